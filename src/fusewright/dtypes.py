@@ -1,0 +1,154 @@
+"""Element types: names, sizes, numpy counterparts, and the array API's promotion rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from fusewright.errors import UserError
+
+Kind = Literal["bool", "int", "uint", "float", "complex"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type. `nbytes` is its size in memory; `numpy` its numpy counterpart."""
+
+    name: str
+    kind: Kind
+    nbytes: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        return _NUMPY[self.name]
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def compute(self) -> DType:
+        """The type a kernel computes in: float32 for every shorter float, itself otherwise."""
+        return float32 if self.is_float and self.nbytes < 4 else self
+
+
+bool_ = DType("bool", "bool", 1)
+int8 = DType("int8", "int", 1)
+int16 = DType("int16", "int", 2)
+int32 = DType("int32", "int", 4)
+int64 = DType("int64", "int", 8)
+uint8 = DType("uint8", "uint", 1)
+uint16 = DType("uint16", "uint", 2)
+uint32 = DType("uint32", "uint", 4)
+uint64 = DType("uint64", "uint", 8)
+float8_e4m3 = DType("float8_e4m3", "float", 1)
+float8_e5m2 = DType("float8_e5m2", "float", 1)
+float16 = DType("float16", "float", 2)
+bfloat16 = DType("bfloat16", "float", 2)
+float32 = DType("float32", "float", 4)
+float64 = DType("float64", "float", 8)
+
+_NUMPY: dict[str, np.dtype[np.generic]] = {
+    "bool": np.dtype(np.bool_),
+    "float8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    **{
+        d.name: np.dtype(d.name)
+        for d in (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
+    },
+    **{d.name: np.dtype(d.name) for d in (float16, float32, float64)},
+}
+
+ALL: tuple[DType, ...] = (
+    bool_,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    float8_e4m3,
+    float8_e5m2,
+    float16,
+    bfloat16,
+    float32,
+    float64,
+)
+_BY_NAME = {d.name: d for d in ALL} | {"float8_e4m3fn": float8_e4m3}
+_BY_NUMPY = {d.numpy: d for d in ALL}
+
+
+def dtype_of(spelling: object) -> DType:
+    """The DType for a DType, a name, a numpy dtype or scalar type, a Python scalar type, or a
+    torch dtype (recognised by its printed name, torch is not imported).
+
+    Raises UserError for anything else.
+    """
+    if isinstance(spelling, DType):
+        return spelling
+    if isinstance(spelling, str) and spelling in _BY_NAME:
+        return _BY_NAME[spelling]
+    python = {bool: bool_, int: int64, float: float32}
+    if isinstance(spelling, type) and spelling in python:
+        return python[spelling]
+    text = str(spelling)
+    if text.startswith("torch."):
+        name = text.removeprefix("torch.")
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+    try:
+        found = _BY_NUMPY.get(np.dtype(spelling))  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None:
+        raise UserError(
+            f"dtype {spelling!r} is not supported; use one of {', '.join(d.name for d in ALL)}"
+        )
+    return found
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The array API's type promotion, extended: float16 with bfloat16 gives float32, an 8-bit
+    float with another float gives the wider one, an integer or bool with a float the float.
+
+    Raises UserError for uint64 with a signed integer, which has no common type.
+    """
+    if a is b:
+        return a
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    if a.is_float and b.is_float:
+        if a.nbytes == b.nbytes:
+            return float32 if a.nbytes == 2 else float16
+        return a if a.nbytes > b.nbytes else b
+    if a.is_float:
+        return a
+    if b.is_float:
+        return b
+    if a.kind == b.kind:
+        return a if a.nbytes > b.nbytes else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if signed.nbytes > unsigned.nbytes:
+        return signed
+    if unsigned.nbytes == 8:
+        raise UserError(
+            f"{a} and {b} have no common integer type; cast one of them with fw.astype first"
+        )
+    return {1: int16, 2: int32, 4: int64}[unsigned.nbytes]

@@ -1,0 +1,27 @@
+"""Everything fusewright raises. A message says what is wrong, the rule, and the way out."""
+
+from __future__ import annotations
+
+
+class FusewrightError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class UserError(FusewrightError):
+    """The caller's program or arrays break a rule; the message says which and what to do."""
+
+
+class ScheduleError(UserError):
+    """A schedule primitive was asked for something that would change the result or cannot run."""
+
+
+class UnsupportedError(FusewrightError):
+    """The request is meaningful but outside what is implemented."""
+
+
+class SpecError(FusewrightError):
+    """An IR breaks its own spec; raised between passes and on hand-written kernel text."""
+
+
+class InternalError(FusewrightError):
+    """A bug in fusewright."""

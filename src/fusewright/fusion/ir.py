@@ -1,0 +1,349 @@
+"""Fusion IR: what is computed. Immutable; one result per op; frozen nodes, identity equality.
+
+A `Tensor` is a value: name, shape, dtype and the op that makes it. Every op has `operands`, a
+tuple of tensors, first. Broadcasting is explicit: the operands of `Pointwise` all have the shape
+of the result. Shapes are tuples of `core.expr` expressions: constants, or symbols (`Sym`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusewright.core.expr import Expr, Int, Var, as_expr
+from fusewright.dtypes import DType, dtype_of
+from fusewright.errors import UserError
+
+Scalar: TypeAlias = bool | int | float
+
+
+class Sym(Var):
+    """A symbolic size: `min <= size <= max`, a multiple of `multiple_of`.
+
+    `Sym("n")` twice gives two different sizes; a string in a shape names one size within a trace.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, name: str, *, min: int = 2, max: int | None = None, multiple_of: int = 1
+    ) -> None:
+        if min < 2:
+            raise UserError(
+                f"Sym({name!r}, min={min}): a symbolic size is at least 2; sizes 0 and 1 need "
+                "a trace of their own, give them as integers"
+            )
+        if max is not None and max < min:
+            raise UserError(f"Sym({name!r}, min={min}, max={max}): max is below min")
+        if multiple_of < 1:
+            raise UserError(f"Sym({name!r}, multiple_of={multiple_of}): must be at least 1")
+        super().__init__(name, min, max, multiple_of)
+
+
+Shape: TypeAlias = tuple[Expr, ...]
+ShapeLike: TypeAlias = "tuple[int | str | Sym, ...] | list[int | str | Sym]"
+
+
+class TensorSpec:
+    """What is known of an argument: shape, dtype, element strides (None: C order), alignment of
+    its first element in bytes. `shape` entries: int, a name (one size per name and trace), Sym.
+
+    Raises UserError for negative sizes, strides of the wrong rank, or an alignment that is not a
+    power of two.
+    """
+
+    __slots__ = ("alignment", "dtype", "shape", "strides")
+
+    def __init__(
+        self,
+        shape: ShapeLike,
+        dtype: object,
+        *,
+        strides: tuple[int, ...] | None = None,
+        alignment: int = 16,
+    ) -> None:
+        for s in shape:
+            if isinstance(s, int) and s < 0:
+                raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is negative")
+        if strides is not None and len(strides) != len(shape):
+            raise UserError(
+                f"TensorSpec: {len(strides)} strides for a shape of rank {len(shape)}; "
+                "give one stride, in elements, per axis"
+            )
+        if alignment < 1 or alignment & (alignment - 1):
+            raise UserError(f"TensorSpec: alignment {alignment} is not a power of two")
+        self.shape = tuple(shape)
+        self.dtype = dtype_of(dtype)
+        self.strides = strides
+        self.alignment = alignment
+
+    def __repr__(self) -> str:
+        extra = "" if self.strides is None else f", strides={self.strides}"
+        return f"TensorSpec({self.shape}, {self.dtype}{extra})"
+
+
+class Tensor:
+    """A value of a fusion. Equality is identity. `name` is unique within a fusion."""
+
+    __slots__ = ("dtype", "name", "op", "shape")
+
+    def __init__(self, name: str, shape: Shape, dtype: DType, op: Op) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.op = op
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class OpBase:
+    """Base of every op."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Input(OpBase):
+    """An argument of the fusion. `strides` in elements per axis, `alignment` in bytes."""
+
+    operands: tuple[()]
+    position: int
+    strides: tuple[Expr, ...]
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(OpBase):
+    """A 0-d literal of the program."""
+
+    operands: tuple[()]
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iota(OpBase):
+    """The coordinate along `axis` of the result, as the result's integer dtype."""
+
+    operands: tuple[()]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Size(OpBase):
+    """A 0-d tensor holding the value of a shape expression."""
+
+    operands: tuple[()]
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pointwise(OpBase):
+    """`fn` (a name in core.functions) of operands that all have the result's shape. "cast"
+    rounds to the result's dtype; "copy" is nvFuser's `set`."""
+
+    operands: tuple[Tensor, ...]
+    fn: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast(OpBase):
+    """Result axis j is operand axis `axes[j]`, or new where that is None. Operand axes appear in
+    order, each once; a mapped axis has equal extents, or extent 1 in the operand."""
+
+    operands: tuple[Tensor]
+    axes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Permute(OpBase):
+    """Result axis j is operand axis `axes[j]`."""
+
+    operands: tuple[Tensor]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reshape(OpBase):
+    """The same elements in C order under another shape of equal size."""
+
+    operands: tuple[Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resize(OpBase):
+    """`result[i] = operand[i - low]` where that exists, else `fill`; negative amounts crop.
+    result extent = low + operand extent + high, per axis."""
+
+    operands: tuple[Tensor]
+    low: tuple[Expr, ...]
+    high: tuple[Expr, ...]
+    fill: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexMap(OpBase):
+    """`result[c] = operand[index(c)]`: steps, flips, rolls, repeats, reflections. `coordinates`
+    are the result's axes as variables; every index stays inside the operand."""
+
+    operands: tuple[Tensor]
+    coordinates: tuple[Var, ...]
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concat(OpBase):
+    """The operands one after the other along `axis`."""
+
+    operands: tuple[Tensor, ...]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(OpBase):
+    """`fn` in add, mul, max, min, and, or over `axes` (sorted, removed from the shape)."""
+
+    operands: tuple[Tensor]
+    fn: str
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan(OpBase):
+    """Inclusive prefix `fn` (add, mul, max, min) along `axis`."""
+
+    operands: tuple[Tensor]
+    fn: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Take(OpBase):
+    """`result[a.., i.., b..] = operand[a.., indices[i..], b..]` at `axis`. Negative indices count
+    from the end; indices outside the axis read 0 on the device and raise in the oracle."""
+
+    operands: tuple[Tensor, Tensor]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeAlong(OpBase):
+    """`result[.., i, ..] = operand[.., indices[.., i, ..], ..]`: indices have the operand's rank
+    and, but for `axis`, its shape."""
+
+    operands: tuple[Tensor, Tensor]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatMul(OpBase):
+    """`(..., m, k) @ (..., k, n)`; leading axes equal (broadcast explicitly before)."""
+
+    operands: tuple[Tensor, Tensor]
+
+
+Op: TypeAlias = (
+    Input
+    | Constant
+    | Iota
+    | Size
+    | Pointwise
+    | Broadcast
+    | Permute
+    | Reshape
+    | Resize
+    | IndexMap
+    | Concat
+    | Reduce
+    | Scan
+    | Take
+    | TakeAlong
+    | MatMul
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fusion:
+    """A program: inputs, outputs (a value may be an output twice, an input may be an output) and
+    all values, operands before users. `symbols` are the free sizes, in order of appearance."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops, operands before users."""
+        return tuple(v.op for v in self.values)
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbolic sizes that occur in shapes, in order of appearance."""
+        from_shapes = (v for t in self.values for s in t.shape for v in _symbols(s))
+        return tuple(dict.fromkeys(from_shapes))
+
+    def uses(self) -> dict[Tensor, tuple[Tensor, ...]]:
+        """For each value the values that read it, in order."""
+        table: dict[Tensor, list[Tensor]] = {v: [] for v in self.values}
+        for v in self.values:
+            for o in dict.fromkeys(v.op.operands):
+                table[o].append(v)
+        return {k: tuple(v) for k, v in table.items()}
+
+    def __str__(self) -> str:
+        from fusewright.fusion.text import print_fusion
+
+        return print_fusion(self)
+
+
+def _symbols(e: Expr) -> tuple[Var, ...]:
+    from fusewright.core.expr import variables
+
+    return variables(e)
+
+
+def with_operands(op: Op, operands: tuple[Tensor, ...]) -> Op:
+    """The op with other operands; the same op when they are the same objects."""
+    if len(operands) == len(op.operands) and all(
+        a is b for a, b in zip(operands, op.operands, strict=True)
+    ):
+        return op
+    return dataclasses.replace(op, operands=operands)  # type: ignore[arg-type]
+
+
+def topological(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
+    """All values that the outputs need, operands before users, inputs first."""
+    seen: dict[Tensor, None] = dict.fromkeys(inputs)
+    for root in outputs:
+        stack: list[tuple[Tensor, bool]] = [(root, False)]
+        while stack:
+            t, done = stack.pop()
+            if done:
+                seen[t] = None
+                continue
+            if t in seen:
+                continue
+            stack.append((t, True))
+            stack.extend((o, False) for o in reversed(t.op.operands) if o not in seen)
+    return tuple(seen)
+
+
+def constant_shape(t: Tensor) -> tuple[int, ...] | None:
+    """The shape as integers, or None when an extent is symbolic."""
+    sizes = [s.value for s in t.shape if isinstance(s, Int)]
+    return tuple(sizes) if len(sizes) == len(t.shape) else None
+
+
+def contiguous_strides(shape: Shape) -> tuple[Expr, ...]:
+    """C-order strides, in elements."""
+    out: list[Expr] = []
+    step: Expr = as_expr(1)
+    for s in reversed(shape):
+        out.append(step)
+        step = step * s
+    return tuple(reversed(out))
