@@ -1,12 +1,16 @@
 """The scalar functions that fusions, the simulator and the emitter share: name, arity, meaning.
 
-`numpy` computes on arrays of one dtype and is the definition. Integer overflow wraps. Division and
-remainder of integers by zero give 0. Shifts by the bit width or more give 0 (-1 for a negative
-signed left operand of a right shift). `max` and `min` propagate NaN.
+`numpy` computes on arrays of one dtype, returns that dtype, warns of nothing, and is the
+definition. Integer overflow wraps. Division and remainder of integers by zero give 0; quotients
+round down and the remainder has the divisor's sign, for floats as Python has it. An integer to a
+negative integer power is the exact result cut to an integer (0, 1 or -1). Shifts by the bit width
+or more give 0 (-1 for a negative signed left operand of a right shift); a negative amount counts
+as that. `max` and `min` propagate NaN. `round` takes halves to even.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Result = Literal["same", "bool"]
+Result = Literal["same", "bool", "uint32"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarFunction:
-    """One function: `result` is "same" (the operands' dtype) or "bool"."""
+    """One function: `result` is "same" (the operands' dtype, the last one's for `where`), "bool"
+    or "uint32"."""
 
     name: str
     arity: int
@@ -29,4 +34,230 @@ class ScalarFunction:
     numpy: Callable[..., Array]
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+def _quiet(f: Callable[..., Any]) -> Callable[..., Array]:
+    """`f` with numpy's floating point warnings off."""
+
+    @functools.wraps(f)
+    def call(*args: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return f(*args)
+
+    return call
+
+
+# --- single functions ---------------------------------------------------------------------------
+
+
+def _identity(x: Array) -> Array:
+    return np.asarray(x)
+
+
+def _is_integer(x: Array) -> bool:
+    return x.dtype.kind in "iu"
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.reciprocal(np.sqrt(x))
+
+
+def _pow(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    if not _is_integer(a):
+        return np.power(a, b)
+    negative = b < 0
+    power = np.power(a, np.where(negative, b & 1, b).astype(b.dtype))
+    return np.where(negative & (np.abs(a) != 1), np.zeros_like(power), power)
+
+
+def _shl(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    width = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < width)
+    shifted = np.left_shift(a, np.where(inside, b, 0).astype(b.dtype))
+    return np.where(inside, shifted, np.zeros_like(shifted))
+
+
+def _shr(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    width = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < width)
+    shifted = np.right_shift(a, np.where(inside, b, 0).astype(b.dtype))
+    rest = -(a < 0).astype(a.dtype) if a.dtype.kind == "i" else np.zeros_like(a)
+    return np.where(inside, shifted, rest)
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """`a * b + c`; the product of two floats of at most 32 bits is not rounded."""
+    a, b, c = np.asarray(a), np.asarray(b), np.asarray(c)
+    if a.dtype.kind in "iub" or a.dtype.itemsize >= 8:
+        return a * b + c
+    wide = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+    return wide.astype(a.dtype)
+
+
+# --- erf ----------------------------------------------------------------------------------------
+
+_ERF_STEP = 1 / 16
+_ERF_END = 6.0  # erf(6) rounds to 1 in float64
+_ERF_DEGREE = 11
+
+
+def _erf_table() -> npt.NDArray[np.float64]:
+    """Taylor coefficients of erf about every multiple of the step, one row a power.
+
+    erf'(a) = 2/sqrt(pi) exp(-a^2), and the n-th derivative of exp(-a^2) is (-1)^n H_n(a) exp(-a^2)
+    with the Hermite polynomials H_{n+1} = 2 a H_n - 2 n H_{n-1}.
+    """
+    rows: list[list[float]] = [[] for _ in range(_ERF_DEGREE + 1)]
+    for k in range(round(_ERF_END / _ERF_STEP) + 1):
+        a = k * _ERF_STEP
+        slope = 2 / math.sqrt(math.pi) * math.exp(-a * a)
+        hermite, before = 1.0, 0.0
+        rows[0].append(math.erf(a))
+        for n in range(_ERF_DEGREE):
+            rows[n + 1].append((-1) ** n * slope * hermite / math.factorial(n + 1))
+            hermite, before = 2 * a * hermite - 2 * n * before, hermite
+    return np.array(rows)
+
+
+_ERF = _erf_table()
+
+
+def _erf(x: Array) -> Array:
+    """The error function, within an ulp of float64: Taylor about the nearest table point."""
+    x = np.asarray(x)
+    magnitude = np.minimum(np.abs(x.astype(np.float64)), _ERF_END)
+    row = np.nan_to_num(np.rint(magnitude / _ERF_STEP)).astype(np.intp)
+    h = magnitude - row * _ERF_STEP
+    tail = _ERF[_ERF_DEGREE][row]
+    for coefficients in _ERF[_ERF_DEGREE - 1 : 0 : -1]:
+        tail = tail * h + coefficients[row]
+    return np.copysign(_ERF[0][row] + tail * h, x.astype(np.float64)).astype(x.dtype)
+
+
+# --- Philox -------------------------------------------------------------------------------------
+
+_PHILOX_ROUNDS = 10
+_PHILOX_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
+_WORD = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def _philox(seed: Array, offset: Array, index: Array) -> Array:
+    """Word `index % 4` of block `offset + index // 4` of Philox4x32-10 keyed by `seed`.
+
+    The key is (low, high) of the seed, the counter (low, high, 0, 0) of the block number.
+    Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC11), section 2.
+    """
+    seed, offset, index = (np.asarray(v).astype(np.uint64) for v in (seed, offset, index))
+    block = offset + index // np.uint64(4)
+    zero = np.zeros_like(block)
+    c0, c1, c2, c3 = block & _WORD, block >> _HALF, zero, zero
+    k0, k1 = seed & _WORD, seed >> _HALF
+    for _ in range(_PHILOX_ROUNDS):
+        p0, p1 = c0 * _PHILOX_MULTIPLIERS[0], c2 * _PHILOX_MULTIPLIERS[1]
+        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _WORD, (p0 >> _HALF) ^ c3 ^ k1, p0 & _WORD
+        k0 = (k0 + np.uint64(_PHILOX_WEYL[0])) & _WORD
+        k1 = (k1 + np.uint64(_PHILOX_WEYL[1])) & _WORD
+    lane = index % np.uint64(4)
+    low = np.where(lane == 0, c0, c1)
+    high = np.where(lane == 2, c2, c3)
+    return np.where(lane < 2, low, high).astype(np.uint32)
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "neg": np.negative,
+    "abs": np.absolute,
+    "sign": np.sign,
+    "sqrt": np.sqrt,
+    "rsqrt": _rsqrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "erf": _erf,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.rint,
+    "reciprocal": np.reciprocal,
+    "bitwise_not": np.invert,
+    "cast": _identity,
+    "copy": _identity,
+}
+_UNARY_TO_BOOL: dict[str, Callable[..., Any]] = {
+    "logical_not": np.logical_not,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "signbit": np.signbit,
+}
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "floordiv": np.floor_divide,
+    "rem": np.remainder,
+    "pow": _pow,
+    "atan2": np.arctan2,
+    "max": np.maximum,
+    "min": np.minimum,
+    "hypot": np.hypot,
+    "copysign": np.copysign,
+    "nextafter": np.nextafter,
+    "logaddexp": np.logaddexp,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "shl": _shl,
+    "shr": _shr,
+}
+_BINARY_TO_BOOL: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+
+
+def _table() -> dict[str, ScalarFunction]:
+    groups: tuple[tuple[int, Result, dict[str, Callable[..., Any]]], ...] = (
+        (1, "same", _UNARY),
+        (1, "bool", _UNARY_TO_BOOL),
+        (2, "same", _BINARY),
+        (2, "bool", _BINARY_TO_BOOL),
+        (3, "same", {"where": np.where, "fma": _fma}),
+        (3, "uint32", {"philox": _philox}),
+    )
+    return {
+        name: ScalarFunction(name, arity, result, _quiet(f))
+        for arity, result, group in groups
+        for name, f in group.items()
+    }
+
+
+FUNCTIONS: dict[str, ScalarFunction] = _table()
