@@ -22,13 +22,14 @@ N = TypeVar("N", bound=Node)
 
 
 @cache
-def _fields(cls: type) -> tuple[str, ...]:
+def fields_of(cls: type) -> tuple[str, ...]:
+    """The names of a node class's fields, in order."""
     return tuple(f.name for f in dataclasses.fields(cls))
 
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes directly below, in field order."""
-    for name in _fields(type(node)):
+    for name in fields_of(type(node)):
         value: object = getattr(node, name)
         if isinstance(value, Node):
             yield value
@@ -49,7 +50,7 @@ def map_children(node: N, f: Callable[[Node], Node | tuple[Node, ...]]) -> N:
     """The node with each child replaced by `f(child)`; a tuple result is spliced into a tuple
     field (an empty tuple deletes the child). The same object when nothing changed."""
     changed: dict[str, object] = {}
-    for name in _fields(type(node)):
+    for name in fields_of(type(node)):
         value: object = getattr(node, name)
         if isinstance(value, Node):
             new = f(value)

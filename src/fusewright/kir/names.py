@@ -1,0 +1,105 @@
+"""Printed names: unique where two symbols could be mistaken for each other, and not a keyword."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import TypeVar
+
+from fusewright.core.expr import Var
+from fusewright.core.node import Node
+from fusewright.kir.ir import Alloc, Argument, Buffer, For, Kernel, Statement
+from fusewright.kir.substitute import Substitution
+from fusewright.kir.syntax import TEMPLATES, gathered, positions
+from fusewright.kir.tokens import EXPRESSION_WORDS
+
+N = TypeVar("N", bound=Node)
+
+KEYWORDS = frozenset(
+    (
+        *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "attribute",
+        "in", "inf", "nan", "none", "align", "multiple_of", "given", "index", "store", "load",
+        *(word for t in TEMPLATES.values() for word in t.lead),
+    )
+)  # fmt: skip
+
+
+def with_unique_names(kernel: Kernel) -> Kernel:
+    """The kernel with symbols renamed by a suffix where two share a name. Loops that are not
+    nested in each other may share one. The same object when all names are fine."""
+    return _Naming().kernel(kernel)
+
+
+class _Naming(Substitution):
+    """One walk that claims a name for every symbol where it comes into scope."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._global: set[str] = set(KEYWORDS)
+        self._loops: list[str] = []
+        self._past_loops: set[str] = set()
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """The kernel under its new names."""
+        for v in (*kernel.symbols, *(d.var for d in (*kernel.grid, *kernel.block))):
+            self._claim_variable(v, self._unused(v.name, self._global))
+            self._global.add(self._name_of(v))
+        for b in kernel.params:
+            self._claim_buffer(b)
+        for a in kernel.arguments:
+            name = self._unused(a.name, self._global)
+            self._global.add(name)
+            if name != a.name:
+                self.arguments[a] = Argument(name, a.dtype)
+        return super().node(kernel)
+
+    def node(self, node: N) -> N:
+        """The node under its new names; loops and allocations claim theirs first."""
+        match node:
+            case For():
+                name = self._unused(node.var.name, self._global.union(self._loops))
+                self._claim_variable(node.var, name)
+                self._loops.append(name)
+                self._past_loops.add(name)
+                new = super().node(node)
+                self._loops.pop()
+                return new
+            case Alloc():
+                self._claim_buffer(node.buffer)
+            case Statement():
+                self._merge_positions(node)
+            case _:
+                pass
+        return super().node(node)
+
+    def _unused(self, name: str, taken: set[str]) -> str:
+        clean = re.sub(r"\W", "_", name) or "_"
+        clean = f"_{clean}" if clean[0].isdigit() else clean
+        suffixes = (f"{clean}_{k}" for k in count(1))
+        return clean if clean not in taken else next(s for s in suffixes if s not in taken)
+
+    def _name_of(self, v: Var) -> str:
+        new = self.variables.get(v, v)
+        return new.name if isinstance(new, Var) else v.name
+
+    def _claim_variable(self, v: Var, name: str) -> None:
+        lower = self.expr(v.lower)
+        upper = None if v.upper is None else self.expr(v.upper)
+        if name != v.name or lower is not v.lower or upper is not v.upper:
+            self.replace(v, Var(name, lower, upper, v.multiple_of))
+        elif v in self.variables:
+            self.replace(v, v)
+
+    def _claim_buffer(self, b: Buffer) -> None:
+        name = self._unused(b.name, self._global | self._past_loops)
+        self._global.add(name)
+        size = self.expr(b.size)
+        if name != b.name or size is not b.size:
+            self.buffers[b] = Buffer(name, b.dtype, size, b.memory, b.alignment)
+
+    def _merge_positions(self, statement: Statement) -> None:
+        """One object per gathered register of a statement, so that equal indices are equal."""
+        first = {v.name: v for v in gathered(statement)}
+        for v in positions(statement):
+            if first[v.name] is not v:
+                self.replace(v, first[v.name])

@@ -1,0 +1,167 @@
+"""Replacing symbols in KIR: variables by expressions, buffers and arguments by others.
+
+Works on every node alike, from the kinds of values in its fields. Unchanged in, same object out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast
+
+from fusewright.core.expr import (
+    Cond,
+    Expr,
+    IntLike,
+    Var,
+    substitute,
+    substitute_condition,
+    variables,
+)
+from fusewright.core.node import Node, fields_of
+from fusewright.kir.ir import Argument, Body, Buffer, For, Reg, RegVar, Statement
+
+N = TypeVar("N", bound=Node)
+
+
+def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
+    """The variables of `e`, and those in the register positions it gathers through."""
+    found: dict[Var, None] = {}
+    for v in variables(e):
+        found[v] = None
+        if isinstance(v, RegVar):
+            found.update(dict.fromkeys(all_variables(v.reg.index)))
+    return tuple(found)
+
+
+class Substitution:
+    """A renaming of symbols, applied to nodes. Loop variables whose limits mention a replaced
+    variable are replaced too, so that what is known of them stays as sharp as the loop."""
+
+    def __init__(
+        self,
+        variables: Mapping[Var, IntLike] | None = None,
+        buffers: Mapping[Buffer, Buffer] | None = None,
+        arguments: Mapping[Argument, Argument] | None = None,
+    ) -> None:
+        self.variables: dict[Var, IntLike] = dict(variables or {})
+        self.buffers: dict[Buffer, Buffer] = dict(buffers or {})
+        self.arguments: dict[Argument, Argument] = dict(arguments or {})
+        self._seen: dict[Expr | Cond, Expr | Cond] = {}
+
+    def expr(self, e: Expr) -> Expr:
+        """The expression with its variables and gathered registers replaced."""
+        found = self._seen.get(e)
+        if found is None:
+            found = substitute(e, self.variables) if self._touches(e) else e
+            self._seen[e] = found
+        return cast("Expr", found)
+
+    def condition(self, c: Cond) -> Cond:
+        """The condition with its variables and gathered registers replaced."""
+        found = self._seen.get(c)
+        if found is None:
+            found = substitute_condition(c, self.variables) if self._touches(c) else c
+            self._seen[c] = found
+        return cast("Cond", found)
+
+    def body(self, body: Body) -> Body:
+        """The statements, in order."""
+        new = tuple(self.node(s) for s in body)
+        return body if all(a is b for a, b in zip(new, body, strict=True)) else new
+
+    def node(self, node: N) -> N:
+        """The node with every symbol in it replaced."""
+        if isinstance(node, For):
+            self._rebind(node)
+        changed: dict[str, object] = {}
+        for name in fields_of(type(node)):
+            old: object = getattr(node, name)
+            new = self._value(old)
+            if new is not old:
+                changed[name] = new
+        return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+
+    def _touches(self, e: Expr | Cond) -> bool:
+        touched = False
+        for v in variables(e):
+            if isinstance(v, RegVar):
+                touched |= self._replace_register(v)
+            touched |= v in self.variables
+        return touched
+
+    def _replace_register(self, v: RegVar) -> bool:
+        if v not in self.variables:
+            reg = self.node(v.reg)
+            if reg is v.reg:
+                return False
+            upper = None if v.upper is None else self.expr(v.upper)
+            self.variables[v] = RegVar(reg, self.expr(v.lower), upper)
+        return True
+
+    def replace(self, v: Var, new: IntLike) -> None:
+        """From now on replace `v` by `new`."""
+        self.variables[v] = new
+        self._seen.clear()
+
+    def _rebind(self, loop: For) -> None:
+        v = loop.var
+        lower = self.expr(v.lower)
+        upper = None if v.upper is None else self.expr(v.upper)
+        if v not in self.variables and (lower is not v.lower or upper is not v.upper):
+            self.replace(v, Var(v.name, lower, upper, v.multiple_of))
+
+    def _value(self, value: object) -> object:
+        match value:
+            case Expr():
+                return self.expr(value)
+            case Cond():
+                return self.condition(value)
+            case Node():
+                return self.node(value)
+            case Buffer():
+                return self.buffers.get(value, value)
+            case Argument():
+                return self.arguments.get(value, value)
+            case tuple():
+                items = cast("tuple[object, ...]", value)
+                new = tuple(self._value(item) for item in items)
+                return items if all(a is b for a, b in zip(new, items, strict=True)) else new
+            case _:
+                return value
+
+
+def own_values(node: Node) -> Iterator[object]:
+    """The expressions, conditions and symbols in a node's fields and in the operands below it;
+    nested statements are left out."""
+    for name in fields_of(type(node)):
+        yield from _values(getattr(node, name))
+
+
+def _values(value: object) -> Iterator[object]:
+    if isinstance(value, Statement):
+        return
+    if isinstance(value, Node):
+        yield from own_values(value)
+    elif isinstance(value, tuple):
+        for item in cast("tuple[object, ...]", value):
+            yield from _values(item)
+    else:
+        yield value
+
+
+def own_registers(node: Node) -> Iterator[Reg]:
+    """The registers a node names in its fields, operands and gathered positions; nested
+    statements are left out."""
+    if isinstance(node, Reg):
+        yield node
+    for name in fields_of(type(node)):
+        value: object = getattr(node, name)
+        items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        for item in items:
+            if isinstance(item, Node) and not isinstance(item, Statement):
+                yield from own_registers(item)
+            elif isinstance(item, Expr | Cond):
+                for v in variables(item):
+                    if isinstance(v, RegVar):
+                        yield from own_registers(v.reg)

@@ -1,0 +1,638 @@
+"""The concrete syntax of KIR nodes: one template per node, read in both directions.
+
+A template is a row of pieces. A string stands for itself, the other pieces print a field and
+parse it back by the type it is annotated with. A node without a template gets one derived from
+its fields, `snake_name #id (field=value) { body }  // why`, so new nodes print and parse at once.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from functools import cache
+from typing import Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from fusewright.core.expr import Cond, Expr, Int, Var
+from fusewright.core.node import Node
+from fusewright.dtypes import ALL, DType
+from fusewright.errors import InternalError
+from fusewright.kir import ir
+from fusewright.kir.substitute import all_variables, own_values
+from fusewright.kir.tokens import TokenParser
+
+Fields: TypeAlias = dict[str, object]
+
+
+class Reader(TokenParser):
+    """What templates need of the parser: the names in scope and the nodes."""
+
+    def buffer(self) -> ir.Buffer:
+        """Read the name of a buffer in scope."""
+        raise NotImplementedError
+
+    def argument(self) -> ir.Argument:
+        """Read the name of a scalar parameter."""
+        raise NotImplementedError
+
+    def declare(self, symbol: ir.Buffer | Var) -> None:
+        """Bring a buffer or a loop variable into scope."""
+        raise NotImplementedError
+
+    def body(self) -> ir.Body:
+        """Read statements in braces."""
+        raise NotImplementedError
+
+
+class Piece(Protocol):
+    """A part of a template."""
+
+    def print(self, node: Node) -> str:
+        """The text of this part."""
+        ...
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        """Read this part and put the fields it carries into `found`."""
+        ...
+
+
+# --- values by type ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How the values of one type print and parse."""
+
+    print: Callable[[Any], str]
+    parse: Callable[[Reader], object]
+
+
+def literal_text(imm: ir.Imm) -> str:
+    """`0.5:float32`, `inf:float32`, `3:int64`, `true:bool`; the value as its dtype spells it."""
+    match imm.dtype.kind:
+        case "bool":
+            value = "true" if imm.value else "false"
+        case "float":
+            value = repr(float(imm.value))
+        case _:
+            value = str(int(imm.value))
+    return f"{value}:{imm.dtype}"
+
+
+def dtype_in(reader: Reader) -> DType:
+    """Read the name of a dtype."""
+    token = reader.word("a dtype")
+    found = next((d for d in ALL if d.name == token.text), None)
+    return found or reader.fail(f"a dtype ({', '.join(d.name for d in ALL)})", token)
+
+
+def _parse_literal(reader: Reader) -> ir.Imm:
+    negative = reader.accept("-")
+    token = reader.take()
+    if token.kind not in ("integer", "real") and token.text not in ("inf", "nan", "true", "false"):
+        reader.fail("a literal such as 0.5:float32", token)
+    reader.expect(":")
+    dtype = dtype_in(reader)
+    value = _literal_value(("-" if negative else "") + token.text, dtype)
+    if value is None:
+        reader.reject(f"{token.text} is not a value of {dtype}", token)
+    return ir.Imm(value, dtype)
+
+
+def _literal_value(text: str, dtype: DType) -> bool | int | float | None:
+    if dtype.kind == "bool":
+        return {"true": True, "false": False}.get(text)
+    if text in ("true", "false"):
+        return None
+    if dtype.is_float:
+        return float(text)
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _parse_reg(reader: Reader) -> ir.Reg:
+    buffer = reader.buffer()
+    reader.expect("[")
+    index = reader.expression()
+    reader.expect("]")
+    return ir.Reg(buffer, index)
+
+
+def _print_operand(operand: ir.Operand) -> str:
+    match operand:
+        case ir.Reg():
+            return f"{operand.buffer.name}[{operand.index}]"
+        case ir.Imm():
+            return literal_text(operand)
+        case ir.Index():
+            return f"index({operand.expr}):{operand.dtype}"
+        case ir.Arg():
+            return operand.argument.name
+
+
+def _parse_operand(reader: Reader) -> ir.Operand:
+    token = reader.peek()
+    if token.kind != "word" or token.text in ("inf", "nan", "true", "false"):
+        return _parse_literal(reader)
+    if reader.accept("index", "("):
+        expr = reader.expression()
+        reader.expect(")", ":")
+        return ir.Index(expr, dtype_in(reader))
+    mark = reader.mark()
+    reader.take()
+    is_register = reader.accept("[")
+    reader.rewind(mark)
+    return _parse_reg(reader) if is_register else ir.Arg(reader.argument())
+
+
+def quote(text: str) -> str:
+    """The text in double quotes, on one line."""
+    flat = " ".join(text.split("\n"))
+    return '"' + flat.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _parse_bool(reader: Reader) -> bool:
+    if reader.accept("true"):
+        return True
+    reader.expect("false")
+    return False
+
+
+_CODECS: dict[object, Codec] = {
+    int: Codec(str, lambda r: r.integer()),
+    bool: Codec(lambda v: "true" if v else "false", _parse_bool),
+    str: Codec(quote, lambda r: r.quoted()),
+    Expr: Codec(str, lambda r: r.expression()),
+    Cond: Codec(str, lambda r: r.condition()),
+    DType: Codec(str, dtype_in),
+    ir.Buffer: Codec(lambda b: b.name, lambda r: r.buffer()),
+    ir.Argument: Codec(lambda a: a.name, lambda r: r.argument()),
+    ir.Reg: Codec(_print_operand, _parse_reg),
+    ir.Imm: Codec(literal_text, _parse_literal),
+    ir.Index: Codec(_print_operand, _parse_operand),
+    ir.Arg: Codec(_print_operand, _parse_operand),
+}
+
+
+@cache
+def codec_of(hint: object) -> Codec:
+    """The codec of a field's type. Raises InternalError for a type without syntax."""
+    if hint in _CODECS:
+        return _CODECS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum_codec(hint)
+    arguments = get_args(hint)
+    if get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _tuple_codec(codec_of(arguments[0]))
+    if get_origin(hint) in (Union, types.UnionType):
+        concrete = tuple(a for a in arguments if a is not type(None))
+        if len(concrete) == 1:
+            return _optional_codec(codec_of(concrete[0]))
+        if all(a in get_args(ir.Operand) for a in concrete):
+            return Codec(_print_operand, _parse_operand)
+    raise InternalError(f"KIR text: no syntax for values of type {hint}; add it to kir/syntax.py")
+
+
+def _enum_codec(enum: type[Enum]) -> Codec:
+    def parse(reader: Reader) -> object:
+        token = reader.word()
+        for member in enum:
+            if member.value == token.text:
+                return member
+        return reader.fail(f"one of {', '.join(str(m.value) for m in enum)}", token)
+
+    return Codec(lambda v: str(v.value), parse)
+
+
+def _optional_codec(inner: Codec) -> Codec:
+    return Codec(
+        lambda v: "none" if v is None else inner.print(v),
+        lambda r: None if r.accept("none") else inner.parse(r),
+    )
+
+
+def _tuple_codec(inner: Codec) -> Codec:
+    def parse(reader: Reader) -> object:
+        reader.expect("(")
+        items: list[object] = []
+        while not reader.accept(")"):
+            if items:
+                reader.expect(",")
+            items.append(inner.parse(reader))
+        return tuple(items)
+
+    return Codec(lambda v: "(" + ", ".join(inner.print(i) for i in v) + ")", parse)
+
+
+@cache
+def _hints(cls: type[Node]) -> dict[str, object]:
+    return get_type_hints(cls)
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words and signs that stand for themselves."""
+
+    text: str
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(re.findall(r"\w+|\.\.|[^\w\s]", self.text))
+
+    def print(self, node: Node) -> str:
+        return self.text
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        reader.expect(*self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A field by the codec of its type."""
+
+    cls: type[Node]
+    field: str
+
+    def print(self, node: Node) -> str:
+        return self._codec.print(getattr(node, self.field))
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        found[self.field] = self._codec.parse(reader)
+
+    @property
+    def _codec(self) -> Codec:
+        return codec_of(_hints(self.cls)[self.field])
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A string field that is one bare word: the name of a function or a mode."""
+
+    field: str
+
+    def print(self, node: Node) -> str:
+        return str(getattr(node, self.field))
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        found[self.field] = reader.word().text
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A tuple field as a comma-separated list without brackets of its own, up to `)`."""
+
+    field: str
+    codec: Codec
+
+    def print(self, node: Node) -> str:
+        return ", ".join(self.codec.print(v) for v in getattr(node, self.field))
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        items: list[object] = []
+        while reader.peek().text != ")":
+            if items:
+                reader.expect(",")
+            items.append(self.codec.parse(reader))
+        found[self.field] = tuple(items)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A register with its width: `r[i]` for one element, `r[i..i + 4]` for four."""
+
+    field: str
+    width: str
+
+    def print(self, node: Node) -> str:
+        reg: ir.Reg = getattr(node, self.field)
+        width: int = getattr(node, self.width)
+        end = "" if width == 1 else f"..{reg.index + width}"
+        return f"{reg.buffer.name}[{reg.index}{end}]"
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        buffer = reader.buffer()
+        reader.expect("[")
+        index = reader.expression()
+        width = Int(1)
+        if reader.accept(".."):
+            token = reader.peek()
+            width = reader.expression() - index
+            if not isinstance(width, Int) or width.value < 1:
+                reader.reject(f"the range must hold a constant number of elements >= 1: {width}", token)
+        reader.expect("]")
+        found[self.field] = ir.Reg(buffer, index)
+        found[self.width] = width.value
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """Pieces that print only where `field` differs from its default; the first is a Text. They
+    stand on the line where the statement so far ended."""
+
+    field: str
+    default: object
+    pieces: tuple[Piece, ...]
+
+    def print(self, node: Node) -> str:
+        if same_value(getattr(node, self.field), self.default):
+            return ""
+        return "".join(p.print(node) for p in self.pieces)
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        lead = self.pieces[0]
+        assert isinstance(lead, Text)
+        if not reader.same_line() or not reader.accept(*lead.tokens):
+            return
+        for p in self.pieces[1:]:
+            p.parse(reader, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A bool field that is there or not."""
+
+    field: str
+    text: str
+
+    def print(self, node: Node) -> str:
+        return f" {self.text}" if getattr(node, self.field) else ""
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        found[self.field] = reader.accept(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Braces:
+    """A body: statements in braces, one a line, two spaces in."""
+
+    field: str
+
+    def print(self, node: Node) -> str:
+        body: ir.Body = getattr(node, self.field)
+        inner = "\n".join(print_statement(s) for s in body)
+        return "{\n" + indent(inner) + "}"
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        found[self.field] = reader.body()
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A string field as the comment that ends the line."""
+
+    field: str
+
+    def print(self, node: Node) -> str:
+        text = " ".join(str(getattr(node, self.field)).split())
+        return f"  // {text}" if text else ""
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        found[self.field] = reader.trailing_comment()
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The buffer an Alloc brings into being: `shared s: float32[128] align 16`."""
+
+    field: str
+
+    def print(self, node: Node) -> str:
+        return buffer_text(getattr(node, self.field))
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        memory = reader.word().text
+        name = reader.word("the name of the buffer").text
+        buffer = parse_buffer(reader, name, ir.Memory(memory))
+        reader.declare(buffer)
+        found[self.field] = buffer
+
+
+@dataclass(frozen=True, slots=True)
+class LoopHeader:
+    """The variable of a loop and its extent: `i < 4`; limits follow where they differ."""
+
+    variable: str
+    extent: str
+
+    def print(self, node: Node) -> str:
+        return range_text(getattr(node, self.variable), getattr(node, self.extent))
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        v, extent = parse_range(reader)
+        reader.declare(v)
+        found[self.variable], found[self.extent] = v, extent
+
+
+# --- symbols ----------------------------------------------------------------------------------
+
+
+def indent(text: str) -> str:
+    """Every line two spaces in, each ended by a newline."""
+    return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+def buffer_text(b: ir.Buffer) -> str:
+    """`shared s: float32[128] align 16`."""
+    kind = "param" if b.memory is ir.Memory.GLOBAL else b.memory.value
+    aligned = "" if b.alignment == b.dtype.nbytes else f" align {b.alignment}"
+    return f"{kind} {b.name}: {b.dtype}[{b.size}]{aligned}"
+
+
+def parse_buffer(reader: Reader, name: str, memory: ir.Memory) -> ir.Buffer:
+    """What follows the name of a buffer: `: float32[128] align 16`."""
+    reader.expect(":")
+    dtype = dtype_in(reader)
+    reader.expect("[")
+    size = reader.expression()
+    reader.expect("]")
+    alignment = reader.integer() if reader.accept("align") else 0
+    return ir.Buffer(name, dtype, size, memory, alignment)
+
+
+def limits_text(v: Var) -> str:
+    """` in [0, 7] multiple_of 4`."""
+    multiple = f" multiple_of {v.multiple_of}" if v.multiple_of != 1 else ""
+    return f" in [{v.lower}, {'inf' if v.upper is None else v.upper}]{multiple}"
+
+
+def parse_limits(reader: Reader) -> tuple[Expr, Expr | None, int]:
+    """What `limits_text` prints, after the word `in`."""
+    reader.expect("[")
+    lower = reader.expression()
+    reader.expect(",")
+    upper = None if reader.accept("inf") else reader.expression()
+    reader.expect("]")
+    multiple = reader.integer() if reader.accept("multiple_of") else 1
+    return lower, upper, multiple
+
+
+def range_text(v: Var, extent: Expr) -> str:
+    """`i < 4`, with the limits of `i` where they are not 0 and 3."""
+    plain = v.multiple_of == 1 and same_value(v.lower, Int(0)) and same_value(v.upper, extent - 1)
+    return f"{v.name} < {extent}{'' if plain else limits_text(v)}"
+
+
+def parse_range(reader: Reader) -> tuple[Var, Expr]:
+    """What `range_text` prints."""
+    name = reader.word("the name of a loop variable").text
+    reader.expect("<")
+    extent = reader.expression()
+    if reader.accept("in"):
+        return Var(name, *parse_limits(reader)), extent
+    return Var(name, 0, extent - 1), extent
+
+
+def same_value(a: object, b: object) -> bool:
+    """Equality of field values: structural for expressions and literals, identity of symbols."""
+    return a is b or (type(a) is type(b) and bool(a == b))
+
+
+# --- templates --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The syntax of one statement. `lead` holds the words it can begin with; a template with
+    `assigns` begins with a register and `=`, and `lead` stands behind that."""
+
+    cls: type[ir.Statement]
+    pieces: tuple[Piece, ...]
+    lead: tuple[str, ...]
+    assigns: bool = False
+
+
+def _defaults(cls: type[Node]) -> dict[str, object]:
+    return {f.name: _default(f) for f in fields(cls) if _default(f) is not MISSING}
+
+
+def _default(f: Field[Any]) -> object:
+    return f.default if f.default_factory is MISSING else f.default_factory()
+
+
+def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]:
+    """Pieces from a short spelling: a string is a Text, `"{x}"` a Slot, a tuple an Optional whose
+    field is that of its last Slot."""
+    pieces: list[Piece] = []
+    for item in row:
+        if isinstance(item, tuple):
+            inner = _rows(cls, cast("tuple[object, ...]", item))
+            slot = next(p for p in inner if isinstance(p, Slot | Braces))
+            pieces.append(Optional(slot.field, _defaults(cls)[slot.field], inner))
+        elif isinstance(item, str):
+            slot_name = re.fullmatch(r"\{(\w+)\}", item)
+            pieces.append(Slot(cls, slot_name[1]) if slot_name else Text(item))
+        else:
+            pieces.append(cast("Piece", item))
+    return tuple(pieces)
+
+
+def _template(
+    cls: type[ir.Statement], *row: object, lead: tuple[str, ...] = (), assigns: bool = False
+) -> Template:
+    pieces = _rows(cls, row)
+    if not lead:
+        text = next(p for p in pieces if isinstance(p, Text))
+        lead = (next(t for t in text.tokens if t.isidentifier()),)
+    return Template(cls, pieces, lead, assigns)
+
+
+_IF = (" if (", "{predicate}", ")")
+_CACHE = (" .", "{cache}")
+_OPERANDS = Codec(_print_operand, _parse_operand)
+_BARE = Codec(str, lambda r: r.word().text)
+
+_WRITTEN: tuple[Template, ...] = (
+    _template(
+        ir.Alloc, Declaration("buffer"), (" offset ", "{offset}"), Flag("promote", "promote"),
+        lead=("local", "shared"),
+    ),
+    _template(ir.For, "for (", LoopHeader("var", "extent"), ")", Flag("unroll", "unroll"), " ",
+              Braces("body")),
+    _template(ir.If, "if (", "{condition}", ") ", Braces("then"), (" else ", Braces("otherwise"))),
+    _template(ir.Load, Span("dst", "width"), " = load ", "{src}", "[", "{index}", "]", _IF,
+              (" else ", "{fill}"), _CACHE, assigns=True),
+    _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
+              _CACHE),
+    _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
+              ")", (" width ", "{width}"), assigns=True),
+    _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
+              Items("dims", _BARE), ") identity ", "{identity}", assigns=True),
+)  # fmt: skip
+
+COMPUTE = Template(
+    ir.Compute,
+    _rows(
+        ir.Compute,
+        ("{dst}", " = ", Word("fn"), "(", Items("operands", _OPERANDS), ")", _IF),
+    ),
+    (),
+    assigns=True,
+)
+
+
+def snake(cls: type) -> str:
+    """`BlockSync` -> `block_sync`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def derive(cls: type[ir.Statement]) -> Template:
+    """A template from the fields: `name #id (field=value, ...) { body }  // why`."""
+    row: list[object] = [snake(cls)]
+    hints, defaults = _hints(cls), _defaults(cls)
+    bodies = [f for f, hint in hints.items() if hint == ir.Body]
+    plain = [f for f in hints if f not in bodies and f not in ("id", "why")]
+    if "id" in hints:
+        row += [" #", "{id}"]
+    for f in sorted(plain, key=lambda f: f in defaults):
+        row += [(f" {f}(", f"{{{f}}}", ")")] if f in defaults else [f" {f}(", f"{{{f}}}", ")"]
+    if "why" in hints:
+        row.append(Comment("why"))
+    for f in bodies:
+        row += [f"\n{f} " if "why" in hints else f" {f} ", Braces(f)]
+    return Template(cls, _rows(cls, tuple(row)), (snake(cls),))
+
+
+def _statement_classes() -> list[type[ir.Statement]]:
+    classes = [c for c in vars(ir).values() if isinstance(c, type) and issubclass(c, ir.Statement)]
+    return [c for c in classes if not any(c in d.__bases__ for d in classes)]
+
+
+TEMPLATES: dict[type[ir.Statement], Template] = {t.cls: t for t in (*_WRITTEN, COMPUTE)}
+TEMPLATES |= {c: derive(c) for c in _statement_classes() if c not in TEMPLATES}
+
+
+def print_statement(statement: ir.Statement) -> str:
+    """The text of a statement and all below it, without a final newline."""
+    template = TEMPLATES[type(statement)]
+    return given_text(statement) + "".join(p.print(statement) for p in template.pieces)
+
+
+def positions(statement: ir.Statement) -> tuple[ir.RegVar, ...]:
+    """The gathered positions in a statement's own expressions, in order of occurrence."""
+    found: dict[ir.RegVar, None] = {}
+    for value in own_values(statement):
+        if isinstance(value, Expr | Cond):
+            found |= {v: None for v in all_variables(value) if isinstance(v, ir.RegVar)}
+    return tuple(found)
+
+
+def gathered(statement: ir.Statement) -> tuple[ir.RegVar, ...]:
+    """The gathered positions of a statement, the first one of each register."""
+    found: dict[str, ir.RegVar] = {}
+    for v in positions(statement):
+        found.setdefault(v.name, v)
+    return tuple(found.values())
+
+
+def given_text(statement: ir.Statement) -> str:
+    """`given r[0] in [0, 9]: ` for gathered positions whose limits are not the default ones."""
+    limits = [
+        f"{v.name}{limits_text(v)}"
+        for v in gathered(statement)
+        if v.upper is not None or not same_value(v.lower, Int(0))
+    ]
+    return f"given {', '.join(limits)}: " if limits else ""

@@ -1,0 +1,300 @@
+"""KIR as text: `print_kernel` and `parse_kernel`. `parse(print(k))` prints to the same bytes.
+
+    kernel scale {
+      symbol n in [2, 4096] multiple_of 8
+      param x: float32[128*n] align 16
+      argument alpha: float32
+      grid (bx < n)
+      block (tx < 128)
+
+      local r: float32[1]
+      r[0] = load x[128*bx + tx]
+      r[0] = mul(r[0], alpha)
+      store x[128*bx + tx] = r[0]
+    }
+
+The syntax of statements stands in `kir/syntax.py`, that of expressions in `kir/tokens.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+from fusewright.core.expr import Expr, Var
+from fusewright.kir.ir import (
+    Argument,
+    Body,
+    Buffer,
+    Dim,
+    Kernel,
+    Memory,
+    Reg,
+    RegVar,
+    Statement,
+)
+from fusewright.kir.names import with_unique_names
+from fusewright.kir.syntax import (
+    COMPUTE,
+    TEMPLATES,
+    Reader,
+    Template,
+    buffer_text,
+    dtype_in,
+    indent,
+    limits_text,
+    parse_buffer,
+    parse_limits,
+    parse_range,
+    print_statement,
+    quote,
+    range_text,
+)
+from fusewright.kir.tokens import Token
+
+__all__ = ["parse_kernel", "print_kernel", "print_statement"]
+
+_HEADER = ("name", "params", "arguments", "symbols", "grid", "block", "body", "attributes")
+_NUMBERS = {
+    f.name: f.default
+    for f in fields(Kernel)
+    if f.name not in _HEADER and f.default is not MISSING
+}
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The text of a kernel. Symbols that share a name are told apart by a suffix."""
+    k = with_unique_names(kernel)
+    lines = [f"symbol {s.name}{limits_text(s)}" for s in k.symbols]
+    lines += [buffer_text(b) for b in k.params]
+    lines += [f"argument {a.name}: {a.dtype}" for a in k.arguments]
+    lines.append(_dims_text("grid", k.grid))
+    lines.append(_dims_text("block", k.block))
+    for name, default in _NUMBERS.items():
+        value: object = getattr(k, name)
+        if value != default:
+            lines.append(f"{name} {str(value).lower()}")
+    lines += [f"attribute {quote(key)} = {quote(value)}" for key, value in k.attributes]
+    lines.append("")
+    lines += [print_statement(s) for s in k.body]
+    return f"kernel {k.name} {{\n{_indented(lines)}}}\n"
+
+
+def _indented(lines: list[str]) -> str:
+    return indent("\n".join(lines)).replace("\n  \n", "\n\n")
+
+
+def _dims_text(kind: str, dims: tuple[Dim, ...]) -> str:
+    return f"{kind} ({', '.join(range_text(d.var, d.extent) for d in dims)})"
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that a text describes.
+
+    Raises SpecError with line and column, what was expected and what stands there.
+    """
+    parser = _Parser(text)
+    kernel = parser.kernel()
+    if parser.peek().kind != "end":
+        parser.fail("end of text")
+    return kernel
+
+
+_BY_WORD: dict[str, Template] = {
+    word: t for t in TEMPLATES.values() if not t.assigns for word in t.lead
+}
+_BY_ASSIGNMENT: dict[str, Template] = {
+    word: t for t in TEMPLATES.values() if t.assigns for word in t.lead
+}
+
+
+class _Parser(Reader):
+    """Names in scope: buffers and arguments of the whole kernel, variables by nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._buffers: dict[str, Buffer] = {}
+        self._arguments: dict[str, Argument] = {}
+        self._variables: list[dict[str, Var]] = [{}]
+        self._gathered: dict[str, RegVar] = {}
+
+    # --- names
+
+    def resolve(self, name: Token) -> Expr:
+        for scope in reversed(self._variables):
+            if name.text in scope:
+                return scope[name.text]
+        if name.text in self._buffers and self.accept("["):
+            index = self.expression()
+            self.expect("]")
+            return self._position(Reg(self._buffers[name.text], index))
+        self.fail(f"a variable in scope ({self._known(self._variable_names())})", name)
+
+    def _variable_names(self) -> list[str]:
+        return [v for scope in self._variables for v in scope]
+
+    @staticmethod
+    def _known(names: list[str]) -> str:
+        return ", ".join(names) if names else "there is none"
+
+    def _position(self, reg: Reg) -> RegVar:
+        fresh = RegVar(reg, 0, None)
+        return self._gathered.setdefault(fresh.name, fresh)
+
+    def buffer(self) -> Buffer:
+        token = self.word("a buffer")
+        found = self._buffers.get(token.text)
+        return found or self.fail(f"a buffer in scope ({self._known(list(self._buffers))})", token)
+
+    def argument(self) -> Argument:
+        token = self.word("an argument")
+        found = self._arguments.get(token.text)
+        known = self._known(list(self._arguments))
+        return found or self.fail(f"a register, a literal or an argument ({known})", token)
+
+    def declare(self, symbol: Buffer | Var) -> None:
+        if isinstance(symbol, Var):
+            self._variables[-1][symbol.name] = symbol
+        elif symbol.name in self._buffers:
+            self.fail(f"a name that is not yet taken, not '{symbol.name}',")
+        else:
+            self._buffers[symbol.name] = symbol
+
+    # --- the header
+
+    def kernel(self) -> Kernel:
+        """Read a kernel."""
+        self.expect("kernel")
+        found: dict[str, object] = {"name": self.word("the name of the kernel").text}
+        self.expect("{")
+        symbols: list[Var] = []
+        params: list[Buffer] = []
+        attributes: list[tuple[str, str]] = []
+        dims: dict[str, tuple[Dim, ...]] = {}
+        while True:
+            if self.accept("symbol"):
+                symbols.append(self._symbol())
+            elif self.accept("param"):
+                params.append(self._param())
+            elif self.accept("argument"):
+                self._scalar()
+            elif self.accept("attribute"):
+                key = self.quoted()
+                self.expect("=")
+                attributes.append((key, self.quoted()))
+            elif self.peek().text in ("grid", "block") and self.peek().kind == "word":
+                kind = self.take().text
+                dims[kind] = self._dims()
+            elif self.peek().text in _NUMBERS:
+                name = self.take().text
+                found[name] = self._number()
+            else:
+                break
+        for kind in ("grid", "block"):
+            if kind not in dims:
+                self.fail(f"'{kind} (...)' in the header of the kernel")
+        body = self._statements()
+        return Kernel(
+            params=tuple(params),
+            arguments=tuple(self._arguments.values()),
+            symbols=tuple(symbols),
+            grid=dims["grid"],
+            block=dims["block"],
+            body=body,
+            attributes=tuple(attributes),
+            **found,  # type: ignore[arg-type]
+        )
+
+    def _number(self) -> int | bool:
+        for word, value in (("true", True), ("false", False)):
+            if self.accept(word):
+                return value
+        return self.integer()
+
+    def _symbol(self) -> Var:
+        name = self.word("the name of a symbol").text
+        self.expect("in")
+        symbol = Var(name, *parse_limits(self))
+        self.declare(symbol)
+        return symbol
+
+    def _param(self) -> Buffer:
+        buffer = parse_buffer(self, self.word("the name of a parameter").text, Memory.GLOBAL)
+        self.declare(buffer)
+        return buffer
+
+    def _scalar(self) -> None:
+        name = self.word("the name of an argument").text
+        self.expect(":")
+        self._arguments[name] = Argument(name, dtype_in(self))
+
+    def _dims(self) -> tuple[Dim, ...]:
+        self.expect("(")
+        out: list[Dim] = []
+        while not self.accept(")"):
+            if out:
+                self.expect(",")
+            v, extent = parse_range(self)
+            self.declare(v)
+            out.append(Dim(v, extent))
+        return tuple(out)
+
+    # --- statements
+
+    def body(self) -> Body:
+        self.expect("{")
+        return self._statements()
+
+    def _statements(self) -> Body:
+        out: list[Statement] = []
+        while not self.accept("}"):
+            out.append(self._statement())
+        return tuple(out)
+
+    def _statement(self) -> Statement:
+        outer, self._gathered = self._gathered, {}
+        self._variables.append({})
+        while self.accept("given") or (self._gathered and self.accept(",")):
+            self._given()
+        if self._gathered:
+            self.expect(":")
+        template = self._template()
+        found: dict[str, object] = {}
+        for piece in template.pieces:
+            piece.parse(self, found)
+        self._variables.pop()
+        self._gathered = outer
+        return template.cls(**found)
+
+    def _given(self) -> None:
+        buffer = self.buffer()
+        self.expect("[")
+        index = self.expression()
+        self.expect("]", "in")
+        lower, upper, _ = parse_limits(self)
+        v = RegVar(Reg(buffer, index), lower, upper)
+        self._gathered[v.name] = v
+
+    def _template(self) -> Template:
+        token = self.peek()
+        if token.kind == "word" and token.text in _BY_WORD:
+            return _BY_WORD[token.text]
+        if token.text not in self._buffers:
+            self.fail("a statement or '}'")
+        mark = self.mark()
+        self.take()
+        self.expect("[")
+        while not self.accept("]"):
+            if self.peek().kind == "end" or self.peek().text in ("=", "{", "}"):
+                self.fail("']'")
+            self._skip_brackets()
+        self.expect("=")
+        word = self.word("load, shuffle, thread_reduce or the name of a function")
+        self.rewind(mark)
+        return _BY_ASSIGNMENT.get(word.text, COMPUTE)
+
+    def _skip_brackets(self) -> None:
+        if self.take().text == "[":
+            while not self.accept("]"):
+                if self.peek().kind == "end":
+                    self.fail("']'")
+                self._skip_brackets()
