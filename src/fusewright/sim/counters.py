@@ -1,0 +1,120 @@
+"""Memory traffic as the hardware would count it: sectors of global memory, shared wavefronts.
+
+Source: CUDA C++ Programming Guide, "Global Memory" (32-byte sectors of one warp's request) and
+"Shared Memory" (32 banks of 4 bytes; 8- and 16-byte accesses go by half and quarter warps).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusewright.sim.compute import Array, Mask, Value
+from fusewright.target import SECTOR_NBYTES, SHARED_BANK_NBYTES, SHARED_BANKS, WARP_SIZE
+
+
+class Counters:
+    """Totals over everything executed; `as_stats` gives them by name."""
+
+    def __init__(self, nthreads: int) -> None:
+        self.nthreads = nthreads
+        self.totals: dict[str, int | float] = dict.fromkeys(("blocks", "threads", "statements", "loads", "stores", "global_bytes_read", "global_bytes_written", "sectors_read", "sectors_written", "shared_bytes_read", "shared_bytes_written", "shared_wavefronts", "shared_wavefronts_least"), 0)
+        self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
+
+    def add(self, name: str, amount: int) -> None:
+        self.totals[name] += amount
+
+    def access(
+        self,
+        *,
+        shared: bool,
+        writes: bool,
+        block: Value,
+        thread: Value,
+        nbytes: int,
+        mask: Mask,
+        nblocks: int,
+    ) -> None:
+        """Count one access of `nbytes` bytes per active thread at byte `block + thread`."""
+        unit = SHARED_BANK_NBYTES if shared else SECTOR_NBYTES
+        aligned = block % unit == 0 if isinstance(block, int) else bool((block % unit == 0).all())
+        alike = aligned and (mask is None or mask.shape[0] == 1)
+        if alike and (isinstance(thread, int) or thread.shape[0] == 1):
+            row, times = np.atleast_2d(np.asarray(thread)), nblocks
+        else:
+            row, times = np.atleast_2d(np.asarray(block + thread)), 1
+        active, units, least = self._pattern(row, mask, nbytes, shared, nblocks // times)
+        verb = "written" if writes else "read"
+        where = "shared" if shared else "global"
+        self.totals[f"{where}_bytes_{verb}"] += active * nbytes * times
+        self.totals["stores" if writes else "loads"] += active * times
+        if shared:
+            self.totals["shared_wavefronts"] += units * times
+            self.totals["shared_wavefronts_least"] += least * times
+        else:
+            self.totals[f"sectors_{verb}"] += units * times
+
+    def _pattern(
+        self, row: Array, mask: Mask, nbytes: int, shared: bool, nblocks: int
+    ) -> tuple[int, int, int]:
+        """Active threads, sectors or wavefronts, and the least possible wavefronts."""
+        small = row.size <= 1024
+        key = (
+            row.tobytes() if small else b"",
+            mask.tobytes() if small and mask is not None else b"",
+            nbytes,
+            shared,
+            nblocks,
+        )
+        if small and key in self._patterns:
+            return self._patterns[key]
+        lanes, active = self._lanes(row, mask, nblocks)
+        count = int(active.sum())
+        if shared:
+            found = (count, *_wavefronts(lanes, active, nbytes))
+        else:
+            found = (count, _sectors(lanes, active, nbytes), 0)
+        if small:
+            self._patterns[key] = found
+        return found
+
+    def _lanes(self, row: Array, mask: Mask, nblocks: int) -> tuple[Array, Array]:
+        """Addresses and activity as (warps, 32)."""
+        padded = -(-self.nthreads // WARP_SIZE) * WARP_SIZE
+        addresses = np.zeros((nblocks, padded), np.int64)
+        active = np.zeros((nblocks, padded), bool)
+        addresses[:, : self.nthreads] = row
+        active[:, : self.nthreads] = True if mask is None else mask
+        return addresses.reshape(-1, WARP_SIZE), active.reshape(-1, WARP_SIZE)
+
+
+def _distinct(values: Array) -> tuple[Array, Array]:
+    """Rows sorted, and where each row's distinct non-negative values first occur."""
+    steps = values[:, 1:] - values[:, :-1]
+    ordered = values if (steps >= 0).all() else np.sort(values, axis=1)
+    first = np.ones(ordered.shape, bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return ordered, first & (ordered >= 0)
+
+
+def _sectors(lanes: Array, active: Array, nbytes: int) -> int:
+    """Distinct 32-byte sectors of each warp, summed; an aligned access lies in one sector."""
+    start = lanes // SECTOR_NBYTES
+    wanted = np.where(active, start, -1)
+    if nbytes > SECTOR_NBYTES or (lanes % nbytes).any():
+        end = np.where(active, (lanes + nbytes - 1) // SECTOR_NBYTES, -1)
+        wanted = np.concatenate([wanted, end], axis=1)
+    return int(_distinct(wanted)[1].sum())
+
+
+def _wavefronts(lanes: Array, active: Array, nbytes: int) -> tuple[int, int]:
+    """Passes through the banks that each warp needs, and the fewest its bytes allow."""
+    words = max(1, nbytes // SHARED_BANK_NBYTES)
+    group = WARP_SIZE // words
+    start = np.where(active, lanes // SHARED_BANK_NBYTES, -words)
+    each = (start[:, :, None] + np.arange(words)).reshape(-1, group * words)
+    ordered, first = _distinct(each)
+    bank = ordered % SHARED_BANKS + np.arange(len(ordered))[:, None] * SHARED_BANKS
+    load = np.bincount(bank[first], minlength=len(ordered) * SHARED_BANKS)
+    passes = int(load.reshape(len(ordered), SHARED_BANKS).max(axis=1).sum())
+    distinct = first.sum(axis=1)
+    return passes, int((-(-distinct // SHARED_BANKS)).sum())

@@ -1,0 +1,207 @@
+"""The state of a run: what all batches share, and the frame of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from fusewright.core import expr as ex
+from fusewright.core.expr import Cond, Expr
+from fusewright.kir import ir
+from fusewright.sim.compute import MIXED, Array, ExprFn, Mask, Scope, Value
+from fusewright.sim.counters import Counters
+from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory
+from fusewright.sim.report import Findings, statement_text
+from fusewright.sim.trace import Trace
+
+Step: TypeAlias = "Callable[[Frame], None]"
+
+
+@dataclass(slots=True)
+class Execution:
+    """One run of a kernel: its memory, what went wrong, and counts."""
+
+    kernel: ir.Kernel
+    memory: GlobalMemory
+    shared: SharedMemory
+    findings: Findings
+    counters: Counters
+    nthreads: int
+
+
+@dataclass(slots=True)
+class Run:
+    """What all frames of one run share."""
+
+    execution: Execution
+    scope: Scope
+    locals: Mapping[ir.Buffer, int]
+    arguments: Mapping[ir.Argument, Array]
+    block_shape: tuple[int, ...]
+
+    def refresh(self, statement: ir.Statement, *parts: Expr | Cond) -> list[Step]:
+        """Steps that put gathered registers into their slots and check them where f.mask holds."""
+        return [lambda f, g=g: g.fetch(f, f.mask) for g in self.gathered(statement, *parts)]
+
+    def gathered(self, statement: ir.Statement, *parts: Expr | Cond) -> list[Gathered]:
+        """The registers that index expressions of a statement read, inner ones first."""
+        found: dict[ir.RegVar, Gathered] = {}
+
+        def visit(e: Expr | Cond) -> None:
+            for v in ex.variables(e):
+                if isinstance(v, ir.RegVar) and v not in found:
+                    visit(v.reg.index)
+                    slot = self.scope.bind(v, MIXED)
+                    at = self.scope.expression(v.reg.index)
+                    upper = None if v.upper is None else self.scope.expression(v.upper)
+                    lower = self.scope.expression(v.lower)
+                    found[v] = Gathered(statement, v, slot, at, lower, upper)
+
+        for e in parts:
+            visit(e)
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A register used in an index: its slot, and the range it promises."""
+
+    statement: ir.Statement
+    var: ir.RegVar
+    slot: int
+    at: ExprFn
+    lower: ExprFn
+    upper: ExprFn | None
+
+    def fetch(self, f: Frame, mask: Mask) -> None:
+        """Read the register; report active threads whose value is undefined or out of range."""
+        buffer = self.var.reg.buffer
+        value, unknown = f.registers.read(buffer, f.element(self.statement, buffer, self.at))
+        where = np.asarray(True) if mask is None else mask
+        if unknown is not None and (unknown & where).any():
+            f.undefined(self.statement, f"the index {self.var}", unknown & where)
+        position = value.astype(np.int64)
+        low = self.lower(f.values)
+        outside = position < low
+        if self.upper is not None:
+            outside = outside | (position > self.upper(f.values))
+        defined = where if unknown is None else where & ~unknown
+        if (outside & defined).any():
+            block, thread = f.first(outside & defined)
+            worst = np.broadcast_to(position, (f.nblocks, f.nthreads))[block, thread]
+            f.run.execution.findings.add(
+                "range",
+                f"the index {self.var} is {worst} in thread {thread} of block "
+                f"{f.trace.blocks[block]}, outside its declared range {self.var.lower} .. "
+                f"{self.var.upper}, in `{statement_text(self.statement)}`",
+                statement=self.statement,
+                count=int((outside & defined).sum()),
+            )
+        f.values[self.slot] = position
+
+
+@dataclass(slots=True)
+class Frame:
+    """The state of one batch: values of variables, active threads, registers, and the trace.
+
+    `base` numbers the blocks of the batch: 0, or (B, 1).
+    """
+
+    run: Run
+    values: list[Value]
+    registers: Registers
+    trace: Trace
+    base: Value
+    mask: Mask = None
+    shared_unknown: Array | None = None
+
+    @property
+    def nblocks(self) -> int:
+        return self.trace.nblocks
+
+    @property
+    def nthreads(self) -> int:
+        return self.trace.nthreads
+
+    def first(self, where: Array) -> tuple[int, int]:
+        """The first (row, thread) of a mask that holds somewhere."""
+        full = np.broadcast_to(where, (self.nblocks, self.nthreads))
+        flat = int(np.argmax(full))
+        return flat // self.nthreads, flat % self.nthreads
+
+    def undefined(self, statement: ir.Statement, what: str, where: Array) -> None:
+        """Report a use of something nobody wrote."""
+        block, thread = self.first(where)
+        self.run.execution.findings.add(
+            "uninitialised",
+            f"{what} was never written in thread {thread} of block {self.trace.blocks[block]}, "
+            f"used in `{statement_text(statement)}`",
+            statement=statement,
+            count=int(np.broadcast_to(where, (self.nblocks, self.nthreads)).sum()),
+        )
+
+    def diverged(self, statement: ir.Statement, group: int) -> None:
+        """Report a collective statement that a part of a group of threads does not reach."""
+        if self.mask is None:
+            return
+        full = np.broadcast_to(self.mask, (self.mask.shape[0], self.nthreads))
+        for start in range(0, self.nthreads, group):
+            part = full[:, start : start + group]
+            split = part.any(axis=1) & ~part.all(axis=1)
+            if split.any():
+                row = int(np.argmax(split))
+                missing = start + int(np.argmin(part[row]))
+                who = "block" if group >= self.nthreads else "warp"
+                self.run.execution.findings.add(
+                    "divergence",
+                    f"only {int(part[row].sum())} of {part.shape[1]} threads of a {who} reach "
+                    f"`{statement_text(statement)}`: thread {missing} of block "
+                    f"{self.trace.blocks[row]} does not; move it out of the condition",
+                    statement=statement,
+                )
+                return
+
+    def check_uniform_extent(self, s: ir.For, extent: Array) -> None:
+        """Report a trip count that differs between active threads of a block."""
+        full = np.broadcast_to(extent, (self.nblocks, self.nthreads))
+        where = True if self.mask is None else np.broadcast_to(self.mask, full.shape)
+        low = full.min(axis=1, where=where, initial=np.iinfo(np.int64).max)
+        high = full.max(axis=1, where=where, initial=np.iinfo(np.int64).min)
+        if (low < high).any():
+            row = int(np.argmax(low < high))
+            self.run.execution.findings.add(
+                "rule",
+                f"the trip count of `{statement_text(s)}` differs between threads of block "
+                f"{self.trace.blocks[row]} ({low[row]} .. {high[row]}); it must be the same for all",
+                statement=s,
+            )
+
+    def element(self, statement: ir.Statement, buffer: ir.Buffer, at: ExprFn) -> int | Array:
+        """A register number, inside the buffer; report and clamp where it is not."""
+        index = at(self.values)
+        size = self.run.locals[buffer]
+        if isinstance(index, int):
+            if 0 <= index < size:
+                return index
+            bad = True
+        else:
+            index = np.asarray(index)
+            if index.size == 1:
+                index = int(index.reshape(-1)[0])
+                bad = not 0 <= index < size
+            else:
+                outside = (index < 0) | (index >= size)
+                bad = bool((outside if self.mask is None else outside & self.mask).any())
+        if bad:
+            self.run.execution.findings.add(
+                "range",
+                f"register {buffer}[{int(np.min(index))} .. {int(np.max(index))}] is outside its "
+                f"{size} elements in `{statement_text(statement)}`",
+                statement=statement,
+            )
+        return (
+            min(max(index, 0), size - 1) if isinstance(index, int) else np.clip(index, 0, size - 1)
+        )

@@ -1,0 +1,280 @@
+"""Runs a kernel: batches of blocks in numpy, every statement for all threads of a batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fusewright.core import expr as ex
+from fusewright.core.expr import Expr, Var
+from fusewright.errors import SpecError, UserError
+from fusewright.kir import ir
+from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope, narrow
+from fusewright.sim.counters import Counters
+from fusewright.sim.frame import Execution, Frame, Run, Step
+from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
+from fusewright.sim.report import Findings, Race
+from fusewright.sim.statements import compile_statement
+from fusewright.sim.trace import Trace
+
+Blocks = Sequence[int] | Literal["sample"] | None
+_BATCH_NBYTES = 128 * 1024
+"""One register array of a batch: half of a core's second-level cache."""
+
+
+@dataclass(slots=True)
+class SimResult:
+    """`outputs`: the arrays of the buffers named as outputs, in parameter order; `races`: all
+    findings; `stats`: counts over the blocks that ran, see `Counters`."""
+
+    outputs: list[Array]
+    races: list[Race]
+    stats: dict[str, int | float]
+
+
+def _constant(e: Expr, symbols: Mapping[Var, int], what: str) -> int:
+    value = ex.constant_value(ex.substitute(e, symbols))
+    if value is None:
+        raise SpecError(f"the extent of {what} is {e}, which symbols do not make constant")
+    return value
+
+
+def chosen_blocks(blocks: Blocks, nblocks: int) -> Array:
+    """Linear numbers of the blocks to run: all, given ones, or first, second, middle and the
+    last two (the ragged ones are last). Raises UserError for a number outside the grid."""
+    if blocks is None:
+        return np.arange(nblocks)
+    if blocks == "sample":
+        wanted = {0, 1, nblocks // 2, nblocks - 2, nblocks - 1}
+        return np.array(sorted(b for b in wanted if 0 <= b < nblocks), np.int64)
+    for b in blocks:
+        if not 0 <= b < nblocks:
+            raise UserError(f"block {b} is not in the grid of {nblocks} blocks")
+    return np.array(list(blocks), np.int64)
+
+
+class Machine:
+    """A kernel made ready to run on one set of arrays."""
+
+    def __init__(
+        self,
+        kernel: ir.Kernel,
+        arrays: Mapping[ir.Buffer, Array],
+        arguments: Mapping[ir.Argument, object],
+        symbols: Mapping[Var, int],
+        outputs: Collection[ir.Buffer],
+        seed: int,
+    ) -> None:
+        missing = [a for a in kernel.arguments if a not in arguments]
+        if missing:
+            raise UserError(f"no value for the kernel argument {missing[0]}; pass arguments")
+        self.grid = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.grid]
+        self.block = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.block]
+        nthreads = int(np.prod(self.block))
+        shared = SharedMemory(kernel, symbols)
+        memory = GlobalMemory(kernel, arrays, symbols, outputs)
+        self.execution = Execution(
+            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads
+        )
+        self.scope = Scope()
+        self.start: list[int | Array] = []
+        for var in kernel.symbols:
+            if var not in symbols:
+                raise UserError(f"no value for the symbol {var}; pass symbols")
+            self._bind(var, UNIFORM, symbols[var])
+        self._bind_dimensions(kernel)
+        self.locals = locals_of(kernel, symbols)
+        self.run = Run(
+            execution=self.execution,
+            scope=self.scope,
+            locals=self.locals,
+            arguments={a: as_scalar(arguments[a], a.dtype) for a in kernel.arguments},
+            block_shape=tuple(self.block),
+        )
+        self.steps = compile_body(kernel.body, self.run)
+
+    def _bind(self, var: Var, level: int, value: int | Array) -> None:
+        self.scope.bind(var, level)
+        self.start.append(value)
+
+    def _bind_dimensions(self, kernel: ir.Kernel) -> None:
+        """A dimension of extent 1 is the constant 0; block numbers are set batch by batch."""
+        self.grid_slots: list[tuple[int, int, int]] = []
+        stride = 1
+        for d, extent in zip(kernel.grid, self.grid, strict=True):
+            self._bind(d.var, PER_BLOCK if extent > 1 else UNIFORM, 0)
+            if extent > 1:
+                self.grid_slots.append((len(self.start) - 1, stride, extent))
+            stride *= extent
+        thread = np.arange(self.execution.nthreads)[None, :]
+        stride = 1
+        for d, extent in zip(kernel.block, self.block, strict=True):
+            value = thread // stride % extent if extent > 1 else 0
+            self._bind(d.var, PER_THREAD if extent > 1 else UNIFORM, value)
+            stride *= extent
+
+    @property
+    def nblocks(self) -> int:
+        """Blocks in the grid."""
+        return int(np.prod(self.grid, dtype=np.int64))
+
+    def batch(self, blocks: Array) -> Trace:
+        """Run some blocks side by side and return what they did."""
+        values = list(self.start) + [0] * (len(self.scope.levels) - len(self.start))
+        for slot, stride, extent in self.grid_slots:
+            coordinate = blocks // stride % extent
+            values[slot] = coordinate[:, None] if len(blocks) > 1 else int(coordinate[0])
+        trace = Trace(blocks, self.execution.nthreads)
+        self.execution.shared.reset(len(blocks))
+        frame = Frame(
+            run=self.run,
+            values=values,
+            registers=Registers(self.locals),
+            trace=trace,
+            base=np.arange(len(blocks))[:, None] if len(blocks) > 1 else 0,
+        )
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                step(frame)
+        self.execution.counters.add("blocks", len(blocks))
+        self.execution.counters.add("threads", len(blocks) * self.execution.nthreads)
+        return trace
+
+    def batches(self, blocks: Array) -> list[Array]:
+        """The blocks in pieces whose register arrays fit the cache."""
+        size = max(1, _BATCH_NBYTES // (4 * self.execution.nthreads))
+        return [blocks[i : i + size] for i in range(0, len(blocks), size)]
+
+
+def compile_body(body: ir.Body, run: Run) -> list[Step]:
+    """The steps of a body; a body with syncs also records where each could move to."""
+    steps = [_compile(s, run) for s in body]
+    sites = [i for i, s in enumerate(body) if isinstance(s, ir.SyncStatement)]
+    return [_with_moves(steps, sites)] if sites else steps
+
+
+def _with_moves(steps: list[Step], sites: list[int]) -> Step:
+    def step(f: Frame) -> None:
+        events = f.trace.events
+        marks: list[int] = []
+        for s in steps:
+            marks.append(len(events))
+            s(f)
+        marks.append(len(events))
+        for i in sites:
+            below = marks[min(i + 2, len(steps))]
+            f.trace.note_moves(marks[i], marks[i + 1], marks[max(i - 1, 0)], below)
+
+    return step
+
+
+def _compile(s: ir.Statement, run: Run) -> Step:
+    match s:
+        case ir.For():
+            return _compile_for(s, run)
+        case ir.If():
+            return _compile_if(s, run)
+        case _:
+            return compile_statement(s, run)
+
+
+def _compile_for(s: ir.For, run: Run) -> Step:
+    extent_of = run.scope.expression(s.extent)
+    refresh = run.refresh(s, s.extent)
+    slot = run.scope.bind(s.var, UNIFORM)
+    steps = compile_body(s.body, run)
+
+    def step(f: Frame) -> None:
+        for r in refresh:
+            r(f)
+        extent = extent_of(f.values)
+        if isinstance(extent, int | np.integer):
+            for k in range(int(extent)):
+                f.values[slot] = k
+                for inner in steps:
+                    inner(f)
+            return
+        f.check_uniform_extent(s, extent)
+        outer = f.mask
+        for k in range(int(extent.max(initial=0))):
+            f.mask, some = narrow(outer, k < extent)
+            if some:
+                f.values[slot] = k
+                for inner in steps:
+                    inner(f)
+        f.mask = outer
+
+    return step
+
+
+def _compile_if(s: ir.If, run: Run) -> Step:
+    holds = run.scope.condition(s.condition)
+    refresh = run.refresh(s, s.condition)
+    then = compile_body(s.then, run)
+    otherwise = compile_body(s.otherwise, run)
+
+    def step(f: Frame) -> None:
+        for r in refresh:
+            r(f)
+        condition = holds(f.values)
+        if isinstance(condition, bool | np.bool_):
+            for inner in then if condition else otherwise:
+                inner(f)
+            return
+        outer = f.mask
+        for branch, chosen in ((then, condition), (otherwise, ~condition)):
+            f.mask, some = narrow(outer, chosen)
+            if some:
+                for inner in branch:
+                    inner(f)
+        f.mask = outer
+
+    return step
+
+
+def execute(
+    kernel: ir.Kernel,
+    arrays: Mapping[ir.Buffer, Array],
+    *,
+    arguments: Mapping[ir.Argument, object] | None = None,
+    symbols: Mapping[Var, int] | None = None,
+    outputs: Collection[ir.Buffer] = (),
+    blocks: Blocks = None,
+    seed: int = 0,
+    observe: Callable[[Execution, Trace], None] | None = None,
+) -> Execution:
+    """Run the kernel in place on `arrays`; `observe` is called with the trace of each batch."""
+    machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed)
+    for piece in machine.batches(chosen_blocks(blocks, machine.nblocks)):
+        trace = machine.batch(piece)
+        if observe is not None:
+            observe(machine.execution, trace)
+    return machine.execution
+
+
+def simulate(
+    kernel: ir.Kernel,
+    arrays: Mapping[ir.Buffer, Array],
+    *,
+    arguments: Mapping[ir.Argument, object] | None = None,
+    symbols: Mapping[Var, int] | None = None,
+    outputs: Collection[ir.Buffer] = (),
+    blocks: Blocks = None,
+    check_races: bool = True,
+    seed: int = 0,
+) -> SimResult:
+    """Run the kernel in place on `arrays` (one flat array per parameter)."""
+    run = execute(
+        kernel,
+        arrays,
+        arguments=arguments,
+        symbols=symbols,
+        outputs=outputs,
+        blocks=blocks,
+        seed=seed,
+    )
+    given = [run.memory.arrays[b] for b in kernel.params if b in outputs]
+    return SimResult(given, run.findings.list(), dict(run.counters.totals))

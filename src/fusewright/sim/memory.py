@@ -1,0 +1,251 @@
+"""Registers, shared memory of a batch of blocks, and global memory, all as numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusewright.core import expr as ex
+from fusewright.core.expr import Var
+from fusewright.core.node import walk
+from fusewright.dtypes import DType
+from fusewright.errors import SpecError, UserError
+from fusewright.kir import ir
+from fusewright.memory import Memory
+from fusewright.sim.compute import Array, Mask
+from fusewright.target import SHARED_BASE_ALIGNMENT
+
+EVERYWHERE: Array = np.ones((1, 1), bool)
+
+
+def poison(dtype: DType) -> Array:
+    """What memory holds before it is written: NaN, -1, the largest unsigned value, or True."""
+    fill = np.full(1, 0xFF, np.uint8).repeat(dtype.nbytes)
+    return np.ones((1, 1), bool) if dtype.kind == "bool" else fill.view(dtype.numpy).reshape(1, 1)
+
+
+def elements(buffer: ir.Buffer, symbols: Mapping[Var, int]) -> int:
+    """The size of a buffer in elements. Raises SpecError when it is not constant."""
+    size = ex.constant_value(ex.substitute(buffer.size, symbols))
+    if size is None:
+        raise SpecError(f"the size {buffer.size} of {buffer} is not constant; bind its symbols")
+    return size
+
+
+class Registers:
+    """A thread's registers: one (1 or B, 1 or T) array per element, replaced and never modified.
+
+    `undefined` follows values that come from registers, or memory, nobody wrote, as masks; None
+    says that the whole value is defined.
+    """
+
+    def __init__(self, buffers: Mapping[ir.Buffer, int]) -> None:
+        self.planes: dict[ir.Buffer, list[Array]] = {}
+        self.undefined: dict[ir.Buffer, list[Mask]] = {}
+        for buffer, size in buffers.items():
+            self.reset(buffer, size)
+
+    def reset(self, buffer: ir.Buffer, size: int) -> None:
+        """Make the buffer's contents undefined."""
+        self.planes[buffer] = [poison(buffer.dtype)] * size
+        self.undefined[buffer] = [EVERYWHERE] * size
+
+    def read(self, buffer: ir.Buffer, index: int | Array) -> tuple[Array, Mask]:
+        """The element and where it is undefined; the index may differ between threads."""
+        planes, undefined = self.planes[buffer], self.undefined[buffer]
+        if isinstance(index, int):
+            return planes[index], undefined[index]
+        value, unknown = planes[0], _mask(undefined[0])
+        for k in range(1, len(planes)):
+            here = index == k
+            value = np.where(here, planes[k], value)
+            unknown = np.where(here, _mask(undefined[k]), unknown)
+        return value, unknown if unknown.any() else None
+
+    def write(
+        self, buffer: ir.Buffer, index: int | Array, value: Array, unknown: Mask, where: Mask
+    ) -> None:
+        """Store a value in the threads of `where`; the index may differ between threads."""
+        if isinstance(index, int):
+            self._write_one(buffer, index, value, unknown, where)
+            return
+        for k in range(len(self.planes[buffer])):
+            here = (index == k) if where is None else (index == k) & where
+            self._write_one(buffer, k, value, unknown, here)
+
+    def _write_one(
+        self, buffer: ir.Buffer, k: int, value: Array, unknown: Mask, where: Mask
+    ) -> None:
+        planes, undefined = self.planes[buffer], self.undefined[buffer]
+        if where is None:
+            planes[k] = value
+            undefined[k] = unknown
+            return
+        planes[k] = np.where(where, value, planes[k])
+        if unknown is not None or undefined[k] is not None:
+            merged = np.where(where, _mask(unknown), _mask(undefined[k]))
+            undefined[k] = merged if merged.any() else None
+
+
+def _mask(undefined: Mask) -> Array:
+    return ~EVERYWHERE if undefined is None else undefined
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a buffer lies: the space (0 is shared memory) and the byte offset in it."""
+
+    space: int
+    offset: int
+
+
+class SharedMemory:
+    """The shared memory of B blocks: one pool of bytes, viewed as each buffer's dtype.
+
+    A buffer whose `Alloc` has no offset gets a place of its own behind those that have one.
+    """
+
+    def __init__(self, kernel: ir.Kernel, symbols: Mapping[Var, int]) -> None:
+        self.sizes: dict[ir.Buffer, int] = {}
+        self.places: dict[ir.Buffer, Placement] = {}
+        allocs = [
+            a for a in walk(kernel) if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
+        ]
+        end = 0
+        for a in allocs:
+            self.sizes[a.buffer] = elements(a.buffer, symbols)
+            if a.offset is not None:
+                self.places[a.buffer] = Placement(0, a.offset)
+                end = max(end, a.offset + self.nbytes_of(a.buffer))
+        for a in allocs:
+            if a.buffer not in self.places:
+                align = max(a.buffer.alignment, 16)
+                start = -(-end // align) * align
+                self.places[a.buffer] = Placement(0, start)
+                end = start + self.nbytes_of(a.buffer)
+        self.nbytes = -(-end // SHARED_BASE_ALIGNMENT) * SHARED_BASE_ALIGNMENT
+        self._pool = np.empty((0, self.nbytes), np.uint8)
+
+    def nbytes_of(self, buffer: ir.Buffer) -> int:
+        return self.sizes[buffer] * buffer.dtype.nbytes
+
+    def reset(self, nblocks: int) -> None:
+        """Fresh, poisoned memory for a batch of blocks."""
+        self._pool = np.full((nblocks, self.nbytes), 0xFF, np.uint8)
+
+    def view(self, dtype: DType) -> Array:
+        """The whole pool, flat, as elements of a dtype; a block's stride is `nbytes`."""
+        flat = self._pool.reshape(-1)
+        return flat.view(np.bool_ if dtype.kind == "bool" else dtype.numpy)
+
+
+class GlobalMemory:
+    """The kernel's parameters: flat arrays, and which of them share memory."""
+
+    def __init__(
+        self,
+        kernel: ir.Kernel,
+        arrays: Mapping[ir.Buffer, Array],
+        symbols: Mapping[Var, int],
+        outputs: Collection[ir.Buffer],
+    ) -> None:
+        self.arrays: dict[ir.Buffer, Array] = {}
+        for buffer in kernel.params:
+            self.arrays[buffer] = _checked(buffer, arrays, symbols)
+        written = {s.dst for s in walk(kernel) if isinstance(s, ir.Store)}
+        read = {s.src for s in walk(kernel) if isinstance(s, ir.Load)}
+        self.places = _places(kernel.params, self.arrays)
+        self.written_spaces = {self.places[b].space for b in kernel.params if b in written}
+        self.nbytes = _extents(self.places, self.arrays)
+        self.cell = _cells(kernel, self.places)
+        self.initialised: dict[ir.Buffer, Array] = {}
+        for buffer in kernel.params:
+            if buffer in outputs:
+                self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
+                if buffer in read:
+                    self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
+
+
+def _checked(
+    buffer: ir.Buffer, arrays: Mapping[ir.Buffer, Array], symbols: Mapping[Var, int]
+) -> Array:
+    if buffer not in arrays:
+        raise UserError(f"no array for the kernel parameter {buffer}; pass arrays[{buffer}]")
+    array = arrays[buffer]
+    size = elements(buffer, symbols)
+    if array.ndim != 1 or array.dtype != buffer.dtype.numpy or not array.flags.c_contiguous:
+        raise UserError(
+            f"parameter {buffer} needs a flat, contiguous array of {buffer.dtype}, got shape "
+            f"{array.shape} of {array.dtype}; pass array.reshape(-1)"
+        )
+    if len(array) < size:
+        raise UserError(f"parameter {buffer} has {size} elements, its array only {len(array)}")
+    return array[:size]
+
+
+def _places(
+    params: Iterable[ir.Buffer], arrays: Mapping[ir.Buffer, Array]
+) -> dict[ir.Buffer, Placement]:
+    """Parameters whose arrays overlap in memory get one space, and their offsets in it."""
+
+    def start_of(buffer: ir.Buffer) -> int:
+        return arrays[buffer].__array_interface__["data"][0]
+
+    places: dict[ir.Buffer, Placement] = {}
+    space, base, end = 0, 0, -1
+    for buffer in sorted(params, key=start_of):
+        start = start_of(buffer)
+        if start >= end or not arrays[buffer].nbytes:
+            space, base = space + 1, start
+        end = max(end, start + arrays[buffer].nbytes)
+        places[buffer] = Placement(space, start - base)
+    return places
+
+
+def _extents(
+    places: Mapping[ir.Buffer, Placement], arrays: Mapping[ir.Buffer, Array]
+) -> dict[int, int]:
+    nbytes: dict[int, int] = {}
+    for buffer, place in places.items():
+        nbytes[place.space] = max(nbytes.get(place.space, 0), place.offset + arrays[buffer].nbytes)
+    return nbytes
+
+
+def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, Placement]) -> dict[int, int]:
+    """Bytes per cell of each space: what divides the size and the place of every access."""
+    cell: dict[int, int] = {}
+
+    def note(buffer: ir.Buffer, nbytes: int) -> None:
+        if buffer in places:
+            place = places[buffer]
+            cell[place.space] = int(np.gcd.reduce([cell.get(place.space, 0), nbytes, place.offset]))
+
+    for s in walk(kernel):
+        if isinstance(s, ir.Load):
+            note(s.src, s.width * s.src.dtype.nbytes)
+        elif isinstance(s, ir.Store):
+            note(s.dst, s.width * s.dst.dtype.nbytes)
+    return cell
+
+
+def locals_of(kernel: ir.Kernel, symbols: Mapping[Var, int]) -> dict[ir.Buffer, int]:
+    """Every LOCAL buffer a statement names, with its size, in order of first occurrence."""
+    found: dict[ir.Buffer, int] = {}
+    for n in walk(kernel):
+        buffer = n.buffer if isinstance(n, ir.Reg | ir.Alloc) else None
+        if buffer is not None and buffer.memory is Memory.LOCAL and buffer not in found:
+            found[buffer] = elements(buffer, symbols)
+    return found
+
+
+def as_scalar(value: Any, dtype: DType) -> Array:
+    """A value as a (1, 1) array of a dtype; integers wrap."""
+    if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
+        bits = 8 * dtype.nbytes
+        value &= (1 << bits) - 1
+        if dtype.kind == "int" and value >> (bits - 1):
+            value -= 1 << bits
+    return np.full((1, 1), value, dtype.numpy)

@@ -1,0 +1,172 @@
+"""What a run records: accesses and sync events, in an order that really happened.
+
+Addresses and masks stay in minimal shape: a leading 1 when equal for all blocks of the batch, a
+second 1 when equal for all threads. Reads of memory that no statement writes are not recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusewright.kir import ir
+from fusewright.sim.compute import Array, Mask, Value
+from fusewright.target import WARP_SIZE
+
+
+@dataclass(slots=True)
+class Access:
+    """`nbytes` bytes at `block + thread` of `space`, by every thread of `mask`.
+
+    `buffer` and `base` (its first byte in the space) name the element in a report.
+    """
+
+    statement: ir.Statement
+    space: int
+    block: Value
+    thread: Value
+    nbytes: int
+    writes: bool
+    mask: Mask
+    buffer: ir.Buffer
+    base: int
+
+
+@dataclass(slots=True)
+class Undefine:
+    """Bytes `first .. first+nbytes` of shared memory lose their contents (an Alloc)."""
+
+    statement: ir.Statement
+    first: int
+    nbytes: int
+    mask: Mask
+
+
+@dataclass(slots=True)
+class SyncEvent:
+    """One execution of a sync statement by the threads of `mask`.
+
+    Moved one statement up it stands before event `above`, moved down before event `below`.
+    """
+
+    statement: ir.SyncStatement
+    mask: Mask
+    above: int = -1
+    below: int = -1
+
+
+Event = Access | Undefine | SyncEvent
+
+
+@dataclass(slots=True)
+class Trace:
+    """The events of one batch of `nblocks` blocks with linear numbers `blocks`."""
+
+    blocks: Array
+    nthreads: int
+    events: list[Event] = field(default_factory=list["Event"])
+
+    @property
+    def nblocks(self) -> int:
+        return len(self.blocks)
+
+    def note_moves(self, at: int, end: int, above: int, below: int) -> None:
+        """Where the sync at event `at` would stand, moved over one statement; nothing when the
+        statement recorded no event (`end` is where the next one starts)."""
+        if at < end:
+            event = self.events[at]
+            assert isinstance(event, SyncEvent)
+            event.above, event.below = above, below
+
+
+def rows_of(value: Value | Mask, rows: Array, nthreads: int, nblocks: int) -> Array:
+    """The rows of selected blocks, as (1 or len(rows), nthreads)."""
+    if value is None:
+        return np.ones((1, nthreads), bool)
+    if isinstance(value, int):
+        return np.full((1, nthreads), value, np.int64)
+    picked = value[rows] if value.shape[0] == nblocks and nblocks > 1 else value
+    return np.broadcast_to(picked, (picked.shape[0], nthreads))
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _weights(nthreads: int) -> Array:
+    return np.random.default_rng(20240229).integers(
+        1, 2**63, nthreads, dtype=np.uint64
+    ) | np.uint64(1)
+
+
+def _digest(value: Value | Mask, weights: Array) -> Array:
+    """A 64-bit fingerprint of the value of each block; shape (1,) where all blocks are alike."""
+    if value is None:
+        return weights.sum(keepdims=True)
+    if isinstance(value, int):
+        return weights.sum(keepdims=True) * np.uint64(value % 2**64)
+    if value.shape[1] == 1:
+        return value[:, 0].astype(np.uint64) * weights.sum()
+    return (value.astype(np.uint64) * weights).sum(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """Per block of a batch: `sync` is equal for blocks with the same sync events, `full` for those
+    that also make the same shared accesses (and accesses to the spaces in question)."""
+
+    sync: Array
+    full: Array
+
+
+def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
+    """Fingerprint every block; accesses outside `spaces` do not count, those to global memory
+    count relative to the block's first."""
+    weights = _weights(trace.nthreads)
+    everyone = weights.sum(keepdims=True)
+    sync = np.zeros(1, np.uint64)
+    full = np.zeros(1, np.uint64)
+    first: dict[int, Array] = {}
+    for e in trace.events:
+        tag = np.uint64(id(e.statement) % 2**63)
+        match e:
+            case SyncEvent():
+                sync = sync * _MIX + _digest(e.mask, weights) + tag
+            case Access() if e.space in spaces:
+                mask = _digest(e.mask, weights)
+                where = _digest(e.block, weights) + _digest(e.thread, weights)
+                if e.space:
+                    where = where - _origin(e, first) * everyone
+                full = (full * _MIX + mask) * _MIX + where + tag
+            case Undefine():
+                full = full * _MIX + _digest(e.mask, weights) + tag
+            case _:
+                pass
+    shape = (trace.nblocks,)
+    full = full * _MIX + sync
+    return Signatures(np.broadcast_to(sync, shape), np.broadcast_to(full, shape))
+
+
+def _origin(e: Access, first: dict[int, Array]) -> Array:
+    """The first byte thread 0 of each block touched in the access's space."""
+    if e.space not in first:
+        start = np.atleast_2d(np.asarray(e.block)) + np.atleast_2d(np.asarray(e.thread))
+        first[e.space] = start[:, 0].astype(np.uint64)
+    return first[e.space]
+
+
+def strands_of(trace: Trace, row: int) -> Array:
+    """The strand of each thread: lanes of one warp that take part in exactly the same sync events.
+
+    A strand is named by a number; numbers go up with the first thread.
+    """
+    label = np.arange(trace.nthreads) // WARP_SIZE
+    rows = np.array([row])
+    for e in trace.events:
+        if isinstance(e, SyncEvent) and e.mask is not None:
+            inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0]
+            label = label * 2 + inside
+            label = np.unique(label, return_inverse=True)[1]
+    firsts = np.unique(label, return_index=True)[1]
+    order = np.argsort(np.argsort(firsts))
+    return order[np.unique(label, return_inverse=True)[1]]
