@@ -1,0 +1,203 @@
+"""What a hazard is, and which syncs order it.
+
+A sync orders a hazard when every path from the first access to the second passes it. Positions
+are paths with doubled steps, so that the gap before statement `i` of a body is `2*i - 1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from fusewright.core.expr import variables
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, Site, contains, sites
+from fusewright.kir.ir import BlockSync, Buffer, Kernel, Memory, Statement, SyncStatement, WarpSync
+
+Position: TypeAlias = tuple[int, ...]
+Kind: TypeAlias = Literal["RAW", "WAR", "WAW"]
+
+
+class SyncScope(Enum):
+    """Who has to wait for whom: lanes of one warp, or threads of a block."""
+
+    WARP = "warp"
+    BLOCK = "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Two threads and a byte (from the start of `Hazard.space`) on which they collide."""
+
+    before_thread: int
+    after_thread: int
+    byte: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hazard:
+    """One class of conflicting instances of two accesses.
+
+    `carried` is the path of the loop that carries it, `distance` 0 in the same iteration, else 1,
+    or 2 for two iterations and more. `more_before` are the loops inside in which another
+    iteration follows the first access, `more_after` those in which one precedes the second.
+    `is_simultaneous`: one statement, one iteration, two threads; no sync can order it.
+    """
+
+    kind: Kind
+    space: str
+    before: Path
+    after: Path
+    before_buffer: Buffer
+    after_buffer: Buffer
+    scope: SyncScope
+    carried: Path | None
+    distance: int
+    more_before: tuple[Path, ...]
+    more_after: tuple[Path, ...]
+    is_simultaneous: bool
+    example: Example | None
+
+    def __str__(self) -> str:
+        dots = [".".join(map(str, p)) for p in (self.before, self.after)]
+        verbs = [
+            "load" if self.kind == "WAR" else "store",
+            "load" if self.kind == "RAW" else "store",
+        ]
+        names = [self.before_buffer.name, self.after_buffer.name]
+        what = names[0] if names[0] == names[1] else f"{names[0]}/{names[1]}"
+        memory = "smem" if self.before_buffer.memory is Memory.SHARED else "gmem"
+        carried = f", {self.distance}+ iterations later" if self.distance > 1 else ""
+        carried = ", next iteration" if self.distance == 1 else carried
+        return (
+            f"{self.kind} {memory} {what}: {verbs[0]} L{dots[0]} -> {verbs[1]} L{dots[1]}{carried}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SyncPoint:
+    """A sync, present or proposed: where it stands and whom it makes wait."""
+
+    position: Position
+    scopes: tuple[Scope, ...]
+    scope: SyncScope
+
+
+def position_of(path: Path) -> Position:
+    """The position of a statement."""
+    return tuple(2 * i for i in path)
+
+
+def gap_position(body: Path, index: int) -> Position:
+    """The position just before statement `index` of the body of the loop or branch at `body`."""
+    return (*position_of(body), 2 * index - 1)
+
+
+def scope_of_sync(statement: Statement) -> SyncScope | None:
+    """Whom a statement makes wait for each other; None when it is no such sync."""
+    match statement:
+        case BlockSync():
+            return SyncScope.BLOCK
+        case WarpSync():
+            return SyncScope.WARP
+        case _:
+            return None
+
+
+def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
+    """The syncs of a kernel that order memory, in textual order."""
+    out: list[tuple[Site, SyncPoint]] = []
+    for site in sites(kernel):
+        scope = scope_of_sync(site.statement)
+        if scope is not None:
+            out.append((site, SyncPoint(position_of(site.path), site.scopes, scope)))
+    return tuple(out)
+
+
+def sync_id(site: Site) -> int:
+    """The id of the sync statement at a site."""
+    assert isinstance(site.statement, SyncStatement)
+    return site.statement.id
+
+
+def orders(point: SyncPoint, hazard: Hazard) -> bool:
+    """Whether the sync stands between all instances of the hazard."""
+    if hazard.is_simultaneous:
+        return False
+    if hazard.scope is SyncScope.BLOCK and point.scope is SyncScope.WARP:
+        return False
+    if hazard.carried is not None:
+        return _orders_carried(point, hazard, hazard.carried)
+    before, after = position_of(hazard.before), position_of(hazard.after)
+    if before < point.position < after:
+        return _is_passed(point, (hazard.before, hazard.after), 0)
+    return _runs_again(point, hazard)
+
+
+def _orders_carried(point: SyncPoint, hazard: Hazard, loop: Path) -> bool:
+    if not _is_inside(loop, point.position):
+        return False
+    if point.position > position_of(hazard.before) and _is_passed(
+        point, (hazard.before,), len(loop)
+    ):
+        return True
+    if point.position < position_of(hazard.after) and _is_passed(point, (hazard.after,), len(loop)):
+        return True
+    if hazard.distance > 1 and _runs_in_every_iteration(point, loop, hazard.before):
+        return True
+    return _runs_again(point, hazard)
+
+
+def _runs_again(point: SyncPoint, hazard: Hazard) -> bool:
+    """Whether a loop around only one of the accesses passes the sync in a further iteration."""
+    for loops, anchor in ((hazard.more_before, hazard.before), (hazard.more_after, hazard.after)):
+        for loop in loops:
+            if _is_inside(loop, point.position) and _runs_in_every_iteration(point, loop, anchor):
+                return True
+    return False
+
+
+def _is_inside(scope: Path, position: Position) -> bool:
+    return position[: len(scope)] == position_of(scope)
+
+
+def _is_passed(point: SyncPoint, anchors: Iterable[Path], depth: int) -> bool:
+    """Whether the sync runs where control goes past it from or to an anchor: every scope around
+    it below `depth` holds an anchor or is a loop that runs at least once."""
+    anchors = tuple(anchors)
+    for s in point.scopes:
+        if len(s.path) <= depth or any(contains(s.path, a) for a in anchors):
+            continue
+        if isinstance(s, BranchScope) or not s.min_trips:
+            return False
+    return True
+
+
+def _runs_in_every_iteration(point: SyncPoint, loop: Path, anchor: Path) -> bool:
+    """Whether an iteration of `loop`, in which `anchor` runs at some time, runs the sync."""
+    inner = [s for s in point.scopes if contains(loop, s.path)]
+    moving = {s.node.var for s in inner if isinstance(s, LoopScope)}
+    for s in inner:
+        if s.path == loop:
+            continue
+        if isinstance(s, LoopScope):
+            is_steady = contains(s.path, anchor) and not moving & set(variables(s.node.extent))
+            if not s.min_trips and not is_steady:
+                return False
+        elif not contains(s.path, anchor) or moving & set(variables(s.node.condition)):
+            return False
+    return True
+
+
+def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazard, ...]]:
+    """For each sync id the hazards that it orders."""
+    points = sync_points(kernel)
+    listed = tuple(found)
+    return {sync_id(s): tuple(h for h in listed if orders(p, h)) for s, p in points}
+
+
+def unordered_by(points: Iterable[SyncPoint], found: Iterable[Hazard]) -> tuple[Hazard, ...]:
+    """The hazards that none of the syncs orders."""
+    listed = tuple(points)
+    return tuple(h for h in found if not any(orders(p, h) for p in listed))

@@ -1,0 +1,195 @@
+"""Which threads touch which bytes in which iteration.
+
+Memory is cut into cells, the largest pieces that no access splits. A footprint lists, for one
+access, every (iteration, cell) with the smallest and the largest thread that touches it: two
+footprints conflict in a cell across threads unless all four are one thread, across warps unless
+all four lie in one warp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.lanes import Array, Unknown
+from fusewright.kir.ir import Buffer, Kernel, Memory
+
+_MAX_KEY = 1 << 62
+_MAX_DENSE = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footprint:
+    """Rows (iteration, cell, first thread, last thread) of one access, sorted.
+
+    `loops` are positions in `access.site.loops` on which the rows depend, `coords` one array of
+    iteration numbers for each. `is_exact` is False where the rows may be too many. `cells` is
+    None when the access may touch anything in its space.
+    """
+
+    access: Access
+    loops: tuple[int, ...]
+    coords: tuple[Array, ...]
+    cells: Array | None
+    first: Array
+    last: Array
+    unknown: Unknown
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """Footprints in one address range: a buffer, or all of packed shared memory.
+
+    `cell_nbytes` is the size of a cell; `origin` the byte address of each buffer in it.
+    """
+
+    name: str
+    memory: Memory
+    cell_nbytes: int
+    origin: dict[Buffer, int]
+    footprints: tuple[Footprint, ...]
+
+
+def spaces(kernel: Kernel) -> tuple[Space, ...]:
+    """All memory that hazards can pass through, with what every access touches in it."""
+    return spaces_of(accesses(kernel), packed_offsets(kernel), kernel.nthreads)
+
+
+def packed_offsets(kernel: Kernel) -> dict[Buffer, int]:
+    """Byte offsets of the shared buffers that have been packed."""
+    return {a.buffer: a.offset for _, a in shared_allocs(kernel) if a.offset is not None}
+
+
+def spaces_of(
+    found: Sequence[Access], offsets: dict[Buffer, int], nthreads: int
+) -> tuple[Space, ...]:
+    """`spaces`, for given accesses and given byte offsets of shared buffers."""
+    groups: dict[object, list[Access]] = {}
+    for a in found:
+        key = Memory.SHARED if a.buffer in offsets else a.buffer
+        groups.setdefault(key, []).append(a)
+    return tuple(_space(group, offsets, nthreads) for group in groups.values())
+
+
+def _space(group: list[Access], offsets: dict[Buffer, int], nthreads: int) -> Space:
+    origin = {a.buffer: offsets.get(a.buffer, 0) for a in group}
+    cell = math.gcd(*origin.values(), *(a.nbytes for a in group))
+    for a in group:
+        if a.ranges is None or a.ranges.unknown:
+            cell = math.gcd(cell, a.buffer.dtype.nbytes)
+        if a.ranges is not None:
+            cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.lo, axis=None)))
+    first = group[0].buffer
+    name = "shared memory" if first in offsets else first.name
+    prints = tuple(footprint(a, origin[a.buffer], cell, nthreads) for a in group)
+    return Space(name, first.memory, cell, origin, prints)
+
+
+def footprint(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> Footprint:
+    """What one access touches, in cells of `cell_nbytes` counted from `origin` bytes before its
+    buffer; an access to shared memory at unknown addresses touches its whole buffer."""
+    ranges = access.ranges
+    is_shared = access.buffer.memory is Memory.SHARED
+    if ranges is None or (ranges.unknown and is_shared):
+        return _anything(access, origin, cell_nbytes, nthreads)
+    depth = len(access.site.loops)
+    shape = np.broadcast_shapes(
+        ranges.lo.shape, np.shape(ranges.mask.may), (1,) * depth + (nthreads,)
+    )
+    loops = tuple(i for i in range(depth) if shape[i] > 1)
+    where = np.broadcast_to(ranges.mask.may, shape).reshape(-1)
+    entries = np.arange(where.size) if where.all() else np.flatnonzero(where)
+    lo = np.broadcast_to(ranges.lo, shape).reshape(-1)[entries]
+    code, thread = entries // nthreads, entries % nthreads
+    cells = (lo + origin) // cell_nbytes
+    per_thread = access.nbytes // cell_nbytes
+    if per_thread > 1:
+        cells = (cells[:, None] + np.arange(per_thread)).reshape(-1)
+        code, thread = np.repeat(code, per_thread), np.repeat(thread, per_thread)
+    rows = _reduce_rows(code, cells, thread, nthreads)
+    if rows is None:
+        return _anything(access, origin, cell_nbytes, nthreads)
+    code, cells, first, last = rows
+    coords = np.unravel_index(code, [shape[i] for i in loops]) if loops else ()
+    exact = ranges.mask.is_exact
+    return Footprint(access, loops, tuple(coords), cells, first, last, ranges.unknown, exact)
+
+
+def _reduce_rows(
+    code: Array, cells: Array, thread: Array, nthreads: int
+) -> tuple[Array, Array, Array, Array] | None:
+    """Sort by (code, cell) and keep the smallest and largest thread of each."""
+    if not cells.size:
+        return code, cells, thread, thread
+    low = int(cells.min())
+    span = int(cells.max()) - low + 1
+    if (int(code.max()) + 1) * span * nthreads >= _MAX_KEY:
+        return None
+    key = (code * span + (cells - low)) * nthreads + thread
+    key.sort()
+    pair, thread = np.divmod(key, nthreads)
+    starts = np.flatnonzero(np.concatenate(([True], pair[1:] != pair[:-1])))
+    ends = np.concatenate((starts[1:], [pair.size])) - 1
+    code, cells = np.divmod(pair[starts], span)
+    return code, cells + low, thread[starts], thread[ends]
+
+
+def _anything(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> Footprint:
+    empty = np.zeros(0, dtype=np.int64)
+    if access.buffer.memory is not Memory.SHARED:
+        return Footprint(access, (), (), None, empty, empty, (), False)
+    cells = np.arange(
+        origin // cell_nbytes, -(-(origin + shared_nbytes(access.buffer)) // cell_nbytes)
+    )
+    first, last = np.zeros_like(cells), np.full_like(cells, nthreads - 1)
+    return Footprint(access, (), (), cells, first, last, (), False)
+
+
+def shared_nbytes(buffer: Buffer) -> int:
+    """Bytes of a shared buffer, whose size is constant."""
+    size = buffer.size.interval[1]
+    assert size is not None and buffer.size.interval[0] == size, f"{buffer} has no constant size"
+    return size * buffer.dtype.nbytes
+
+
+def contested(prints: Sequence[Footprint]) -> tuple[Footprint, ...]:
+    """The footprints cut down to cells that are written and not private to one thread.
+
+    All must have known cells. A thread that alone touches a cell is ordered with itself.
+    """
+    arrays = [f.cells for f in prints if f.cells is not None]
+    occupied = [c for c in arrays if c.size]
+    if not occupied or not any(f.access.writes for f in prints):
+        return ()
+    low = min(int(c.min()) for c in occupied)
+    span = max(int(c.max()) for c in occupied) - low + 1
+    if span > _MAX_DENSE:
+        return tuple(prints)
+    owner = np.full(span, -1, dtype=np.int64)
+    many, written = np.zeros(span, dtype=bool), np.zeros(span, dtype=bool)
+    for f, cells in zip(prints, arrays, strict=True):
+        at = cells - low
+        before = owner[at]
+        owner[at] = f.first
+        different = (
+            (f.first != f.last) | (owner[at] != f.first) | ((before >= 0) & (before != f.first))
+        )
+        many[at[different]] = True
+        if f.access.writes:
+            written[at] = True
+    many &= written
+    if not many.any():
+        return ()
+    return tuple(_select(f, many[c - low]) for f, c in zip(prints, arrays, strict=True))
+
+
+def _select(f: Footprint, keep: Array) -> Footprint:
+    if keep.all() or f.cells is None:
+        return f
+    coords = tuple(c[keep] for c in f.coords)
+    return replace(f, coords=coords, cells=f.cells[keep], first=f.first[keep], last=f.last[keep])

@@ -1,0 +1,95 @@
+"""Where statements stand: paths, enclosing scopes, textual order.
+
+A path names a statement by steps from the kernel's body: an index into a body; below an `If` the
+branch (0 then, 1 otherwise) precedes the index. Paths compare in textual order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusewright.core.expr import constant_value, lower_bound
+from fusewright.kir.ir import Body, For, If, Kernel, Statement
+
+Path: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopScope:
+    """One enclosing loop: `trips` is its extent when constant, `min_trips` what is proved."""
+
+    path: Path
+    node: For
+    trips: int | None
+    min_trips: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchScope:
+    """One enclosing branch of an `If`; `path` ends with the branch number."""
+
+    path: Path
+    node: If
+    taken: bool
+
+
+Scope: TypeAlias = LoopScope | BranchScope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """One leaf statement with its path and its scopes, outermost first."""
+
+    path: Path
+    statement: Statement
+    scopes: tuple[Scope, ...]
+
+    @property
+    def loops(self) -> tuple[LoopScope, ...]:
+        """The enclosing loops, outermost first."""
+        return tuple(s for s in self.scopes if isinstance(s, LoopScope))
+
+    @property
+    def branches(self) -> tuple[BranchScope, ...]:
+        """The enclosing branches, outermost first."""
+        return tuple(s for s in self.scopes if isinstance(s, BranchScope))
+
+
+def sites(kernel: Kernel) -> tuple[Site, ...]:
+    """Every leaf statement in textual order."""
+    return tuple(_sites(kernel.body, (), ()))
+
+
+def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
+    for i, statement in enumerate(body):
+        here = (*path, i)
+        match statement:
+            case For():
+                trips = constant_value(statement.extent)
+                least = lower_bound(statement.extent) or 0
+                scope = LoopScope(here, statement, trips, least if trips is None else trips)
+                yield from _sites(statement.body, here, (*scopes, scope))
+            case If():
+                for branch, inner in enumerate((statement.then, statement.otherwise)):
+                    at = (*here, branch)
+                    taken = BranchScope(at, statement, branch == 0)
+                    yield from _sites(inner, at, (*scopes, taken))
+            case _:
+                yield Site(here, statement, scopes)
+
+
+def common_loops(a: Site, b: Site) -> tuple[LoopScope, ...]:
+    """The loops around both, outermost first."""
+    shared = []
+    for x, y in zip(a.loops, b.loops, strict=False):
+        if x.path != y.path:
+            break
+        shared.append(x)
+    return tuple(shared)
+
+
+def contains(scope: Path, path: Path) -> bool:
+    """Whether the statement or branch at `scope` is, or stands around, `path`."""
+    return path[: len(scope)] == scope

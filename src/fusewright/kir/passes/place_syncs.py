@@ -1,0 +1,235 @@
+"""Put barriers where hazards need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fusewright.kir.analysis.order import (
+    Hazard,
+    SyncPoint,
+    SyncScope,
+    gap_position,
+    orders,
+    sync_id,
+    sync_points,
+)
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope
+from fusewright.kir.ir import BlockSync, Body, For, If, Kernel, Statement, WarpSync
+from fusewright.kir.passes.split_branches import join_branches, split_branches
+from fusewright.target import Target
+
+
+def place_syncs(kernel: Kernel, target: Target) -> Kernel:
+    """Put the fewest barriers that order every cross-thread hazard.
+
+    rewrite:  s[t] = a;  b = s[t+1]   ->   s[t] = a;  BlockSync;  b = s[t+1]
+    checks:   every sync site is uniform over its participants, branches are split where not
+    order:    after expand_reductions (its stores are hazards too), before pack_shared (packs
+              under the syncs that exist)
+    """
+    divided = split_branches(kernel)
+    if not divided.pending:
+        return kernel
+    placed = insert_syncs(divided.kernel, _decide(divided.kernel, divided.pending))
+    return join_branches(placed, divided.conditions)
+
+
+# --- deciding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """A sync to insert before statement `index` of the body at `body`."""
+
+    body: Path
+    index: int
+    point: SyncPoint
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Region:
+    """A body in which hazards can be ordered at its top level; `size` counts its statements."""
+
+    path: Path
+    scopes: tuple[Scope, ...]
+    size: int
+    is_loop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    """Gaps `start .. end` of a body, `end < start` when they pass the end of the loop body."""
+
+    start: int
+    end: int
+
+    def gaps(self, size: int) -> list[int]:
+        """The gaps from first to last."""
+        if self.start <= self.end:
+            return list(range(self.start, self.end + 1))
+        return [*range(self.start, size + 1), *range(self.end + 1)]
+
+
+def _decide(kernel: Kernel, pending: Sequence[Hazard]) -> list[Placement]:
+    """Syncs that order all pending hazards: inner bodies first, since only a sync inside orders
+    what one iteration does, and what it orders outside is free."""
+    regions = {r.path: r for r in _regions(kernel.body, (), (), is_loop=False)}
+    placements: list[Placement] = []
+    rest = list(pending)
+    for path in sorted({_region_of(h) for h in pending}, key=lambda p: (-len(p), p)):
+        for scope in (SyncScope.BLOCK, SyncScope.WARP):
+            mine = [h for h in rest if _region_of(h) == path and h.scope is scope]
+            others = [h for h in rest if _region_of(h) != path or h.scope is not scope]
+            if not mine:
+                continue
+            for gap in _stab(regions[path], mine, others, scope):
+                point = _point(regions[path], gap, scope)
+                why = _why([h for h in mine if orders(point, h)])
+                placements.append(Placement(path, gap, point, why))
+                rest = [h for h in rest if not orders(point, h)]
+    return placements
+
+
+def _regions(body: Body, path: Path, scopes: tuple[Scope, ...], *, is_loop: bool) -> list[_Region]:
+    out = [_Region(path, scopes, len(body), is_loop)]
+    for i, statement in enumerate(body):
+        here = (*path, i)
+        match statement:
+            case For():
+                inner = (*scopes, LoopScope(here, statement, None, 1))
+                out += _regions(statement.body, here, inner, is_loop=True)
+            case If():
+                for branch, part in enumerate((statement.then, statement.otherwise)):
+                    at = (*here, branch)
+                    inner = (*scopes, BranchScope(at, statement, branch == 0))
+                    out += _regions(part, at, inner, is_loop=False)
+            case _:
+                pass
+    return out
+
+
+def _region_of(h: Hazard) -> Path:
+    """The deepest body that holds both accesses, or the body of the loop that carries them."""
+    if h.carried is not None:
+        return h.carried
+    depth = 0
+    while h.before[depth] == h.after[depth]:
+        depth += 1
+    return h.before[:depth]
+
+
+def _arc(region: _Region, h: Hazard) -> _Arc:
+    depth = len(region.path)
+    if h.carried is None:
+        return _Arc(h.before[depth] + 1, h.after[depth])
+    if h.distance > 1 or h.after[depth] > h.before[depth]:
+        return _Arc(0, region.size)
+    return _Arc(h.before[depth] + 1, h.after[depth])
+
+
+def _stab(
+    region: _Region, mine: Sequence[Hazard], others: Sequence[Hazard], scope: SyncScope
+) -> list[int]:
+    """The fewest gaps that meet every arc; of equally few the ones that order most of the rest.
+
+    On a circle some gap of the shortest arc is used; once it is chosen the circle is a line, on
+    which taking the last gap of the arc that ends first is optimal.
+    """
+    arcs = list(dict.fromkeys(_arc(region, h) for h in mine))
+    shortest = min(arcs, key=lambda a: (len(a.gaps(region.size)), a.start))
+    best: tuple[int, int, list[int]] | None = None
+    seen: set[tuple[int, ...]] = set()
+    for first in reversed(shortest.gaps(region.size)):
+        chosen = sorted(_stab_line(region, arcs, first))
+        if tuple(chosen) in seen:
+            continue
+        seen.add(tuple(chosen))
+        points = [_point(region, g, scope) for g in chosen]
+        left = sum(not any(orders(p, h) for p in points) for h in others)
+        if best is None or (len(chosen), left) < best[:2]:
+            best = (len(chosen), left, chosen)
+    assert best is not None
+    return best[2]
+
+
+def _stab_line(region: _Region, arcs: Sequence[_Arc], first: int) -> list[int]:
+    """Greedy stabbing of the arcs that miss `first`, along the circle cut there."""
+    length = region.size + 1
+    lines: list[tuple[int, int]] = []
+    for a in arcs:
+        gaps = a.gaps(region.size)
+        if first not in gaps:
+            start = (gaps[0] - first) % length
+            lines.append((start + len(gaps) - 1, start))
+    chosen = [first]
+    last = 0
+    for end, start in sorted(lines):
+        if start > last:
+            last = end
+            chosen.append((first + end) % length)
+    return chosen
+
+
+def _point(region: _Region, gap: int, scope: SyncScope) -> SyncPoint:
+    return SyncPoint(gap_position(region.path, gap), region.scopes, scope)
+
+
+def _why(ordered: Sequence[Hazard]) -> str:
+    more = f" (+{len(ordered) - 1} more)" if len(ordered) > 1 else ""
+    return f"{ordered[0]}{more}"
+
+
+# --- editing ------------------------------------------------------------------------------------
+
+
+def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
+    """The kernel with the syncs inserted, numbered after those it has."""
+    table: dict[tuple[Path, int], list[Placement]] = {}
+    for p in sorted(placements, key=lambda p: p.point.position):
+        table.setdefault((p.body, p.index), []).append(p)
+    if not table:
+        return kernel
+    numbers = iter(range(next_sync_id(kernel), 1 << 30))
+    syncs = {
+        key: tuple(_statement(p, next(numbers)) for p in found) for key, found in table.items()
+    }
+    return replace(kernel, body=_insert(kernel.body, (), syncs))
+
+
+def next_sync_id(kernel: Kernel) -> int:
+    """One more than the largest sync id in use."""
+    return 1 + max((sync_id(s) for s, _ in sync_points(kernel)), default=-1)
+
+
+def _statement(p: Placement, number: int) -> Statement:
+    match p.point.scope:
+        case SyncScope.BLOCK:
+            return BlockSync(number, p.why)
+        case SyncScope.WARP:
+            return WarpSync(number, p.why)
+
+
+def _insert(body: Body, path: Path, syncs: dict[tuple[Path, int], tuple[Statement, ...]]) -> Body:
+    out: list[Statement] = []
+    for i, statement in enumerate(body):
+        out.extend(syncs.get((path, i), ()))
+        here = (*path, i)
+        match statement:
+            case For():
+                inner = _insert(statement.body, here, syncs)
+                out.append(statement if inner is statement.body else replace(statement, body=inner))
+            case If():
+                then = _insert(statement.then, (*here, 0), syncs)
+                otherwise = _insert(statement.otherwise, (*here, 1), syncs)
+                if then is statement.then and otherwise is statement.otherwise:
+                    out.append(statement)
+                else:
+                    out.append(replace(statement, then=then, otherwise=otherwise))
+            case _:
+                out.append(statement)
+    out.extend(syncs.get((path, len(body)), ()))
+    if len(out) == len(body) and all(x is y for x, y in zip(out, body, strict=True)):
+        return body
+    return tuple(out)
