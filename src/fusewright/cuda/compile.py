@@ -1,0 +1,163 @@
+"""CUDA C++ to machine code by NVRTC. Needs no GPU and no driver.
+
+Code is always compiled to a cubin for one architecture. Products and sums are not contracted into
+fused multiply-adds unless asked for (`contract`): a kernel then computes what the simulator
+computes, and code that wants the fused form says `fma`. Memory-bound kernels do not feel it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from fusewright.cuda.emit import emit_module
+from fusewright.errors import InternalError, UserError
+from fusewright.kir.ir import Kernel
+from fusewright.target import Target
+
+KERNELS_PER_MODULE = 16
+_MODULE_NCHARS = 24_000  # a module larger than this compiles longer than a second thread gains
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Machine code of one module: the cubin, the PTX on the way to it, the compiler's log, and
+    the seconds it took."""
+
+    cubin: bytes
+    ptx: str
+    log: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One module to compile; `name` is what messages call it."""
+
+    text: str
+    name: str
+    contract: bool = False
+
+
+def nvrtc() -> Any:
+    """The NVRTC binding. Raises UserError when the extra is not installed."""
+    try:
+        module = importlib.import_module("cuda.bindings.nvrtc")
+        _check(module, module.nvrtcVersion(), "nvrtcVersion")
+    except (ImportError, RuntimeError) as e:
+        raise UserError(
+            f"compiling kernels needs NVRTC ({e}); install it with: pip install 'fusewright[cuda]'"
+        ) from e
+    return module
+
+
+def compiler_version() -> str:
+    """The compiler's version, for cache keys: major.minor."""
+    module = nvrtc()
+    major, minor = _check(module, module.nvrtcVersion(), "nvrtcVersion")
+    return f"{major}.{minor}"
+
+
+def compile_cubin(source: str, target: Target, *, name: str, contract: bool = False) -> Compiled:
+    """Compile one CUDA C++ text to a cubin for `target`. Releases the GIL while it compiles.
+
+    Raises UserError without the `cuda` extra, InternalError with the compiler's log when the text
+    does not compile.
+    """
+    module = nvrtc()
+    start = time.perf_counter()
+    program = _check(
+        module,
+        module.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []),
+        "nvrtcCreateProgram",
+    )
+    try:
+        return _compiled(module, program, source, target, name, contract, start)
+    finally:
+        module.nvrtcDestroyProgram(program)
+
+
+def _compiled(
+    module: Any,
+    program: Any,
+    source: str,
+    target: Target,
+    name: str,
+    contract: bool,
+    start: float,
+) -> Compiled:
+    options = [o.encode() for o in compile_options(target, contract=contract)]
+    (status,) = module.nvrtcCompileProgram(program, len(options), options)
+    log = _bytes(module, program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
+    if int(status):
+        raise InternalError(
+            f"NVRTC refused kernel module {name} for {target}:\n{log}\n--- source ---\n"
+            + "\n".join(f"{n:5} {line}" for n, line in enumerate(source.splitlines(), 1))
+        )
+    cubin = _bytes(module, program, "CUBIN")
+    ptx = _bytes(module, program, "PTX").decode().rstrip("\0")
+    return Compiled(cubin, ptx, log, time.perf_counter() - start)
+
+
+def compile_options(target: Target, *, contract: bool = False) -> tuple[str, ...]:
+    """The options that shape the code; part of every cache key."""
+    return (
+        f"--gpu-architecture={target.arch}",
+        "--std=c++17",
+        f"--fmad={'true' if contract else 'false'}",
+        "--ptxas-options=-v",
+        "--diag-suppress=177,550",  # variables that are declared or set and not used
+    )
+
+
+def _bytes(module: Any, program: Any, what: str) -> bytes:
+    size = _check(module, getattr(module, f"nvrtcGet{what}Size")(program), what)
+    out = b" " * size
+    _check(module, getattr(module, f"nvrtcGet{what}")(program, out), what)
+    return out
+
+
+def _check(module: Any, result: tuple[Any, ...], call: str) -> Any:
+    status, *rest = result
+    if int(status):
+        raise InternalError(f"{call}: {module.nvrtcGetErrorString(status)[1].decode()}")
+    return rest[0] if len(rest) == 1 else tuple(rest)
+
+
+def compile_many(sources: Sequence[Source], target: Target, *, nthreads: int = 2) -> list[Compiled]:
+    """Compile modules side by side, results in the order of the sources."""
+    nvrtc()
+
+    def one(s: Source) -> Compiled:
+        return compile_cubin(s.text, target, name=s.name, contract=s.contract)
+
+    if len(sources) <= 1:
+        return [one(s) for s in sources]
+    with ThreadPoolExecutor(nthreads, thread_name_prefix="nvrtc") as pool:
+        return list(pool.map(one, sources))
+
+
+def contracts(kernel: Kernel) -> bool:
+    """Whether the kernel allows `a * b + c` to become a fused multiply-add."""
+    return dict(kernel.attributes).get("contract") == "true"
+
+
+def bundle(kernels: Sequence[Kernel], target: Target) -> list[tuple[Source, tuple[Kernel, ...]]]:
+    """Kernels put together into modules: up to sixteen small ones that share their options, in
+    order. Each module compiles once and holds its kernels under their emitted names."""
+    groups: list[list[Kernel]] = []
+    room = 0
+    for k in sorted(kernels, key=contracts):
+        size = len(emit_module((k,), target))
+        fits = groups and len(groups[-1]) < KERNELS_PER_MODULE and size <= room
+        if fits and contracts(groups[-1][0]) == contracts(k):
+            groups[-1].append(k)
+            room -= size
+        else:
+            groups.append([k])
+            room = _MODULE_NCHARS - size
+    return [(Source(emit_module(g, target), g[0].name, contracts(g[0])), tuple(g)) for g in groups]

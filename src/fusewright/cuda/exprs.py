@@ -1,0 +1,180 @@
+"""Integer expressions and conditions as CUDA C++.
+
+An expression is printed in 32-bit arithmetic when the bounds of every partial result prove that
+it fits, else in 64-bit arithmetic. Division by a power of two is a shift, which rounds down for
+negative numbers too; other divisions are plain where the numerator cannot be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusewright.core import expr as ex
+from fusewright.core.expr import Cond, Expr, Term, Var
+from fusewright.errors import InternalError
+
+_LOW, _HIGH = -(2**31), 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """C++ text of type int, or long long when `wide`; `atomic` needs no parentheses."""
+
+    code: str
+    wide: bool
+    atomic: bool = False
+
+    @property
+    def operand(self) -> str:
+        """The text as an operand of any operator."""
+        return self.code if self.atomic else f"({self.code})"
+
+    def widened(self) -> Text:
+        """The same value as a long long."""
+        return self if self.wide else Text(f"(long long){self.operand}", wide=True)
+
+
+Spell = Callable[[Var], Text]
+
+
+def fits_int(e: Expr) -> bool:
+    """Whether the bounds prove that every value of `e` fits an int."""
+    low, high = e.interval
+    return low is not None and high is not None and low >= _LOW and high <= _HIGH
+
+
+def integer(e: Expr, spell: Spell) -> Text:
+    """The expression as C++; `spell` gives the text of a variable."""
+    match e:
+        case ex.Int():
+            wide = not _LOW < e.value <= _HIGH
+            code = f"{e.value}{'ll' if wide else ''}"
+            return Text(code, wide, atomic=e.value >= 0)
+        case Var():
+            return spell(e)
+        case ex.Sum():
+            return _sum(e, spell)
+        case ex.FloorDiv():
+            return _floordiv(e, spell)
+        case ex.Mod():
+            return _mod(e, spell)
+        case ex.Min() | ex.Max():
+            name = "min" if isinstance(e, ex.Min) else "max"
+            left, right, wide = _pair(e.left, e.right, spell)
+            return Text(f"{name}({left.code}, {right.code})", wide, atomic=True)
+        case ex.Xor():
+            left, right, wide = _pair(e.left, e.right, spell)
+            return Text(f"{left.operand} ^ {right.operand}", wide)
+        case _:
+            raise InternalError(f"no CUDA spelling for the expression {type(e).__name__} {e}")
+
+
+def _pair(left: Expr, right: Expr, spell: Spell) -> tuple[Text, Text, bool]:
+    a, b = integer(left, spell), integer(right, spell)
+    if a.wide == b.wide:
+        return a, b, a.wide
+    return a.widened(), b.widened(), True
+
+
+def _magnitude(t: Term) -> Term:
+    return Term(t.atoms, abs(t.coefficient))
+
+
+def _prefixes_fit(constant: int, terms: list[Term]) -> bool:
+    """Whether every partial sum, left to right with the constant last, fits an int."""
+    prefixes = [ex.Sum(0, tuple(terms[: k + 1])) for k in range(len(terms))]
+    return all(map(fits_int, prefixes)) and fits_int(ex.Sum(constant, tuple(terms)))
+
+
+def _sum(e: ex.Sum, spell: Spell) -> Text:
+    terms = sorted(e.terms, key=lambda t: t.coefficient < 0)
+    texts = [_product(_magnitude(t), spell) for t in terms]
+    fits = _prefixes_fit(e.constant, terms)
+    first = texts[0] if fits else texts[0].widened()
+    code = f"-{first.operand}" if terms[0].coefficient < 0 else first.code
+    for t, text in zip(terms[1:], texts[1:], strict=True):
+        code += f" {'-' if t.coefficient < 0 else '+'} {text.code}"
+    if e.constant:
+        code += f" {'-' if e.constant < 0 else '+'} {integer(ex.Int(abs(e.constant)), spell).code}"
+    return Text(code, wide=not fits or any(t.wide for t in texts))
+
+
+def _product(t: Term, spell: Spell) -> Text:
+    """`atoms * coefficient`; binds at least as strongly as a factor of a sum."""
+    factors = [integer(a, spell) for a in t.atoms]
+    if t.coefficient != 1:
+        factors.append(integer(ex.Int(t.coefficient), spell))
+    if len(factors) == 1:
+        only = factors[0]
+        return only if only.atomic else Text(only.operand, only.wide, atomic=True)
+    prefixes = [ex.Sum(0, (Term(t.atoms[: k + 1], 1),)) for k in range(len(t.atoms))]
+    fits = all(map(fits_int, prefixes)) and fits_int(ex.Sum(0, (t,)))
+    if not fits:
+        factors[0] = factors[0].widened()
+    code = " * ".join(f.operand for f in factors)
+    return Text(code, wide=not fits or any(f.wide for f in factors))
+
+
+def _log2(e: Expr) -> int | None:
+    value = ex.constant_value(e)
+    return value.bit_length() - 1 if value is not None and value & (value - 1) == 0 else None
+
+
+def _never_negative(e: Expr) -> bool:
+    low = ex.lower_bound(e)
+    return low is not None and low >= 0
+
+
+def _floordiv(e: ex.FloorDiv, spell: Spell) -> Text:
+    shift = _log2(e.denominator)
+    if shift is not None:
+        numerator = integer(e.numerator, spell)
+        return Text(f"{numerator.operand} >> {shift}", numerator.wide)
+    return _divide("/", "fw_floordiv", e, spell)
+
+
+def _mod(e: ex.Mod, spell: Spell) -> Text:
+    shift = _log2(e.denominator)
+    if shift is not None:
+        numerator = integer(e.numerator, spell)
+        return Text(f"{numerator.operand} & {(1 << shift) - 1}", numerator.wide)
+    return _divide("%", "fw_rem", e, spell)
+
+
+def _divide(operator: str, function: str, e: ex.FloorDiv | ex.Mod, spell: Spell) -> Text:
+    a, b, wide = _pair(e.numerator, e.denominator, spell)
+    if _never_negative(e.numerator):
+        return Text(f"{a.operand} {operator} {b.operand}", wide)
+    ctype = "long long" if wide else "int"
+    return Text(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)
+
+
+def condition(c: Cond, spell: Spell) -> str:
+    """The condition as C++."""
+    match c:
+        case ex.Truth():
+            return "true" if c.value else "false"
+        case ex.Less():
+            return f"{_side(c.left, spell)} < {_side(c.right, spell)}"
+        case ex.Equal():
+            return f"{_side(c.left, spell)} == {_side(c.right, spell)}"
+        case ex.And():
+            return " && ".join(_part(p, spell) for p in c.parts)
+        case ex.Or():
+            return " || ".join(_part(p, spell) for p in c.parts)
+        case ex.Not():
+            return f"!({condition(c.part, spell)})"
+        case _:
+            raise InternalError(f"no CUDA spelling for the condition {type(c).__name__} {c}")
+
+
+def _side(e: Expr, spell: Spell) -> str:
+    """One side of a comparison; sums bind more strongly than that."""
+    text = integer(e, spell)
+    return text.code if isinstance(e, ex.Sum) else text.operand
+
+
+def _part(c: Cond, spell: Spell) -> str:
+    text = condition(c, spell)
+    return f"({text})" if isinstance(c, ex.And | ex.Or) else text

@@ -1,0 +1,2 @@
+//: fw_shared
+extern __shared__ __align__(1024) unsigned char fw_shared[];

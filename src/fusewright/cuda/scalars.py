@@ -1,0 +1,266 @@
+"""Scalars as CUDA C++: types, literals, conversions, and the functions of `core.functions`.
+
+Floats shorter than 32 bits are kept as bits and computed on as float, so every function is spelled
+for float, double, signed and unsigned integers, and bool. Integer arithmetic wraps. Functions are
+the precise ones; `max` and `min` propagate NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fusewright import dtypes
+from fusewright.dtypes import DType
+from fusewright.errors import UnsupportedError
+
+CTYPES: dict[str, str] = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned",
+    "uint64": "unsigned long long",
+    "float8_e4m3": "fw_e4m3",
+    "float8_e5m2": "fw_e5m2",
+    "float16": "fw_f16",
+    "bfloat16": "fw_bf16",
+    "float32": "float",
+    "float64": "double",
+}
+_SHORT = {"float8_e4m3": "e4m3", "float8_e5m2": "e5m2", "float16": "f16", "bfloat16": "bf16"}
+
+
+def ctype(dtype: DType) -> str:
+    """The C++ type of a value in a register or in memory."""
+    return CTYPES[dtype.name]
+
+
+# --- literals -----------------------------------------------------------------------------------
+
+
+def literal(value: bool | int | float, dtype: DType) -> str:
+    """A literal in the compute type of `dtype`, rounded to `dtype` first; integers wrap."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            rounded = np.asarray(value, dtype=np.float64).astype(dtype.numpy)
+        return _float_literal(rounded.astype(dtype.compute.numpy).item(), dtype.compute)
+    bits = 8 * dtype.nbytes
+    wrapped = int(value) & ((1 << bits) - 1)
+    if dtype.kind == "uint":
+        return f"{wrapped}{'ull' if bits == 64 else 'u'}"
+    return _signed_literal(wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped, bits)
+
+
+def _signed_literal(value: int, bits: int) -> str:
+    suffix = "ll" if bits == 64 else ""
+    if bits >= 32 and value == -(1 << (bits - 1)):
+        return f"(-{-(value + 1)}{suffix} - 1)"
+    return f"(-{-value}{suffix})" if value < 0 else f"{value}{suffix}"
+
+
+def _float_literal(value: float, dtype: DType) -> str:
+    if dtype is dtypes.float32:
+        special = {"inf": "0x7f800000u", "-inf": "0xff800000u", "nan": "0x7fc00000u"}
+        if not math.isfinite(value):
+            return f"__uint_as_float({special[str(value)]})"
+        text = f"{np.format_float_scientific(np.float32(value), trim='0')}f"
+        plain = f"{np.format_float_positional(np.float32(value), trim='0')}f"
+    else:
+        special = {"inf": "0x7ff0", "-inf": "0xfff0", "nan": "0x7ff8"}
+        if not math.isfinite(value):
+            return f"__longlong_as_double({special[str(value)]}000000000000ll)"
+        text = np.format_float_scientific(value, trim="0")
+        plain = np.format_float_positional(value, trim="0")
+    shorter = plain if len(plain) <= 10 else text
+    return f"({shorter})" if shorter.startswith("-") else shorter
+
+
+# --- conversions --------------------------------------------------------------------------------
+
+
+def widen(text: str, dtype: DType) -> str:
+    """A value of `dtype` in its compute type."""
+    short = _SHORT.get(dtype.name)
+    return text if short is None else f"fw_{short}_to_float({text})"
+
+
+def convert(text: str, source: DType, target: DType) -> str:
+    """A value of compute type `source` (never a short float) as a value of `target`.
+
+    Float to float rounds to nearest even, 8-bit floats saturate; float to integer cuts; integers
+    wrap; anything but zero is true. Doubles and integers reach bfloat16 and the 8-bit floats
+    through float, as ml_dtypes does.
+    """
+    if source is target:
+        return text
+    if target.kind == "bool":
+        return f"({text}) != 0"
+    if target.name in _SHORT:
+        if source is dtypes.float64 and target is dtypes.float16:
+            return f"fw_double_to_f16({text})"
+        return f"fw_float_to_{_SHORT[target.name]}({convert(text, source, dtypes.float32)})"
+    if source.is_float and target.is_integer:
+        return _cut(text, source, target)
+    return f"({ctype(target)})({text})"
+
+
+def _cut(text: str, source: DType, target: DType) -> str:
+    """Towards zero. Narrow results are cut from a wider integer, so they wrap like numpy's."""
+    origin = "float" if source is dtypes.float32 else "double"
+    wide = "ull" if target is dtypes.uint64 else "int" if target.nbytes < 4 else "ll"
+    if target is dtypes.int32:
+        wide = "int"
+    call = f"__{origin}2{wide}_rz({text})"
+    return call if target.nbytes == 8 or target is dtypes.int32 else f"({ctype(target)}){call}"
+
+
+def convert_pair(low: str, high: str, target: DType) -> str | None:
+    """Two floats packed into the bits of two `target` elements by one instruction, or None."""
+    short = _SHORT.get(target.name)
+    return None if short is None else f"fw_float_to_{short}x2({low}, {high})"
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+# fmt: off
+_UNARY_LIBRARY = (
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "floor",
+    "ceil", "trunc",
+)
+# fmt: on
+_BINARY_LIBRARY = ("pow", "atan2", "hypot", "copysign", "nextafter")
+
+_COMPARISONS = {
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "and": "{0} && {1}",
+    "or": "{0} || {1}",
+    "xor": "(bool){0} != (bool){1}",
+    "logical_not": "!{0}",
+}
+_ANY = {**_COMPARISONS, "copy": "{0}", "cast": "{0}", "where": "{0} ? {1} : {2}"}
+_BITS = {
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+}
+_BOOL = {
+    **_ANY,
+    **_BITS,
+    "bitwise_not": "!{0}",
+    "abs": "{0}",
+    "add": "{0} || {1}",
+    "mul": "{0} && {1}",
+    "max": "{0} || {1}",
+    "min": "{0} && {1}",
+    "isnan": "false",
+    "isinf": "false",
+    "isfinite": "true",
+}
+_INTEGER = {
+    **_ANY,
+    **_BITS,
+    "bitwise_not": "~{0}",
+    "neg": "fw_sub<{t}>(0, {0})",
+    "add": "fw_add<{t}>({0}, {1})",
+    "sub": "fw_sub<{t}>({0}, {1})",
+    "mul": "fw_mul<{t}>({0}, {1})",
+    "fma": "fw_add<{t}>(fw_mul<{t}>({0}, {1}), {2})",
+    "floordiv": "fw_floordiv<{t}>({0}, {1})",
+    "rem": "fw_rem<{t}>({0}, {1})",
+    "pow": "fw_pow<{t}>({0}, {1})",
+    "shl": "fw_shl<{t}>({0}, {1})",
+    "shr": "fw_shr<{t}>({0}, {1})",
+    "max": "{0} > {1} ? {0} : {1}",
+    "min": "{0} < {1} ? {0} : {1}",
+    "isnan": "false",
+    "isinf": "false",
+    "isfinite": "true",
+    "signbit": "{0} < 0",
+    "philox": "fw_philox({0}, {1}, {2})",
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), "{0}"),
+}
+_SIGNED = {
+    **_INTEGER,
+    "abs": "fw_abs<{t}>({0})",
+    "sign": "({0} > 0) - ({0} < 0)",
+}
+_UNSIGNED = {
+    **_INTEGER,
+    "abs": "{0}",
+    "sign": "{0} != 0",
+    "signbit": "false",
+}
+_FLOAT = {
+    **_ANY,
+    "neg": "-{0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "reciprocal": "{one} / {0}",
+    "abs": "fabs{f}({0})",
+    "round": "rint{f}({0})",
+    "sign": "fw_sign({0})",
+    "floordiv": "fw_float_floordiv({0}, {1})",
+    "rem": "fw_float_rem({0}, {1})",
+    "max": "fw_max({0}, {1})",
+    "min": "fw_min({0}, {1})",
+    "logaddexp": "fw_logaddexp({0}, {1})",
+    "isnan": "{0} != {0}",
+    "isinf": "fw_isinf({0})",
+    "isfinite": "fw_isfinite({0})",
+    "signbit": "fw_signbit({0})",
+    "fma": "fma{f}({0}, {1}, {2})",
+    **{name: f"{name}{{f}}({{0}})" for name in _UNARY_LIBRARY},
+    **{name: f"{name}{{f}}({{0}}, {{1}})" for name in _BINARY_LIBRARY},
+}
+
+
+def _spellings(dtype: DType) -> dict[str, str]:
+    match dtype.kind:
+        case "bool":
+            return _BOOL
+        case "int":
+            return _SIGNED
+        case "uint":
+            return _UNSIGNED
+        case _:
+            return _FLOAT
+
+
+def supports(fn: str, dtype: DType) -> bool:
+    """Whether `fn` of operands of `dtype` has a spelling."""
+    steps_of_its_own = fn == "nextafter" and dtype.nbytes < 4
+    return fn in _spellings(dtype) and not steps_of_its_own
+
+
+def apply(fn: str, operands: tuple[str, ...], dtype: DType) -> str:
+    """`fn` of operands, each a C++ operand in the compute type of `dtype`; the text has that
+    compute type too, or bool, or unsigned, as `core.functions` says of `fn`.
+
+    Raises UnsupportedError for a function that `dtype` does not have.
+    """
+    if not supports(fn, dtype):
+        raise UnsupportedError(
+            f"{fn} of {dtype} has no CUDA spelling; cast the operands to a type that has {fn}"
+        )
+    single = dtype.compute is dtypes.float32
+    return _spellings(dtype)[fn].format(
+        *operands,
+        t=ctype(dtype.compute),
+        f="f" if single else "",
+        one="1.0f" if single else "1.0",
+    )
