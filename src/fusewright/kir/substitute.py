@@ -6,7 +6,7 @@ Works on every node alike, from the kinds of values in its fields. Unchanged in,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from fusewright.core.expr import (
@@ -19,19 +19,9 @@ from fusewright.core.expr import (
     variables,
 )
 from fusewright.core.node import Node, fields_of
-from fusewright.kir.ir import Argument, Body, Buffer, For, Reg, RegVar, Statement
+from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar
 
 N = TypeVar("N", bound=Node)
-
-
-def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
-    """The variables of `e`, and those in the register positions it gathers through."""
-    found: dict[Var, None] = {}
-    for v in variables(e):
-        found[v] = None
-        if isinstance(v, RegVar):
-            found.update(dict.fromkeys(all_variables(v.reg.index)))
-    return tuple(found)
 
 
 class Substitution:
@@ -129,39 +119,3 @@ class Substitution:
                 return items if all(a is b for a, b in zip(new, items, strict=True)) else new
             case _:
                 return value
-
-
-def own_values(node: Node) -> Iterator[object]:
-    """The expressions, conditions and symbols in a node's fields and in the operands below it;
-    nested statements are left out."""
-    for name in fields_of(type(node)):
-        yield from _values(getattr(node, name))
-
-
-def _values(value: object) -> Iterator[object]:
-    if isinstance(value, Statement):
-        return
-    if isinstance(value, Node):
-        yield from own_values(value)
-    elif isinstance(value, tuple):
-        for item in cast("tuple[object, ...]", value):
-            yield from _values(item)
-    else:
-        yield value
-
-
-def own_registers(node: Node) -> Iterator[Reg]:
-    """The registers a node names in its fields, operands and gathered positions; nested
-    statements are left out."""
-    if isinstance(node, Reg):
-        yield node
-    for name in fields_of(type(node)):
-        value: object = getattr(node, name)
-        items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
-        for item in items:
-            if isinstance(item, Node) and not isinstance(item, Statement):
-                yield from own_registers(item)
-            elif isinstance(item, Expr | Cond):
-                for v in variables(item):
-                    if isinstance(v, RegVar):
-                        yield from own_registers(v.reg)

@@ -20,8 +20,8 @@ from fusewright.core.node import Node
 from fusewright.dtypes import ALL, DType
 from fusewright.errors import InternalError
 from fusewright.kir import ir
-from fusewright.kir.substitute import all_variables, own_values
 from fusewright.kir.tokens import TokenParser
+from fusewright.kir.traverse import all_variables, own_values
 
 Fields: TypeAlias = dict[str, object]
 
@@ -322,7 +322,7 @@ class Span:
             token = reader.peek()
             width = reader.expression() - index
             if not isinstance(width, Int) or width.value < 1:
-                reader.reject(f"the range must hold a constant number of elements >= 1: {width}", token)
+                reader.reject(f"a range of {width} elements; give a constant number >= 1", token)
         reader.expect("]")
         found[self.field] = ir.Reg(buffer, index)
         found[self.width] = width.value

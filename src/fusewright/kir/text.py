@@ -127,7 +127,7 @@ class _Parser(Reader):
             index = self.expression()
             self.expect("]")
             return self._position(Reg(self._buffers[name.text], index))
-        self.fail(f"a variable in scope ({self._known(self._variable_names())})", name)
+        return self.fail(f"a variable in scope ({self._known(self._variable_names())})", name)
 
     def _variable_names(self) -> list[str]:
         return [v for scope in self._variables for v in scope]

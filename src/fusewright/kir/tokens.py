@@ -200,7 +200,7 @@ class TokenParser:
 
     def _any(self) -> Value:
         first = self._all()
-        if not (self.peek().text == "||"):
+        if self.peek().text != "||":
             return first
         parts = [self._as_condition(first)]
         while self.accept("||"):
@@ -209,7 +209,7 @@ class TokenParser:
 
     def _all(self) -> Value:
         first = self._comparison()
-        if not (self.peek().text == "&&"):
+        if self.peek().text != "&&":
             return first
         parts = [self._as_condition(first)]
         while self.accept("&&"):

@@ -1,0 +1,398 @@
+"""Reductions over the threads of a block as shuffles, stores, loads and arithmetic.
+
+Threads are numbered `tx + X*(ty + Y*tz)`; a warp is 32 consecutive numbers. Every block dimension
+is cut in two digits, `var = low + clean*high`: the low digits of all dimensions together are the
+lowest bits of the thread number (a power of two, at most the warp), so a butterfly of xor shuffles
+adds over any of them. What is left of a group is `rest` partial results, one per value of its high
+digits:
+
+    rest == 1                 done
+    group inside each warp    gathered by shuffles from computed lanes
+    otherwise                 one thread per partial stores it; then every thread loads all
+                              partials of its group, or a share of them and a butterfly again
+
+The last form needs one barrier, between the stores and the loads. All orders of combination
+depend on the shape of the block alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fusewright.core.expr import (
+    TRUE,
+    ZERO,
+    Expr,
+    Int,
+    Var,
+    equal,
+    floordiv,
+    less,
+    minimum,
+    mod,
+    prove,
+    xor,
+)
+from fusewright.errors import InternalError
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Compute,
+    Dim,
+    For,
+    Kernel,
+    Load,
+    Reg,
+    Shuffle,
+    Statement,
+    Store,
+    ThreadReduce,
+)
+from fusewright.kir.traverse import map_bodies
+from fusewright.memory import Memory
+from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
+
+DIMS = ("tx", "ty", "tz")
+DIRECT_LOADS = 8
+"""Partials that each thread loads itself, instead of a share and a butterfly; also the most
+statements written out before a loop takes their place."""
+
+
+def expand_reductions(kernel: Kernel) -> Kernel:
+    """Turn every ThreadReduce into lockstep shuffles, stores and loads, without syncs.
+
+    rewrite:  d = thread_reduce.add(v) over (tx)   ->   d = v; butterflies on d;
+              workspace[warp] = d where lane == 0; d = workspace[0] + ... + workspace[n-1]
+    checks:   block extents are constant
+    order:    before syncs are placed, which then order the workspace like all shared memory
+    """
+    expander = _Expander(kernel)
+    return map_bodies(kernel, expander.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """A block dimension as `low + clean*high`: `low` in [0, clean), `high` in [0, extent/clean).
+
+    `bit` is the weight of `low` in the thread number, `stride` that of the whole variable.
+    """
+
+    var: Var
+    extent: int
+    clean: int
+    bit: int
+    stride: int
+    is_reduced: bool
+
+    @property
+    def low(self) -> Expr:
+        return mod(self.var, self.clean)
+
+    @property
+    def high(self) -> Expr:
+        return floordiv(self.var, self.clean)
+
+    @property
+    def highs(self) -> int:
+        return self.extent // self.clean
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How the threads of a block fall into groups that reduce together."""
+
+    digits: tuple[Digit, ...]
+
+    @property
+    def reduced(self) -> tuple[Digit, ...]:
+        return tuple(d for d in self.digits if d.is_reduced)
+
+    @property
+    def masks(self) -> tuple[int, ...]:
+        """The xor distances of the butterflies over the reduced low digits, short ones first."""
+        out: list[int] = []
+        for d in self.reduced:
+            out += [d.bit << k for k in range(d.clean.bit_length() - 1)]
+        return tuple(out)
+
+    @property
+    def rest(self) -> int:
+        """Partial results of one group that the butterflies leave."""
+        return math.prod(d.highs for d in self.reduced)
+
+    @property
+    def lanes(self) -> int:
+        """Threads that hold the same partial result after the butterflies."""
+        return math.prod(d.clean for d in self.reduced)
+
+    @property
+    def lane(self) -> Expr:
+        """The number of a thread among the `lanes` that hold one partial."""
+        return _mixed((d.low, d.clean) for d in self.reduced)
+
+    @property
+    def position(self) -> Expr:
+        """The number of a thread's partial within its group."""
+        return _mixed((d.high, d.highs) for d in self.reduced)
+
+    @property
+    def key(self) -> Expr:
+        """The number of a thread's group."""
+        return _mixed((d.var, d.extent) for d in self.digits if not d.is_reduced)
+
+    @property
+    def groups(self) -> int:
+        """The number of groups in a block."""
+        return math.prod(d.extent for d in self.digits if not d.is_reduced)
+
+    @property
+    def is_inside_warp(self) -> bool:
+        """Whether all threads of every group belong to one warp."""
+        total = math.prod(d.extent for d in self.digits)
+        warp = np.arange(total) // WARP_SIZE
+        shape = tuple(d.extent for d in reversed(self.digits))
+        axes = tuple(len(shape) - 1 - i for i, d in enumerate(self.digits) if d.is_reduced)
+        cube = warp.reshape(shape)
+        return bool((cube.min(axis=axes) == cube.max(axis=axes)).all())
+
+    def thread_at(self, position: Expr) -> Expr:
+        """The thread number of this thread's counterpart that holds partial `position`."""
+        number: Expr = ZERO
+        for d in self.digits:
+            if not d.is_reduced:
+                number = number + d.var * d.stride
+                continue
+            high = mod(position, d.highs)
+            position = floordiv(position, d.highs)
+            number = number + (d.low + high * d.clean) * d.stride
+        return number
+
+
+def group_of(block: tuple[Dim, ...], dims: tuple[str, ...]) -> Group:
+    """The groups of threads that agree in the block dimensions not in `dims`."""
+    digits: list[Digit] = []
+    bit, stride, is_clean = 1, 1, True
+    for name, dim in zip(DIMS, block, strict=False):
+        extent = dim.extent
+        if not isinstance(extent, Int):
+            raise InternalError(f"the block extent {extent} of {dim.var} is not constant")
+        room = WARP_SIZE // bit if is_clean else 1
+        clean = min(extent.value & -extent.value, room)
+        digits.append(Digit(dim.var, extent.value, clean, bit, stride, name in dims))
+        bit, stride = bit * clean, stride * extent.value
+        is_clean = is_clean and clean == extent.value
+    return Group(tuple(digits))
+
+
+def _mixed(digits: Iterable[tuple[Expr, int]]) -> Expr:
+    """The number with the given (digit, radix) pairs, the lowest first."""
+    number: Expr = ZERO
+    weight = 1
+    for digit, radix in digits:
+        number, weight = number + digit * weight, weight * radix
+    return number
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The statements of one ThreadReduce, in the order in which joint ones are interleaved."""
+
+    allocs: list[Statement] = field(default_factory=list[Statement])
+    within: list[Statement] = field(default_factory=list[Statement])
+    stores: list[Statement] = field(default_factory=list[Statement])
+    loads: list[Statement] = field(default_factory=list[Statement])
+    across: list[Statement] = field(default_factory=list[Statement])
+
+
+class _Expander:
+    """Expands the ThreadReduces of one kernel; numbers the buffers it makes."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._block = kernel.block
+        self._count = 0
+
+    def body(self, body: Body) -> Body:
+        """The body with runs of ThreadReduces expanded together, stores before loads."""
+        out: list[Statement] = []
+        run: list[ThreadReduce] = []
+        for s in body:
+            if isinstance(s, ThreadReduce) and not any(_depends(s, r) for r in run):
+                run.append(s)
+                continue
+            out += self._expand(run)
+            run = [s] if isinstance(s, ThreadReduce) else []
+            if not run:
+                out.append(s)
+        out += self._expand(run)
+        return tuple(out) if any(isinstance(s, ThreadReduce) for s in body) else body
+
+    def _expand(self, run: list[ThreadReduce]) -> list[Statement]:
+        plans = [self._plan(r) for r in run]
+        return [
+            *(s for p in plans for s in p.allocs),
+            *(s for p in plans for s in p.within),
+            *(s for p in plans for s in p.stores),
+            *(s for p in plans for s in p.loads),
+            *(s for p in plans for s in p.across),
+        ]
+
+    def _plan(self, r: ThreadReduce) -> _Plan:
+        group, plan = group_of(self._block, r.dims), _Plan()
+        self._count += 1
+        if not _same_register(r.src, r.dst):
+            plan.within.append(Compute("copy", r.dst, (r.src,)))
+        temporary = self._buffer("lane", r, 1, Memory.LOCAL)
+        plan.within += _butterflies(r, group.masks, temporary)
+        if group.rest > 1 and group.is_inside_warp:
+            plan.within += self._gathered(r, group, temporary)
+        elif group.rest > 1:
+            self._through_memory(r, group, plan, temporary)
+        if any(isinstance(s, Shuffle) for s in (*plan.within, *plan.across)):
+            plan.allocs.append(Alloc(temporary))
+        return plan
+
+    def _gathered(self, r: ThreadReduce, group: Group, temporary: Buffer) -> list[Statement]:
+        """Butterflies over `half` = 2**k <= rest positions, the others folded onto them first.
+
+        Positions need not be lanes at a power-of-two distance, so sources are computed lanes. All
+        threads whose position agrees modulo `half` hold the same value from the fold on.
+        """
+        half = 1 << (group.rest.bit_length() - 1)
+        folded, other = mod(group.position, half), Reg(temporary)
+        out: list[Statement] = []
+        if half != group.rest:
+            outer = folded + half
+            partner = _lane(group, minimum(outer, group.rest - 1))
+            out.append(Shuffle(other, r.dst, "index", partner))
+            out.append(Shuffle(r.dst, r.dst, "index", _lane(group, folded)))
+            out.append(Compute(r.fn, r.dst, (r.dst, other), less(outer, group.rest)))
+        for k in range(half.bit_length() - 1):
+            partner = _lane(group, xor(folded, 1 << k))
+            out.append(Shuffle(other, r.dst, "index", partner))
+            out.append(Compute(r.fn, r.dst, (r.dst, other)))
+        return out
+
+    def _through_memory(
+        self, r: ThreadReduce, group: Group, plan: _Plan, temporary: Buffer
+    ) -> None:
+        workspace = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
+        plan.allocs.append(Alloc(workspace))
+        base = group.key * group.rest
+        stores = equal(group.lane, 0)
+        plan.stores.append(Store(workspace, base + group.position, r.dst, predicate=stores))
+        if group.rest <= DIRECT_LOADS or group.lanes == 1:
+            self._load_all(r, group.rest, workspace, base, plan)
+        else:
+            self._load_share(r, group, workspace, base, plan)
+            plan.across += _butterflies(r, group.masks, temporary)
+
+    def _load_all(
+        self, r: ThreadReduce, count: int, workspace: Buffer, base: Expr, plan: _Plan
+    ) -> None:
+        """Every thread loads all `count` partials of its group and adds them as a tree."""
+        if count > DIRECT_LOADS:
+            self._load_in_loop(r, count, 1, ZERO, workspace, base, plan)
+            return
+        parts = self._buffer("parts", r, count, Memory.LOCAL)
+        width = count & -count
+        while width * workspace.dtype.nbytes > workspace.alignment:
+            width //= 2
+        plan.allocs.append(Alloc(parts))
+        plan.loads += [
+            Load(Reg(parts, Int(i)), workspace, base + i, width) for i in range(0, count, width)
+        ]
+        plan.across += _tree(r, parts, count)
+
+    def _load_share(
+        self, r: ThreadReduce, group: Group, workspace: Buffer, base: Expr, plan: _Plan
+    ) -> None:
+        """The `lanes` threads that hold one partial share the loads: thread k loads partials k,
+        k + lanes, ..., and a butterfly over them follows."""
+        count = -(-group.rest // group.lanes)
+        if count > DIRECT_LOADS:
+            self._load_in_loop(r, group.rest, group.lanes, group.lane, workspace, base, plan)
+            return
+        if count == 1:
+            plan.loads.append(_guarded(r.dst, workspace, base, group.lane, group.rest, r))
+            return
+        parts = self._buffer("parts", r, count, Memory.LOCAL)
+        plan.allocs.append(Alloc(parts))
+        for i in range(count):
+            place = group.lane + i * group.lanes
+            plan.loads.append(_guarded(Reg(parts, Int(i)), workspace, base, place, group.rest, r))
+        plan.across += _tree(r, parts, count)
+
+    def _load_in_loop(
+        self,
+        r: ThreadReduce,
+        rest: int,
+        step: int,
+        first: Expr,
+        workspace: Buffer,
+        base: Expr,
+        plan: _Plan,
+    ) -> None:
+        part = self._buffer("part", r, 1, Memory.LOCAL)
+        trips = -(-rest // step)
+        k = Var("k", 0, trips - 1)
+        load = _guarded(Reg(part), workspace, base, first + k * step, rest, r)
+        add = Compute(r.fn, r.dst, (r.dst, Reg(part)))
+        plan.allocs.append(Alloc(part))
+        plan.loads.append(Compute("copy", r.dst, (r.identity,)))
+        plan.loads.append(For(k, Int(trips), (load, add)))
+
+    def _buffer(self, name: str, r: ThreadReduce, size: int, memory: Memory) -> Buffer:
+        dtype = r.src.buffer.dtype
+        aligned = MAX_VECTOR_NBYTES if memory is Memory.SHARED else 0
+        return Buffer(f"{name}{self._count}", dtype, Int(size), memory, aligned)
+
+
+def _lane(group: Group, position: Expr) -> Expr:
+    return mod(group.thread_at(position), WARP_SIZE)
+
+
+def _butterflies(r: ThreadReduce, masks: tuple[int, ...], temporary: Buffer) -> list[Statement]:
+    out: list[Statement] = []
+    for mask in masks:
+        out.append(Shuffle(Reg(temporary), r.dst, "xor", Int(mask)))
+        out.append(Compute(r.fn, r.dst, (r.dst, Reg(temporary))))
+    return out
+
+
+def _guarded(
+    dst: Reg, workspace: Buffer, base: Expr, place: Expr, rest: int, r: ThreadReduce
+) -> Load:
+    """A load of partial `place` of `rest`, the identity where there is none."""
+    exists = less(place, rest)
+    fill = None if exists == TRUE else r.identity
+    return Load(dst, workspace, base + place, 1, exists, fill)
+
+
+def _tree(r: ThreadReduce, parts: Buffer, count: int) -> list[Statement]:
+    """`dst` = the first `count` registers of `parts`, combined pairwise, level by level."""
+    out: list[Compute] = []
+    regs = [Reg(parts, Int(i)) for i in range(count)]
+    while len(regs) > 1:
+        for a, b in zip(regs[::2], regs[1::2], strict=False):
+            out.append(Compute(r.fn, a, (a, b)))
+        regs = regs[::2]
+    out[-1] = replace(out[-1], dst=r.dst)
+    return list(out)
+
+
+def _same_register(a: Reg, b: Reg) -> bool:
+    return a.buffer is b.buffer and a.index == b.index
+
+
+def _depends(later: ThreadReduce, earlier: ThreadReduce) -> bool:
+    """Whether `later` reads or writes the result of `earlier`."""
+    dst = earlier.dst
+    return any(
+        reg.buffer is dst.buffer and prove(equal(reg.index, dst.index)) is not False
+        for reg in (later.src, later.dst)
+    )

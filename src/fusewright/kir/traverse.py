@@ -1,0 +1,88 @@
+"""Walks over KIR: bodies, the values a statement itself holds, the registers it names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TypeVar, cast, get_type_hints
+
+from fusewright.core.expr import Cond, Expr, Var, variables
+from fusewright.core.node import Node, fields_of
+from fusewright.kir.ir import Body, Reg, RegVar, Statement
+
+N = TypeVar("N", bound=Node)
+
+
+@cache
+def body_fields(cls: type[Node]) -> tuple[str, ...]:
+    """The names of a node class's fields that are bodies."""
+    return tuple(name for name, hint in get_type_hints(cls).items() if hint == Body)
+
+
+def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
+    """The node with every body below it replaced by `f(body)`, inner bodies first."""
+    changed: dict[str, object] = {}
+    for name in body_fields(type(node)):
+        old: Body = getattr(node, name)
+        inner = tuple(map_bodies(s, f) for s in old)
+        same = all(a is b for a, b in zip(inner, old, strict=True))
+        new = f(old if same else inner)
+        if new is not old:
+            changed[name] = new
+    return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+
+
+def walk_statements(node: Node) -> Iterator[Statement]:
+    """All statements below a node, outer ones first, in textual order."""
+    for name in body_fields(type(node)):
+        body: Body = getattr(node, name)
+        for s in body:
+            yield s
+            yield from walk_statements(s)
+
+
+def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
+    """The variables of `e`, and those in the register positions it gathers through."""
+    found: dict[Var, None] = {}
+    for v in variables(e):
+        found[v] = None
+        if isinstance(v, RegVar):
+            found.update(dict.fromkeys(all_variables(v.reg.index)))
+    return tuple(found)
+
+
+def own_values(node: Node) -> Iterator[object]:
+    """The expressions, conditions and symbols in a node's fields and in the operands below it;
+    nested statements are left out."""
+    for name in fields_of(type(node)):
+        yield from _values(getattr(node, name))
+
+
+def _values(value: object) -> Iterator[object]:
+    if isinstance(value, Statement):
+        return
+    if isinstance(value, Node):
+        yield from own_values(value)
+    elif isinstance(value, tuple):
+        for item in cast("tuple[object, ...]", value):
+            yield from _values(item)
+    else:
+        yield value
+
+
+def own_registers(node: Node) -> Iterator[Reg]:
+    """The registers a node names in its fields, operands and gathered positions; nested
+    statements are left out."""
+    if isinstance(node, Reg):
+        yield node
+    for name in fields_of(type(node)):
+        value: object = getattr(node, name)
+        items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        for item in items:
+            if isinstance(item, Node) and not isinstance(item, Statement):
+                yield from own_registers(item)
+            elif isinstance(item, Expr | Cond):
+                for v in variables(item):
+                    if isinstance(v, RegVar):
+                        yield from own_registers(v.reg)
