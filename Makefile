@@ -1,0 +1,54 @@
+# Everything runs in .venv, which the first target that needs it creates. A stamp file, older than
+# pyproject.toml or not, says whether the environment is up to date.
+
+PYTHON ?= python3
+WORKERS ?= 2
+PY := .venv/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint format fuzz corpus bench gpu clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
+
+demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
+	$(PY) -m fusewright demo
+
+test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
+	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not slow and not fuzz"
+
+lint: .venv/stamp-dev  ## ruff and pyright
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright
+
+format: .venv/stamp-dev  ## rewrite the sources as `make lint` wants them
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are printed
+	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
+
+corpus: .venv/stamp-dev  ## compile the corpus to cubins and verify every sync
+	$(PY) -m fusewright verify --cubin
+
+bench: .venv/stamp-cuda  ## the benchmarks; needs a GPU
+	$(PY) -m fusewright bench
+
+gpu: .venv/stamp-dev  ## the tests that need a GPU
+	$(PY) -m pytest -m gpu
+
+clean:  ## remove the environment and the caches
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+
+.venv/stamp-cuda: pyproject.toml | .venv/bin/python
+	$(INSTALL) --editable '.[cuda]'
+	touch $@
+
+.venv/stamp-dev: pyproject.toml | .venv/bin/python
+	$(INSTALL) --editable '.[cuda,dev]'
+	touch .venv/stamp-cuda $@
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fusewright needs Python 3.11 or later; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv

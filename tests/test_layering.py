@@ -1,0 +1,197 @@
+"""Imports go one way: a module imports only from layers above its own, never at the cost of torch.
+
+The test reads the sources; imports inside functions and under TYPE_CHECKING count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src"
+PACKAGE = ROOT / "fusewright"
+
+# Top to bottom; layers on one line do not import each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("knobs", "memory"),
+    ("dtypes",),
+    ("target",),
+    ("core",),
+    ("fusion",),
+    ("axes",),
+    ("schedule",),
+    ("kir",),
+    ("sim",),
+    ("cuda",),
+    ("host",),
+    ("runtime",),
+    ("program",),
+    ("driver",),
+    ("report",),
+    ("frontends",),
+    ("corpus",),
+    ("cli",),
+    ("__main__",),
+)
+# `fusewright/__init__.py` names the public things of every layer and may import them all.
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+GUESTS = frozenset({"torch", "cupy", "jax"})
+MAY_IMPORT_GUESTS = frozenset({"frontends.torch", "runtime.arrays"})
+DEFAULT_DEPENDENCIES = frozenset({"numpy", "ml_dtypes"})
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: who asks, on which line, and whether it runs when `who` is loaded."""
+
+    who: str
+    line: int
+    module: str
+    at_load: bool
+
+    def __str__(self) -> str:
+        return f"{self.who}:{self.line} imports {self.module}"
+
+
+def module_name(path: Path) -> str:
+    """The dotted name within the package; '' for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(p for p in parts if p != "__init__")
+
+
+def imports_of(who: str, source: str) -> list[Import]:
+    """Every module that the source imports, `from a import b` as `a.b` where that is a module."""
+    return list(_imports(who, ast.parse(source).body, at_load=True))
+
+
+def _imports(who: str, body: list[ast.stmt], *, at_load: bool) -> Iterator[Import]:
+    for node in body:
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield Import(who, node.lineno, alias.name, at_load)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                assert level == 0 and module, f"{who}:{node.lineno}: relative import"
+                for alias in names:
+                    yield Import(who, node.lineno, _resolved(module, alias.name), at_load)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from _imports(who, node.body, at_load=False)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from _imports(who, node.body, at_load=False)
+                yield from _imports(who, node.orelse, at_load=at_load)
+            case _:
+                for inner in _bodies(node):
+                    yield from _imports(who, inner, at_load=at_load)
+
+
+def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for child in (node, *ast.iter_child_nodes(node)):
+        if isinstance(child, (ast.ExceptHandler, ast.match_case)) or child is node:
+            for name in ("body", "orelse", "finalbody"):
+                yield getattr(child, name, [])
+
+
+def _resolved(module: str, name: str) -> str:
+    path = ROOT.joinpath(*module.split("."), name)
+    is_module = path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    return f"{module}.{name}" if is_module else module
+
+
+def layer_of(name: str) -> int:
+    """The rank of a module: that of its longest prefix in LAYERS."""
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        rank = RANK.get(".".join(parts[:n]))
+        if rank is not None:
+            return rank
+    raise AssertionError(f"fusewright.{name} is in no layer; add it to LAYERS where it belongs")
+
+
+def upward(found: Import) -> bool:
+    """Whether an import of a fusewright module goes against the layers."""
+    if not found.module.startswith("fusewright"):
+        return False
+    target = found.module.removeprefix("fusewright").removeprefix(".")
+    if target == "":
+        return found.who != "__main__"
+    if target.split(".")[0] == found.who.split(".")[0]:
+        return layer_of(target) > layer_of(found.who)
+    return layer_of(target) >= layer_of(found.who)
+
+
+SOURCES = {module_name(p): p.read_text(encoding="utf-8") for p in sorted(PACKAGE.rglob("*.py"))}
+IMPORTS = [i for who, source in SOURCES.items() for i in imports_of(who, source)]
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert {who: layer_of(who) for who in SOURCES if who}
+
+
+def test_no_module_imports_upward() -> None:
+    assert [str(i) for i in IMPORTS if i.who and upward(i)] == []
+
+
+@pytest.mark.parametrize(
+    ("who", "line", "wrong"),
+    [
+        ("core.expr", "from fusewright.errors import UserError", False),
+        ("core.expr", "from fusewright.core.node import Node", False),
+        ("core.expr", "from fusewright.fusion import ir", True),
+        ("schedule.schedule", "from fusewright.kir.lower import lower", True),
+        ("sim.machine", "import fusewright", True),
+        ("kir.lower", "def f():\n    from fusewright import driver", True),
+        ("kir.lower", "if TYPE_CHECKING:\n    from fusewright.cuda import emit", True),
+        ("errors", "from fusewright import knobs", True),
+    ],
+)
+def test_the_rule_itself(who: str, line: str, wrong: bool) -> None:
+    assert any(map(upward, imports_of(who, line))) is wrong
+
+
+def test_a_module_without_a_layer_is_refused() -> None:
+    with pytest.raises(AssertionError, match=r"fusewright\.miscellany\.things is in no layer"):
+        layer_of("miscellany.things")
+
+
+def test_only_knobs_reads_the_environment() -> None:
+    readers = [
+        f"{who}:{node.lineno}"
+        for who, source in SOURCES.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
+    ]
+    assert [r for r in readers if not r.startswith("knobs:")] == []
+    assert "os.environ" not in [f"{i.module}" for i in IMPORTS]
+
+
+def test_guests_are_imported_where_their_arrays_are_met_and_never_at_load() -> None:
+    guests = [i for i in IMPORTS if i.module.split(".")[0] in GUESTS]
+    assert [str(i) for i in guests if i.who not in MAY_IMPORT_GUESTS] == []
+    assert [str(i) for i in guests if i.at_load and i.who != "frontends.torch"] == []
+
+
+def test_cuda_packages_are_imported_in_cuda_and_runtime_only_and_late() -> None:
+    cuda = [i for i in IMPORTS if i.module.split(".")[0] == "cuda"]
+    assert [str(i) for i in cuda if i.who.split(".")[0] not in ("cuda", "runtime")] == []
+    assert [str(i) for i in cuda if i.at_load] == []
+
+
+def test_importing_the_package_loads_only_the_default_dependencies() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import fusewright\n"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}\n"
+        "print(*sorted(new - set(sys.stdlib_module_names) - {'fusewright'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {m for m in done.stdout.split() if not m.startswith("_")}
+    assert loaded <= DEFAULT_DEPENDENCIES
