@@ -1,0 +1,436 @@
+"""`Array`: a value of a program being written, with the array API's operators.
+
+An `Array` wraps an `ir.Tensor`; operators and functions make new ones and compute nothing. An array
+whose leaves are all literals or known data can be asked for its value; one that depends on an
+argument of a trace cannot, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright import dtypes
+from fusewright.core.expr import Expr, constant_value
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion import build, indexing, ir
+from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.ir import Scalar, Tensor
+
+Operand: TypeAlias = "Array | bool | int | float"
+Category = Literal[
+    "any", "numeric", "float", "integer", "bool", "integer or bool"
+]  # which element types an operation takes
+
+
+class Known(Tensor):
+    """A leaf whose elements are at hand."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        shape = tuple(ir.as_expr(s) for s in data.shape)
+        dtype = dtypes.dtype_of(data.dtype)
+        op = ir.Input((), -1, ir.contiguous_strides(shape), dtype.nbytes)
+        super().__init__("", shape, dtype, op)
+        self.data = data
+
+
+# --- operands -----------------------------------------------------------------------------------
+
+
+def is_scalar(x: object) -> TypeGuard[bool | int | float]:
+    """Whether a value is a Python scalar, which takes the dtype of the arrays it meets."""
+    return isinstance(x, bool | int | float)
+
+
+def check_array(op: str, x: object) -> Array:
+    """`x`, which must be an Array; UserError saying what came instead."""
+    if isinstance(x, Array):
+        return x
+    if isinstance(x, np.ndarray):
+        raise UserError(
+            f"{op}: a numpy array of shape {x.shape} stands where a traced array belongs: pass it "
+            "as an argument of the function, or wrap it with fw.asarray"
+        )
+    raise UserError(f"{op}: expected an array, got {type(x).__name__} {x!r}; wrap it with fw.full")
+
+
+def as_operand(op: str, x: object) -> Operand:
+    """An Array or a Python scalar; numpy scalars count as Python's."""
+    if isinstance(x, np.generic):
+        x = x.item()
+    if is_scalar(x):
+        return x
+    if isinstance(x, complex):
+        raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
+    return check_array(op, x)
+
+
+def _accepts(category: Category, dtype: DType) -> bool:
+    match category:
+        case "any":
+            return True
+        case "numeric":
+            return dtype.kind != "bool"
+        case "float":
+            return dtype.is_float
+        case "integer":
+            return dtype.is_integer
+        case "bool":
+            return dtype.kind == "bool"
+        case "integer or bool":
+            return not dtype.is_float
+
+
+_ASK = {
+    "numeric": "cast with fw.astype, or use fw.where and the logical functions",
+    "float": "cast with fw.astype(x, fw.float32) first",
+    "integer": "cast with fw.astype to an integer type first",
+    "bool": "compare first, for example x != 0",
+    "integer or bool": "cast with fw.astype to an integer type first",
+}
+
+
+def check_category(op: str, dtype: DType, category: Category) -> None:
+    """UserError when the operation does not take the dtype."""
+    if not _accepts(category, dtype):
+        raise UserError(f"{op} of {dtype}: it takes {category} arrays; {_ASK[category]}")
+
+
+def check_scalar(op: str, scalar: Scalar, dtype: DType) -> None:
+    """UserError when a Python scalar cannot take an array's dtype: the kinds must agree, an int
+    may meet a float array, and an int must fit."""
+    kind = type(scalar).__name__
+    fits = {
+        "bool": dtype.kind == "bool",
+        "int": dtype.kind != "bool",
+        "float": dtype.is_float,
+    }[kind if kind in ("bool", "int") else "float"]
+    if not fits:
+        raise UserError(
+            f"{op}: the Python {kind} {scalar!r} with a {dtype} array: a scalar takes the array's "
+            "dtype, and this one cannot; cast the array with fw.astype, or the scalar in Python"
+        )
+    if dtype.is_integer:
+        low, high = build.finite_range(dtype)
+        if not low <= scalar <= high:
+            raise UserError(
+                f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
+                "fw.astype first"
+            )
+
+
+def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
+    """The promoted dtype of the arrays, which every scalar can take."""
+    found = [x.dtype for x in operands if isinstance(x, Array)]
+    if not found:
+        raise UserError(f"{op}: no operand is an array; compute with Python scalars in Python")
+    try:
+        dtype = reduce(dtypes.promote, found)
+    except UserError as e:
+        raise UserError(f"{op}: {e}") from None
+    for x in operands:
+        if not isinstance(x, Array):
+            check_scalar(op, x, dtype)
+    return dtype
+
+
+def as_tensor(x: Operand, dtype: DType) -> Tensor:
+    """The operand as a value of a dtype."""
+    return build.cast(x.tensor, dtype) if isinstance(x, Array) else build.constant(x, dtype)
+
+
+def promoted(op: str, category: Category, *operands: object) -> tuple[Tensor, ...]:
+    """The operands in their common dtype and shape."""
+    checked = tuple(as_operand(op, x) for x in operands)
+    dtype = common_dtype(op, checked)
+    check_category(op, dtype, category)
+    return build.broadcast_all(op, *(as_tensor(x, dtype) for x in checked))
+
+
+def elementwise(op: str, fn: str, category: Category, *operands: object) -> Array:
+    """`fn` (a name in core.functions) of the operands, promoted and broadcast."""
+    return Array(build.pointwise(fn, *promoted(op, category, *operands)))
+
+
+_OF_BOOLS = {
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "bitwise_not": "logical_not",
+}
+
+
+def bitwise(op: str, fn: str, *operands: object) -> Array:
+    """A bitwise function; of bools it is the logical one."""
+    tensors = promoted(op, "integer or bool", *operands)
+    is_bool = tensors[0].dtype.kind == "bool"
+    return Array(build.pointwise(_OF_BOOLS[fn] if is_bool else fn, *tensors))
+
+
+def matrix_product(op: str, a: object, b: object) -> Array:
+    """The array API's matmul."""
+    pair = (check_array(op, a), check_array(op, b))
+    dtype = common_dtype(op, pair)
+    check_category(op, dtype, "numeric")
+    return Array(build.matmul(op, *(as_tensor(x, dtype) for x in pair)))
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+def _binary(op: str, fn: str, category: Category) -> Callable[[Array, object], Array]:
+    def operator(self: Array, other: object) -> Array:
+        if not _is_operand(other):
+            return NotImplemented
+        return elementwise(op, fn, category, self, other)
+
+    return operator
+
+
+def _reflected(op: str, fn: str, category: Category) -> Callable[[Array, object], Array]:
+    def operator(self: Array, other: object) -> Array:
+        if not _is_operand(other):
+            return NotImplemented
+        return elementwise(op, fn, category, other, self)
+
+    return operator
+
+
+def _bitwise(op: str, fn: str, *, reflect: bool = False) -> Callable[[Array, object], Array]:
+    def operator(self: Array, other: object) -> Array:
+        if not _is_operand(other):
+            return NotImplemented
+        return bitwise(op, fn, *((other, self) if reflect else (self, other)))
+
+    return operator
+
+
+def _is_operand(x: object) -> bool:
+    return isinstance(x, Array | bool | int | float | complex | np.generic | np.ndarray)
+
+
+def _in_place(
+    symbol: str, operator: Callable[[Array, object], Array]
+) -> Callable[[Array, object], Array]:
+    def update(self: Array, other: object) -> Array:
+        out = operator(self, other)
+        if isinstance(out, Array) and (out.dtype, out.tensor.shape) != (
+            self.dtype,
+            self.tensor.shape,
+        ):
+            raise UserError(
+                f"x {symbol}= y would turn {self!r} into {out!r}: an in-place operator keeps dtype "
+                f"and shape; write x = x {symbol} y"
+            )
+        return out
+
+    return update
+
+
+class Array:
+    """A value of a program. `tensor` is the value in the fusion being built."""
+
+    __slots__ = ("tensor",)
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    # what it is
+
+    @property
+    def shape(self) -> tuple[int | Expr, ...]:
+        """Sizes: integers, and expressions where they depend on symbols."""
+        return build.known_shape(self.tensor.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.tensor.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> int | Expr:
+        """The number of elements."""
+        return build.known_shape((build.element_count(self.tensor.shape),))[0]
+
+    @property
+    def T(self) -> Array:  # noqa: N802
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise UserError(
+                f"T of an array of rank {self.ndim}: T is the transpose of a matrix; use .mT for "
+                "the last two axes, or fw.permute_dims"
+            )
+        return self.mT
+
+    @property
+    def mT(self) -> Array:  # noqa: N802
+        """The last two axes exchanged."""
+        if self.ndim < 2:
+            raise UserError(f"mT of an array of rank {self.ndim}: at least two axes are needed")
+        return Array(build.swap_last(self.tensor))
+
+    def __repr__(self) -> str:
+        name = f"{self.tensor.name}: " if self.tensor.name else ""
+        return f"Array({name}{self.dtype}[{', '.join(map(str, self.tensor.shape))}])"
+
+    # operators
+
+    __add__ = _binary("add", "add", "numeric")
+    __radd__ = _reflected("add", "add", "numeric")
+    __sub__ = _binary("subtract", "sub", "numeric")
+    __rsub__ = _reflected("subtract", "sub", "numeric")
+    __mul__ = _binary("multiply", "mul", "numeric")
+    __rmul__ = _reflected("multiply", "mul", "numeric")
+    __truediv__ = _binary("divide", "div", "float")
+    __rtruediv__ = _reflected("divide", "div", "float")
+    __floordiv__ = _binary("floor_divide", "floordiv", "numeric")
+    __rfloordiv__ = _reflected("floor_divide", "floordiv", "numeric")
+    __mod__ = _binary("remainder", "rem", "numeric")
+    __rmod__ = _reflected("remainder", "rem", "numeric")
+    __pow__ = _binary("pow", "pow", "numeric")
+    __rpow__ = _reflected("pow", "pow", "numeric")
+    __and__ = _bitwise("bitwise_and", "bitwise_and")
+    __rand__ = _bitwise("bitwise_and", "bitwise_and", reflect=True)
+    __or__ = _bitwise("bitwise_or", "bitwise_or")
+    __ror__ = _bitwise("bitwise_or", "bitwise_or", reflect=True)
+    __xor__ = _bitwise("bitwise_xor", "bitwise_xor")
+    __rxor__ = _bitwise("bitwise_xor", "bitwise_xor", reflect=True)
+    __lshift__ = _binary("bitwise_left_shift", "shl", "integer")
+    __rlshift__ = _reflected("bitwise_left_shift", "shl", "integer")
+    __rshift__ = _binary("bitwise_right_shift", "shr", "integer")
+    __rrshift__ = _reflected("bitwise_right_shift", "shr", "integer")
+    __eq__ = _binary("equal", "eq", "any")  # type: ignore[assignment]
+    __ne__ = _binary("not_equal", "ne", "any")  # type: ignore[assignment]
+    __lt__ = _binary("less", "lt", "numeric")
+    __le__ = _binary("less_equal", "le", "numeric")
+    __gt__ = _binary("greater", "gt", "numeric")
+    __ge__ = _binary("greater_equal", "ge", "numeric")
+
+    __iadd__ = _in_place("+", __add__)
+    __isub__ = _in_place("-", __sub__)
+    __imul__ = _in_place("*", __mul__)
+    __itruediv__ = _in_place("/", __truediv__)
+    __ifloordiv__ = _in_place("//", __floordiv__)
+    __imod__ = _in_place("%", __mod__)
+    __ipow__ = _in_place("**", __pow__)
+    __iand__ = _in_place("&", __and__)
+    __ior__ = _in_place("|", __or__)
+    __ixor__ = _in_place("^", __xor__)
+    __ilshift__ = _in_place("<<", __lshift__)
+    __irshift__ = _in_place(">>", __rshift__)
+
+    def __matmul__(self, other: object) -> Array:
+        return matrix_product("matmul", self, other)
+
+    def __rmatmul__(self, other: object) -> Array:
+        return matrix_product("matmul", other, self)
+
+    __imatmul__ = _in_place("@", __matmul__)
+
+    def __neg__(self) -> Array:
+        return elementwise("negative", "neg", "numeric", self)
+
+    def __pos__(self) -> Array:
+        check_category("positive", self.dtype, "numeric")
+        return self
+
+    def __abs__(self) -> Array:
+        return elementwise("abs", "abs", "numeric", self)
+
+    def __invert__(self) -> Array:
+        return bitwise("bitwise_invert", "bitwise_not", self)
+
+    def __getitem__(self, key: object) -> Array:
+        return Array(indexing.index(self.tensor, key))
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        raise UserError(
+            f"x[{key!r}] = ...: arrays of a program never change; use fw.insert(x, value, start) "
+            "for a block, or fw.where(condition, value, x)"
+        )
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise UserError("iteration over an array of rank 0, which has no axis")
+        extent = constant_value(self.tensor.shape[0])
+        if extent is None:
+            raise UserError(
+                f"iteration over axis 0 of symbolic size {self.shape[0]}: a trace unrolls Python "
+                "loops, so the size must be an integer; use array operations on the whole axis"
+            )
+        return (self[k] for k in range(extent))
+
+    def __len__(self) -> int:
+        extent = constant_value(self.tensor.shape[0]) if self.ndim else None
+        if extent is None:
+            raise UserError(
+                f"len() of {self!r}: it needs a first axis of integer size; use x.shape[0]"
+            )
+        return extent
+
+    # values
+
+    def numpy(self, asked: str = "numpy()") -> npt.NDArray[Any]:
+        """The value, computed by the oracle, when it depends on known data only.
+
+        Raises UserError when it depends on an argument of a trace.
+        """
+        leaves = [t for t in ir.topological((self.tensor,)) if isinstance(t.op, ir.Input)]
+        known = tuple(t for t in leaves if isinstance(t, Known))
+        if len(known) != len(leaves):
+            raise UserError(
+                f"{asked} of the traced array {self!r}: its value is not known while tracing, so "
+                "Python cannot branch or loop on it; use fw.where(condition, a, b), or fw.any, "
+                "fw.all and fw.minimum on arrays"
+            )
+        values = ir.topological((self.tensor,), known)
+        fusion = ir.Fusion(known, (self.tensor,), values)
+        return evaluate(fusion, *(t.data for t in known))[0]
+
+    def _item(self, asked: str) -> Any:
+        if self.size != 1:
+            raise UserError(
+                f"{asked} of {self!r}: it needs exactly one element; reduce it first, for example "
+                "with fw.any or fw.all"
+            )
+        return self.numpy(asked).reshape(()).item()
+
+    def __bool__(self) -> bool:
+        return bool(self._item("bool()"))
+
+    def __int__(self) -> int:
+        return int(self._item("int()"))
+
+    def __float__(self) -> float:
+        return float(self._item("float()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._item("complex()"))
+
+    def __index__(self) -> int:
+        check_category("__index__", self.dtype, "integer")
+        return int(self._item("__index__()"))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        out = self.numpy("__array__()")
+        return out if dtype is None else out.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy("__dlpack__()").__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU: the value is computed on the host

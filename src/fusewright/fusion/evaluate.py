@@ -1,0 +1,290 @@
+"""The oracle: what a fusion means, computed with numpy.
+
+Floats are float64 throughout and are rounded where the program casts and at the outputs; integers
+are exact in their dtype. Kernels are compared against this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+
+from fusewright.core import expr
+from fusewright.core.expr import Expr, Var
+from fusewright.core.functions import FUNCTIONS
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion import ir
+from fusewright.fusion.ir import Fusion, Scalar, Tensor
+
+Array = npt.NDArray[Any]
+Sizes = Mapping[Var, int]
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+
+
+def evaluate(fusion: Fusion, *arrays: Array) -> list[Array]:
+    """The outputs for numpy arrays that match the inputs' specs, in output order.
+
+    Raises UserError for arrays that do not match, and for a gathered index outside its axis.
+    """
+    sizes = bind_sizes(fusion, *arrays)
+    values: dict[Tensor, Array] = {}
+    for t, a in zip(fusion.inputs, arrays, strict=True):
+        values[t] = carried(np.asarray(a), t.dtype)
+    with np.errstate(all="ignore"):
+        for t in fusion.values:
+            if t not in values:
+                values[t] = _compute(t, [values[o] for o in t.op.operands], sizes)
+        return [rounded(values[t], t.dtype) for t in fusion.outputs]
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def bind_sizes(fusion: Fusion, *arrays: Array) -> dict[Var, int]:
+    """The size of every symbol, from the arrays' shapes.
+
+    Raises UserError for a wrong number of arrays, a wrong dtype, rank or size, a symbol that gets
+    two sizes, or a size outside the symbol's bounds.
+    """
+    if len(arrays) != len(fusion.inputs):
+        names = ", ".join(t.name for t in fusion.inputs)
+        raise UserError(
+            f"{len(arrays)} arrays for {len(fusion.inputs)} inputs ({names}); give one per input"
+        )
+    sizes: dict[Var, int] = {}
+    for t, a in zip(fusion.inputs, arrays, strict=True):
+        _check_array(t, a)
+        for axis, (extent, n) in enumerate(zip(t.shape, a.shape, strict=True)):
+            _bind_size(t, axis, extent, n, sizes)
+    return sizes
+
+
+def _check_array(t: Tensor, a: object) -> None:
+    if not isinstance(a, np.ndarray):
+        raise UserError(
+            f"input {t.name}: expected a numpy array of {t.dtype}, got {type(a).__name__}; "
+            "convert it with numpy.asarray"
+        )
+    if a.dtype != t.dtype.numpy:
+        raise UserError(
+            f"input {t.name}: dtype {a.dtype} does not match the spec's {t.dtype}; convert the "
+            "array, or trace with its dtype"
+        )
+    if a.ndim != t.ndim:
+        raise UserError(
+            f"input {t.name}: shape {a.shape} has rank {a.ndim}, the spec {t!r} has rank {t.ndim}; "
+            "reshape the array, or trace with its rank"
+        )
+
+
+def _bind_size(t: Tensor, axis: int, extent: Expr, n: int, sizes: dict[Var, int]) -> None:
+    if not isinstance(extent, Var):
+        if expr.constant_value(extent) != n:
+            raise UserError(
+                f"input {t.name}: axis {axis} has size {n}, the spec says {extent}; "
+                "pass an array of that size, or make the size symbolic"
+            )
+        return
+    if sizes.setdefault(extent, n) != n:
+        raise UserError(
+            f"input {t.name}: axis {axis} has size {n}, but {extent} is already {sizes[extent]}; "
+            "axes that share a name share their size"
+        )
+    low, high = extent.interval
+    if (low is not None and n < low) or (high is not None and n > high) or n % extent.multiple_of:
+        top = "" if high is None else f" <= {high}"
+        raise UserError(
+            f"input {t.name}: axis {axis} has size {n}, which {extent} excludes ({low} <= "
+            f"{extent}{top}, a multiple of {extent.multiple_of}); trace again for this size"
+        )
+
+
+# --- representation -----------------------------------------------------------------------------
+
+
+def carrier(dtype: DType) -> np.dtype[Any]:
+    """The numpy dtype the oracle computes a dtype in."""
+    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
+
+
+def carried(a: Array, dtype: DType) -> Array:
+    """An array of a dtype as the oracle holds it."""
+    return a.astype(carrier(dtype), copy=False)
+
+
+def rounded(a: Array, dtype: DType) -> Array:
+    """A value of the oracle in its own dtype."""
+    with np.errstate(all="ignore"):
+        return np.asarray(a).astype(dtype.numpy, copy=False)
+
+
+def cast(a: Array, dtype: DType) -> Array:
+    """A value of the oracle rounded to a dtype. Floats become integers by truncation, NaN as 0 and
+    values out of range as the nearest integer; integers wrap."""
+    if a.dtype.kind == "f" and dtype.is_integer:
+        bounds = np.iinfo(dtype.numpy)
+        whole = np.trunc(np.nan_to_num(a, nan=0.0))
+        inside = np.clip(whole, float(bounds.min), np.nextafter(float(bounds.max), 0.0))
+        fits = whole.astype(np.float64) < float(bounds.max)
+        return np.where(fits, inside.astype(dtype.numpy), dtype.numpy.type(bounds.max))
+    return carried(rounded(a, dtype), dtype)
+
+
+def _literal(v: Scalar, dtype: DType) -> Array:
+    return carried(np.asarray(v).astype(dtype.compute.numpy), dtype)
+
+
+def _shape(t: Tensor, sizes: Sizes) -> tuple[int, ...]:
+    return tuple(expr.evaluate(s, sizes) for s in t.shape)
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
+    op = t.op
+    match op:
+        case ir.Input():
+            raise UserError(f"{t.name} is an input that the fusion does not list; trace it again")
+        case ir.Constant():
+            return _literal(op.value, t.dtype)
+        case ir.Size():
+            return np.asarray(expr.evaluate(op.expr, sizes)).astype(t.dtype.numpy)
+        case ir.Iota():
+            return _iota(t, op.axis, sizes)
+        case ir.Pointwise():
+            return _pointwise(t, op.fn, args)
+        case ir.Broadcast():
+            return _broadcast(args[0], op.axes, _shape(t, sizes))
+        case ir.Permute():
+            return np.transpose(args[0], op.axes)
+        case ir.Reshape():
+            return args[0].reshape(_shape(t, sizes))
+        case ir.Resize():
+            return _resize(t, op, args[0], sizes)
+        case ir.IndexMap():
+            return _index_map(t, op, args[0], sizes)
+        case ir.Concat():
+            return np.concatenate(args, op.axis)
+        case ir.Reduce():
+            return _reduce(op, args[0])
+        case ir.Scan():
+            a = args[0]
+            return _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
+        case ir.Take():
+            return np.take(args[0], _gathered(t, args, op.axis), axis=op.axis)
+        case ir.TakeAlong():
+            return np.take_along_axis(args[0], _gathered(t, args, op.axis), axis=op.axis)
+        case ir.MatMul():
+            return np.matmul(*args)
+        case _:
+            assert_never(op)
+
+
+def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:
+    shape = _shape(t, sizes)
+    along = np.arange(shape[axis]).astype(t.dtype.numpy)
+    column = along.reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    return np.broadcast_to(column, shape)
+
+
+def _pointwise(t: Tensor, fn: str, args: list[Array]) -> Array:
+    if fn == "cast":
+        return cast(args[0], t.dtype)
+    if fn == "nextafter":  # the neighbour depends on the dtype's own grid
+        args = [rounded(a, t.dtype) for a in args]
+    return carried(FUNCTIONS[fn].numpy(*args), t.dtype)
+
+
+def _broadcast(a: Array, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Array:
+    own = tuple(1 if k is None else a.shape[k] for k in axes)
+    return np.broadcast_to(a.reshape(own), shape)
+
+
+def _resize(t: Tensor, op: ir.Resize, a: Array, sizes: Sizes) -> Array:
+    shape = _shape(t, sizes)
+    out = np.full(shape, _literal(op.fill, t.dtype), carrier(t.dtype))
+    low = [expr.evaluate(e, sizes) for e in op.low]
+    to = tuple(
+        slice(max(lo, 0), max(min(lo + n, m), 0))
+        for lo, n, m in zip(low, a.shape, shape, strict=True)
+    )
+    if all(s.start < s.stop for s in to):
+        out[to] = a[tuple(slice(s.start - lo, s.stop - lo) for s, lo in zip(to, low, strict=True))]
+    return out
+
+
+def _index_map(t: Tensor, op: ir.IndexMap, a: Array, sizes: Sizes) -> Array:
+    shape = _shape(t, sizes)
+    if 0 in shape:
+        return np.empty(shape, a.dtype)
+    grid: dict[Var, Array | int] = dict(sizes)
+    for k, (c, n) in enumerate(zip(op.coordinates, shape, strict=True)):
+        grid[c] = np.arange(n).reshape([-1 if j == k else 1 for j in range(len(shape))])
+    index = tuple(np.asarray(values_of(e, grid)) for e in op.index)
+    for axis, (i, n) in enumerate(zip(index, a.shape, strict=True)):
+        if i.min() < 0 or i.max() >= n:
+            raise UserError(
+                f"{t.name}: the index {op.index[axis]} reaches {i.min()} to {i.max()}, outside "
+                f"axis {axis} of size {n}; an index map must stay inside its operand"
+            )
+    return np.broadcast_to(a[index], shape)
+
+
+def _reduce(op: ir.Reduce, a: Array) -> Array:
+    ufunc = _UFUNCS[op.fn]
+    return np.asarray(ufunc.reduce(a, axis=op.axes, dtype=a.dtype))
+
+
+def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
+    """The indices counted from the front; UserError for one outside the axis."""
+    indices, n = args[1].astype(np.int64), args[0].shape[axis]
+    wrong = (indices < -n) | (indices >= n)
+    if wrong.any():
+        raise UserError(
+            f"{t.name}: index {indices[wrong][0]} is outside axis {axis} of size {n}; indices go "
+            f"from -{n} to {n - 1}"
+        )
+    return np.where(indices < 0, indices + n, indices)
+
+
+def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:
+    """An integer expression over arrays of coordinates, broadcast together."""
+    match e:
+        case expr.Int():
+            return e.value
+        case Var():
+            return at[e]
+        case expr.Sum():
+            total: Array | int = e.constant
+            for term in e.terms:
+                product: Array | int = term.coefficient
+                for a in term.atoms:
+                    product = product * values_of(a, at)
+                total = total + product
+            return total
+        case expr.FloorDiv():
+            return values_of(e.numerator, at) // values_of(e.denominator, at)
+        case expr.Mod():
+            return values_of(e.numerator, at) % values_of(e.denominator, at)
+        case expr.Min():
+            return np.minimum(values_of(e.left, at), values_of(e.right, at))
+        case expr.Max():
+            return np.maximum(values_of(e.left, at), values_of(e.right, at))
+        case expr.Xor():
+            return values_of(e.left, at) ^ values_of(e.right, at)
+        case _:
+            raise TypeError(f"not an integer expression: {type(e).__name__}")

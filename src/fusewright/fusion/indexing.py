@@ -1,0 +1,191 @@
+"""Basic indexing: integers, slices with steps, None and Ellipsis, on sizes that may be symbolic."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import TypeAlias, cast
+
+from fusewright.core.expr import (
+    Expr,
+    IntLike,
+    add,
+    as_expr,
+    ceildiv,
+    constant_value,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    mul,
+    prove,
+)
+from fusewright.errors import UserError
+from fusewright.fusion import build
+from fusewright.fusion.ir import Tensor
+
+Item: TypeAlias = "int | Expr | slice | None"
+
+
+def index(t: Tensor, key: object) -> Tensor:
+    """`t[key]`. Unit steps become a Resize, other steps an IndexMap.
+
+    Raises UserError for keys that are not basic, too many of them, or integers outside the axis.
+    """
+    starts: list[IntLike] = []
+    stops: list[IntLike] = []
+    steps: list[int] = []
+    kept: list[bool] = []
+    items = _items(t, key)
+    axis = 0
+    for item in items:
+        if item is None:
+            continue
+        extent = t.shape[axis]
+        start, stop, step = _range_of(item, axis, extent)
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
+        kept.append(isinstance(item, slice))
+        axis += 1
+    out = _strided(_cropped(t, starts, stops), steps)
+    return _reshaped(out, items, kept)
+
+
+def _items(t: Tensor, key: object) -> list[Item]:
+    """The key with Ellipsis and missing axes spelled out as full slices."""
+    given = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
+    for item in given:
+        if not (item is None or isinstance(item, int | Expr | slice | EllipsisType)) or (
+            isinstance(item, bool)
+        ):
+            raise UserError(
+                f"x[{_key_text(item)}]: keys are integers, slices, None and Ellipsis; select by an "
+                "integer array with fw.take or fw.take_along_axis, and by a condition with "
+                "fw.where (a result whose size depends on values cannot be compiled)"
+            )
+    ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
+    used = sum(1 for item in given if item is not None and item is not Ellipsis)
+    if len(ellipses) > 1 or used > t.ndim:
+        raise UserError(
+            f"x[{', '.join(map(_key_text, given))}]: {used} axes and {len(ellipses)} Ellipsis for "
+            f"an array of rank {t.ndim}: give at most one key per axis and one Ellipsis"
+        )
+    full: list[object] = [slice(None)] * (t.ndim - used)
+    position = ellipses[0] if ellipses else len(given)
+    spelled = [*given[:position], *full, *given[position + len(ellipses) :]]
+    return cast("list[Item]", spelled)
+
+
+def _key_text(item: object) -> str:
+    if isinstance(item, slice):
+        parts = [item.start, item.stop] + ([item.step] if item.step is not None else [])
+        return ":".join("" if p is None else str(p) for p in parts)
+    return "..." if item is Ellipsis else repr(item)
+
+
+def _range_of(item: int | Expr | slice, axis: int, extent: Expr) -> tuple[IntLike, IntLike, int]:
+    """The interval of the axis that the key reads, and the signed step through it."""
+    if not isinstance(item, slice):
+        at = _position(item, axis, extent)
+        return at, add(at, 1), 1
+    if not isinstance(item.step, int | None) or item.step == 0:
+        raise UserError(f"x[{_key_text(item)}] on axis {axis}: the step is a nonzero integer")
+    step = item.step or 1
+    if step > 0:
+        start = _limit(item.start, 0, item, axis, extent)
+        stop = _limit(item.stop, extent, item, axis, extent)
+    else:
+        # x[a:b:-s] reads a, a-s, ... down to b+1, so the interval is [b+1, a+1).
+        start = _after(item.stop, 0, item, axis, extent)
+        stop = _after(item.start, extent, item, axis, extent)
+    return start, _ordered(start, stop, item, axis, extent), step
+
+
+def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
+    at = as_expr(item)
+    known = constant_value(at)
+    if known is not None and known < 0:
+        at = add(extent, known)
+    if prove(less_equal(0, at)) is not True or prove(less(at, extent)) is not True:
+        known_text = "is outside" if constant_value(extent) is not None else "may be outside"
+        raise UserError(
+            f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
+            "inside the axis, or declare a larger min for the symbol"
+        )
+    return at
+
+
+def _limit(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
+    """One end of a slice with a positive step, clamped to `[0, extent]` as Python clamps it."""
+    if given is None:
+        return as_expr(default)
+    if not isinstance(given, int | Expr):
+        raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
+    return _clamped(_from_front(given, extent), item, axis, extent)
+
+
+def _after(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
+    """One past an end of a slice with a negative step, clamped to `[0, extent]`."""
+    if given is None:
+        return as_expr(default)
+    if not isinstance(given, int | Expr):
+        raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
+    return _clamped(add(_from_front(given, extent), 1), item, axis, extent)
+
+
+def _from_front(given: IntLike, extent: Expr) -> Expr:
+    known = constant_value(given)
+    return add(extent, known) if known is not None and known < 0 else as_expr(given)
+
+
+def _clamped(at: Expr, item: slice, axis: int, extent: Expr) -> Expr:
+    inside = minimum(maximum(at, 0), extent)
+    if inside in (at, as_expr(0), extent):
+        return inside
+    raise UserError(
+        f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {at} lies inside the axis "
+        "depends on the size; declare bounds, for example "
+        f"fw.Sym({str(extent)!r}, min=...), so that it is always or never inside"
+    )
+
+
+def _ordered(start: Expr, stop: Expr, item: slice, axis: int, extent: Expr) -> Expr:
+    """`stop`, or `start` when the interval is empty."""
+    last = maximum(start, stop)
+    if last in (start, stop):
+        return last
+    raise UserError(
+        f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether the slice is empty depends "
+        "on the size; declare bounds on the symbol so that it is always or never empty"
+    )
+
+
+def _cropped(t: Tensor, starts: list[IntLike], stops: list[IntLike]) -> Tensor:
+    low = [mul(s, -1) for s in starts]
+    high = [add(e, mul(n, -1)) for e, n in zip(stops, t.shape, strict=True)]
+    return build.resize(t, low, high, 0)
+
+
+def _strided(t: Tensor, steps: list[int]) -> Tensor:
+    if all(s == 1 for s in steps):
+        return t
+    shape = tuple(ceildiv(n, abs(s)) for n, s in zip(t.shape, steps, strict=True))
+    at = build.coordinates(shape)
+    where = [
+        mul(c, s) if s > 0 else add(n, -1, mul(c, s))
+        for c, n, s in zip(at, t.shape, steps, strict=True)
+    ]
+    return build.index_map(t, shape, at, where)
+
+
+def _reshaped(t: Tensor, items: list[Item], kept: list[bool]) -> Tensor:
+    """Drop the axes that integers selected, then add the new ones."""
+    shape = tuple(s for s, k in zip(t.shape, kept, strict=True) if k)
+    out = build.reshape("index", t, shape)
+    position = 0
+    for item in items:
+        if item is None:
+            out = build.expand(out, position)
+        if item is None or isinstance(item, slice):
+            position += 1
+    return out

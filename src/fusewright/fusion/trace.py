@@ -1,0 +1,150 @@
+"""`trace`: run a Python function on symbolic arrays and keep what it computed. Never simplifies."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fusewright.core.expr import Expr, as_expr, variables
+from fusewright.errors import UserError
+from fusewright.fusion import ir, trees
+from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
+from fusewright.fusion.trees import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A fusion and the structures of its function's arguments, `(args, kwargs)`, and result."""
+
+    fusion: Fusion
+    in_tree: Tree
+    out_tree: Tree
+
+
+def trace(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Fusion:
+    """What `fn` computes on arguments like `specs`: TensorSpecs, nested in tuples, lists and dicts,
+    and None and Python scalars, which `fn` sees as they are.
+
+    Raises UserError when `fn` asks for a value, or returns something that is not an array.
+    """
+    return trace_call(fn, *specs, **kwargs).fusion
+
+
+def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
+    """`trace`, together with the structure of arguments and result."""
+    leaves, in_tree = trees.flatten((specs, kwargs))
+    names = _argument_names(fn, specs, kwargs)
+    sizes = _Sizes(leaves)
+    inputs = [_input(k, n, s, sizes) for k, (n, s) in enumerate(zip(names, leaves, strict=True))]
+    args, kwargs = trees.unflatten(in_tree, [Array(t) for t in inputs])
+    results, out_tree = trees.flatten(fn(*args, **kwargs))
+    label = getattr(fn, "__name__", "the traced function")
+    outputs = tuple(check_array(f"result of {label}", r).tensor for r in results)
+    if not outputs:
+        raise UserError(f"{label} returned no array; return the arrays to compute")
+    return Traced(_assemble(tuple(inputs), outputs), in_tree, out_tree)
+
+
+def name(x: Array, text: str) -> Array:
+    """Give the value a name, for schedules and printing. Returns `x`.
+
+    Raises UserError for a text that is not an identifier; `trace` raises for a name given twice.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", text):
+        raise UserError(
+            f"name {text!r} is not an identifier: use letters, digits and _, not a digit first"
+        )
+    check_array("name", x).tensor.name = text
+    return x
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+
+def _argument_names(fn: Callable[..., Any], specs: Any, kwargs: Any) -> list[str]:
+    """A name for every leaf, from the parameters of the function where it has a signature."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:
+        positional = [(f"x{k}", s) for k, s in enumerate(specs)]
+    else:
+        try:
+            signature.bind(*specs, **kwargs)
+        except TypeError as e:
+            label = getattr(fn, "__name__", "the function")
+            raise UserError(f"trace: the specs do not fit the parameters of {label}: {e}") from None
+        positional = list(signature.bind_partial(*specs).arguments.items())
+    roots = [*positional, *kwargs.items()]
+    found = [p for root, value in roots for p in trees.paths(trees.flatten(value)[1], root)]
+    return [re.sub(r"\W", "_", p) for p in found]
+
+
+class _Sizes:
+    """The symbols of one trace: one size per name, and at most one `Sym` object per name."""
+
+    def __init__(self, specs: Iterable[object]) -> None:
+        self._known: dict[str, Sym] = {}
+        for spec in specs:
+            if isinstance(spec, TensorSpec):
+                for s in spec.shape:
+                    if isinstance(s, Sym) and self._known.setdefault(s.name, s) is not s:
+                        raise UserError(
+                            f"two different sizes are called {s.name!r}; pass one Sym object to "
+                            "every axis it sizes, or name them apart"
+                        )
+
+    def extent(self, entry: int | str | Sym) -> Expr:
+        """The extent that an entry of a spec's shape stands for."""
+        if isinstance(entry, str):
+            return self._known.setdefault(entry, Sym(entry))
+        return as_expr(entry)
+
+
+def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
+    if not isinstance(spec, TensorSpec):
+        raise UserError(
+            f"trace: argument {label} is {type(spec).__name__} {spec!r}; give a "
+            "fw.TensorSpec(shape, dtype) for every array, and plain Python values for the rest"
+        )
+    shape: Shape = tuple(sizes.extent(s) for s in spec.shape)
+    if spec.strides is None:
+        strides = ir.contiguous_strides(shape)
+    else:
+        strides = tuple(as_expr(s) for s in spec.strides)
+    return Tensor(label, shape, spec.dtype, ir.Input((), position, strides, spec.alignment))
+
+
+# --- the result ---------------------------------------------------------------------------------
+
+
+def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion:
+    values = ir.topological(outputs, inputs)
+    for t in values:
+        if isinstance(t.op, ir.Input) and t not in inputs:
+            raise UserError(
+                f"the array {t!r} is not an argument of this trace: it was captured from outside; "
+                "pass it as an argument"
+            )
+    _name_all(values)
+    return Fusion(inputs, outputs, values)
+
+
+def _name_all(values: tuple[Tensor, ...]) -> None:
+    """Give every value a name: the program's, which must be unique, or t0, t1, ..."""
+    taken: dict[str, Tensor] = {}
+    for t in values:
+        if t.name and taken.setdefault(t.name, t) is not t:
+            raise UserError(f"two values are called {t.name!r}; give each its own name")
+    symbols = {v.name for t in values for s in t.shape for v in variables(s)}
+    number = 0
+    for t in values:
+        if t.name:
+            continue
+        while f"t{number}" in taken or f"t{number}" in symbols:
+            number += 1
+        t.name = f"t{number}"
+        taken[t.name] = t

@@ -1,0 +1,101 @@
+"""Nested structures of arguments and results: tuples, lists, dicts, None and Python scalars.
+
+`flatten` takes a structure apart into its leaves and a `Tree`, which compares by value and puts
+leaves together again. Whatever is not a container or static is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """None or a Python scalar or string: part of the structure; `kind` tells 1 from True."""
+
+    value: bool | int | float | str | None
+    kind: type
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A tuple, list, dict or named tuple; `keys` are a dict's keys in its order."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    items: tuple[Tree, ...]
+
+
+Tree: TypeAlias = Leaf | Static | Branch
+LEAF = Leaf()
+
+
+def flatten(structure: object) -> tuple[list[Any], Tree]:
+    """The leaves from left to right, and the structure without them."""
+    leaves: list[Any] = []
+    return leaves, _flatten(structure, leaves)
+
+
+def _flatten(x: object, leaves: list[Any]) -> Tree:
+    if x is None or isinstance(x, bool | int | float | str):
+        return Static(x, type(x))
+    if isinstance(x, tuple | list):
+        items = cast("tuple[object, ...] | list[object]", x)
+        return Branch(type(items), (), tuple(_flatten(item, leaves) for item in items))
+    if isinstance(x, Mapping):
+        table = cast("Mapping[object, object]", x)
+        items = tuple(_flatten(item, leaves) for item in table.values())
+        return Branch(dict, tuple(table), items)
+    leaves.append(x)
+    return LEAF
+
+
+def unflatten(tree: Tree, leaves: list[Any]) -> Any:
+    """The structure with leaves in place; `leaves` has exactly `count(tree)` of them."""
+    return _unflatten(tree, iter(leaves))
+
+
+def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
+    match tree:
+        case Leaf():
+            return next(leaves)
+        case Static():
+            return tree.value
+        case Branch():
+            items = [_unflatten(item, leaves) for item in tree.items]
+            if tree.kind is dict:
+                return dict(zip(tree.keys, items, strict=True))
+            if hasattr(tree.kind, "_fields"):  # a named tuple takes its items one by one
+                return cast("Callable[..., Any]", tree.kind)(*items)
+            return cast("Callable[..., Any]", tree.kind)(items)
+
+
+def count(tree: Tree) -> int:
+    """The number of leaves."""
+    match tree:
+        case Leaf():
+            return 1
+        case Static():
+            return 0
+        case Branch():
+            return sum(count(item) for item in tree.items)
+
+
+def paths(tree: Tree, root: str) -> list[str]:
+    """A name for every leaf: `root`, then the keys and positions that lead to it."""
+    match tree:
+        case Leaf():
+            return [root]
+        case Static():
+            return []
+        case Branch():
+            steps = tree.keys or tuple(range(len(tree.items)))
+            named = zip(steps, tree.items, strict=True)
+            return [path for step, item in named for path in paths(item, f"{root}_{step}")]
