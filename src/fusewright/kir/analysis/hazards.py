@@ -25,7 +25,7 @@ from fusewright.kir.analysis.order import (
     unordered_by,
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, common_loops
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Site, common_loops
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.ir import Kernel, Memory
 from fusewright.target import WARP_SIZE
@@ -68,16 +68,16 @@ def _space_hazards(space: Space, kernel: Kernel) -> Iterator[Hazard]:
 def _pair_hazards(space: Space, a: Footprint, b: Footprint, kernel: Kernel) -> Iterator[Hazard]:
     """The hazards with `a` first."""
     loops = common_loops(a.access.site, b.access.site)
-    if a.access.order <= b.access.order and not _exclude_each_other(a, b, kernel):
+    if a.access.order <= b.access.order and not are_exclusive(a.access.site, b.access.site, kernel):
         yield from _level_hazards(space, a, b, len(loops), carried=False)
     for level, loop in enumerate(loops):
         if loop.trips is None or loop.trips > 1:
             yield from _level_hazards(space, a, b, level, carried=True)
 
 
-def _exclude_each_other(a: Footprint, b: Footprint, kernel: Kernel) -> bool:
+def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
     """Whether the two stand in different branches of one `If` that all threads take alike."""
-    for x, y in zip(a.access.site.scopes, b.access.site.scopes, strict=False):
+    for x, y in zip(a.scopes, b.scopes, strict=False):
         if isinstance(x, BranchScope) and isinstance(y, BranchScope) and x.node is y.node:
             if x.path != y.path:
                 return is_block_uniform(x.node.condition, kernel)

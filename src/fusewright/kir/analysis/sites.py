@@ -82,7 +82,7 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
 
 def common_loops(a: Site, b: Site) -> tuple[LoopScope, ...]:
     """The loops around both, outermost first."""
-    shared = []
+    shared: list[LoopScope] = []
     for x, y in zip(a.loops, b.loops, strict=False):
         if x.path != y.path:
             break

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.accesses import shared_allocs
-from fusewright.kir.analysis.ownership import shared_nbytes
+from fusewright.errors import InternalError
+from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.hazards import are_exclusive
+from fusewright.kir.analysis.lanes import Array
+from fusewright.kir.analysis.liveness import Interval, interferes, intervals_of
+from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
+from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
+from fusewright.kir.analysis.sites import common_loops
 from fusewright.kir.ir import Alloc, Buffer, Kernel
-from fusewright.target import Target
+from fusewright.kir.passes.packing import Item, Overlap, Rules, pack
+from fusewright.target import SHARED_BASE_ALIGNMENT, WARP_SIZE, Target
+
+_MANY = -2
+_NOBODY = -1
+_MAX_DISTANCES = 16
 
 
 def pack_shared(kernel: Kernel, target: Target) -> Kernel:
-    """Place shared buffers."""
-    offsets: dict[Buffer, int] = {}
-    top = 0
-    for _, alloc in shared_allocs(kernel):
-        step = alloc.buffer.alignment
-        top = -(-top // step) * step
-        offsets[alloc.buffer] = top
-        top += shared_nbytes(alloc.buffer)
-    return with_offsets(kernel, offsets)
+    """Place shared buffers so that they need the fewest bytes under the syncs that exist.
+
+    Two buffers may share bytes when neither is written while the other is needed and, between
+    every two accesses to them, either a sync stands on every path or the byte belongs to one
+    thread (to one warp, where a warp sync stands).
+
+    rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
+    checks:   alignments divide that of the base, else InternalError
+    order:    after place_syncs and promote, before prune_syncs (addresses make hazards)
+    """
+    return with_offsets(kernel, packing_of(kernel))
+
+
+def packing_of(kernel: Kernel, more: Sequence[SyncPoint] = ()) -> dict[Buffer, int]:
+    """The offsets that `pack_shared` would give if the syncs `more` existed too."""
+    allocs = [a.buffer for _, a in shared_allocs(kernel)]
+    for b in allocs:
+        if SHARED_BASE_ALIGNMENT % b.alignment:
+            raise InternalError(
+                f"shared buffer {b} is to be aligned to {b.alignment} bytes; the base of shared "
+                f"memory is aligned to {SHARED_BASE_ALIGNMENT}, a multiple of what is possible"
+            )
+    if len(allocs) < 2:
+        return dict.fromkeys(allocs, 0)
+    points = [*(p for _, p in sync_points(kernel)), *more]
+    pairs = _Pairs(kernel, allocs, points)
+    items = [Item(shared_nbytes(b), b.alignment) for b in allocs]
+    rules = Rules(pairs.overlap, pairs.fits, pairs.distances)
+    return dict(zip(allocs, pack(items, rules), strict=True))
 
 
 def with_offsets(kernel: Kernel, offsets: dict[Buffer, int]) -> Kernel:
-    """The kernel with the given byte offsets."""
+    """The kernel with the given byte offsets of shared buffers."""
 
     def place(node: Node) -> Node:
         if isinstance(node, Alloc) and node.buffer in offsets:
@@ -33,3 +67,164 @@ def with_offsets(kernel: Kernel, offsets: dict[Buffer, int]) -> Kernel:
         return node
 
     return rewrite(kernel, place) if offsets else kernel
+
+
+# --- which pairs may overlap --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Need:
+    """Two accesses that no block-wide sync separates: the bytes they share must have one owner,
+    a thread or, where warp syncs separate them, a warp."""
+
+    a: Access
+    b: Access
+    scope: SyncScope
+
+
+class _Pairs:
+    """What is known of each pair of buffers; owners of bytes are found when first asked for."""
+
+    def __init__(
+        self, kernel: Kernel, buffers: Sequence[Buffer], points: Sequence[SyncPoint]
+    ) -> None:
+        found = [a for a in accesses(kernel) if a.buffer in buffers]
+        self._kernel = kernel
+        self._buffers = buffers
+        self._cell = _cell_nbytes(found, buffers, kernel.nthreads)
+        self._owners: dict[tuple[Access, SyncScope], Array] = {}
+        self._answers: dict[tuple[int, int, int], bool] = {}
+        self._needs: dict[tuple[int, int], tuple[_Need, ...]] = {}
+        lives = intervals_of(kernel, found)
+        self.overlap = [[Overlap.FREE] * len(buffers) for _ in buffers]
+        for i in range(len(buffers)):
+            for j in range(i):
+                kind = self._classify(i, j, lives, found, points)
+                self.overlap[i][j] = self.overlap[j][i] = kind
+
+    def _classify(
+        self,
+        i: int,
+        j: int,
+        lives: Sequence[Interval],
+        found: Sequence[Access],
+        points: Sequence[SyncPoint],
+    ) -> Overlap:
+        if interferes(lives[i], lives[j], found):
+            return Overlap.NEVER
+        first = [a for a in found if a.buffer is self._buffers[i]]
+        second = [a for a in found if a.buffer is self._buffers[j]]
+        needs: list[_Need] = []
+        for a in first:
+            for b in second:
+                if not (a.writes or b.writes):
+                    continue
+                scope = self._open_scope(a, b, points)
+                if scope is not None:
+                    needs.append(_Need(a, b, scope))
+        if not needs:
+            return Overlap.FREE
+        self._needs[i, j] = tuple(needs)
+        self._needs[j, i] = tuple(_Need(n.b, n.a, n.scope) for n in needs)
+        return Overlap.SOMETIMES if self.distances(i, j) else Overlap.NEVER
+
+    def _open_scope(self, a: Access, b: Access, points: Sequence[SyncPoint]) -> SyncScope | None:
+        """Who must own a byte that both touch: nobody when syncs separate them always."""
+        worst: SyncScope | None = None
+        for h in _assumed_hazards(a, b, self._kernel):
+            if any(orders(p, h) for p in points):
+                continue
+            if not any(orders(p, replace(h, scope=SyncScope.WARP)) for p in points):
+                return SyncScope.BLOCK
+            worst = SyncScope.WARP
+        return worst
+
+    def fits(self, i: int, j: int, distance: int) -> bool:
+        """Whether buffer `j` may lie `distance` bytes after buffer `i`."""
+        key = (i, j, distance)
+        if key not in self._answers:
+            self._answers[key] = distance % self._cell == 0 and all(
+                self._agree(need, distance // self._cell) for need in self._needs[i, j]
+            )
+        return self._answers[key]
+
+    def _agree(self, need: _Need, shift: int) -> bool:
+        a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
+        start, stop = max(0, shift), min(a.size, b.size + shift)
+        if start >= stop:
+            return True
+        x, y = a[start:stop], b[start - shift : stop - shift]
+        clash = (x != _NOBODY) & (y != _NOBODY) & ((x != y) | (x == _MANY))
+        return not clash.any()
+
+    def _owner(self, access: Access, scope: SyncScope) -> Array:
+        """Per cell of the buffer: the thread or warp that touches it, `_NOBODY` or `_MANY`.
+
+        A need of BLOCK scope has no sync at all to rely on, so one thread must own the cell.
+        """
+        key = (access, scope)
+        if key not in self._owners:
+            unit = 1 if scope is SyncScope.BLOCK else WARP_SIZE
+            rows = footprint(access, 0, self._cell, self._kernel.nthreads)
+            self._owners[key] = _owners(rows, shared_nbytes(access.buffer) // self._cell, unit)
+        return self._owners[key]
+
+    def distances(self, i: int, j: int) -> list[int]:
+        """Distances from `i` to `j` at which some thread's bytes coincide and all others fit."""
+        found: dict[int, None] = {}
+        for need in self._needs[i, j]:
+            a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
+            for x, y in ((a, b), (b, a)):
+                start = int(np.argmax(x >= 0))
+                if x[start] < 0:
+                    continue
+                where = np.flatnonzero(y == x[start])[:_MAX_DISTANCES]
+                sign = 1 if x is a else -1
+                found.update((sign * (start - int(w)) * self._cell, None) for w in where)
+        return [d for d in sorted(found, key=lambda d: (abs(d), d)) if self.fits(i, j, d)]
+
+
+def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer], nthreads: int) -> int:
+    cells = [s.cell_nbytes for s in spaces_of(found, {}, nthreads)]
+    return int(np.gcd.reduce([*cells, *(b.alignment for b in buffers)]))
+
+
+def _owners(rows: Footprint, ncells: int, unit: int) -> Array:
+    assert rows.cells is not None
+    owner = np.full(ncells, _NOBODY, dtype=np.int64)
+    first, last = rows.first // unit, rows.last // unit
+    owner[rows.cells] = first
+    owner[rows.cells[(owner[rows.cells] != first) | (first != last)]] = _MANY
+    return owner
+
+
+def _assumed_hazards(a: Access, b: Access, kernel: Kernel) -> list[Hazard]:
+    """The pairs of instances that would conflict if the two touched the same bytes."""
+    loops = common_loops(a.site, b.site)
+    carriers = [loop.path for loop in loops if loop.trips is None or loop.trips > 1]
+    first, second = (a, b) if a.order < b.order else (b, a)
+    out: list[Hazard] = []
+    if not are_exclusive(first.site, second.site, kernel):
+        out.append(_assumed(first, second))
+    for path in carriers:
+        out += [_assumed(x, y, carried=path) for x, y in ((a, b), (b, a))]
+    return out
+
+
+def _assumed(before: Access, after: Access, carried: tuple[int, ...] | None = None) -> Hazard:
+    kind = "WAW" if after.writes else "RAW"
+    return Hazard(
+        kind=kind if before.writes else "WAR",
+        space="shared memory",
+        before=before.site.path,
+        after=after.site.path,
+        before_buffer=before.buffer,
+        after_buffer=after.buffer,
+        scope=SyncScope.BLOCK,
+        carried=carried,
+        distance=0 if carried is None else 1,
+        more_before=(),
+        more_after=(),
+        is_simultaneous=False,
+        example=None,
+    )

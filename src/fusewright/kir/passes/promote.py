@@ -1,0 +1,177 @@
+"""Buy syncs that let shared memory be reused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.liveness import Interval, intervals_of
+from fusewright.kir.analysis.order import SyncPoint, SyncScope, gap_position, sync_points
+from fusewright.kir.analysis.ownership import shared_nbytes
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, contains
+from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.ir import Buffer, Kernel
+from fusewright.kir.passes.pack_shared import packing_of
+from fusewright.kir.passes.place_syncs import Placement, insert_syncs
+from fusewright.target import Target
+
+
+def promote(kernel: Kernel, target: Target) -> Kernel:
+    """Free shared buffers early: where `Alloc.promote` asks, and where it buys occupancy.
+
+    A buffer is freed by a block-wide sync between its last access and the next first write to
+    another one. A sync that stands there is used, a new one serves all buffers free at that
+    point. Unasked, syncs are bought when without them the kernel does not fit, or when they
+    raise the number of blocks a multiprocessor holds.
+
+    rewrite:  b = a[t+1];  c[t] = d   ->   b = a[t+1];  BlockSync;  c[t] = d
+    checks:   none: where no later buffer is written there is nothing to free for
+    order:    after place_syncs (uses its syncs), before pack_shared (packs under these)
+    """
+    allocs = shared_allocs(kernel)
+    if len(allocs) < 2:
+        return kernel
+    found = [a for a in accesses(kernel) if any(a.buffer is x.buffer for _, x in allocs)]
+    gaps = _gaps(kernel, found)
+    present = [p for _, p in sync_points(kernel) if p.scope is SyncScope.BLOCK]
+    asked = {x.buffer for _, x in allocs if x.promote}
+    wanted = [g for g in gaps if g.buffer in asked and not any(_lies_in(p, g) for p in present)]
+    bought = _stab(wanted)
+    rest = [g for g in gaps if g.buffer not in asked]
+    points = [*present, *(b.point for b in bought)]
+    rest = [g for g in rest if not any(_lies_in(p, g) for p in points)]
+    bought += _worth_buying(kernel, target, bought, _stab(rest))
+    return insert_syncs(kernel, bought)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gap:
+    """The stretch in which a sync frees `buffer`: before statements `first .. last` of the body
+    at `body`; `reader` is its last access, `writer` the buffer written next."""
+
+    buffer: Buffer
+    writer: Buffer
+    reader: Path
+    body: Path
+    scopes: tuple[Scope, ...]
+    first: int
+    last: int
+
+
+def _gaps(kernel: Kernel, found: Sequence[Access]) -> list[_Gap]:
+    lives = [i for i in intervals_of(kernel, found) if i.first is not None]
+    gaps = (_gap(kernel, life, lives, found) for life in lives)
+    return [g for g in gaps if g is not None]
+
+
+def _gap(
+    kernel: Kernel, life: Interval, lives: Sequence[Interval], found: Sequence[Access]
+) -> _Gap | None:
+    """The gap after a buffer's last access, in the innermost body where another buffer's first
+    write follows all its accesses and its contents do not go around the loop."""
+    mine = [a for a in found if a.buffer is life.buffer]
+    scopes = mine[0].site.scopes
+    for a in mine:
+        scopes = tuple(x for x, y in zip(scopes, a.site.scopes, strict=False) if x.path == y.path)
+    for depth in range(len(scopes), -1, -1):
+        around = scopes[:depth]
+        body = around[-1].path if around else ()
+        if any(isinstance(s, BranchScope) and not _is_uniform(s, kernel) for s in around):
+            continue
+        if around and isinstance(around[-1], LoopScope) and _goes_around(life, body, found):
+            continue
+        end = max(a.site.path[len(body)] for a in mine)
+        nearest = _next_first_write(life, lives, body, end)
+        if nearest is not None:
+            writer, index = nearest
+            last = max(a.site.path for a in mine)
+            return _Gap(life.buffer, writer, last, body, around, end + 1, index)
+    return None
+
+
+def _is_uniform(scope: BranchScope, kernel: Kernel) -> bool:
+    return is_block_uniform(scope.node.condition, kernel)
+
+
+def _goes_around(life: Interval, body: Path, found: Sequence[Access]) -> bool:
+    """Whether the contents are needed at the end of an iteration of the loop at `body`."""
+    inside = [a.site.path for a in found if contains(body, a.site.path)]
+    return max(inside) in life.live_after
+
+
+def _next_first_write(
+    life: Interval, lives: Sequence[Interval], body: Path, end: int
+) -> tuple[Buffer, int] | None:
+    """The buffer first accessed next after statement `end` of the body, and by which statement."""
+    starts = [
+        (other.first[len(body)], other.buffer)
+        for other in lives
+        if other.first is not None and other is not life and contains(body, other.first)
+    ]
+    later = [s for s in starts if s[0] > end]
+    if not later:
+        return None
+    index, buffer = min(later, key=lambda s: s[0])
+    return buffer, index
+
+
+def _lies_in(point: SyncPoint, gap: _Gap) -> bool:
+    low, high = gap_position(gap.body, gap.first), gap_position(gap.body, gap.last)
+    return len(point.position) == len(low) and low <= point.position <= high
+
+
+def _stab(gaps: Sequence[_Gap]) -> list[Placement]:
+    """The fewest syncs that meet every gap, each as late as possible."""
+    out: list[Placement] = []
+    for g in sorted(gaps, key=lambda g: (g.body, g.last, g.first)):
+        if any(_lies_in(p.point, g) for p in out):
+            continue
+        point = SyncPoint(gap_position(g.body, g.last), g.scopes, SyncScope.BLOCK)
+        read = ".".join(map(str, g.reader))
+        why = f"reuse smem {g.buffer}: access L{read} -> first write of {g.writer}"
+        out.append(Placement(g.body, g.last, point, why))
+    return out
+
+
+# --- what a sync is worth -----------------------------------------------------------------------
+
+
+def _worth_buying(
+    kernel: Kernel, target: Target, bought: Sequence[Placement], offered: Sequence[Placement]
+) -> list[Placement]:
+    """The fewest of the offered syncs that reach the occupancy all of them together would."""
+    if not offered:
+        return []
+    sizes = [(a.buffer, shared_nbytes(a.buffer)) for _, a in shared_allocs(kernel)]
+    slack = sum(b.alignment for b, _ in sizes)
+    if _blocks(kernel, target, sum(n for _, n in sizes) + slack) == _blocks(kernel, target, 0):
+        return []
+
+    def blocks(extra: Sequence[Placement]) -> int:
+        offsets = packing_of(kernel, [p.point for p in (*bought, *extra)])
+        return _blocks(kernel, target, max(offsets[b] + n for b, n in sizes))
+
+    chosen = list(offered)
+    best = blocks(chosen)
+    if best <= blocks([]):
+        return []
+    for p in offered:
+        fewer = [q for q in chosen if q is not p]
+        if blocks(fewer) == best:
+            chosen = fewer
+    return chosen
+
+
+def _blocks(kernel: Kernel, target: Target, nbytes: int) -> int:
+    """Blocks of the kernel that a multiprocessor holds, registers aside; 0 when none fits.
+
+    What a multiprocessor has more than a block may use is reserved by the system for each block.
+    Source: CUDA C++ Programming Guide, "Compute Capabilities", shared memory.
+    """
+    if nbytes > target.shared_nbytes_per_block:
+        return 0
+    reserved = target.shared_nbytes_per_sm - target.shared_nbytes_per_block
+    by_memory = target.shared_nbytes_per_sm // (nbytes + reserved)
+    by_threads = target.threads_per_sm // kernel.nthreads
+    return min(by_memory, by_threads, target.blocks_per_sm)
