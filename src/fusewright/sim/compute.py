@@ -94,15 +94,15 @@ class Scope:
             case ex.Sum():
                 return self._sum(e.constant, e.terms)
             case ex.FloorDiv():
-                return self._division(e.numerator, e.denominator, _quotient_by, operator.floordiv)
+                return self._division(e.numerator, e.denominator, _quotient_by, _floor_divide)
             case ex.Mod():
-                return self._division(e.numerator, e.denominator, _remainder_by, operator.mod)
+                return self._division(e.numerator, e.denominator, _remainder_by, _modulo)
             case ex.Min():
                 return _binary(self.expression(e.left), self.expression(e.right), _minimum)
             case ex.Max():
                 return _binary(self.expression(e.left), self.expression(e.right), _maximum)
             case ex.Xor():
-                return _binary(self.expression(e.left), self.expression(e.right), operator.xor)
+                return _binary(self.expression(e.left), self.expression(e.right), _xor)
             case _:
                 raise InternalError(f"no meaning for the expression {type(e).__name__}")
 
@@ -194,6 +194,18 @@ def _quotient_by(a: ExprFn, power: int) -> ExprFn:
 
 def _remainder_by(a: ExprFn, power: int) -> ExprFn:
     return lambda values: a(values) & (power - 1)
+
+
+def _floor_divide(a: Any, b: Any) -> Value:
+    return a // b
+
+
+def _modulo(a: Any, b: Any) -> Value:
+    return a % b
+
+
+def _xor(a: Any, b: Any) -> Value:
+    return a ^ b
 
 
 def _minimum(a: Value, b: Value) -> Value:

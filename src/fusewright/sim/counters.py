@@ -17,7 +17,24 @@ class Counters:
 
     def __init__(self, nthreads: int) -> None:
         self.nthreads = nthreads
-        self.totals: dict[str, int | float] = dict.fromkeys(("blocks", "threads", "statements", "loads", "stores", "global_bytes_read", "global_bytes_written", "sectors_read", "sectors_written", "shared_bytes_read", "shared_bytes_written", "shared_wavefronts", "shared_wavefronts_least"), 0)
+        self.totals: dict[str, int | float] = dict.fromkeys(
+            (
+                "blocks",
+                "threads",
+                "statements",
+                "loads",
+                "stores",
+                "global_bytes_read",
+                "global_bytes_written",
+                "sectors_read",
+                "sectors_written",
+                "shared_bytes_read",
+                "shared_bytes_written",
+                "shared_wavefronts",
+                "shared_wavefronts_least",
+            ),
+            0,
+        )
         self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
 
     def add(self, name: str, amount: int) -> None:

@@ -175,7 +175,7 @@ class Frame:
             self.run.execution.findings.add(
                 "rule",
                 f"the trip count of `{statement_text(s)}` differs between threads of block "
-                f"{self.trace.blocks[row]} ({low[row]} .. {high[row]}); it must be the same for all",
+                f"{self.trace.blocks[row]} ({low[row]} .. {high[row]}); it must be equal for all",
                 statement=s,
             )
 

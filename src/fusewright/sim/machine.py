@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope,
 from fusewright.sim.counters import Counters
 from fusewright.sim.frame import Execution, Frame, Run, Step
 from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
+from fusewright.sim.model import MODEL, Model
+from fusewright.sim.races import Detector
 from fusewright.sim.report import Findings, Race
 from fusewright.sim.statements import compile_statement
 from fusewright.sim.trace import Trace
@@ -235,7 +237,23 @@ def _compile_if(s: ir.If, run: Run) -> Step:
     return step
 
 
-def execute(
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """A finished run, and what its traces say about order (None when races were not asked for)."""
+
+    execution: Execution
+    detector: Detector | None
+    seed: int
+
+    def races(self) -> list[Race]:
+        """All findings of the kernel as it is."""
+        races = self.execution.findings.list()
+        if self.detector is not None:
+            races += self.detector.report(self.detector.unordered(), self.seed)
+        return races
+
+
+def analyse(
     kernel: ir.Kernel,
     arrays: Mapping[ir.Buffer, Array],
     *,
@@ -243,16 +261,18 @@ def execute(
     symbols: Mapping[Var, int] | None = None,
     outputs: Collection[ir.Buffer] = (),
     blocks: Blocks = None,
+    check_races: bool = True,
     seed: int = 0,
-    observe: Callable[[Execution, Trace], None] | None = None,
-) -> Execution:
-    """Run the kernel in place on `arrays`; `observe` is called with the trace of each batch."""
+    model: Model = MODEL,
+) -> Analysed:
+    """Run the kernel in place on `arrays` and collect the conflicts of its blocks."""
     machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed)
+    detector = Detector(machine.execution, model) if check_races else None
     for piece in machine.batches(chosen_blocks(blocks, machine.nblocks)):
         trace = machine.batch(piece)
-        if observe is not None:
-            observe(machine.execution, trace)
-    return machine.execution
+        if detector is not None:
+            detector.observe(trace)
+    return Analysed(machine.execution, detector, seed)
 
 
 def simulate(
@@ -265,16 +285,26 @@ def simulate(
     blocks: Blocks = None,
     check_races: bool = True,
     seed: int = 0,
+    model: Model = MODEL,
 ) -> SimResult:
-    """Run the kernel in place on `arrays` (one flat array per parameter)."""
-    run = execute(
+    """Run the kernel in place on `arrays`, one flat, contiguous array per parameter.
+
+    `outputs` names buffers that count as unwritten: they are poisoned first, and reads of elements
+    nobody wrote are reported. `blocks` selects blocks by linear number, x fastest; None runs all,
+    "sample" the first two, the middle and the last two. Raises UserError for arrays, arguments or
+    symbols that do not fit the kernel, SpecError for statements that break their contract.
+    """
+    found = analyse(
         kernel,
         arrays,
         arguments=arguments,
         symbols=symbols,
         outputs=outputs,
         blocks=blocks,
+        check_races=check_races,
         seed=seed,
+        model=model,
     )
-    given = [run.memory.arrays[b] for b in kernel.params if b in outputs]
-    return SimResult(given, run.findings.list(), dict(run.counters.totals))
+    execution = found.execution
+    given = [execution.memory.arrays[b] for b in kernel.params if b in outputs]
+    return SimResult(given, found.races(), dict(execution.counters.totals))

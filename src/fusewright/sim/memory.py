@@ -159,6 +159,7 @@ class GlobalMemory:
         read = {s.src for s in walk(kernel) if isinstance(s, ir.Load)}
         self.places = _places(kernel.params, self.arrays)
         self.written_spaces = {self.places[b].space for b in kernel.params if b in written}
+        self.read_spaces = {self.places[b].space for b in kernel.params if b in read}
         self.nbytes = _extents(self.places, self.arrays)
         self.cell = _cells(kernel, self.places)
         self.initialised: dict[ir.Buffer, Array] = {}

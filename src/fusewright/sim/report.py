@@ -1,9 +1,9 @@
-"""What the simulator found, as text: both accesses, threads, bytes, element, syncs between, seed."""
+"""What the simulator found, as text: accesses, threads, bytes, element, syncs between, seed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, assert_never, cast
+from typing import Literal, assert_never
 
 from fusewright.core.expr import TRUE
 from fusewright.kir import ir
@@ -28,8 +28,8 @@ class Site:
         verb = "write" if self.writes else "read"
         return (
             f"{verb} of {self.buffer}[{self.element}] (bytes {self.first_byte}.."
-            f"{self.first_byte + self.nbytes - 1}) by thread {self.thread} of block {self.block} in "
-            f"`{statement_text(self.statement)}`"
+            f"{self.first_byte + self.nbytes - 1}) by thread {self.thread} of block {self.block} "
+            f"in `{statement_text(self.statement)}`"
         )
 
 
@@ -48,6 +48,14 @@ class Race:
     between: tuple[ir.Statement, ...] = ()
     count: int = 1
     seed: int = 0
+
+    @property
+    def statements(self) -> tuple[ir.Statement | None, ir.Statement | None]:
+        """The statements of the two accesses."""
+        return (
+            None if self.first is None else self.first.statement,
+            None if self.second is None else self.second.statement,
+        )
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.message}"]
@@ -173,4 +181,4 @@ class Findings:
             "race": 4,
             "deadlock": 5,
         }
-        return sorted(cast("list[Race]", list(self._found.values())), key=lambda r: rank[r.kind])
+        return sorted(self._found.values(), key=lambda r: rank[r.kind])

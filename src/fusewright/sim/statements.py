@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -19,6 +20,7 @@ from fusewright.sim.report import Site, statement_text
 from fusewright.sim.trace import Access, SyncEvent, Undefine
 from fusewright.target import WARP_SIZE
 
+_NOWHERE: Array = np.zeros((1, 1), np.int64)
 OperandFn: TypeAlias = "Callable[[Frame], tuple[Array, Mask]]"
 
 
@@ -45,7 +47,7 @@ class Reach:
         block, thread = self.index(f.values)
         mask, some = self._inside(f, block, thread, mask)
         if not some:
-            return np.zeros((1, 1), np.int64), mask, False
+            return _NOWHERE, mask, False
         itemsize = self.buffer.dtype.nbytes
         at, by = block * itemsize, thread * itemsize
         nbytes = itemsize * self.width
@@ -168,6 +170,7 @@ def _load(s: ir.Load, run: Run) -> Step:
             r(f)
         inside, some = narrow(f.mask, holds(f.values))
         first = f.element(s, s.dst.buffer, at)
+        where = _NOWHERE
         if some:
             for g in gathered:
                 g.fetch(f, inside)
@@ -179,8 +182,9 @@ def _load(s: ir.Load, run: Run) -> Step:
             return
         flat = _flat(f, s.src)
         for k in range(s.width):
-            value = flat.take(where + k)
-            unknown = _unwritten(f, s, where + k, inside, initialised)
+            places = np.add(where, k)
+            value = flat.take(places)
+            unknown = _unwritten(f, s, places, inside, initialised)
             target = inside
             if fill is not None and inside is not None and inside is not f.mask:
                 value = np.where(inside, value, fill)
@@ -336,11 +340,19 @@ def _compute(s: ir.Compute, run: Run) -> Step:
     return step
 
 
+def _same(value: Array) -> Array:
+    return value
+
+
+def _converted(dtype: np.dtype[Any], value: Array) -> Array:
+    return value.astype(dtype)
+
+
 def _function(s: ir.Compute, dtype: np.dtype[Any]) -> Callable[..., Array]:
     if s.fn == "copy":
-        return lambda value: value
+        return _same
     if s.fn == "cast":
-        return lambda value: value.astype(dtype)
+        return functools.partial(_converted, dtype)
     found = FUNCTIONS.get(s.fn)
     if found is None:
         raise SpecError(f"no scalar function is named {s.fn!r}, in `{statement_text(s)}`")

@@ -1,0 +1,309 @@
+"""The pairs of accesses that some order must separate; a pure function of the trace.
+
+Memory is cut into cells of equal size. The touches of one cell, in trace order, form runs: reads
+in a row are one run, each write is one. Every touch of a run conflicts with every touch of the
+run before. Testing neighbouring runs is enough because order is transitive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusewright.sim.compute import Array
+from fusewright.sim.model import Model
+from fusewright.sim.report import Findings, Site, statement_text
+from fusewright.sim.trace import Access, Trace, Undefine, rows_of
+
+
+@dataclass(slots=True)
+class Touches:
+    """Who touched which cell: one packed int64 (row, cell, event, thread) per touch, sorted.
+
+    `cell_nbytes` bytes a cell; cell 0 of row r begins at byte `base[r]` of the space.
+    """
+
+    space: int
+    keys: Array
+    cells: int
+    event_bits: int
+    thread_bits: int
+    cell_nbytes: int
+    base: Array
+
+    def place(self) -> Array:
+        """Row and cell, as one number."""
+        return self.keys >> (self.event_bits + self.thread_bits)
+
+    def event(self) -> Array:
+        return (self.keys >> self.thread_bits) & ((1 << self.event_bits) - 1)
+
+    def thread(self) -> Array:
+        return self.keys & ((1 << self.thread_bits) - 1)
+
+
+@dataclass(slots=True)
+class Edges:
+    """Touches `first[i]` and `second[i]` conflict; `key` packs (event, strand, event, strand)."""
+
+    touches: Touches
+    first: Array
+    second: Array
+    key: Array
+
+
+@dataclass(slots=True)
+class Conflicts:
+    """The conflicts of some blocks of one batch. `edges` holds, without repetitions, columns
+    (event, strand, event, strand); `blocks` are the linear numbers of the rows."""
+
+    blocks: Array
+    edges: Array
+    parts: list[Edges] = field(default_factory=list[Edges])
+
+    def example(self, edge: Array, nevents: int, nstrands: int) -> tuple[Touches, int, int]:
+        """One pair of touches behind an edge."""
+        a, sa, b, sb = (np.asarray(edge[i]) for i in range(4))
+        wanted = _pack(a, sa, b, sb, nevents, nstrands)
+        for part in self.parts:
+            found = np.flatnonzero(part.key == wanted)
+            if len(found):
+                return part.touches, int(part.first[found[0]]), int(part.second[found[0]])
+        raise KeyError(f"no conflict for the edge {edge}")
+
+
+def _pack(a: Array, sa: Array, b: Array, sb: Array, nevents: int, nstrands: int) -> Array:
+    return ((a * nstrands + sa) * nevents + b) * nstrands + sb
+
+
+def conflicts_of(
+    trace: Trace,
+    rows: Array,
+    strands: Array,
+    spaces: frozenset[int],
+    model: Model,
+    findings: Findings,
+) -> Conflicts:
+    """The conflicts of the selected blocks (rows of the batch) in the given spaces.
+
+    Two threads that write one cell in one statement are reported here.
+    """
+    nevents, nstrands = len(trace.events), int(strands.max()) + 1
+    result = Conflicts(trace.blocks[rows], np.zeros((0, 4), np.int64))
+    for space in sorted(spaces):
+        touches = _touches(trace, rows, space)
+        if touches is None:
+            continue
+        edges = _edges(trace, touches, strands, nstrands, model, findings, result.blocks)
+        if len(edges.key):
+            result.parts.append(edges)
+    if result.parts:
+        keys = np.sort(np.concatenate([p.key for p in result.parts]))
+        keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+        second = keys % (nevents * nstrands)
+        first = keys // (nevents * nstrands)
+        columns = (first // nstrands, first % nstrands, second // nstrands, second % nstrands)
+        result.edges = np.stack(columns, axis=1)
+    return result
+
+
+def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
+    """All touches of cells that more than one thread touches, sorted; None when there are none."""
+    events = [
+        (i, e) for i, e in enumerate(trace.events) if isinstance(e, Access) and e.space == space
+    ]
+    if not any(e.writes for _, e in events):
+        return None
+    low, active = _addresses(trace, rows, [e for _, e in events])
+    base = np.min(
+        [a.min(axis=1, where=m, initial=1 << 62) for a, m in zip(low, active, strict=True)], axis=0
+    )
+    low = [a - base[:, None] for a in low]
+    sizes = [e.nbytes for _, e in events]
+    grid = [int(np.gcd.reduce(a[m])) for a, m in zip(low, active, strict=True) if m.any()]
+    cell_nbytes = int(np.gcd.reduce(sizes + grid))
+    span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True) if m.any())
+    cells = span // cell_nbytes
+    event_bits = len(trace.events).bit_length()
+    thread_bits = (trace.nthreads - 1).bit_length()
+    threads = np.arange(trace.nthreads)
+    row = np.arange(len(base))[:, None] * cells
+    pieces: list[Array] = []
+    for (i, e), a, m in zip(events, low, active, strict=True):
+        first = row + a // cell_nbytes
+        tail = (i << thread_bits) | np.broadcast_to(threads, m.shape)[m]
+        start = np.broadcast_to(first, m.shape)[m]
+        for k in range(e.nbytes // cell_nbytes):
+            pieces.append(((start + k) << (event_bits + thread_bits)) | tail)
+    keys = np.concatenate(pieces)
+    place = keys >> (event_bits + thread_bits)
+    thread = keys & ((1 << thread_bits) - 1)
+    owner = np.empty(cells * len(base), np.int32)
+    owner[place] = thread
+    contested = np.zeros(cells * len(base), bool)
+    contested[place[owner[place] != thread]] = True
+    keys = np.sort(keys[contested[place]])
+    if not len(keys):
+        return None
+    return Touches(space, keys, cells, event_bits, thread_bits, cell_nbytes, base)
+
+
+def _addresses(trace: Trace, rows: Array, events: list[Access]) -> tuple[list[Array], list[Array]]:
+    """First bytes and activity of each event, as (1, T) when all rows agree, else (rows, T)."""
+    low: list[Array] = []
+    active: list[Array] = []
+    n, t = trace.nblocks, trace.nthreads
+    for e in events:
+        low.append(rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n))
+        active.append(rows_of(e.mask, rows, t, n))
+    height = max(max(len(a) for a in low), max(len(m) for m in active))
+    shape = (height, t)
+    return [np.broadcast_to(a, shape) for a in low], [np.broadcast_to(m, shape) for m in active]
+
+
+def _edges(
+    trace: Trace,
+    touches: Touches,
+    strands: Array,
+    nstrands: int,
+    model: Model,
+    findings: Findings,
+    blocks: Array,
+) -> Edges:
+    place, event, thread = touches.place(), touches.event(), touches.thread()
+    writes = np.array([isinstance(e, Access) and e.writes for e in trace.events])[event]
+    n = len(place)
+    position = np.arange(n)
+    before = np.maximum.accumulate(np.where(writes, position, -1))
+    after = np.minimum.accumulate(np.where(writes, position, n)[::-1])[::-1]
+    reads = np.flatnonzero(~writes)
+    previous, following = before[reads], after[reads]
+    pairs: list[tuple[Array, Array]] = []
+    if model.write_then_read:
+        known = previous >= 0
+        pairs.append((previous[known], reads[known]))
+    if model.read_then_write:
+        known = following < n
+        pairs.append((reads[known], following[known]))
+    neighbours = np.flatnonzero(writes[1:] & writes[:-1])
+    same_event = event[neighbours] == event[neighbours + 1]
+    twice = neighbours[same_event & (place[neighbours] == place[neighbours + 1])]
+    if len(twice) and model.write_write:
+        _report_twice(trace, touches, twice, findings, blocks)
+    if model.write_write:
+        neighbours = neighbours[~same_event]
+        pairs.append((neighbours, neighbours + 1))
+    first = np.concatenate([p[0] for p in pairs])
+    second = np.concatenate([p[1] for p in pairs])
+    keep = (place[first] == place[second]) & (thread[first] != thread[second])
+    first, second = first[keep], second[keep]
+    key = _pack(
+        event[first],
+        strands[thread[first]],
+        event[second],
+        strands[thread[second]],
+        len(trace.events),
+        nstrands,
+    )
+    return Edges(touches, first, second, key)
+
+
+def _report_twice(
+    trace: Trace, touches: Touches, twice: Array, findings: Findings, blocks: Array
+) -> None:
+    """One finding for each statement in which two threads write one cell."""
+    event = touches.event()
+    for e in np.unique(event[twice]):
+        mine = twice[event[twice] == e]
+        first = site_of(trace, touches, int(mine[0]), blocks)
+        second = site_of(trace, touches, int(mine[0]) + 1, blocks)
+        findings.add(
+            "race",
+            f"threads {first.thread} and {second.thread} of block {first.block} write the same "
+            f"bytes of {first.buffer} in one statement `{statement_text(first.statement)}`",
+            first=first,
+            second=second,
+            count=len(mine),
+        )
+
+
+def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
+    """The access behind a touch."""
+    key = int(touches.keys[at])
+    place = key >> (touches.event_bits + touches.thread_bits)
+    access = trace.events[(key >> touches.thread_bits) & ((1 << touches.event_bits) - 1)]
+    assert isinstance(access, Access)
+    row = place // touches.cells
+    first = int(touches.base[row]) + place % touches.cells * touches.cell_nbytes - access.base
+    return Site(
+        access.statement,
+        int(blocks[row]),
+        key & ((1 << touches.thread_bits) - 1),
+        access.buffer.name,
+        first,
+        touches.cell_nbytes,
+        first // access.buffer.dtype.nbytes,
+        access.writes,
+    )
+
+
+def check_initialised(
+    trace: Trace, rows: Array, shared_nbytes: int, model: Model, findings: Findings
+) -> None:
+    """Report reads of shared bytes that no thread of the block wrote since they were allocated."""
+    written = np.zeros((len(rows), shared_nbytes), bool)
+    flat = written.reshape(-1)
+    stride = np.arange(len(rows))[:, None] * shared_nbytes
+    n, t = trace.nblocks, trace.nthreads
+    for e in trace.events:
+        if isinstance(e, Undefine) and model.alloc_forgets:
+            written[:, e.first : e.first + e.nbytes] = False
+        elif isinstance(e, Access) and e.space == 0:
+            low = stride + rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n)
+            active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)
+            start = low[active]
+            if e.writes:
+                for k in range(e.nbytes):
+                    flat[start + k] = True
+                continue
+            missing = np.zeros(len(start), bool)
+            for k in range(0, e.nbytes, e.buffer.dtype.nbytes):
+                missing |= ~flat[start + k]
+            if missing.any():
+                _report_unwritten(
+                    trace, rows, e, active, missing, start - start % shared_nbytes, low, findings
+                )
+
+
+def _report_unwritten(
+    trace: Trace,
+    rows: Array,
+    e: Access,
+    active: Array,
+    missing: Array,
+    origin: Array,
+    low: Array,
+    findings: Findings,
+) -> None:
+    which = int(np.argmax(missing))
+    row, thread = (int(c) for c in np.argwhere(active)[which])
+    first = int(low[row, thread] - origin[which]) - e.base
+    element = first // e.buffer.dtype.nbytes
+    site = Site(
+        e.statement,
+        int(trace.blocks[rows[row]]),
+        thread,
+        e.buffer.name,
+        first,
+        e.nbytes,
+        element,
+        False,
+    )
+    findings.add(
+        "uninitialised",
+        f"{e.buffer}[{element}] was never written in block {site.block}, read in "
+        f"`{statement_text(e.statement)}`",
+        first=site,
+        count=int(missing.sum()),
+    )

@@ -1,0 +1,104 @@
+"""The race detector: watches a run batch by batch, then decides by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fusewright.kir import ir
+from fusewright.sim.compute import Array
+from fusewright.sim.conflicts import check_initialised, conflicts_of, site_of
+from fusewright.sim.frame import Execution
+from fusewright.sim.model import Model
+from fusewright.sim.order import Change, Replayable, Unordered, replay, replayable
+from fusewright.sim.ownership import Ownership
+from fusewright.sim.report import Findings, Race
+from fusewright.sim.trace import SyncEvent, Trace, signatures, strands_of
+
+_NO_CHANGE = Change()
+
+
+class Detector:
+    """Collects, from the traces of a run, one representative of each class of blocks.
+
+    Blocks with the same sync events make one group, replayed once; of those, blocks with the same
+    accesses (global ones relative to the block's first) make one class, analysed once.
+    """
+
+    def __init__(self, execution: Execution, model: Model) -> None:
+        self.execution = execution
+        self.model = model
+        self.ownership = Ownership(execution.memory, execution.nthreads, model, execution.findings)
+        self.groups: dict[tuple[object, ...], Replayable] = {}
+        self._seen: set[tuple[object, ...]] = set()
+
+    def observe(self, trace: Trace) -> None:
+        """Take in one batch."""
+        spaces = self.ownership.observe(trace) | {0}
+        found = signatures(trace, spaces)
+        sequence = tuple(id(e.statement) for e in trace.events)
+        fresh: dict[tuple[object, ...], list[int]] = {}
+        rows = np.unique(found.full, return_index=True)[1]
+        for row in sorted(int(r) for r in rows):
+            full = (sequence, spaces, int(found.full[row]))
+            if full not in self._seen:
+                self._seen.add(full)
+                fresh.setdefault((sequence, int(found.sync[row])), []).append(row)
+        for key, members in fresh.items():
+            self._analyse(trace, key, np.array(members), spaces)
+
+    def _analyse(
+        self, trace: Trace, key: tuple[object, ...], rows: Array, spaces: frozenset[int]
+    ) -> None:
+        findings = self.execution.findings
+        group = self.groups.get(key)
+        if group is None:
+            strands = strands_of(trace, int(rows[0]))
+            group = self.groups[key] = replayable(trace, int(rows[0]), strands, self.model)
+        check_initialised(trace, rows, self.execution.shared.nbytes, self.model, findings)
+        found = conflicts_of(trace, rows, group.strands, spaces, self.model, findings)
+        if len(found.edges):
+            group.conflicts.append(found)
+
+    def unordered(self, change: Change = _NO_CHANGE) -> list[Unordered]:
+        """The conflicts that the syncs leave without an order."""
+        return [u for g in self.groups.values() for u in replay(g, change, self.model)]
+
+    def report(self, unordered: Sequence[Unordered], seed: int) -> list[Race]:
+        """One race for each pair of statements."""
+        findings = Findings(seed)
+        for u in unordered:
+            _report(u, findings)
+        return findings.list()
+
+
+def _report(u: Unordered, findings: Findings) -> None:
+    events = u.group.trace.events
+    pairs: dict[tuple[int, int], tuple[Array, int]] = {}
+    for edge in u.edges:
+        key = (id(events[int(edge[0])].statement), id(events[int(edge[2])].statement))
+        old = pairs.get(key)
+        pairs[key] = (edge, 1) if old is None else (old[0], old[1] + 1)
+    for edge, count in pairs.values():
+        touches, a, b = u.conflicts.example(edge, len(events), u.group.nstrands)
+        first = site_of(u.group.trace, touches, a, u.conflicts.blocks)
+        second = site_of(u.group.trace, touches, b, u.conflicts.blocks)
+        between: dict[ir.Statement, None] = {}
+        for e in events[int(edge[0]) : int(edge[2])]:
+            if isinstance(e, SyncEvent):
+                between[e.statement] = None
+        kind = (
+            ("write" if second.writes else "read")
+            + " after "
+            + ("write" if first.writes else "read")
+        )
+        findings.add(
+            "race",
+            f"{kind} of {second.buffer}[{second.element}] without an order between thread "
+            f"{first.thread} and thread {second.thread} of block {second.block}",
+            first=first,
+            second=second,
+            between=tuple(between)[-4:],
+            count=count,
+        )

@@ -1,0 +1,168 @@
+"""Which syncs a kernel needs: the trace is replayed without each, and what races then is evidence.
+
+Deleting a sync from an ordered trace needs no new run: if every conflict stays ordered, every
+schedule computes what the trace computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fusewright.core.expr import Var
+from fusewright.core.node import walk
+from fusewright.errors import UserError
+from fusewright.kir import ir
+from fusewright.sim.compute import Array
+from fusewright.sim.machine import Analysed, Blocks, analyse
+from fusewright.sim.model import MODEL, Model
+from fusewright.sim.order import Change
+from fusewright.sim.report import Race, statement_text
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One witness: arrays (written in place), scalars, and the values of the shape symbols."""
+
+    arrays: Mapping[ir.Buffer, Array]
+    arguments: Mapping[ir.Argument, object] = field(default_factory=dict["ir.Argument", object])
+    symbols: Mapping[Var, int] = field(default_factory=dict["Var", int])
+    outputs: Collection[ir.Buffer] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """`necessary`: syncs some case needs, in program order; `redundant`: those none needs, with
+    all earlier redundant ones gone; `missing`: findings with every sync in place; `witnesses`: for
+    each necessary sync, what goes wrong without it; `seconds`: time taken; `model`: the rules."""
+
+    necessary: list[ir.SyncStatement]
+    redundant: list[ir.SyncStatement]
+    missing: list[Race]
+    witnesses: list[str]
+    seconds: float
+    model: Model
+
+    @property
+    def ok(self) -> bool:
+        """Nothing missing, nothing redundant."""
+        return not self.missing and not self.redundant
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.necessary)} necessary, {len(self.redundant)} redundant, "
+            f"{len(self.missing)} missing"
+        ]
+        lines += [f"redundant: {statement_text(s)}" for s in self.redundant]
+        lines += [f"missing: {r}" for r in self.missing]
+        lines += [f"needed: {w}" for w in self.witnesses]
+        return "\n".join(lines)
+
+
+def syncs_of(kernel: ir.Kernel) -> list[ir.SyncStatement]:
+    """All sync statements in program order."""
+    return [s for s in walk(kernel) if isinstance(s, ir.SyncStatement)]
+
+
+def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
+    """Statements that work only together, in program order of their first. A BlockSync or a
+    WarpSync works alone."""
+    return [(s,) for s in syncs_of(kernel)]
+
+
+def verify_kernel(
+    kernel: ir.Kernel,
+    cases: Case | Sequence[Case],
+    *,
+    blocks: Blocks = "sample",
+    seed: int = 0,
+    model: Model = MODEL,
+) -> VerifyReport:
+    """Run every case once, then replay without each sync.
+
+    A sync is necessary when its removal, on top of those already found redundant, leaves a
+    conflict unordered in some case. Raises UserError without cases.
+    """
+    start = time.perf_counter()
+    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    missing = [r for run in runs for r in run.races()]
+    necessary: list[ir.SyncStatement] = []
+    redundant: list[ir.SyncStatement] = []
+    witnesses: list[str] = []
+    for group in sync_objects(kernel):
+        change = Change(frozenset(redundant) | frozenset(group))
+        broken = first_race(runs, change, seed)
+        if broken is None:
+            redundant.extend(group)
+            continue
+        necessary.extend(group)
+        names = ", ".join(statement_text(s) for s in group)
+        witnesses.append(f"without {names}: {broken}")
+    seconds = time.perf_counter() - start
+    return VerifyReport(necessary, redundant, missing, witnesses, seconds, model)
+
+
+def _runs(
+    kernel: ir.Kernel, cases: Sequence[Case], blocks: Blocks, seed: int, model: Model
+) -> list[Analysed]:
+    if not cases:
+        raise UserError("verify_kernel got no case; a sync can only be judged by a witness")
+    return [
+        analyse(
+            kernel,
+            c.arrays,
+            arguments=c.arguments,
+            symbols=c.symbols,
+            outputs=c.outputs,
+            blocks=blocks,
+            seed=seed,
+            model=model,
+        )
+        for c in cases
+    ]
+
+
+def first_race(runs: Sequence[Analysed], change: Change, seed: int = 0) -> Race | None:
+    """A race of the changed kernel that the unchanged one does not have, or None."""
+    for run in runs:
+        if run.detector is None:
+            continue
+        found = run.detector.report(run.detector.unordered(change), seed)
+        before = {r.statements for r in run.detector.report(run.detector.unordered(), seed)}
+        for race in found:
+            if race.statements not in before:
+                return race
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What happens when a sync stands one statement higher or lower."""
+
+    sync: ir.SyncStatement
+    direction: Literal["up", "down"]
+    race: Race | None
+
+
+def moves_of(
+    kernel: ir.Kernel,
+    cases: Case | Sequence[Case],
+    *,
+    blocks: Blocks = "sample",
+    seed: int = 0,
+    model: Model = MODEL,
+) -> list[Move]:
+    """Replay with each sync moved over its neighbour statement, up and down.
+
+    Values are not looked at: a move over a statement it does not order is reported as no race.
+    """
+    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    found: list[Move] = []
+    for s in syncs_of(kernel):
+        for direction in ("up", "down"):
+            change = Change(moved=s, direction=direction)
+            found.append(Move(s, direction, first_race(runs, change, seed)))
+    return found
