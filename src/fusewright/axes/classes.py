@@ -1,0 +1,212 @@
+"""Axis classes: canonical words of digits, hash-consed in one graph.
+
+A class says what an index means. Loops, logical axes and allocation axes of all tensors of a segment
+are classes of one graph; edges between classes are the transforms, sharing between ops is made by
+ties. After `graph.normal`, equal classes are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.axes import transforms
+from fusewright.axes.independence import Domains, Independence
+from fusewright.axes.lines import Atom, Digit, Lines, Word, word_extent
+from fusewright.axes.ties import Tie
+from fusewright.core.expr import ONE, ZERO, Expr, IntLike, as_expr
+from fusewright.errors import InternalError
+
+__all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
+
+
+class AxisClass:
+    """A word of digits, outer first. A unit class has no digits and keeps its own atom, so that
+    widening it makes a class of its own. Made by an AxisGraph only; identity is equality there."""
+
+    __slots__ = ("atom", "digits", "extent")
+
+    def __init__(self, digits: Word, atom: Atom | None) -> None:
+        self.digits = digits
+        self.atom = atom
+        self.extent = word_extent(digits)
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether the class has one value only."""
+        return not self.digits
+
+    @property
+    def word(self) -> Word:
+        """The digits; for a unit class the one digit of extent 1 that places it on its line."""
+        return transforms.whole(self.atom) if self.atom is not None else self.digits
+
+    def __str__(self) -> str:
+        return "*".join(str(d) for d in self.digits) if self.digits else "1"
+
+    __repr__ = __str__
+
+
+class AxisGraph:
+    """The classes of one segment. Ties come first; afterwards classes are only added."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.independence = Independence(self.lines)
+        self.domains = Domains(self.lines, self.independence)
+        self.memo: dict[object, object] = {}
+        self._memo_version = -1
+        self._classes: dict[Word, AxisClass] = {}
+        self._units: dict[Atom, AxisClass] = {}
+        self._split_units: dict[AxisClass, AxisClass] = {}
+        self._normal: dict[AxisClass, AxisClass] = {}
+        self._epoch = 0
+
+    # ----- classes
+
+    def axis(self, extent: IntLike, name: str = "") -> AxisClass:
+        """A class of its own with `extent` values."""
+        size = as_expr(extent)
+        return self._of_atom(self.lines.fresh(size, name or "i"))
+
+    def _of_atom(self, atom: Atom) -> AxisClass:
+        if atom.extent != ONE:
+            return self._of_word(self.lines.normal(transforms.whole(atom)))
+        found = self._units.get(atom)
+        if found is None:
+            found = self._units[atom] = AxisClass((), atom)
+        return found
+
+    def _of_word(self, word: Word, source: AxisClass | None = None) -> AxisClass:
+        """The class of a normal word; an empty one gets a unit of its own per `source`."""
+        if not word:
+            return self._unit_of(source)
+        found = self._classes.get(word)
+        if found is None:
+            found = self._classes[word] = AxisClass(word, None)
+        return found
+
+    def _unit_of(self, source: AxisClass | None) -> AxisClass:
+        if source is None:
+            return self.axis(1)
+        found = self._split_units.get(source)
+        if found is None:
+            found = self._split_units[source] = self.axis(1)
+        return found
+
+    def normal(self, cls: AxisClass) -> AxisClass:
+        """The canonical class, after the ties made so far."""
+        if self._epoch != self.lines.epoch:
+            self._normal.clear()
+            self._epoch = self.lines.epoch
+        found = self._normal.get(cls)
+        if found is None:
+            if cls.atom is not None:
+                found = self._of_atom(self.lines.canonical(cls.atom))
+            else:
+                found = self._of_word(self.lines.normal(cls.digits), cls)
+            self._normal[cls] = found
+        return found
+
+    # ----- edges
+
+    def split(
+        self, cls: AxisClass, factor: IntLike, inner: bool = True
+    ) -> tuple[AxisClass, AxisClass]:
+        """`(outer, inner)`. With `inner` the inner extent is `factor`, else the outer extent is.
+
+        A factor that is not known to divide the extent resizes up to the next multiple first.
+        """
+        size = as_expr(factor)
+        low = size.interval[0]
+        if low is None or low < 1:
+            raise InternalError(f"split: the factor {size} is not known to be positive")
+        here = self.normal(cls)
+        if size == ONE:
+            unit = self._unit_of(here)
+            return (here, unit) if inner else (unit, here)
+        lines = self.lines
+        word = here.digits
+        if here.is_unit:
+            word = lines.normal(transforms.whole(transforms.resized(lines, here.word, ZERO, size - 1)))
+        above, below = transforms.split(lines, word, size, inner=inner)
+        return (
+            self._of_word(lines.normal(above), here),
+            self._of_word(lines.normal(below), here),
+        )
+
+    def merge(self, outer: AxisClass, inner: AxisClass) -> AxisClass:
+        """The class of `outer * extent(inner) + inner`."""
+        a, b = self.normal(outer), self.normal(inner)
+        if a.is_unit or b.is_unit:
+            return b if a.is_unit else a
+        return self._of_word(self.lines.normal(a.digits + b.digits))
+
+    def resize(self, cls: AxisClass, low: IntLike, high: IntLike) -> AxisClass:
+        """New index = old index + low; extent = low + old extent + high; negative amounts crop."""
+        here = self.normal(cls)
+        before, behind = as_expr(low), as_expr(high)
+        if before == ZERO and behind == ZERO:
+            return here
+        return self._of_atom(transforms.resized(self.lines, here.word, before, behind))
+
+    def swizzle(self, a: AxisClass, b: AxisClass) -> tuple[AxisClass, AxisClass]:
+        """`(a, b ^ a)`: a bijection. The extent of `a` is a power of two that divides that of `b`;
+        raises ScheduleError otherwise, or when the two depend on each other."""
+        twist, base = self.normal(a), self.normal(b)
+        word = transforms.swizzle(self.lines, self.independence, twist.digits, base.digits)
+        return twist, self._of_word(word, base)
+
+    def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:
+        """The class without the digits that do not depend on `onto`; a unit when none is left."""
+        here = self.normal(cls)
+        others = tuple(d for c in onto for d in self.normal(c).word)
+        kept = tuple(d for d in here.digits if self.independence.words((d,), others))
+        return here if kept == here.digits else self._of_word(self.lines.normal(kept), here)
+
+    # ----- facts
+
+    def depends(self, cls: AxisClass, on: Sequence[AxisClass]) -> bool:
+        """Whether the class may share a digit with one of these, through boxes and lines too."""
+        here = self.normal(cls).word
+        return any(self.independence.words(here, self.normal(c).word) for c in on)
+
+    def tie(self, index_class: AxisClass, producer_axis_class: AxisClass) -> bool:
+        """Make two classes one. False, and nothing changed, when that is refused.
+
+        Refused: one line at two places, a class that would be part of itself, and two axes of one
+        registered domain that would depend on each other. Unit axes are never tied (False): no loop
+        needs them, and their index is 0.
+        """
+        u, v = self.normal(index_class), self.normal(producer_axis_class)
+        if u.is_unit or v.is_unit or u.extent != v.extent:
+            return False
+        if u is v:
+            return True
+        lines, domains = self.lines, self.domains
+        lines_u = lines.closure(d.atom.line for d in u.digits)
+        lines_v = lines.closure(d.atom.line for d in v.digits)
+        parts = {domains.component(n): None for n in lines_u}
+        known = any(domains.component(n) in parts for n in lines_v)
+        lines.begin()
+        fits = Tie(lines, domains).run(u.digits, v.digits)
+        if domains.settle(check=fits and known) and fits:
+            domains.connect([*lines_u, *lines_v])
+            lines.commit()
+            return True
+        lines.rollback()
+        return False
+
+    def register_domain(self, axes: Sequence[AxisClass]) -> None:
+        """Declare the domain of an op: its axes must stay independent. Raises InternalError when
+        they are not."""
+        words = tuple(self.normal(c).word for c in axes)
+        if not self.domains.register(words):
+            shown = ", ".join(str(self.normal(c)) for c in axes)
+            raise InternalError(f"register_domain: the axes ({shown}) depend on each other")
+
+    def fresh_memo(self) -> dict[object, object]:
+        """A table for derived facts, emptied whenever the graph has changed."""
+        if self._memo_version != self.lines.version:
+            self.memo.clear()
+            self._memo_version = self.lines.version
+        return self.memo

@@ -1,0 +1,89 @@
+"""How many neighbouring lanes of an access form one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.core.expr import (
+    And,
+    Cond,
+    Equal,
+    Expr,
+    Less,
+    Not,
+    Or,
+    Truth,
+    Var,
+    as_expr,
+    constant_value,
+    is_multiple,
+    substitute,
+    substitute_condition,
+    variables,
+)
+
+
+def vector_width(
+    address: Expr, lane: Var, predicates: Sequence[Cond], max_width: int
+) -> int:
+    """The largest power of two `w <= max_width`, in elements, such that every aligned group of `w`
+    values of `lane` touches `w` consecutive, `w`-aligned addresses and shares every predicate.
+
+    Rule: `address = lane + (terms divisible by w)`, and each predicate is constant on a group.
+    `lane` counts from 0 and its extent must be a multiple of the width.
+    """
+    width = 1
+    while 2 * width <= max_width:
+        width *= 2
+    while width > 1 and not _fits(address, lane, predicates, width):
+        width //= 2
+    return width
+
+
+def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> bool:
+    if constant_value(lane.lower) != 0 or lane.upper is None:
+        return False
+    if not is_multiple(lane.upper + 1, width):
+        return False
+    within = Var("lane_within", 0, width - 1)
+    group = Var("lane_group", 0, (lane.upper + 1) // width - 1)
+    values = {lane: as_expr(width * group + within)}
+    rest = substitute(address, values) - within
+    if within in variables(rest) or not is_multiple(rest, width):
+        return False
+    return all(_is_constant(substitute_condition(p, values), within, width) for p in predicates)
+
+
+def _is_constant(c: Cond, within: Var, width: int) -> bool:
+    """Whether a condition has one value for all `0 <= within < width`."""
+    if within not in variables(c):
+        return True
+    match c:
+        case Truth():
+            return True
+        case Less():
+            return _is_constant_less(c.left - c.right, within, width)
+        case And() | Or():
+            return all(_is_constant(p, within, width) for p in c.parts)
+        case Not():
+            return _is_constant(c.part, within, width)
+        case Equal():
+            return False
+        case _:
+            raise TypeError(f"not a condition: {type(c).__name__}")
+
+
+def _is_constant_less(gap: Expr, within: Var, width: int) -> bool:
+    """Whether `gap < 0` is constant, for `gap = M + k + within` or `M + k - within` where `width`
+    divides M: the smallest M that fails must be the same at both ends of the group."""
+    for sign in (1, -1):
+        rest = gap - sign * within
+        if within in variables(rest):
+            continue
+        k = next(k for k in range(width) if is_multiple(rest - k, width) or k == width - 1)
+        if not is_multiple(rest - k, width):
+            return False
+        first = -(k // width)
+        last = -((k + sign * (width - 1)) // width)
+        return first == last
+    return False

@@ -1,0 +1,168 @@
+"""Which axes of an op's domain depend on a common digit, kept up to date under ties.
+
+Two digits of one atom are independent iff the stride of one is a multiple of stride * extent of
+the other: disjoint ranges are not enough, `(B//10)%2` depends on `B%4`. Through boxes and lines
+dependence is approximated from above: a digit of a box that does not align with the box's
+definition depends on every digit of the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fusewright.axes.lines import Digit, Lines, Twist, Word, digits_of, ratio
+from fusewright.core.expr import mul
+
+
+def _same_atom(x: Digit, y: Digit) -> bool:
+    return (
+        ratio(x.stride, mul(y.stride, y.extent)) is None
+        and ratio(y.stride, mul(x.stride, x.extent)) is None
+    )
+
+
+class Independence:
+    """Answers dependence questions about the words of one store of lines."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._heights: dict[int, int] = {}
+        self._version = -1
+
+    def height(self, root: int) -> int:
+        """The number of definitions below a representative line."""
+        if self._version != self._lines.version:
+            self._heights.clear()
+            self._version = self._lines.version
+        found = self._heights.get(root)
+        if found is None:
+            lower = {self._lines.root(d.atom.line): None for d in self._lines.below(root)}
+            found = 1 + max(self.height(r) for r in lower) if lower else 0
+            self._heights[root] = found
+        return found
+
+    def _parts(self, root: int, *, twisted: bool) -> Word:
+        out: dict[Digit, None] = {}
+        for atom in self._lines.atoms_on(root):
+            definition = self._lines.definition.get(atom)
+            if isinstance(definition, Twist) and not twisted:
+                out |= dict.fromkeys(self._lines.normal(definition.base))
+            elif definition is not None:
+                out |= dict.fromkeys(self._lines.normal(digits_of(definition)))
+        return tuple(out)
+
+    def digits(self, x: Digit, y: Digit, *, twisted: bool = True) -> bool:
+        """Whether two digits in normal form may depend on each other.
+
+        `twisted=False` looks at what `x` adds when the operand it is twisted by is known.
+        """
+        if x.atom is y.atom:
+            return _same_atom(x, y)
+        rx, ry = self._lines.root(x.atom.line), self._lines.root(y.atom.line)
+        if rx == ry:
+            return True
+        hx, hy = self.height(rx), self.height(ry)
+        if not hx and not hy:
+            return False
+        if hx >= hy:
+            return any(
+                self.digits(p, y, twisted=twisted) for p in self._parts(rx, twisted=twisted)
+            )
+        return any(self.digits(x, p, twisted=twisted) for p in self._parts(ry, twisted=True))
+
+    def words(self, x: Iterable[Digit], y: Word) -> bool:
+        """Whether any digit of one may depend on any digit of the other."""
+        return any(self.digits(a, b) for a in x for b in y)
+
+
+class Domains:
+    """The registered domains, an index from lines to the axes that reach them, and components."""
+
+    def __init__(self, lines: Lines, independence: Independence) -> None:
+        self._lines = lines
+        self._independence = independence
+        self.words: list[tuple[Word, ...]] = []
+        self._touch: dict[int, dict[int, frozenset[int]]] = {}
+        self._component: dict[int, int] = {}
+        self._suspects: dict[tuple[int, int, int], None] = {}
+
+    def component(self, line: int) -> int:
+        """The component of a line: lines that ops and ties connect."""
+        while line in self._component:
+            line = self._component[line]
+        return line
+
+    def connect(self, lines: Iterable[int]) -> None:
+        """Put lines into one component."""
+        roots = list(dict.fromkeys(self.component(n) for n in lines))
+        for other in roots[1:]:
+            low, high = sorted((roots[0], other))
+            self._lines.put(self._component, high, low)
+            roots[0] = low
+
+    def register(self, axes: tuple[Word, ...]) -> bool:
+        """Add a domain; False (and nothing is kept) when its axes depend on each other."""
+        for j, word in enumerate(axes):
+            if any(self._independence.words(word, other) for other in axes[:j]):
+                return False
+        number = len(self.words)
+        self.words.append(axes)
+        for j, word in enumerate(axes):
+            for line in self._reach(word):
+                self._add(line, number, frozenset((j,)))
+        self.connect(d.atom.line for word in axes for d in word)
+        self._suspects.clear()
+        return True
+
+    def _reach(self, word: Word) -> dict[int, None]:
+        return self._lines.closure(self._lines.root(d.atom.line) for d in word)
+
+    def _add(self, line: int, domain: int, axes: frozenset[int]) -> None:
+        table = self._touch.setdefault(line, {})
+        old = table.get(domain, frozenset())
+        new = old | axes
+        if new == old:
+            return
+        self._lines.put(table, domain, new)
+        for x in sorted(new):
+            for y in sorted(axes - old):
+                if x != y:
+                    self._suspects[(domain, min(x, y), max(x, y))] = None
+
+    def joined(self, kept: int, gone: int) -> None:
+        """Tell that line `gone` became a part of line `kept`."""
+        arrived = dict(self._touch.get(gone, {}))
+        present = dict(self._touch.get(kept, {}))
+        for domain, axes in arrived.items():
+            self._add(kept, domain, axes)
+        below = [r for r in self._lines.closure([kept]) if r != kept]
+        for line in below:
+            for touching in (arrived, present):
+                for domain, axes in touching.items():
+                    self._add(line, domain, axes)
+
+    def defined(self, line: int) -> None:
+        """Tell that an atom of a representative line got a definition."""
+        present = dict(self._touch.get(line, {}))
+        if not present:
+            return
+        for lower in self._lines.closure([line]):
+            for domain, axes in present.items():
+                self._add(lower, domain, axes)
+
+    def weight(self, line: int) -> int:
+        """How many domains touch a line."""
+        return len(self._touch.get(line, ()))
+
+    def settle(self, *, check: bool) -> bool:
+        """Check the pairs of axes that came to share a line; False when one of them depends."""
+        suspects = list(self._suspects)
+        self._suspects.clear()
+        if not check:
+            return True
+        for domain, x, y in suspects:
+            normal = self._lines.normal
+            axes = self.words[domain]
+            if self._independence.words(normal(axes[x]), normal(axes[y])):
+                return False
+        return True

@@ -1,0 +1,363 @@
+"""Lines, atoms and digits: the storage below the axis classes, with undo.
+
+A line is an integer coordinate of its own; lines that were tied are one line up to an offset
+(weighted union-find). An atom is an interval of a line. An atom may be defined: by a word of digits
+(a box) or by an exclusive or (a twist). A digit is `(atom // stride) % extent`, a word is a tuple
+of digits, outer first, and stands for the mixed-radix number of its digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from fusewright.core.expr import ONE, ZERO, Expr, Int, constant_value, floordiv, mul
+from fusewright.errors import InternalError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atom:
+    """The interval `[low, low + extent)` of a line; interned, so identity is equality."""
+
+    line: int
+    low: Expr
+    extent: Expr
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.low == ZERO else f"{self.name}[{self.low}:]"
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """`(atom // stride) % extent`, where `stride * extent` divides the atom's extent."""
+
+    atom: Atom
+    stride: Expr
+    extent: Expr
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the digit is its atom."""
+        return self.stride == ONE and self.extent == self.atom.extent
+
+    def __str__(self) -> str:
+        text = str(self.atom)
+        if self.stride != ONE:
+            text += f"//{self.stride}"
+        whole = mul(self.stride, self.extent) == self.atom.extent
+        return text if whole else f"{text}%{self.extent}"
+
+
+Word: TypeAlias = tuple[Digit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Twist:
+    """`base ^ by`: both extents are the same power of two."""
+
+    base: Word
+    by: Word
+
+
+Definition: TypeAlias = Word | Twist
+
+
+def digits_of(definition: Definition) -> Word:
+    """Every digit that a definition mentions."""
+    return definition.base + definition.by if isinstance(definition, Twist) else definition
+
+
+def ratio(a: Expr, b: Expr) -> Expr | None:
+    """`a / b` when the division is exact in the normal form, else None."""
+    ka, kb = constant_value(a), constant_value(b)
+    if ka is not None and kb is not None:
+        return Int(ka // kb) if kb and ka % kb == 0 else None
+    if kb == 1:
+        return a
+    if kb == 0:
+        return None
+    if a == b:
+        return ONE
+    q = floordiv(a, b)
+    return q if q != ZERO and mul(q, b) == a else None
+
+
+def word_extent(word: Word) -> Expr:
+    """The number of values of a word."""
+    extent: Expr = ONE
+    for d in word:
+        extent = mul(extent, d.extent)
+    return extent
+
+
+def cut_aligned(word: Word, factor: Expr) -> tuple[Word, Word] | None:
+    """`word = outer, inner` with `inner` of extent `factor`, when the cut falls on or inside one
+    digit; None when it would need several digits as one number."""
+    inner: Word = ()
+    rest = factor
+    position = len(word)
+    while rest != ONE:
+        position -= 1
+        if position < 0:
+            return None
+        d = word[position]
+        smaller = ratio(rest, d.extent)
+        if smaller is not None:
+            inner = (d, *inner)
+            rest = smaller
+            continue
+        larger = ratio(d.extent, rest)
+        if larger is None:
+            return None
+        above = Digit(d.atom, mul(d.stride, rest), larger)
+        below = Digit(d.atom, d.stride, rest)
+        return (*word[:position], above), (below, *inner)
+    return word[:position], inner
+
+
+class Lines:
+    """All lines of one graph. Every write goes through `put` or `drop`, so that it can be undone."""
+
+    def __init__(self) -> None:
+        self._parent: dict[int, tuple[int, Expr]] = {}
+        self._names: list[str] = []
+        self._atoms: dict[int, dict[tuple[Expr, Expr], Atom]] = {}
+        self.definition: dict[Atom, Definition] = {}
+        self.named: dict[Definition, Atom] = {}
+        self._users: dict[int, dict[Atom, None]] = {}
+        self._log: list[Callable[[], None]] | None = None
+        self.version = 0
+        self.epoch = 0
+
+    # ----- undo
+
+    def begin(self) -> None:
+        """Start recording writes."""
+        self._log = []
+
+    def commit(self) -> None:
+        """Keep the recorded writes."""
+        self._log = None
+        self.epoch += 1
+
+    def rollback(self) -> None:
+        """Undo every write since `begin`."""
+        log, self._log = self._log or [], None
+        for undo in reversed(log):
+            undo()
+        self.version += 1
+
+    def put(self, table: dict[K, V], key: K, value: V) -> None:
+        """`table[key] = value`, undone by `rollback`."""
+        self.version += 1
+        if self._log is not None:
+            if key in table:
+                old = table[key]
+                self._log.append(lambda: table.__setitem__(key, old))
+            else:
+                self._log.append(lambda: table.__delitem__(key))
+        table[key] = value
+
+    def drop(self, table: dict[K, V], key: K) -> V | None:
+        """`table.pop(key, None)`, undone by `rollback`."""
+        if key not in table:
+            return None
+        self.version += 1
+        old = table.pop(key)
+        if self._log is not None:
+            self._log.append(lambda: table.__setitem__(key, old))
+        return old
+
+    # ----- lines and atoms
+
+    def new_line(self, name: str) -> int:
+        """A line of its own. It stays (unused) when the tie that made it is undone."""
+        line = len(self._names)
+        self._names.append(name)
+        self._atoms[line] = {}
+        self._users[line] = {}
+        return line
+
+    def find(self, line: int) -> tuple[int, Expr]:
+        """The representative of a line and the offset of positions on it."""
+        found = self._parent.get(line)
+        if found is None:
+            return line, ZERO
+        root, offset = self.find(found[0])
+        if root == found[0]:
+            return found
+        total = (root, found[1] + offset)
+        if self._log is None:
+            self._parent[line] = total
+        return total
+
+    def root(self, line: int) -> int:
+        """The representative of a line."""
+        return self.find(line)[0]
+
+    def atom(self, line: int, low: Expr, extent: Expr) -> Atom:
+        """The canonical atom of an interval."""
+        root, offset = self.find(line)
+        key = (low + offset, extent)
+        table = self._atoms[root]
+        found = table.get(key)
+        if found is None:
+            found = Atom(root, key[0], extent, self._names[root])
+            self.put(table, key, found)
+        return found
+
+    def fresh(self, extent: Expr, name: str) -> Atom:
+        """The atom `[0, extent)` of a new line."""
+        return self.atom(self.new_line(name), ZERO, extent)
+
+    def canonical(self, atom: Atom) -> Atom:
+        """The atom on the representative line."""
+        if atom.line not in self._parent:
+            return atom
+        return self.atom(atom.line, atom.low, atom.extent)
+
+    def atoms_on(self, root: int) -> tuple[Atom, ...]:
+        """The atoms of a representative line, oldest first."""
+        return tuple(self._atoms[root].values())
+
+    def users_of(self, root: int) -> tuple[Atom, ...]:
+        """The atoms whose definition mentions a representative line."""
+        return tuple(dict.fromkeys(self.canonical(a) for a in self._users[root]))
+
+    def below(self, root: int) -> Iterator[Digit]:
+        """The digits of every definition of an atom of a representative line."""
+        for atom in self.atoms_on(root):
+            definition = self.definition.get(atom)
+            if definition is not None:
+                yield from digits_of(definition)
+
+    def closure(self, roots: Iterable[int]) -> dict[int, None]:
+        """The representative lines that these lines are defined by, themselves included."""
+        seen: dict[int, None] = {}
+        stack = list(roots)
+        while stack:
+            root = stack.pop()
+            if root in seen:
+                continue
+            seen[root] = None
+            stack.extend(self.root(d.atom.line) for d in self.below(root))
+        return seen
+
+    def absorb(self, kept: int, gone: int, offset: Expr) -> list[tuple[Atom, Atom]]:
+        """Make the representative `gone` a part of `kept`: `position(kept) = position(gone) +
+        offset`. Returns pairs (moved atom, its new canonical atom)."""
+        self.put(self._parent, gone, (kept, offset))
+        moved: list[tuple[Atom, Atom]] = []
+        for old in self.atoms_on(gone):
+            moved.append((old, self.atom(kept, old.low + offset, old.extent)))
+        for user in self._users[gone]:
+            self.put(self._users[kept], user, None)
+        return moved
+
+    # ----- words
+
+    def define(self, atom: Atom, definition: Definition) -> None:
+        """Give an atom its definition, which must be in normal form and new."""
+        self.put(self.definition, atom, definition)
+        self.put(self.named, definition, atom)
+        for d in digits_of(definition):
+            self.put(self._users[self.root(d.atom.line)], atom, None)
+
+    def undefine(self, atom: Atom) -> Definition | None:
+        """Take an atom's definition away and return it."""
+        old = self.drop(self.definition, atom)
+        if old is not None and self.named.get(old) is atom:
+            self.drop(self.named, old)
+        return old
+
+    def normal(self, word: Iterable[Digit]) -> Word:
+        """The canonical form: definitions expanded where they align, neighbours fused, units gone."""
+        out: list[Digit] = []
+        for d in word:
+            atom = self.canonical(d.atom)
+            self._push(out, d if atom is d.atom else Digit(atom, d.stride, d.extent))
+        return tuple(out)
+
+    def _push(self, out: list[Digit], d: Digit) -> None:
+        if d.extent == ONE:
+            return
+        if out and out[-1].atom is d.atom and out[-1].stride == mul(d.stride, d.extent):
+            above = out.pop()
+            self._push(out, Digit(d.atom, d.stride, mul(above.extent, d.extent)))
+            return
+        part = self._expanded(d)
+        if part is None:
+            out.append(d)
+            return
+        for q in part:
+            atom = self.canonical(q.atom)
+            self._push(out, q if atom is q.atom else Digit(atom, q.stride, q.extent))
+
+    def _expanded(self, d: Digit) -> Word | None:
+        definition = self.definition.get(d.atom)
+        if definition is None or isinstance(definition, Twist):
+            return None
+        if d.is_whole:
+            return definition
+        above = cut_aligned(definition, d.stride)
+        here = above and cut_aligned(above[0], d.extent)
+        return here[1] if here else None
+
+    def normal_definition(self, definition: Definition) -> Definition:
+        """The canonical form of a definition."""
+        if isinstance(definition, Twist):
+            return Twist(self.normal(definition.base), self.normal(definition.by))
+        return self.normal(definition)
+
+    def box(self, word: Word) -> Atom:
+        """The atom whose value is the number that a normal word spells."""
+        if len(word) == 1 and word[0].is_whole:
+            return word[0].atom
+        found = self.named.get(word)
+        if found is not None:
+            return found
+        name = "*".join(dict.fromkeys(d.atom.name for d in word))
+        atom = self.fresh(word_extent(word), f"({name})")
+        self.define(atom, word)
+        return atom
+
+    def twist(self, definition: Twist) -> Atom:
+        """The atom whose value is an exclusive or."""
+        found = self.named.get(definition)
+        if found is None:
+            name = f"({definition.base[0].atom.name}^{definition.by[0].atom.name})"
+            found = self.fresh(word_extent(definition.base), name)
+            self.define(found, definition)
+        return found
+
+    def cut(self, word: Word, factor: Expr) -> tuple[Word, Word]:
+        """`word = outer, inner` with `inner` of extent `factor`, which divides the word's extent.
+
+        Where the cut does not fall on digits, the shortest run that it fits is named as a box.
+        """
+        aligned = cut_aligned(word, factor)
+        if aligned is not None:
+            return aligned
+        position, rest = len(word), factor
+        while position:
+            smaller = ratio(rest, word[position - 1].extent)
+            if smaller is None:
+                break
+            position, rest = position - 1, smaller
+        for start in range(position - 1, -1, -1):
+            run = word[start:position]
+            quotient = ratio(word_extent(run), rest)
+            if quotient is not None:
+                box = self.box(run)
+                outer = (*word[:start], Digit(box, rest, quotient))
+                return outer, (Digit(box, ONE, rest), *word[position:])
+        quotient = ratio(word_extent(word), factor)
+        if quotient is None:
+            raise InternalError(f"cut: {factor} does not divide the extent {word_extent(word)}")
+        box = self.box(word)
+        return (Digit(box, factor, quotient),), (Digit(box, ONE, factor),)

@@ -1,0 +1,328 @@
+"""Paths: from loops to an op's domain (linear), and from known classes to any class (values)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never, cast
+
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.axes.independence import Independence
+from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, ratio
+from fusewright.axes.values import (
+    Along,
+    Fact,
+    Given,
+    Pack,
+    Table,
+    Unpack,
+    digit_value,
+    find_run,
+    unpacked,
+)
+from fusewright.core.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    And,
+    Cond,
+    Expr,
+    Int,
+    Less,
+    Term,
+    all_of,
+    equal,
+    lower_bound,
+    mul,
+    parts_of,
+)
+
+Known: TypeAlias = Sequence[tuple[AxisClass, Expr]]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """How loops reach a domain: `values[i]` is the index of `domain[i]`.
+
+    A point of the domain is visited exactly once by the loop iterations for which all `predicates`
+    and all `free_conditions` (each digit of `free` is 0) hold.
+    """
+
+    values: tuple[Expr, ...]
+    predicates: tuple[Cond, ...]
+    free: tuple[Digit, ...]
+    free_conditions: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no path."""
+
+    reason: str
+
+
+def value_of(
+    graph: AxisGraph, known: Known, wanted: AxisClass
+) -> tuple[Expr, tuple[Cond, ...]] | None:
+    """The index of `wanted` where the known classes have the given values, and the conditions
+    `0 <= index < extent` of the narrowings crossed on the way; None when it is not determined.
+
+    A unit class that nothing reaches is 0.
+    """
+    here = graph.normal(wanted)
+    value = _table(graph, known, widen=True).word(here.word)
+    if value is not None:
+        return value.index, _without_implied(value.predicates)
+    return (ZERO, ()) if here.is_unit else None
+
+
+def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> Path | Refusal:
+    """The linear path from loops to the domain of an op.
+
+    Every digit is produced and consumed at most once, so that the iterations are the domain times
+    the left-over digits, up to predicates. Refused: loops that repeat a digit, loops that cover a
+    part of the domain only, and left-over digits that depend on the domain.
+    """
+    table = _table(graph, loops, widen=False)
+    if table.clash is not None:
+        return Refusal(f"two loops run over {table.clash}, so points would be visited twice")
+    ledger = _Ledger(graph.lines, table)
+    values: list[Expr] = []
+    for cls in domain:
+        here = graph.normal(cls)
+        if here.is_unit and table.word(here.word) is None:
+            values.append(ZERO)
+            continue
+        for d in here.word:
+            if not ledger.take(d):
+                return _refuse(graph, loops, here, d)
+        value = table.word(here.word)
+        assert value is not None
+        values.append(value.index)
+    left = ledger.left_over()
+    wanted = tuple(d for c in domain for d in graph.normal(c).word)
+    entangled = _entangled(graph.independence, [p.digit for p in left], wanted)
+    if entangled is not None:
+        return Refusal(
+            f"the loops leave {entangled} over, which depends on the domain; points would be "
+            "visited twice"
+        )
+    return Path(
+        tuple(values),
+        _without_implied(ledger.predicates),
+        tuple(p.digit for p in left),
+        _flat(equal(p.value, ZERO) for p in left),
+    )
+
+
+def _refuse(graph: AxisGraph, loops: Known, cls: AxisClass, d: Digit) -> Refusal:
+    if _table(graph, loops, widen=False).run(d) is not None:
+        return Refusal(f"{d} of {cls} is needed twice")
+    if _table(graph, loops, widen=True).run(d) is not None:
+        return Refusal(f"the loops cover only a part of {cls}; widening {d} skips points")
+    return Refusal(f"the loops do not determine {d} of {cls}")
+
+
+def _table(graph: AxisGraph, known: Known, *, widen: bool) -> Table:
+    words = tuple((graph.normal(c), e) for c, e in known)
+    memo = graph.fresh_memo()
+    key = (words, widen)
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = Table(graph.lines, [(c.word, e) for c, e in words], widen=widen)
+    return cast("Table", found)
+
+
+# ----- linear accounting
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of an atom that is produced and not yet consumed."""
+
+    digit: Digit
+    value: Expr
+
+    @property
+    def stride(self) -> Expr:
+        return self.digit.stride
+
+    @property
+    def extent(self) -> Expr:
+        return self.digit.extent
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Consumes the facts of a table backwards from the targets, each at most once."""
+
+    lines: Lines
+    table: Table
+    live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
+    predicates: list[Cond] = field(default_factory=list[Cond])
+    realised: set[object] = field(default_factory=set[object])
+
+    def __post_init__(self) -> None:
+        for fact in self.table.given():
+            self._produce(Digit(fact.atom, fact.stride, fact.extent), self.table.fact(fact).index)
+
+    def _produce(self, d: Digit, value: Expr) -> None:
+        self.live.setdefault(d.atom, []).append(_Piece(d, value))
+
+    def take(self, d: Digit) -> bool:
+        """Consume a digit; False when it does not follow or is consumed already."""
+        facts = self.table.run(d)
+        if facts is None or not all(self._realise(f) for f in facts):
+            return False
+        pieces = self.live.get(d.atom, [])
+        run = find_run(pieces, d.stride, d.extent)
+        if run is None:
+            return False
+        self.live[d.atom] = [p for p in pieces if p not in run] + self._rest(run, d)
+        return True
+
+    @staticmethod
+    def _rest(run: list[_Piece], d: Digit) -> list[_Piece]:
+        """What a run holds beside the digit taken from it."""
+        start = run[0].stride
+        whole: Expr = ZERO
+        inner: Expr = ONE
+        for p in run:
+            whole = whole + mul(p.value, inner)
+            inner = mul(inner, p.extent)
+        below = ratio(d.stride, start)
+        assert below is not None
+        upto = mul(below, d.extent)
+        above = ratio(inner, upto)
+        assert above is not None
+        rest: list[_Piece] = []
+        if above != ONE:
+            high = Digit(d.atom, mul(start, upto), above)
+            rest.append(_Piece(high, digit_value(whole, upto, above, is_top=True)))
+        if below != ONE:
+            low = Digit(d.atom, start, below)
+            rest.append(_Piece(low, digit_value(whole, ONE, below, is_top=False)))
+        return rest
+
+    def _realise(self, f: Fact) -> bool:
+        """Produce the digits of a fact's origin by consuming what it was derived from."""
+        origin = f.origin
+        if origin in self.realised:
+            return True
+        self.realised.add(origin)
+        match origin:
+            case Given():
+                return True
+            case Along(source):
+                fits = self.take(Digit(source, ONE, source.extent))
+                value = self.table.fact(f)
+                self.predicates.extend(value.predicates)
+                self._produce(Digit(f.atom, f.stride, f.extent), value.index)
+                return fits
+            case Pack():
+                return self._pack(f)
+            case Unpack(source):
+                return self._unpack(f, source)
+            case _:
+                assert_never(origin)
+
+    def _pack(self, f: Fact) -> bool:
+        definition = self.lines.definition[f.atom]
+        value = self.table.fact(f)
+        base = definition
+        if isinstance(definition, Twist):
+            base = definition.base
+            self.predicates.extend(value.predicates)
+        assert not isinstance(base, Twist)
+        fits = all([self.take(d) for d in base])
+        self._produce(Digit(f.atom, f.stride, f.extent), value.index)
+        return fits
+
+    def _unpack(self, f: Fact, source: Atom) -> bool:
+        """All digits of the definition come to life, also those that nothing asked for."""
+        definition = self.lines.definition[source]
+        fits = self.take(Digit(source, ONE, source.extent))
+        whole = self.table.word((Digit(source, ONE, source.extent),))
+        if isinstance(definition, Twist):
+            self.predicates.extend(self.table.fact(f).predicates)
+            definition = definition.base
+            for d in definition:
+                value = self.table.word((d,))
+                assert value is not None
+                self._produce(d, value.index)
+            return fits
+        assert whole is not None
+        for d, v in zip(definition, unpacked(definition, whole.index), strict=True):
+            self._produce(d, v)
+        return fits
+
+    def left_over(self) -> list[_Piece]:
+        """The pieces that nothing consumed, in the order in which they came to life."""
+        return [p for pieces in self.live.values() for p in pieces if p.extent != ONE]
+
+
+def _entangled(
+    independence: Independence, left: Sequence[Digit], wanted: Word
+) -> Digit | None:
+    """A left-over digit that depends on the targets or on another one."""
+    for position, d in enumerate(left):
+        others = (*wanted, *left[:position])
+        if any(independence.digits(d, x, twisted=False) for x in others):
+            return d
+    return None
+
+
+# ----- predicates
+
+
+def _flat(conditions: Iterable[Cond]) -> tuple[Cond, ...]:
+    """The conditions one by one, without duplicates and without those that always hold."""
+    joined = all_of(conditions)
+    if joined == TRUE:
+        return ()
+    return joined.parts if isinstance(joined, And) else (joined,)
+
+
+def _without_implied(conditions: Iterable[Cond]) -> tuple[Cond, ...]:
+    """The conditions, less those that another one implies.
+
+    Of a chain of outer splits with a pad each the last bound is enough: `4*q + i < 10` bounds `q`.
+    """
+    kept = list(_flat(conditions))
+    for c in tuple(kept):
+        if any(_implies(other, c) for other in kept if other is not c):
+            kept.remove(c)
+    return tuple(kept)
+
+
+def _implies(strong: Cond, weak: Cond) -> bool:
+    """Whether one inequality follows from another.
+
+    With gaps `s >= 0` and `w >= 0` and a positive k, `k*w >= s - (k-1)` gives `w > -1`.
+    """
+    if not isinstance(strong, Less) or not isinstance(weak, Less):
+        return False
+    s = strong.right - strong.left - 1
+    w = weak.right - weak.left - 1
+    for k in _scales(s, w):
+        low = lower_bound(k * w - s + k - 1)
+        if low is not None and low >= 0:
+            return True
+    return False
+
+
+def _scales(s: Expr, w: Expr) -> list[Expr]:
+    """The positive factors by which a term of `w` appears in `s`."""
+    _, terms = parts_of(w)
+    if not terms:
+        return []
+    lead = _term(terms[0])
+    found = [ratio(_term(t), lead) for t in parts_of(s)[1]]
+    return [k for k in found if k is not None and (k.interval[0] or 0) > 0]
+
+
+def _term(t: Term) -> Expr:
+    value: Expr = Int(t.coefficient)
+    for a in t.atoms:
+        value = mul(value, a)
+    return value

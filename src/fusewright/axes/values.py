@@ -1,0 +1,322 @@
+"""What follows from known classes: a table of facts over the digits of a graph.
+
+A fact is a digit whose value follows from the known classes. Facts are found forwards, once each:
+digits that tile an atom give the atom; an atom gives its relatives on the line (contained ones only,
+unless widening is allowed), its definition's digits, and, with its neighbours, the boxes and twists
+that mention it. Each fact has one origin, so derivations form a DAG rooted in the known classes.
+Values are computed on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar, assert_never
+
+from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, digits_of, ratio
+from fusewright.core.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    Cond,
+    Expr,
+    floordiv,
+    less,
+    less_equal,
+    mod,
+    mul,
+    prove,
+    xor,
+)
+from fusewright.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A digit of a known class."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Along:
+    """An atom from another atom of its line."""
+
+    source: Atom
+    narrows: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """A box or a twist from the digits of its definition."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unpack:
+    """Digits of a definition from the defined atom; a twist's base also needs what it is by."""
+
+    source: Atom
+
+
+Origin: TypeAlias = Given | Along | Pack | Unpack
+
+
+@dataclass(slots=True, eq=False)
+class Fact:
+    """`(atom // stride) % extent` is known."""
+
+    atom: Atom
+    stride: Expr
+    extent: Expr
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An index and the conditions under which it is one."""
+
+    index: Expr
+    predicates: tuple[Cond, ...]
+
+
+class Piece(Protocol):
+    """A part of an atom."""
+
+    @property
+    def stride(self) -> Expr: ...
+    @property
+    def extent(self) -> Expr: ...
+
+
+P = TypeVar("P", bound=Piece)
+
+
+def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
+    """The fewest pieces, innermost first, that lie on end and hold the digit `stride, extent`."""
+    best: list[P] | None = None
+    wanted = mul(stride, extent)
+    for first in pieces:
+        if ratio(stride, first.stride) is None:
+            continue
+        run = [first]
+        top = mul(first.stride, first.extent)
+        while ratio(top, wanted) is None:
+            following = [p for p in pieces if p.stride == top and p.extent != ONE]
+            if not following:
+                break
+            run.append(following[0])
+            top = mul(top, following[0].extent)
+        else:
+            if best is None or len(run) < len(best):
+                best = run
+    return best
+
+
+def digit_value(whole: Expr, inner: Expr, extent: Expr, *, is_top: bool) -> Expr:
+    """`(whole // inner) % extent`; the outermost digit of a value in range needs no modulo."""
+    shifted = floordiv(whole, inner)
+    return shifted if is_top else mod(shifted, extent)
+
+
+def bounds(index: Expr, extent: Expr, *, below: bool = True, above: bool = True) -> list[Cond]:
+    """Those of `0 <= index < extent` that are asked for and not proved."""
+    conditions: list[Cond] = []
+    if below:
+        conditions.append(less_equal(ZERO, index))
+    if above:
+        conditions.append(less(index, extent))
+    return [c for c in conditions if c != TRUE]
+
+
+def unpacked(word: Word, value: Expr) -> list[Expr]:
+    """The values of the digits of a word whose value is in range."""
+    out: list[Expr] = []
+    inner: Expr = ONE
+    for position in range(len(word) - 1, -1, -1):
+        extent = word[position].extent
+        out.append(digit_value(value, inner, extent, is_top=position == 0))
+        inner = mul(inner, extent)
+    return out[::-1]
+
+
+class Table:
+    """The facts that follow from known words. `clash` names two known digits that overlap."""
+
+    def __init__(self, lines: Lines, known: Iterable[tuple[Word, Expr]], *, widen: bool) -> None:
+        self._lines = lines
+        self._widen = widen
+        self._facts: dict[Atom, list[Fact]] = {}
+        self._values: dict[Fact, Value] = {}
+        self._spread: set[Atom] = set()
+        self._stale: list[Atom] = []
+        self.clash: Digit | None = None
+        for word, value in known:
+            for d, v in zip(word, unpacked(word, value), strict=True):
+                if self.run(d) is not None or self._overlaps(d):
+                    self.clash = self.clash or d
+                else:
+                    self._add(d, Given(v))
+        while self._stale:
+            self._visit(self._stale.pop(0))
+
+    def facts(self, atom: Atom) -> Sequence[Fact]:
+        """The facts of an atom, oldest first."""
+        return self._facts.get(atom, ())
+
+    def given(self) -> list[Fact]:
+        """The digits of the known classes."""
+        return [f for fs in self._facts.values() for f in fs if isinstance(f.origin, Given)]
+
+    def run(self, d: Digit) -> list[Fact] | None:
+        """The facts that hold a digit, or None."""
+        facts = self._facts.get(d.atom)
+        return None if facts is None else find_run(facts, d.stride, d.extent)
+
+    def _overlaps(self, d: Digit) -> bool:
+        return any(
+            ratio(f.stride, mul(d.stride, d.extent)) is None
+            and ratio(d.stride, mul(f.stride, f.extent)) is None
+            for f in self.facts(d.atom)
+        )
+
+    # ----- forwards
+
+    def _add(self, d: Digit, origin: Origin) -> None:
+        facts = self._facts.setdefault(d.atom, [])
+        facts.append(Fact(d.atom, d.stride, d.extent, origin))
+        self._stale.append(d.atom)
+
+    def _visit(self, atom: Atom) -> None:
+        """Draw the conclusions from what is known about an atom."""
+        if atom not in self._spread and self.run(Digit(atom, ONE, atom.extent)) is not None:
+            self._spread.add(atom)
+            self._spread_whole(atom)
+        for user in self._lines.users_of(atom.line):
+            self._visit_user(user)
+
+    def _visit_user(self, user: Atom) -> None:
+        definition = self._lines.definition[user]
+        if self._holds(user):
+            if isinstance(definition, Twist):
+                self._unpack(user, definition)
+        elif all(self.run(d) is not None for d in digits_of(definition)):
+            self._add(Digit(user, ONE, user.extent), Pack())
+
+    def _holds(self, atom: Atom) -> bool:
+        return self.run(Digit(atom, ONE, atom.extent)) is not None
+
+    def _spread_whole(self, atom: Atom) -> None:
+        for other in self._lines.atoms_on(atom.line):
+            if other is atom or self._holds(other):
+                continue
+            narrows = self._contains(atom, other)
+            if narrows or self._widen:
+                self._add(Digit(other, ONE, other.extent), Along(atom, narrows))
+        definition = self._lines.definition.get(atom)
+        if definition is not None:
+            self._unpack(atom, definition)
+
+    def _unpack(self, atom: Atom, definition: Twist | Word) -> None:
+        origin = Unpack(atom)
+        if isinstance(definition, Twist):
+            if any(self.run(d) is None for d in definition.by):
+                return
+            definition = definition.base
+        for d in definition:
+            if self.run(d) is None:
+                self._add(d, origin)
+
+    @staticmethod
+    def _contains(big: Atom, small: Atom) -> bool:
+        below = prove(less_equal(big.low, small.low))
+        above = prove(less_equal(small.low + small.extent, big.low + big.extent))
+        return below is True and above is True
+
+    # ----- values
+
+    def word(self, word: Word) -> Value | None:
+        """The value of a normal word, or None when it does not follow."""
+        index: Expr = ZERO
+        predicates: list[Cond] = []
+        inner: Expr = ONE
+        for d in reversed(word):
+            run = self.run(d)
+            if run is None:
+                return None
+            value = self.digit(d, run)
+            index = index + mul(value.index, inner)
+            predicates.extend(value.predicates)
+            inner = mul(inner, d.extent)
+        return Value(index, tuple(dict.fromkeys(predicates)))
+
+    def digit(self, d: Digit, run: Sequence[Fact]) -> Value:
+        """The value of a digit that lies in a run of facts."""
+        first = run[0]
+        whole: Expr = ZERO
+        predicates: list[Cond] = []
+        inner: Expr = ONE
+        for f in run:
+            value = self.fact(f)
+            whole = whole + mul(value.index, inner)
+            predicates.extend(value.predicates)
+            inner = mul(inner, f.extent)
+        shift = ratio(d.stride, first.stride)
+        assert shift is not None
+        is_top = mul(shift, d.extent) == inner
+        return Value(digit_value(whole, shift, d.extent, is_top=is_top), tuple(predicates))
+
+    def fact(self, f: Fact) -> Value:
+        """The value of a fact."""
+        found = self._values.get(f)
+        if found is None:
+            found = self._values[f] = self._value_of(f)
+        return found
+
+    def _value_of(self, f: Fact) -> Value:
+        match f.origin:
+            case Given(value):
+                return Value(value, ())
+            case Along(source, narrows):
+                start = self._known((Digit(source, ONE, source.extent),))
+                index = start.index + (source.low - f.atom.low)
+                conditions = self._crossed(source, f.atom, index)
+                return Value(index, (*start.predicates, *conditions))
+            case Pack():
+                return self._packed(self._lines.definition[f.atom])
+            case Unpack(source):
+                return self._unpacked(source, f)
+            case _:
+                assert_never(f.origin)
+
+    def _crossed(self, source: Atom, target: Atom, index: Expr) -> list[Cond]:
+        """The conditions of a step along a line: sides where the target ends before the source."""
+        below = prove(less_equal(target.low, source.low)) is not True
+        ends = source.low + source.extent, target.low + target.extent
+        above = prove(less_equal(*ends)) is not True
+        return bounds(index, target.extent, below=below, above=above)
+
+    def _packed(self, definition: Twist | Word) -> Value:
+        if not isinstance(definition, Twist):
+            return self._known(definition)
+        base, by = self._known(definition.base), self._known(definition.by)
+        return Value(xor(base.index, by.index), (*base.predicates, *by.predicates))
+
+    def _unpacked(self, source: Atom, f: Fact) -> Value:
+        definition = self._lines.definition[source]
+        start = self._known((Digit(source, ONE, source.extent),))
+        if isinstance(definition, Twist):
+            by = self._known(definition.by)
+            start = Value(
+                xor(start.index, by.index),
+                tuple(dict.fromkeys((*start.predicates, *by.predicates))),
+            )
+            definition = definition.base
+        values = unpacked(definition, start.index)
+        position = [(d.atom, d.stride) for d in definition].index((f.atom, f.stride))
+        return Value(values[position], start.predicates)
+
+    def _known(self, word: Word) -> Value:
+        value = self.word(word)
+        if value is None:
+            raise InternalError(f"values: a fact was derived from {word}, which is not known")
+        return value
