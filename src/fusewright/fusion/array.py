@@ -267,7 +267,7 @@ class Array:
         return build.known_shape((build.element_count(self.tensor.shape),))[0]
 
     @property
-    def T(self) -> Array:  # noqa: N802
+    def T(self) -> Array:
         """The transpose of a matrix."""
         if self.ndim != 2:
             raise UserError(
@@ -277,7 +277,7 @@ class Array:
         return self.mT
 
     @property
-    def mT(self) -> Array:  # noqa: N802
+    def mT(self) -> Array:
         """The last two axes exchanged."""
         if self.ndim < 2:
             raise UserError(f"mT of an array of rank {self.ndim}: at least two axes are needed")

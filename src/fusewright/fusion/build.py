@@ -139,6 +139,12 @@ def spread(t: Tensor, shape: Shape) -> Tensor:
     return value(shape, t.dtype, ir.Broadcast((t,), axes))
 
 
+def along(t: Tensor, shape: Shape, axis: int) -> Tensor:
+    """A value of rank 1 along `axis` of a shape, repeated over the others."""
+    axes = tuple(0 if j == axis else None for j in range(len(shape)))
+    return value(shape, t.dtype, ir.Broadcast((t,), axes))
+
+
 def broadcast_to(op: str, t: Tensor, shape: Shape) -> Tensor:
     """The value broadcast to a shape, which must be the common shape of both."""
     if len(shape) < t.ndim or broadcast_shapes(op, t.shape, shape) != shape:

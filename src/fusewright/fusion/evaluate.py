@@ -12,7 +12,6 @@ from typing import Any, assert_never
 import numpy as np
 import numpy.typing as npt
 
-
 from fusewright.core import expr
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS

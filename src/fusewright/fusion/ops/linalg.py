@@ -1,0 +1,99 @@
+"""Products of vectors, matrices and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.errors import UserError
+from fusewright.fusion import build
+from fusewright.fusion.array import (
+    Array,
+    as_tensor,
+    check_array,
+    check_category,
+    common_dtype,
+    matrix_product,
+)
+from fusewright.fusion.ir import Tensor
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """`(..., m, k) @ (..., k, n)`; leading axes broadcast, a vector stands for one row or column.
+    The dtype is the promoted one; kernels accumulate in its compute dtype."""
+    return matrix_product("matmul", x1, x2)
+
+
+def _pair(op: str, x1: Array, x2: Array) -> tuple[Tensor, Tensor]:
+    both = (check_array(op, x1), check_array(op, x2))
+    dtype = common_dtype(op, both)
+    check_category(op, dtype, "numeric")
+    return as_tensor(both[0], dtype), as_tensor(both[1], dtype)
+
+
+def _contracted(
+    op: str, axes: int | tuple[Sequence[int], Sequence[int]], a: Tensor, b: Tensor
+) -> tuple[list[int], list[int]]:
+    """The axes of both operands that are summed over, paired."""
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise UserError(
+                f"{op}: axes={axes} for ranks {a.ndim} and {b.ndim}: the count goes from 0 to the "
+                "smaller rank"
+            )
+        return list(range(a.ndim - axes, a.ndim)), list(range(axes))
+    left = [build.axis_of(op, k, a.ndim) for k in axes[0]]
+    right = [build.axis_of(op, k, b.ndim) for k in axes[1]]
+    build.axes_of(op, tuple(left), a.ndim)
+    build.axes_of(op, tuple(right), b.ndim)
+    if len(left) != len(right):
+        raise UserError(f"{op}: {len(left)} axes against {len(right)}; name as many on both sides")
+    return left, right
+
+
+def tensordot(
+    x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Array:
+    """The sum over paired axes: the last `axes` of x1 with the first of x2, or the two lists. The
+    result has x1's other axes, then x2's."""
+    a, b = _pair("tensordot", x1, x2)
+    left, right = _contracted("tensordot", axes, a, b)
+    for i, j in zip(left, right, strict=True):
+        if a.shape[i] != b.shape[j]:
+            raise UserError(
+                f"tensordot: axis {i} of {build.shape_text(a.shape)} has size {a.shape[i]}, axis "
+                f"{j} of {build.shape_text(b.shape)} has size {b.shape[j]}: paired axes must be "
+                "equal"
+            )
+    rows = [k for k in range(a.ndim) if k not in left]
+    columns = [k for k in range(b.ndim) if k not in right]
+    row_shape = tuple(a.shape[k] for k in rows)
+    column_shape = tuple(b.shape[k] for k in columns)
+    inner = build.element_count(tuple(a.shape[k] for k in left))
+    matrix_a = build.reshape(
+        "tensordot", build.permute(a, rows + left), (build.element_count(row_shape), inner)
+    )
+    matrix_b = build.reshape(
+        "tensordot", build.permute(b, right + columns), (inner, build.element_count(column_shape))
+    )
+    out = build.matmul("tensordot", matrix_a, matrix_b)
+    return Array(build.reshape("tensordot", out, (*row_shape, *column_shape)))
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The sum of products along an axis, counted from the end; the other axes broadcast."""
+    a, b = _pair("vecdot", x1, x2)
+    rank = min(a.ndim, b.ndim)
+    if not -rank <= axis < 0:
+        raise UserError(
+            f"vecdot: axis {axis} for ranks {a.ndim} and {b.ndim}: count it from the end, -{rank} "
+            "to -1"
+        )
+    if a.shape[axis] != b.shape[axis]:
+        raise UserError(
+            f"vecdot: axis {axis} has sizes {a.shape[axis]} and {b.shape[axis]}: they must be equal"
+        )
+    products = build.pointwise("mul", *build.broadcast_all("vecdot", a, b))
+    return Array(build.reduce("add", products, (products.ndim + axis,)))
+
+
+__all__ = ["matmul", "tensordot", "vecdot"]

@@ -1,0 +1,431 @@
+"""Operations that move elements and compute nothing: shapes, orders, joins, pads, inserts.
+
+Every function raises UserError for axes that do not exist and shapes that do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Literal, TypeAlias
+
+from fusewright.core.expr import (
+    Expr,
+    IntLike,
+    add,
+    as_expr,
+    constant_value,
+    floordiv,
+    less_equal,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    prove,
+)
+from fusewright.errors import UserError
+from fusewright.fusion import build
+from fusewright.fusion.array import (
+    Array,
+    as_operand,
+    as_tensor,
+    check_array,
+    check_scalar,
+    common_dtype,
+)
+from fusewright.fusion.ir import Scalar, Shape, Tensor
+from fusewright.fusion.ops.creation import ShapeLike, shape_of
+
+Amounts: TypeAlias = "IntLike | Sequence[IntLike] | Sequence[Sequence[IntLike]]"
+PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+
+def reshape(x: Array, /, shape: ShapeLike, *, copy: bool | None = None) -> Array:
+    """The same elements in C order under another shape; one size may be -1, which is computed."""
+    x = check_array("reshape", x)
+    entries = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    computed = [k for k, s in enumerate(entries) if not isinstance(s, Expr) and s == -1]
+    if len(computed) > 1:
+        raise UserError(f"reshape to {entries}: only one size may be -1")
+    if computed:
+        entries = _with_computed(x, entries, computed[0])
+    return Array(build.reshape("reshape", x.tensor, shape_of("reshape", entries)))
+
+
+def _with_computed(x: Array, entries: tuple[IntLike, ...], at: int) -> tuple[IntLike, ...]:
+    others = reduce(mul, (s for k, s in enumerate(entries) if k != at), as_expr(1))
+    total = build.element_count(x.tensor.shape)
+    whole = None if constant_value(others) == 0 else floordiv(total, others)
+    if whole is None or mul(whole, others) != total:
+        raise UserError(
+            f"reshape of shape {build.shape_text(x.shape)} to {build.shape_text(entries)}: the "
+            f"{total} elements do not divide by the other sizes' {others}; the computed size must "
+            "be whole (declare multiple_of on a symbol to have it so)"
+        )
+    return (*entries[:at], whole, *entries[at + 1 :])
+
+
+def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
+    """New axes of size 1 at the positions `axis` of the result."""
+    x = check_array("expand_dims", x)
+    given = (axis,) if isinstance(axis, int) else axis
+    t = x.tensor
+    for a in build.axes_of("expand_dims", given, x.ndim + len(given)):
+        t = build.expand(t, a)
+    return Array(t)
+
+
+def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
+    """Without the named axes, whose sizes must be 1."""
+    x = check_array("squeeze", x)
+    axes = build.axes_of("squeeze", axis, x.ndim)
+    for a in axes:
+        if not build.is_one(x.tensor.shape[a]):
+            raise UserError(
+                f"squeeze: axis {a} of shape {build.shape_text(x.shape)} has size {x.shape[a]}; "
+                "only axes of size 1 can go; select with an integer index or reduce instead"
+            )
+    shape = tuple(s for k, s in enumerate(x.tensor.shape) if k not in axes)
+    return Array(build.reshape("squeeze", x.tensor, shape))
+
+
+def broadcast_to(x: Array, /, shape: ShapeLike) -> Array:
+    """x repeated along new leading axes and axes of size 1 to fill a shape."""
+    x = check_array("broadcast_to", x)
+    return Array(build.broadcast_to("broadcast_to", x.tensor, shape_of("broadcast_to", shape)))
+
+
+def broadcast_arrays(*arrays: Array) -> list[Array]:
+    """All arrays in their common shape."""
+    tensors = [check_array("broadcast_arrays", a).tensor for a in arrays]
+    return [Array(t) for t in build.broadcast_all("broadcast_arrays", *tensors)]
+
+
+def broadcast_shapes(*shapes: tuple[IntLike, ...]) -> tuple[int | Expr, ...]:
+    """The common shape of shapes."""
+    exact = (tuple(as_expr(s) for s in shape) for shape in shapes)
+    return build.known_shape(build.broadcast_shapes("broadcast_shapes", *exact))
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
+    """Result axis j is axis `axes[j]` of x."""
+    x = check_array("permute_dims", x)
+    order = [build.axis_of("permute_dims", a, x.ndim) for a in axes]
+    if sorted(order) != list(range(x.ndim)):
+        raise UserError(
+            f"permute_dims: axes={tuple(axes)} for an array of rank {x.ndim}: name every axis "
+            "exactly once"
+        )
+    return Array(build.permute(x.tensor, order))
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """The last two axes exchanged."""
+    return check_array("matrix_transpose", x).mT
+
+
+def moveaxis(
+    x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
+) -> Array:
+    """The axes `source` at the positions `destination` of the result, the others in order."""
+    x = check_array("moveaxis", x)
+    sources = (source,) if isinstance(source, int) else source
+    destinations = (destination,) if isinstance(destination, int) else destination
+    if len(sources) != len(destinations):
+        raise UserError(
+            f"moveaxis: {len(sources)} sources for {len(destinations)} destinations; give as many"
+        )
+    for axes in (sources, destinations):
+        build.axes_of("moveaxis", axes, x.ndim)
+    moved = {
+        build.axis_of("moveaxis", d, x.ndim): build.axis_of("moveaxis", s, x.ndim)
+        for s, d in zip(sources, destinations, strict=True)
+    }
+    rest = iter(a for a in range(x.ndim) if a not in moved.values())
+    order = [moved[j] if j in moved else next(rest) for j in range(x.ndim)]
+    return Array(build.permute(x.tensor, order))
+
+
+def _mapped(t: Tensor, shape: Shape, where: dict[int, Callable[[Expr], Expr]]) -> Tensor:
+    """The value read over a shape of its rank, through a map of the coordinate of some axes."""
+    at = build.coordinates(shape)
+    index = [where[k](c) if k in where else c for k, c in enumerate(at)]
+    return build.index_map(t, shape, at, index)
+
+
+def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+    """The order of elements along the axes, all for None, reversed."""
+    x = check_array("flip", x)
+    axes = build.axes_of("flip", axis, x.ndim)
+    shape = x.tensor.shape
+    if not axes:
+        return x
+    return Array(_mapped(x.tensor, shape, {a: _mirror(shape[a]) for a in axes}))
+
+
+def _mirror(extent: Expr) -> Callable[[Expr], Expr]:
+    return lambda c: add(extent, -1, mul(c, -1))
+
+
+def roll(
+    x: Array,
+    /,
+    shift: int | tuple[int, ...],
+    *,
+    axis: int | tuple[int, ...] | None = None,
+) -> Array:
+    """Elements moved by `shift` along the axes, around the end; over the flat array for None."""
+    x = check_array("roll", x)
+    if axis is None:
+        if not isinstance(shift, int):
+            raise UserError(f"roll: shift={shift} without axes; give one axis per shift")
+        flat = build.reshape("roll", x.tensor, (build.element_count(x.tensor.shape),))
+        rolled = _mapped(flat, flat.shape, {0: _rolled(shift, flat.shape[0])})
+        return Array(build.reshape("roll", rolled, x.tensor.shape))
+    axes = (axis,) if isinstance(axis, int) else axis
+    shifts = (shift,) * len(axes) if isinstance(shift, int) else shift
+    if len(shifts) != len(axes):
+        raise UserError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give one per axis")
+    total = dict.fromkeys((build.axis_of("roll", a, x.ndim) for a in axes), 0)
+    for a, s in zip(axes, shifts, strict=True):
+        total[build.axis_of("roll", a, x.ndim)] += s
+    shape = x.tensor.shape
+    return Array(_mapped(x.tensor, shape, {a: _rolled(s, shape[a]) for a, s in total.items()}))
+
+
+def _rolled(shift: int, extent: Expr) -> Callable[[Expr], Expr]:
+    if constant_value(extent) == 0:
+        return lambda c: c
+    return lambda c: mod(add(c, mod(-shift, extent)), extent)
+
+
+# --- repetition ---------------------------------------------------------------------------------
+
+
+def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
+    """Each element `repeats` times in a row along the axis; of the flat array for None."""
+    x = check_array("repeat", x)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
+        raise UserError(
+            f"repeat: repeats={repeats!r}: one count, not negative, for all elements; gather with "
+            "fw.take for counts of their own"
+        )
+    t = x.tensor
+    if axis is None:
+        t = build.reshape("repeat", t, (build.element_count(t.shape),))
+    along = build.axis_of("repeat", 0 if axis is None else axis, t.ndim)
+    shape = tuple(mul(s, repeats) if k == along else s for k, s in enumerate(t.shape))
+    return Array(_mapped(t, shape, {along: lambda c: floordiv(c, max(repeats, 1))}))
+
+
+def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
+    """The whole array `repetitions[j]` times along axis j; the shorter of shape and repetitions
+    is filled with ones in front."""
+    x = check_array("tile", x)
+    if any(r < 0 for r in repetitions):
+        raise UserError(f"tile: repetitions={tuple(repetitions)}: counts must not be negative")
+    counts = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
+    t = x.tensor
+    for _ in range(len(counts) - t.ndim):
+        t = build.expand(t, 0)
+    shape = tuple(mul(s, r) for s, r in zip(t.shape, counts, strict=True))
+    wrapped = {k: _wrapped(t.shape[k]) for k, r in enumerate(counts) if r != 1}
+    return Array(_mapped(t, shape, wrapped) if wrapped else t)
+
+
+def _wrapped(extent: Expr) -> Callable[[Expr], Expr]:
+    return lambda c: c if constant_value(extent) == 0 else mod(c, extent)
+
+
+# --- joins --------------------------------------------------------------------------------------
+
+
+def _common(op: str, arrays: Sequence[Array]) -> list[Tensor]:
+    checked = tuple(check_array(op, a) for a in arrays)
+    if not checked:
+        raise UserError(f"{op} of no arrays: give at least one")
+    dtype = common_dtype(op, checked)
+    return [build.cast(a.tensor, dtype) for a in checked]
+
+
+def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) -> Array:
+    """The arrays one after the other along the axis; flattened first for None. Other sizes must be
+    equal; the dtype is the promoted one."""
+    tensors = _common("concat", arrays)
+    if axis is None:
+        tensors = [build.reshape("concat", t, (build.element_count(t.shape),)) for t in tensors]
+    first = tensors[0]
+    along = build.axis_of("concat", 0 if axis is None else axis, first.ndim)
+    for k, t in enumerate(tensors):
+        if _others(t, along) != _others(first, along):
+            raise UserError(
+                f"concat along axis {along}: array {k} has shape {build.shape_text(t.shape)}, array "
+                f"0 {build.shape_text(first.shape)}: ranks, and sizes of the other axes, must be "
+                "equal; pad or slice first"
+            )
+    return Array(build.concat(tensors, along))
+
+
+def _others(t: Tensor, axis: int) -> Shape | None:
+    return (*t.shape[:axis], *t.shape[axis + 1 :]) if t.ndim > axis else None
+
+
+def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array:
+    """The arrays, of one shape, along a new axis at `axis` of the result."""
+    tensors = _common("stack", arrays)
+    for k, t in enumerate(tensors):
+        if t.shape != tensors[0].shape:
+            raise UserError(
+                f"stack: array {k} has shape {build.shape_text(t.shape)}, array 0 "
+                f"{build.shape_text(tensors[0].shape)}: all shapes must be equal"
+            )
+    along = build.axis_of("stack", axis, tensors[0].ndim + 1)
+    return Array(build.concat([build.expand(t, along) for t in tensors], along))
+
+
+def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along an axis of integer size, without it."""
+    x = check_array("unstack", x)
+    along = build.axis_of("unstack", axis, x.ndim)
+    count = constant_value(x.tensor.shape[along])
+    if count is None:
+        raise UserError(
+            f"unstack: axis {along} has symbolic size {x.shape[along]}: the number of results must "
+            "be an integer; make that size an integer in the spec"
+        )
+    lead = (slice(None),) * along
+    return tuple(x[(*lead, k)] for k in range(count))
+
+
+# --- pad and insert -----------------------------------------------------------------------------
+
+
+def pad(
+    x: Array, pad_width: Amounts, /, mode: PadMode = "constant", *, constant_values: Scalar = 0
+) -> Array:
+    """x with elements added at both ends of each axis, after numpy.pad; negative amounts crop.
+
+    `pad_width` is n (both ends of all axes), (before, after), or one pair per axis. Modes:
+    constant (`constant_values`), edge, reflect, symmetric, wrap.
+    Raises UserError for other modes and widths, for a crop longer than the axis, and for the other
+    modes on an axis of size 0.
+    """
+    x = check_array("pad", x)
+    low, high = _pad_amounts(pad_width, x.ndim)
+    for axis, (a, b, n) in enumerate(zip(low, high, x.tensor.shape, strict=True)):
+        if prove(less_equal(0, add(a, b, n))) is not True:
+            raise UserError(
+                f"pad: axis {axis} of size {n} with ({a}, {b}) leaves {add(a, b, n)} elements, "
+                "which may be negative; crop less, or declare a larger min for the symbol"
+            )
+    if mode == "constant":
+        value = as_operand("pad", constant_values)
+        if isinstance(value, Array):
+            raise UserError("pad: constant_values is an array; it must be a Python scalar")
+        check_scalar("pad", value, x.dtype)
+        return Array(build.resize(x.tensor, low, high, value))
+    return Array(_extended(x.tensor, low, high, mode))
+
+
+def _pad_amounts(width: Amounts, rank: int) -> tuple[list[Expr], list[Expr]]:
+    if not isinstance(width, Sequence):
+        return [as_expr(width)] * rank, [as_expr(width)] * rank
+    entries = list(width)
+    if len(entries) == 2 and not any(isinstance(e, Sequence) for e in entries):
+        entries = [entries] * rank
+    pairs = [tuple(e) if isinstance(e, Sequence) else (e, e) for e in entries]
+    if len(pairs) == 1:
+        pairs = pairs * rank
+    if len(pairs) != rank or any(len(p) != 2 for p in pairs):
+        raise UserError(
+            f"pad: pad_width={width} for an array of rank {rank}: give n, (before, after), or one "
+            "(before, after) per axis"
+        )
+    return [as_expr(p[0]) for p in pairs], [as_expr(p[1]) for p in pairs]
+
+
+_EXTENSIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "edge": lambda c, n: minimum(maximum(c, 0), add(n, -1)),
+    "wrap": lambda c, n: mod(c, n),
+    "symmetric": lambda c, n: _folded(mod(c, mul(n, 2)), add(mul(n, 2), -1)),
+    "reflect": lambda c, n: (
+        as_expr(0) if build.is_one(n) else _folded(mod(c, add(mul(n, 2), -2)), add(mul(n, 2), -2))
+    ),
+}
+
+
+def _folded(c: Expr, last: Expr) -> Expr:
+    """c on the way up, last - c on the way down: the lesser of the two."""
+    return minimum(c, add(last, mul(c, -1)))
+
+
+def _extended(t: Tensor, low: list[Expr], high: list[Expr], mode: str) -> Tensor:
+    extension = _EXTENSIONS.get(mode)
+    if extension is None:
+        raise UserError(f"pad: mode={mode!r}; use one of constant, {', '.join(_EXTENSIONS)}")
+    touched = [k for k in range(t.ndim) if any(constant_value(e) != 0 for e in (low[k], high[k]))]
+    for k in touched:
+        if constant_value(t.shape[k]) == 0:
+            raise UserError(f"pad: axis {k} has size 0, so mode {mode!r} has nothing to repeat")
+    if not touched:
+        return t
+    shape = tuple(add(a, n, b) for a, n, b in zip(low, t.shape, high, strict=True))
+    at = build.coordinates(shape)
+    index = [
+        extension(add(c, mul(a, -1)), n) if k in touched else c
+        for k, (c, a, n) in enumerate(zip(at, low, t.shape, strict=True))
+    ]
+    return build.index_map(t, shape, at, index)
+
+
+def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, ...], /) -> Array:
+    """dest with the block `value` in place of its elements from `start` on. `value` has dest's
+    rank and is cast to its dtype; `start` has one entry per axis.
+
+    Raises UserError when the block is not known to lie inside dest.
+    """
+    dest = check_array("insert", dest)
+    block = as_operand("insert", value)
+    if not isinstance(block, Array):
+        check_scalar("insert", block, dest.dtype)
+    t = as_tensor(block, dest.dtype)
+    starts = [as_expr(s) for s in (start if isinstance(start, tuple) else (start,))]
+    if t.ndim != dest.ndim or len(starts) != dest.ndim:
+        raise UserError(
+            f"insert: a block of rank {t.ndim} at {len(starts)} starts in an array of rank "
+            f"{dest.ndim}: all three must be equal; add axes with fw.expand_dims"
+        )
+    for axis, (s, m, n) in enumerate(zip(starts, t.shape, dest.tensor.shape, strict=True)):
+        if prove(less_equal(0, s)) is not True or prove(less_equal(add(s, m), n)) is not True:
+            raise UserError(
+                f"insert: axis {axis}: {m} elements from {s} on may not fit size {n}; the whole "
+                "block must lie inside the array; crop it with fw.pad first"
+            )
+    return Array(_inserted(dest.tensor, t, starts, 0))
+
+
+def _inserted(dest: Tensor, block: Tensor, starts: list[Expr], axis: int) -> Tensor:
+    """The parts of `dest` before and after the block along `axis`, around what lies between."""
+    if axis == dest.ndim:
+        return block
+    start, extent = starts[axis], block.shape[axis]
+    end = add(start, extent)
+    middle = _inserted(_cut(dest, axis, start, end), block, starts, axis + 1)
+    parts = (
+        _cut(dest, axis, as_expr(0), start),
+        middle,
+        _cut(dest, axis, end, dest.shape[axis]),
+    )
+    return build.concat([p for p in parts if constant_value(p.shape[axis]) != 0], axis)
+
+
+def _cut(t: Tensor, axis: int, start: Expr, end: Expr) -> Tensor:
+    low = [mul(start, -1) if k == axis else as_expr(0) for k in range(t.ndim)]
+    high = [add(end, mul(n, -1)) if k == axis else as_expr(0) for k, n in enumerate(t.shape)]
+    return build.resize(t, low, high, 0)
