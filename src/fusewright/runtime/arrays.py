@@ -1,0 +1,195 @@
+"""What an array is: of which library, where it lives, its shape, dtype, strides and address.
+
+Recognises numpy, torch and cupy arrays, and anything with `__cuda_array_interface__` or DLPack.
+torch and cupy are never imported: an array of theirs can only exist when they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fusewright.dtypes import DType, dtype_of
+from fusewright.errors import UserError
+from fusewright.runtime.device import device_of
+
+Kind = Literal["numpy", "torch", "cupy", "cuda_array_interface", "dlpack"]
+MAX_ALIGNMENT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where memory is: the host, or a GPU by its index."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"cuda:{self.index}"
+
+
+CPU = Device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """One array. `strides` in elements; `pointer` is the address of its first element;
+    `alignment` the largest power of two (at most 1024) that divides it. `owner` keeps the memory
+    alive. `ready_on` is the stream its contents are ready on, None when nothing need be waited for.
+    """
+
+    kind: Kind
+    device: Device
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...]
+    pointer: int
+    owner: object = field(repr=False)
+    ready_on: int | None = None
+
+    @property
+    def alignment(self) -> int:
+        return min(self.pointer & -self.pointer, MAX_ALIGNMENT) or MAX_ALIGNMENT
+
+
+def describe(array: object) -> ArrayInfo:
+    """The description of an array of any known library.
+
+    Raises UserError for anything else, for element types and byte orders that kernels do not
+    have, and for memory that is neither the host's nor a CUDA device's.
+    """
+    if isinstance(array, np.ndarray):
+        return _numpy(array)  # pyright: ignore[reportUnknownArgumentType]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _torch(array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _cuda_array_interface(array)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _dlpack(array)
+    raise UserError(
+        f"{type(array).__module__}.{type(array).__qualname__} is not an array; pass a numpy, "
+        "torch or cupy array, or anything with __cuda_array_interface__ or __dlpack__"
+    )
+
+
+def _elements(nbytes: Sequence[int], dtype: DType, what: str) -> tuple[int, ...]:
+    if any(s % dtype.nbytes for s in nbytes):
+        raise UserError(
+            f"{what}: byte strides {tuple(nbytes)} are no multiples of the {dtype.nbytes} bytes "
+            f"of {dtype}; pass a copy"
+        )
+    return tuple(s // dtype.nbytes for s in nbytes)
+
+
+def _c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    out: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(out))
+
+
+def _numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:
+    if isinstance(array, np.ma.MaskedArray):
+        raise UserError("masked arrays are not supported; fill the mask first (array.filled())")
+    if not array.dtype.isnative:
+        raise UserError(
+            f"numpy array of {array.dtype!r} is not in the machine's byte order; convert it with "
+            "array.astype(array.dtype.newbyteorder('='))"
+        )
+    dtype = dtype_of(array.dtype)
+    strides = _elements(array.strides, dtype, "numpy array")
+    pointer: int = array.__array_interface__["data"][0]
+    return ArrayInfo("numpy", CPU, array.shape, dtype, strides, pointer, array)
+
+
+def _torch(tensor: Any) -> ArrayInfo:
+    if str(tensor.layout) != "torch.strided":
+        raise UserError(f"torch tensor of layout {tensor.layout} has no strides; use .to_dense()")
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda"):
+        raise UserError(f"torch tensor on {tensor.device}; only cpu and cuda tensors are supported")
+    device = CPU if kind == "cpu" else Device("cuda", tensor.device.index or 0)
+    dtype = dtype_of(tensor.dtype)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return ArrayInfo("torch", device, shape, dtype, strides, tensor.data_ptr(), tensor)
+
+
+def _cuda_array_interface(array: Any) -> ArrayInfo:
+    view: dict[str, Any] = array.__cuda_array_interface__
+    if view.get("mask") is not None:
+        raise UserError("masked device arrays are not supported; fill the mask first")
+    dtype = dtype_of(getattr(array, "dtype", None) or view["typestr"])
+    shape = tuple(view["shape"])
+    nbytes = view.get("strides")
+    strides = _c_strides(shape) if nbytes is None else _elements(nbytes, dtype, "device array")
+    pointer: int = view["data"][0]
+    index = getattr(getattr(array, "device", None), "id", None)
+    if index is None:
+        index = device_of(pointer) if pointer else 0
+    is_cupy = type(array).__module__.partition(".")[0] == "cupy"
+    kind: Kind = "cupy" if is_cupy else "cuda_array_interface"
+    return ArrayInfo(
+        kind, Device("cuda", index), shape, dtype, strides, pointer, array, view.get("stream")
+    )
+
+
+# --- DLPack -------------------------------------------------------------------------------------
+# Source: dlpack.h, version 1.0 (legacy capsule "dltensor").
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
+_DL_KINDS = {0: "int", 1: "uint", 2: "float"}
+_DL_NAMES = {(4, 16): "bfloat16", (6, 8): "bool", (10, 8): "float8_e4m3", (12, 8): "float8_e5m2"}
+_LEGACY_STREAM = 1
+
+
+def _dlpack(array: Any) -> ArrayInfo:
+    where, index = (int(v) for v in array.__dlpack_device__())
+    if where in (_DL_CPU, _DL_CUDA_HOST):
+        device, capsule = CPU, array.__dlpack__()
+    elif where in (_DL_CUDA, _DL_CUDA_MANAGED):
+        device, capsule = Device("cuda", index), array.__dlpack__(stream=_LEGACY_STREAM)
+    else:
+        raise UserError(f"DLPack device type {where} is not supported; use host or CUDA memory")
+    t = _dl_tensor(capsule)
+    dtype = _dl_dtype(t)
+    shape = tuple(t.shape[k] for k in range(t.ndim))
+    strides = tuple(t.strides[k] for k in range(t.ndim)) if t.strides else _c_strides(shape)
+    pointer = (t.data or 0) + t.byte_offset
+    return ArrayInfo("dlpack", device, shape, dtype, strides, pointer, (array, capsule))
+
+
+def _dl_tensor(capsule: object) -> _DLTensor:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return _DLTensor.from_address(get(capsule, b"dltensor"))
+
+
+def _dl_dtype(t: _DLTensor) -> DType:
+    name = _DL_NAMES.get((t.code, t.bits)) or f"{_DL_KINDS.get(t.code, f'code{t.code}_')}{t.bits}"
+    if t.lanes != 1:
+        raise UserError(f"DLPack element type of {t.lanes} lanes is not supported")
+    return dtype_of(name)

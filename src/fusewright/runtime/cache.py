@@ -1,0 +1,181 @@
+"""A disk cache of compiled kernels: one JSON file and one cubin per key, LRU under a size cap.
+
+A cubin is native code, so a folder that other users can write is refused, and every cubin is
+checked against the sha256 that its JSON names. Files appear by rename only: a crash leaves at most
+a temporary file. Writers are idempotent, so processes need no lock. Nothing is ever unpickled.
+Whatever goes wrong with the disk costs a compile, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+SCHEMA = 1
+DEFAULT_CAP_NBYTES = 1 << 30
+_KEEP_FRACTION = 0.8  # of the cap, after an eviction
+_STALE_SECONDS = 3600.0  # a temporary file this old belongs to a process that died
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was stored: the cubin, and what the caller kept beside it (JSON values)."""
+
+    cubin: bytes
+    meta: dict[str, Any]
+
+
+def cache_key(*parts: str) -> str:
+    """The key for all that shapes the output: text, target, options, versions. Order counts, and
+    parts do not run together."""
+    digest = hashlib.sha256(f"fusewright {SCHEMA}".encode())
+    for p in parts:
+        text = p.encode()
+        digest.update(len(text).to_bytes(8, "little"))
+        digest.update(text)
+    return digest.hexdigest()
+
+
+class KernelCache:
+    """A cache in one folder. `problem` says why it is switched off, None when it works."""
+
+    def __init__(self, folder: Path, *, cap_nbytes: int = DEFAULT_CAP_NBYTES) -> None:
+        """Open or make the folder (mode 0700). `cap_nbytes` bounds the sum of its files."""
+        self._folder = folder
+        self._cap = cap_nbytes
+        self._nbytes: int | None = None
+        self.problem = _prepare(folder)
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a key, None when there is none. A damaged entry is removed."""
+        if self.problem is not None:
+            return None
+        record, cubin = self._paths(key)
+        try:
+            entry = _read(record, cubin, key)
+        except OSError:
+            return None
+        except ValueError:
+            _remove(record, cubin)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(record)
+        return entry
+
+    def put(self, key: str, cubin: bytes, meta: Mapping[str, Any]) -> bool:
+        """Store an entry; False when the disk does not take it."""
+        if self.problem is not None:
+            return False
+        record_path, cubin_path = self._paths(key)
+        record = {
+            "schema": SCHEMA,
+            "key": key,
+            "sha256": hashlib.sha256(cubin).hexdigest(),
+            "meta": dict(meta),
+        }
+        text = json.dumps(record, sort_keys=True).encode()
+        try:
+            record_path.parent.mkdir(mode=0o700, exist_ok=True)
+            _write(cubin_path, cubin)
+            _write(record_path, text)
+        except OSError:
+            return False
+        self._account(len(cubin) + len(text))
+        return True
+
+    def _paths(self, key: str) -> tuple[Path, Path]:
+        folder = self._folder / key[:2]
+        return folder / f"{key}.json", folder / f"{key}.cubin"
+
+    def _account(self, added: int) -> None:
+        self._nbytes = self._measure() if self._nbytes is None else self._nbytes + added
+        if self._nbytes > self._cap:
+            self._nbytes = self._evict()
+
+    def _measure(self) -> int:
+        return sum(s.st_size for _, s in self._files())
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found: list[tuple[Path, os.stat_result]] = []
+        for path in sorted(self._folder.glob("??/*")):
+            with contextlib.suppress(OSError):
+                found.append((path, path.stat()))
+        return found
+
+    def _evict(self) -> int:
+        """Remove entries, the least recently used first, until the rest is well under the cap;
+        and what processes left behind that died while writing."""
+        entries: dict[Path, list[tuple[Path, os.stat_result]]] = {}
+        for path, s in self._files():
+            if path.suffix == _TEMPORARY and time.time() - s.st_mtime > _STALE_SECONDS:
+                _remove(path)
+            else:
+                entries.setdefault(path.with_suffix(""), []).append((path, s))
+        used = {stem: max(s.st_mtime for _, s in files) for stem, files in entries.items()}
+        total = sum(s.st_size for files in entries.values() for _, s in files)
+        for stem in sorted(entries, key=lambda e: (used[e], e)):
+            if total <= self._cap * _KEEP_FRACTION:
+                break
+            _remove(*(path for path, _ in entries[stem]))
+            total -= sum(s.st_size for _, s in entries[stem])
+        return total
+
+
+def _prepare(folder: Path) -> str | None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as e:
+        return f"cache folder {folder} cannot be used: {e.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"cache folder {folder} is not a folder"
+    if status.st_uid != os.getuid():
+        return f"cache folder {folder} belongs to another user; choose one of your own"
+    if status.st_mode & 0o022:
+        return (
+            f"cache folder {folder} can be written by other users, who could plant code in it; "
+            f"run: chmod go-w {folder}"
+        )
+    return None
+
+
+def _read(record_path: Path, cubin_path: Path, key: str) -> Entry:
+    """Raises OSError when a file is not there, ValueError when they are not what `put` wrote."""
+    loaded: object = json.loads(record_path.read_bytes())
+    if not isinstance(loaded, dict):
+        raise ValueError("the record is not an object")
+    record = cast("dict[str, Any]", loaded)
+    if record.get("schema") != SCHEMA or record.get("key") != key:
+        raise ValueError("the record belongs to another key or version")
+    meta, cubin = record.get("meta"), cubin_path.read_bytes()
+    if not isinstance(meta, dict) or hashlib.sha256(cubin).hexdigest() != record.get("sha256"):
+        raise ValueError("the cubin is not the one the record names")
+    return Entry(cubin, cast("dict[str, Any]", meta))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of the file or nothing of it, readable by this user alone."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_TEMPORARY)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        _remove(Path(temporary))
+        raise
+
+
+def _remove(*paths: Path) -> None:
+    for p in paths:
+        with contextlib.suppress(OSError):
+            p.unlink()

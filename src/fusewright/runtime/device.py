@@ -1,0 +1,104 @@
+"""The CUDA driver: is there a GPU, its binding, contexts. The one module that imports it.
+
+Nothing of `cuda.core` or `cuda.bindings.driver` is touched before a probe through ctypes has found
+a driver and a device: without a driver those packages fail late, and can hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+from collections.abc import Generator
+from functools import cache
+from typing import Any
+
+from fusewright.errors import InternalError, UserError
+
+
+@cache
+def has_gpu() -> bool:
+    """Whether a CUDA driver and at least one device are there. Probed once per process."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
+        return False
+    return count.value > 0
+
+
+@cache
+def driver() -> Any:
+    """The driver binding, initialised. Raises UserError without a GPU or without the extra."""
+    if not has_gpu():
+        raise UserError(
+            "no CUDA device was found; run with device='sim', or compile only: program.kernels "
+            "and kernel.cubin() need no GPU"
+        )
+    try:
+        module = importlib.import_module("cuda.bindings.driver")
+    except ImportError as e:
+        raise UserError(
+            f"launching kernels needs the CUDA driver binding ({e}); install it with: "
+            "pip install 'fusewright[cuda]'"
+        ) from e
+    check(module.cuInit(0), "cuInit")
+    return module
+
+
+def check(result: tuple[Any, ...], call: str) -> Any:
+    """The values a driver call returned. Raises InternalError with CUDA's message."""
+    status, *rest = result
+    if int(status):
+        module = importlib.import_module("cuda.bindings.driver")
+        _, text = module.cuGetErrorString(status)
+        message = text.decode() if text else "unknown error"
+        raise InternalError(f"{call} failed: {message} ({int(status)})")
+    return rest[0] if len(rest) == 1 else tuple(rest)
+
+
+@cache
+def _primary_context(index: int) -> Any:
+    api = driver()
+    device = check(api.cuDeviceGet(index), f"cuDeviceGet({index})")
+    return check(api.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
+
+
+@contextlib.contextmanager
+def current(index: int) -> Generator[None]:
+    """Runs the body with the primary context of device `index`, which frameworks use too."""
+    api = driver()
+    wanted = _primary_context(index)
+    if int(check(api.cuCtxGetCurrent(), "cuCtxGetCurrent")) == int(wanted):
+        yield
+        return
+    check(api.cuCtxPushCurrent(wanted), "cuCtxPushCurrent")
+    try:
+        yield
+    finally:
+        check(api.cuCtxPopCurrent(), "cuCtxPopCurrent")
+
+
+def architecture(index: int = 0) -> str:
+    """The architecture code for device `index` is compiled for, such as "sm_90a"."""
+    api = driver()
+    attribute = api.CUdevice_attribute
+    device = check(api.cuDeviceGet(index), f"cuDeviceGet({index})")
+    major, minor = (
+        check(api.cuDeviceGetAttribute(a, device), "cuDeviceGetAttribute")
+        for a in (
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        )
+    )
+    number = 10 * major + minor
+    return f"sm_{number}{'a' if number in (90, 100) else ''}"
+
+
+def device_of(pointer: int) -> int:
+    """The index of the device whose memory `pointer` points to."""
+    api = driver()
+    attribute = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(check(api.cuPointerGetAttribute(attribute, pointer), "cuPointerGetAttribute"))

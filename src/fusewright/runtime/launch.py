@@ -1,0 +1,248 @@
+"""Load cubins and launch kernels, on device pointers or on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.expr import Expr, Var, evaluate
+from fusewright.core.node import walk
+from fusewright.cuda.emit import Parameter, parameters, shared_nbytes, written_buffers
+from fusewright.cuda.names import identifier
+from fusewright.errors import InternalError, UserError
+from fusewright.kir.ir import Argument, Buffer, Kernel, Load
+from fusewright.runtime.device import check, current, driver
+from fusewright.target import MAX_GRID_X, MAX_GRID_YZ
+
+_SLOT_NBYTES = 8
+_FORMATS = {
+    "bool": "?",
+    "signed char": "b",
+    "short": "h",
+    "int": "i",
+    "long long": "q",
+    "unsigned char": "B",
+    "unsigned short": "H",
+    "unsigned": "I",
+    "unsigned long long": "Q",
+    "float": "f",
+    "double": "d",
+    "fw_f16": "H",
+    "fw_bf16": "H",
+    "fw_e4m3": "B",
+    "fw_e5m2": "B",
+}
+_STATIC_SHARED_LIMIT = 48 * 1024  # more needs an attribute (CUDA C++ Programming Guide, 16.x)
+_GUARD_NBYTES = 256
+_GUARD = 0xA5
+_POISON = 0xFF  # NaN as a float, -1 as an integer
+
+Array = npt.NDArray[Any]
+Grid = tuple[int, int, int]
+
+
+class ArgumentBlock:
+    """The packed arguments of one kernel: a slot per parameter and the table of their addresses
+    that the driver reads. Patched in place, so that a launch allocates nothing."""
+
+    __slots__ = ("_buffer", "_formats", "_pointers", "address")
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self._formats = [
+            struct.Struct("Q" if isinstance(p.symbol, Buffer) else _FORMATS[p.ctype])
+            for p in params
+        ]
+        self._buffer = ctypes.create_string_buffer(max(1, len(params)) * _SLOT_NBYTES)
+        base = ctypes.addressof(self._buffer)
+        slots = [base + k * _SLOT_NBYTES for k in range(len(params))]
+        self._pointers = (ctypes.c_void_p * max(1, len(params)))(*slots)
+        self.address = ctypes.addressof(self._pointers)
+
+    def fill(self, values: Sequence[bool | int | float]) -> None:
+        """Write every argument: addresses of buffers, scalars (short floats as bits), sizes."""
+        for k, (layout, value) in enumerate(zip(self._formats, values, strict=True)):
+            layout.pack_into(self._buffer, k * _SLOT_NBYTES, value)
+
+    def contents(self, k: int) -> bool | int | float:
+        """The value of parameter `k` as it will reach the kernel."""
+        return self._formats[k].unpack_from(self._buffer, k * _SLOT_NBYTES)[0]
+
+
+def argument_bits(value: bool | int | float, argument: Argument) -> bool | int | float:
+    """A scalar as its slot takes it: rounded to the dtype, short floats as their bits."""
+    dtype = argument.dtype
+    rounded = np.asarray(value).astype(dtype.numpy)
+    if dtype.is_float and dtype.nbytes < 4:
+        return rounded.view(f"u{dtype.nbytes}").item()
+    return rounded.item()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Blocks in x, y, z; threads in x, y, z; bytes of dynamic shared memory."""
+
+    grid: Grid
+    block: Grid
+    shared_nbytes: int
+
+
+def launch_of(kernel: Kernel, sizes: Mapping[Var, int]) -> Launch:
+    """The launch of a kernel for given values of its shape symbols.
+
+    Raises InternalError for a grid that the hardware does not take.
+    """
+    grid = _extents(tuple(d.extent for d in kernel.grid), sizes)
+    block = _extents(tuple(d.extent for d in kernel.block), sizes)
+    if grid[0] > MAX_GRID_X or max(grid[1:]) > MAX_GRID_YZ:
+        raise InternalError(
+            f"kernel {kernel.name}: grid {grid} exceeds {(MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)}"
+        )
+    return Launch(grid, block, shared_nbytes(kernel))
+
+
+def _extents(extents: tuple[Expr, ...], sizes: Mapping[Var, int]) -> Grid:
+    x, y, z = (*(evaluate(e, sizes) for e in extents), 1, 1, 1)[:3]
+    return x, y, z
+
+
+class LoadedKernel:
+    """A kernel on the device, ready to launch from any thread, on any device and stream."""
+
+    def __init__(self, cubin: bytes, kernel: Kernel) -> None:
+        """Load `kernel` from a module that holds it. Needs a GPU."""
+        api = driver()
+        self.kernel = kernel
+        self.parameters = parameters(kernel)
+        self._library = check(
+            api.cuLibraryLoadData(cubin, [], [], 0, [], [], 0), "cuLibraryLoadData"
+        )
+        name = identifier(kernel.name).encode()
+        self._handle = check(api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel")
+        self._arguments = ArgumentBlock(self.parameters)
+        self._config = api.CUlaunchConfig()
+        self._lock = threading.Lock()
+        self._allowed: dict[int, int] = {}
+
+    def launch(
+        self,
+        values: Sequence[bool | int | float],
+        launch: Launch,
+        *,
+        stream: int = 0,
+        device: int = 0,
+    ) -> None:
+        """Enqueue one launch. `values` in parameter order; `stream` is a CUstream as an integer.
+        A grid without blocks launches nothing."""
+        if 0 in launch.grid:
+            return
+        api = driver()
+        with self._lock, current(device):
+            self._allow_shared(api, launch.shared_nbytes, device)
+            self._arguments.fill(values)
+            c = self._config
+            c.gridDimX, c.gridDimY, c.gridDimZ = launch.grid
+            c.blockDimX, c.blockDimY, c.blockDimZ = launch.block
+            c.sharedMemBytes = launch.shared_nbytes
+            c.hStream = stream
+            status = api.cuLaunchKernelEx(c, int(self._handle), self._arguments.address, 0)
+            check(status, f"launch of {self.kernel.name} with {launch}")
+
+    def _allow_shared(self, api: Any, nbytes: int, device: int) -> None:
+        if nbytes <= max(_STATIC_SHARED_LIMIT, self._allowed.get(device, 0)):
+            return
+        attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = check(api.cuDeviceGet(device), "cuDeviceGet")
+        status = api.cuKernelSetAttribute(attribute, nbytes, self._handle, handle)
+        check(status, f"{nbytes} bytes of shared memory for {self.kernel.name}")
+        self._allowed[device] = nbytes
+
+
+# --- numpy arrays -------------------------------------------------------------------------------
+
+
+def run(
+    loaded: LoadedKernel,
+    buffers: Sequence[Array],
+    *,
+    arguments: Sequence[bool | int | float] = (),
+    sizes: Mapping[Var, int] | None = None,
+    device: int = 0,
+) -> list[Array]:
+    """Run a kernel once on numpy arrays: copy in, launch, wait, copy out.
+
+    `buffers` hold the elements of each parameter in memory order; the result is the parameters
+    that the kernel writes, in order, as new arrays. What it writes and never reads starts as
+    poison (bytes 0xFF), so that an element it forgot shows. Raises UserError for arrays that do
+    not match the parameters, InternalError when the kernel wrote outside of a buffer.
+    """
+    kernel, symbols = loaded.kernel, dict(sizes or {})
+    _check_buffers(kernel, buffers, symbols)
+    written = written_buffers(kernel)
+    read = {n.src for n in walk(kernel) if isinstance(n, Load)}
+    with current(device):
+        memory = [
+            _Guarded(a, poison=b in written and b not in read)
+            for b, a in zip(kernel.params, buffers, strict=True)
+        ]
+        try:
+            values = [
+                *(m.address for m in memory),
+                *(argument_bits(v, a) for v, a in zip(arguments, kernel.arguments, strict=True)),
+                *(symbols[s] for s in kernel.symbols),
+            ]
+            loaded.launch(values, launch_of(kernel, symbols), device=device)
+            check(driver().cuCtxSynchronize(), f"kernel {kernel.name}")
+            results = [m.fetch(b.name) for b, m in zip(kernel.params, memory, strict=True)]
+        finally:
+            for m in memory:
+                m.free()
+    return [r for b, r in zip(kernel.params, results, strict=True) if b in written]
+
+
+def _check_buffers(kernel: Kernel, buffers: Sequence[Array], sizes: Mapping[Var, int]) -> None:
+    if len(buffers) != len(kernel.params):
+        raise UserError(
+            f"kernel {kernel.name} takes {len(kernel.params)} buffers, got {len(buffers)}"
+        )
+    for b, a in zip(kernel.params, buffers, strict=True):
+        size = evaluate(b.size, sizes)
+        if a.dtype != b.dtype.numpy or a.size != size:
+            raise UserError(
+                f"kernel {kernel.name}, buffer {b.name}: needs {size} elements of {b.dtype}, got "
+                f"{a.size} of {a.dtype}"
+            )
+
+
+class _Guarded:
+    """Device memory for one array between two guards that nothing may touch."""
+
+    def __init__(self, array: Array, *, poison: bool) -> None:
+        self._array = np.ascontiguousarray(array)
+        guard = np.full(_GUARD_NBYTES, _GUARD, np.uint8)
+        content = self._array.reshape(-1).view(np.uint8)
+        if poison:
+            content = np.full(content.size, _POISON, np.uint8)
+        image = np.concatenate([guard, content, guard])
+        self._nbytes = image.size
+        self._base = int(check(driver().cuMemAlloc(self._nbytes), "cuMemAlloc"))
+        check(driver().cuMemcpyHtoD(self._base, image.ctypes.data, self._nbytes), "cuMemcpyHtoD")
+        self.address = self._base + _GUARD_NBYTES
+
+    def fetch(self, name: str) -> Array:
+        image = np.empty(self._nbytes, np.uint8)
+        check(driver().cuMemcpyDtoH(image.ctypes.data, self._base, self._nbytes), "cuMemcpyDtoH")
+        edges = np.concatenate([image[:_GUARD_NBYTES], image[-_GUARD_NBYTES:]])
+        if (edges != _GUARD).any():
+            raise InternalError(f"the kernel wrote outside of buffer {name}")
+        content = image[_GUARD_NBYTES : self._nbytes - _GUARD_NBYTES].copy()
+        return content.view(self._array.dtype).reshape(self._array.shape)
+
+    def free(self) -> None:
+        check(driver().cuMemFree(self._base), "cuMemFree")
