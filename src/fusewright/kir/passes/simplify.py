@@ -1,0 +1,138 @@
+"""Clean-up: trivial loops, decided conditions, copies between registers, what nobody reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from fusewright.core.expr import (
+    FALSE,
+    TRUE,
+    And,
+    Cond,
+    Or,
+    Truth,
+    all_of,
+    any_of,
+    constant_value,
+    negate,
+    prove,
+    variables,
+)
+from fusewright.kir.ir import (
+    Body,
+    Compute,
+    For,
+    If,
+    Kernel,
+    Load,
+    Reg,
+    RegVar,
+    Statement,
+    Store,
+)
+from fusewright.kir.passes.copies import propagate_copies
+from fusewright.kir.passes.dead import remove_dead
+from fusewright.kir.substitute import Substitution
+
+
+def simplify(kernel: Kernel) -> Kernel:
+    """Make the kernel shorter without changing what it computes.
+
+    rewrite:  for (i < 1) { a[i] = load x[i] if (true) }   ->   a[0] = load x[0]
+              b = copy(a);  store y[i] = b                 ->   store y[i] = a
+    checks:   nothing
+    order:    whenever something was substituted; twice in the pipeline
+    """
+    while True:
+        new = remove_dead(propagate_copies(settle_conditions(kernel)))
+        if new is kernel:
+            return kernel
+        kernel = new
+
+
+def settle_conditions(kernel: Kernel) -> Kernel:
+    """Decide what bounds and enclosing conditions decide; drop empty and trivial structure."""
+    body = _body(kernel.body, frozenset())
+    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+
+
+def _body(body: Body, known: frozenset[Cond]) -> Body:
+    out: list[Statement] = []
+    for s in body:
+        out += _statement(s, known)
+    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+    return body if same else tuple(out)
+
+
+def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
+    match s:
+        case For():
+            return _for(s, known)
+        case If():
+            return _if(s, known)
+        case Load() | Store() | Compute():
+            predicate = settle(s.predicate, known)
+            if predicate == FALSE:
+                return _fill(s) if isinstance(s, Load) else ()
+            if isinstance(s, Load) and predicate == TRUE and s.fill is not None:
+                return (dataclasses.replace(s, predicate=TRUE, fill=None),)
+            same = predicate is s.predicate or predicate == s.predicate
+            return (s if same else dataclasses.replace(s, predicate=predicate),)
+        case _:
+            return (s,)
+
+
+def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:
+    trips = constant_value(s.extent)
+    if trips == 1:
+        return _body(Substitution({s.var: 0}).body(s.body), known)
+    body = _body(s.body, known)
+    if not body or (trips is not None and trips <= 0):
+        return ()
+    return (s if body is s.body else dataclasses.replace(s, body=body),)
+
+
+def _if(s: If, known: frozenset[Cond]) -> Iterable[Statement]:
+    condition = settle(s.condition, known)
+    if isinstance(condition, Truth):
+        return _body(s.then if condition.value else s.otherwise, known)
+    then = _body(s.then, known | _facts(condition))
+    otherwise = _body(s.otherwise, known | _facts(negate(condition)))
+    if not then and not otherwise:
+        return ()
+    if not then:
+        return (If(negate(condition), otherwise),)
+    if then is s.then and otherwise is s.otherwise and condition == s.condition:
+        return (s,)
+    return (If(condition, then, otherwise),)
+
+
+def _fill(s: Load) -> Iterable[Statement]:
+    if s.fill is None:
+        return ()
+    regs = [Reg(s.dst.buffer, s.dst.index + k) for k in range(s.width)]
+    return [Compute("copy", r, (s.fill,)) for r in regs]
+
+
+def _facts(c: Cond) -> frozenset[Cond]:
+    """What a branch may rely on all through: conditions on registers may change inside."""
+    parts = c.parts if isinstance(c, And) else (c,)
+    lasting = [p for p in parts if not any(isinstance(v, RegVar) for v in variables(p))]
+    return frozenset(lasting)
+
+
+def settle(c: Cond, known: frozenset[Cond]) -> Cond:
+    """The condition, shorter by what `known` conditions and bounds decide."""
+    if c in known:
+        return TRUE
+    match c:
+        case Truth():
+            return c
+        case And():
+            return all_of(settle(p, known) for p in c.parts)
+        case Or():
+            return any_of(settle(p, known) for p in c.parts)
+        case _:
+            value = FALSE if negate(c) in known else prove(c)
+            return c if value is None else (TRUE if value is True else FALSE)

@@ -1,0 +1,217 @@
+"""The passes a kernel goes through, in order, with the stage each establishes and why it is here."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from fusewright import knobs
+from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
+from fusewright.kir.ir import Kernel
+from fusewright.kir.names import with_unique_names
+from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.passes.pack_shared import pack_shared
+from fusewright.kir.passes.place_syncs import place_syncs
+from fusewright.kir.passes.prune_syncs import prune_syncs
+from fusewright.kir.passes.simplify import simplify
+from fusewright.kir.passes.unroll import unroll
+from fusewright.kir.spec import Stage, check_kernel
+from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.target import Target, target_of
+
+Run: TypeAlias = Callable[[Kernel, Target], Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass, the stage that holds behind it, and why it stands where it does."""
+
+    name: str
+    run: Run
+    establishes: Stage
+    why: str
+
+
+def _for_any_target(f: Callable[[Kernel], Kernel]) -> Run:
+    return lambda kernel, _: f(kernel)
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass(
+        "unroll",
+        _for_any_target(unroll),
+        "lowered",
+        "reductions of several values by one thread become neighbours and share one barrier",
+    ),
+    Pass(
+        "expand_reductions",
+        _for_any_target(expand_reductions),
+        "expanded",
+        "workspaces are buffers like all others before hazards and lifetimes are looked for",
+    ),
+    Pass(
+        "simplify_addresses",
+        _for_any_target(simplify),
+        "expanded",
+        "hazards are judged on the accesses that remain, at explicit addresses",
+    ),
+    Pass(
+        "place_syncs",
+        place_syncs,
+        "synced",
+        "orders every cross-thread hazard; afterwards statements no longer move",
+    ),
+    Pass(
+        "pack_shared",
+        pack_shared,
+        "packed",
+        "buffers share memory only where the syncs that exist separate them",
+    ),
+    Pass(
+        "prune_syncs",
+        prune_syncs,
+        "packed",
+        "with addresses known, some syncs order nothing any more",
+    ),
+    Pass(
+        "simplify",
+        _for_any_target(simplify),
+        "packed",
+        "what packing and pruning left trivial goes before the text is made",
+    ),
+    Pass(
+        "name_symbols",
+        _for_any_target(with_unique_names),
+        "final",
+        "text, reports and CUDA call every symbol by the same name",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run is watched; the defaults come from the environment.
+
+    `spec` 0 off, 1 borders, 2 every pass, 3 text too; `dump` "", "all", "diff" or a pass.
+    """
+
+    spec: int = field(default_factory=knobs.SPEC.get)
+    dump: str = field(default_factory=knobs.DUMP.get)
+    dump_dir: Path = field(default_factory=knobs.DUMP_DIR.get)
+
+
+def run_pipeline(kernel: Kernel, target: Target, options: Options | None = None) -> Kernel:
+    """The kernel ready for emission and simulation, stage "final".
+
+    Raises SpecError when the kernel given breaks the spec of stage "lowered", UserError and
+    UnsupportedError as passes find them, and InternalError, with the path of a runnable
+    reproducer, when a pass fails or leaves a kernel that breaks the spec.
+    """
+    options = options or Options()
+    _check_dump(options)
+    if options.spec:
+        check_kernel(kernel, "lowered", target=target)
+    for number, p in enumerate(PIPELINE):
+        before = kernel
+        kernel = run_pass(p, kernel, target, spec=_level(number, options))
+        _dump(number, p, before, kernel, options)
+    return kernel
+
+
+def _level(number: int, options: Options) -> int:
+    """The level of checks behind a pass: level 1 looks only behind the last one."""
+    is_last = number == len(PIPELINE) - 1
+    return options.spec if options.spec >= 2 or is_last else 0
+
+
+def run_pass(p: Pass, kernel: Kernel, target: Target, *, spec: int) -> Kernel:
+    """One pass with the checks behind it; a failure writes a reproducer. Raises as
+    `run_pipeline`."""
+    try:
+        new = p.run(kernel, target)
+        if spec:
+            check_kernel(new, p.establishes, target=target)
+        if spec >= 3:
+            _check_text(new)
+    except (UserError, UnsupportedError):
+        raise
+    except Exception as error:
+        path = write_reproducer(p, kernel, target)
+        raise InternalError(
+            f"pass {p.name} failed on kernel {kernel.name}: {type(error).__name__}: {error}\n"
+            f"Its input was written; run 'python {path}' to see the failure again."
+        ) from error
+    return new
+
+
+def run_pass_on_text(name: str, text: str, arch: str) -> Kernel:
+    """Run one pass, with all checks, on the text of its input; reproducers call this."""
+    p = next((p for p in PIPELINE if p.name == name), None)
+    if p is None:
+        known = ", ".join(p.name for p in PIPELINE)
+        raise UserError(f"there is no pass '{name}'; use one of {known}")
+    kernel, target = parse_kernel(text), target_of(arch)
+    new = p.run(kernel, target)
+    check_kernel(new, p.establishes, target=target)
+    _check_text(new)
+    return new
+
+
+def _check_text(kernel: Kernel) -> None:
+    text = print_kernel(kernel)
+    again = print_kernel(parse_kernel(text))
+    if again != text:
+        lines = difflib.unified_diff(text.splitlines(), again.splitlines(), lineterm="", n=0)
+        raise SpecError(
+            f"the text of kernel {kernel.name} does not parse back to itself:\n" + "\n".join(lines)
+        )
+
+
+_REPRODUCER = '''"""Runs the pass {name} on the kernel that it failed on."""
+
+from pathlib import Path
+
+from fusewright.kir.pipeline import run_pass_on_text
+from fusewright.kir.text import print_kernel
+
+TEXT = Path(__file__).with_name("{kir}").read_text()
+print(print_kernel(run_pass_on_text("{name}", TEXT, "{arch}")))
+'''
+
+
+def write_reproducer(p: Pass, kernel: Kernel, target: Target) -> Path:
+    """Write the input of a pass, as text and as a program that runs the pass on it, into a new
+    temporary directory; the path of the program."""
+    directory = Path(tempfile.mkdtemp(prefix=f"fusewright_{p.name}_"))
+    kir = f"{p.name}.kir"
+    (directory / kir).write_text(print_kernel(kernel))
+    program = directory / f"{p.name}.py"
+    program.write_text(_REPRODUCER.format(name=p.name, kir=kir, arch=target.arch))
+    return program
+
+
+def _check_dump(options: Options) -> None:
+    known = ("", "all", "diff", *(p.name for p in PIPELINE))
+    if options.dump not in known:
+        raise UserError(
+            f"{knobs.DUMP.name}={options.dump!r}: use all, diff or a pass: {', '.join(known[3:])}"
+        )
+
+
+def _dump(number: int, p: Pass, before: Kernel, after: Kernel, options: Options) -> None:
+    if options.dump not in ("all", "diff", p.name):
+        return
+    if after is before:
+        text = "(unchanged)\n"
+    elif options.dump == "diff":
+        old, new = print_kernel(before).splitlines(), print_kernel(after).splitlines()
+        text = "\n".join(difflib.unified_diff(old, new, "before", p.name, lineterm="")) + "\n"
+    else:
+        text = print_kernel(after)
+    directory = options.dump_dir / after.name
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{number:02}_{p.name}.kir").write_text(text)

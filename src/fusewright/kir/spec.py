@@ -1,0 +1,489 @@
+"""What a kernel must satisfy at each stage of the pipeline: a list of named checks.
+
+A check looks at a kernel through `Facts` and yields problems, each at a statement. Stages follow
+each other; a check holds from its stage on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from fusewright.core.expr import (
+    TRUE,
+    Cond,
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Term,
+    Var,
+    Xor,
+    add,
+    constant_value,
+    divisor_of,
+    mul,
+    parts_of,
+    prove,
+    variables,
+)
+from fusewright.core.functions import FUNCTIONS
+from fusewright.dtypes import DType, bool_, uint32
+from fusewright.errors import SpecError
+from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform
+from fusewright.kir.ir import (
+    Alloc,
+    Arg,
+    BlockSync,
+    Body,
+    Buffer,
+    Compute,
+    For,
+    If,
+    Imm,
+    Index,
+    Kernel,
+    Load,
+    Operand,
+    Reg,
+    RegVar,
+    Shuffle,
+    Statement,
+    Store,
+    SyncStatement,
+    ThreadReduce,
+    WarpSync,
+)
+from fusewright.kir.text import print_statement
+from fusewright.kir.traverse import all_variables, body_fields, own_registers, own_values
+from fusewright.memory import Memory
+from fusewright.target import (
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    WARP_SIZE,
+    Target,
+)
+
+Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+DIM_NAMES = ("tx", "ty", "tz")
+REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
+SHUFFLE_MODES = ("xor", "down", "up", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A statement with what is in scope there; `conditions` are those of enclosing Ifs."""
+
+    statement: Statement
+    variables: frozenset[Var]
+    buffers: frozenset[Buffer]
+    conditions: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What checks look at; `target` is None when the kernel is for no target in particular."""
+
+    kernel: Kernel
+    target: Target | None
+    places: tuple[Place, ...]
+
+
+Problem: TypeAlias = "tuple[Statement | None, str]"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named rule that holds from a stage on; `find` yields where it is broken and how."""
+
+    name: str
+    since: Stage
+    find: Callable[[Facts], Iterator[Problem]]
+
+
+def check_kernel(kernel: Kernel, stage: Stage, *, target: Target | None = None) -> None:
+    """Raise SpecError for the first broken check of `stage` or an earlier one; the message names
+    the check, shows the statement and says what breaks which rule."""
+    facts = Facts(kernel, target, tuple(_places(kernel)))
+    for check in CHECKS:
+        if STAGES.index(check.since) > STAGES.index(stage):
+            continue
+        for statement, problem in check.find(facts):
+            shown = "" if statement is None else f" at '{_headline(statement)}'"
+            raise SpecError(
+                f"kernel {kernel.name}, stage {stage}, check '{check.name}'{shown}: {problem}"
+            )
+
+
+def _headline(statement: Statement) -> str:
+    return print_statement(statement).splitlines()[0].removesuffix(" {")
+
+
+def _places(kernel: Kernel) -> Iterator[Place]:
+    dims = (d.var for d in (*kernel.grid, *kernel.block))
+    known = frozenset((*kernel.symbols, *dims))
+    yield from _walk(kernel.body, known, frozenset(kernel.params), ())
+
+
+def _walk(
+    body: Body, known: frozenset[Var], buffers: frozenset[Buffer], conditions: tuple[Cond, ...]
+) -> Iterator[Place]:
+    for s in body:
+        yield Place(s, known, buffers, conditions)
+        match s:
+            case Alloc():
+                buffers = buffers | {s.buffer}
+            case For():
+                yield from _walk(s.body, known | {s.var}, buffers, conditions)
+            case If():
+                inner = (*conditions, s.condition)
+                yield from _walk(s.then, known, buffers, inner)
+                yield from _walk(s.otherwise, known, buffers, inner)
+            case _:
+                for name in body_fields(type(s)):
+                    yield from _walk(getattr(s, name), known, buffers, conditions)
+
+
+# --- the header -------------------------------------------------------------------------------
+
+
+def _header(facts: Facts) -> Iterator[Problem]:
+    k = facts.kernel
+    if not re.fullmatch(r"[A-Za-z_]\w*", k.name):
+        yield None, f"the name {k.name!r} is not an identifier"
+    for kind, dims in (("grid", k.grid), ("block", k.block)):
+        if not 1 <= len(dims) <= 3:
+            yield None, f"the {kind} has {len(dims)} dimensions; give 1 to 3"
+    nthreads = 1
+    for name, d in zip(DIM_NAMES, k.block, strict=False):
+        extent = constant_value(d.extent)
+        if d.var.name != name:
+            yield None, f"block dimension {d.var} stands where {name} belongs"
+        if extent is None or extent < 1:
+            yield None, f"the block extent {d.extent} of {d.var} is not a constant >= 1"
+        nthreads *= extent or 1
+    if nthreads > MAX_THREADS_PER_BLOCK:
+        yield None, f"{nthreads} threads in a block; the limit is {MAX_THREADS_PER_BLOCK}"
+    for d in k.grid:
+        strange = [v for v in variables(d.extent) if v not in k.symbols]
+        if strange:
+            yield None, f"the grid extent {d.extent} of {d.var} mentions {strange[0]}, no symbol"
+    for p in k.params:
+        if p.memory is not Memory.GLOBAL:
+            yield None, f"parameter {p} lives in {p.memory.value} memory, not in global memory"
+
+
+# --- scopes -----------------------------------------------------------------------------------
+
+
+def _buffers_in_scope(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, Alloc):
+            continue
+        used = [v for v in own_values(s) if isinstance(v, Buffer)]
+        used += [r.buffer for r in own_registers(s)]
+        for b in used:
+            if b not in place.buffers:
+                yield s, f"buffer {b} is not allocated here; an Alloc must come before, around it"
+
+
+def _allocated_once(facts: Facts) -> Iterator[Problem]:
+    seen: set[Buffer] = set()
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, Alloc):
+            continue
+        if s.buffer in seen:
+            yield s, f"buffer {s.buffer} is allocated a second time; each has one Alloc"
+        if s.buffer.memory is Memory.GLOBAL:
+            yield s, f"buffer {s.buffer} lives in global memory; only parameters do"
+        if not isinstance(s.buffer.size, Int):
+            yield s, f"the size {s.buffer.size} of {s.buffer} is not constant"
+        seen.add(s.buffer)
+
+
+def _variables_in_scope(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, For) and s.var in place.variables:
+            yield s, f"variable {s.var} is already in use around this loop"
+        own = {s.var} if isinstance(s, For) else set[Var]()
+        for value in own_values(s):
+            if not isinstance(value, Expr | Cond):
+                continue
+            for v in all_variables(value):
+                known = v in place.variables or v in own or isinstance(v, RegVar)
+                if not known:
+                    yield s, f"variable {v} is not in scope; it is no symbol, dimension or loop"
+
+
+def _arguments_declared(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        if isinstance(place.statement, Compute):
+            for o in place.statement.operands:
+                if isinstance(o, Arg) and o.argument not in facts.kernel.arguments:
+                    yield place.statement, f"{o.argument} is not an argument of the kernel"
+
+
+# --- memories, types, widths ------------------------------------------------------------------
+
+
+def _memories(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        for r in own_registers(s):
+            if r.buffer.memory is not Memory.LOCAL:
+                where = r.buffer.memory.value
+                yield s, f"{r.buffer}[{r.index}] is used as a register but lives in {where} memory"
+        outside = s.src if isinstance(s, Load) else s.dst if isinstance(s, Store) else None
+        if outside is not None and outside.memory is Memory.LOCAL:
+            yield s, f"{outside} is in registers; only global and shared memory is accessed"
+
+
+def operand_dtype(o: Operand) -> DType:
+    """The dtype of an operand's value."""
+    match o:
+        case Reg():
+            return o.buffer.dtype
+        case Imm() | Index():
+            return o.dtype
+        case Arg():
+            return o.argument.dtype
+
+
+def _dtypes(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        match s:
+            case Load():
+                yield from _same(s, s.dst.buffer.dtype, s.src.dtype, "a load keeps the dtype")
+                if s.fill is not None:
+                    yield from _same(s, s.fill.dtype, s.src.dtype, "so does the fill")
+            case Store():
+                yield from _same(s, s.src.buffer.dtype, s.dst.dtype, "a store keeps the dtype")
+            case Shuffle() | ThreadReduce():
+                yield from _same(s, s.dst.buffer.dtype, s.src.buffer.dtype, "values keep a dtype")
+                if isinstance(s, ThreadReduce):
+                    identity = s.identity.dtype
+                    yield from _same(s, identity, s.src.buffer.dtype, "so does the identity")
+            case Compute():
+                yield from _compute_dtypes(s)
+            case _:
+                pass
+
+
+def _same(s: Statement, a: DType, b: DType, rule: str) -> Iterator[Problem]:
+    if a is not b:
+        yield s, f"{a} meets {b}; {rule}"
+
+
+def _compute_dtypes(s: Compute) -> Iterator[Problem]:
+    function = FUNCTIONS.get(s.fn)
+    if function is None:
+        yield s, f"there is no function '{s.fn}'"
+        return
+    if len(s.operands) != function.arity:
+        yield s, f"'{s.fn}' takes {function.arity} operands, not {len(s.operands)}"
+        return
+    dtypes = [operand_dtype(o) for o in s.operands]
+    if s.fn == "where":
+        if dtypes[0] is not bool_:
+            yield s, f"the condition of 'where' is {dtypes[0]}, not bool"
+        dtypes = dtypes[1:]
+    for d in dtypes[1:]:
+        yield from _same(s, d, dtypes[0], f"the operands of '{s.fn}' have one dtype")
+    if s.fn == "cast":
+        return
+    result = {"same": dtypes[0], "bool": bool_, "uint32": uint32}[function.result]
+    yield from _same(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")
+
+
+def _widths(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, Load | Store):
+            continue
+        buffer = s.src if isinstance(s, Load) else s.dst
+        nbytes = s.width * buffer.dtype.nbytes
+        if s.width < 1 or s.width & (s.width - 1) or nbytes > MAX_VECTOR_NBYTES:
+            limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
+            yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
+        elif buffer.alignment % nbytes:
+            yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
+        elif _is_misaligned(s.index, s.width):
+            yield s, f"the index {s.index} is not a multiple of the width {s.width}"
+
+
+def _is_misaligned(index: Expr, width: int) -> bool:
+    """Whether the linear part of an index is not known to be a multiple of `width`."""
+    constant, terms = parts_of(index)
+    opaque = (FloorDiv, Mod, Min, Max, Xor, RegVar)
+    linear = [t for t in terms if not any(isinstance(a, opaque) for a in t.atoms)]
+    plain = add(constant, *(_term(t) for t in linear))
+    return width > 1 and len(linear) == len(terms) and divisor_of(plain) % width != 0
+
+
+def _term(t: Term) -> Expr:
+    product: Expr = Int(t.coefficient)
+    for a in t.atoms:
+        product = mul(product, a)
+    return product
+
+
+def _bounds(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        width = s.width if isinstance(s, Load | Store) else 1
+        spans = s.dst if isinstance(s, Load) else s.src if isinstance(s, Store) else None
+        for r in own_registers(s):
+            low, high = r.index.interval
+            size = constant_value(r.buffer.size) or 0
+            last = width - 1 if r is spans else 0
+            if (high is not None and high < 0) or (low is not None and low + last >= size):
+                yield s, f"register {r.buffer}[{r.index}] is outside of its {size} elements"
+
+
+# --- control flow -----------------------------------------------------------------------------
+
+
+def _uniform_extents(facts: Facts) -> Iterator[Problem]:
+    threads = {d.var for d in facts.kernel.block if constant_value(d.extent) != 1}
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, For):
+            continue
+        for v in all_variables(s.extent):
+            if v in threads or isinstance(v, RegVar):
+                yield s, f"the extent depends on {v}; all threads of a block run the same trips"
+
+
+def _convergence(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, BlockSync | ThreadReduce):
+            whole, is_uniform = "block", is_block_uniform
+        elif isinstance(s, Shuffle | WarpSync):
+            whole, is_uniform = "warp", is_warp_uniform
+        else:
+            continue
+        for c in place.conditions:
+            if not is_uniform(c, facts.kernel):
+                yield s, f"the threads of a {whole} meet here, but may disagree on '{c}' around it"
+
+
+def _unique_ids(facts: Facts) -> Iterator[Problem]:
+    seen: set[int] = set()
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, SyncStatement):
+            if s.id in seen:
+                yield s, f"id {s.id} is taken by an earlier sync; ids are unique in a kernel"
+            seen.add(s.id)
+
+
+def _shuffles(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, Shuffle):
+            continue
+        if s.mode not in SHUFFLE_MODES:
+            yield s, f"mode '{s.mode}' is not one of {', '.join(SHUFFLE_MODES)}"
+        if s.width < 1 or s.width & (s.width - 1) or s.width > WARP_SIZE:
+            yield s, f"width {s.width} is not a power of two of at most {WARP_SIZE}"
+
+
+def _reductions(facts: Facts) -> Iterator[Problem]:
+    present = [d.var.name for d in facts.kernel.block]
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, ThreadReduce):
+            continue
+        if s.fn not in REDUCTIONS:
+            yield s, f"'{s.fn}' is not one of {', '.join(REDUCTIONS)}"
+        for d in s.dims:
+            if d not in present:
+                yield s, f"{d} is not a dimension of the block ({', '.join(present)})"
+        if len(set(s.dims)) != len(s.dims) or not s.dims:
+            yield s, f"the dimensions ({', '.join(s.dims)}) are not a set of at least one"
+
+
+# --- later stages -----------------------------------------------------------------------------
+
+
+def _no_thread_reduce(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        if isinstance(place.statement, ThreadReduce):
+            yield place.statement, "reductions over threads are expanded by now"
+
+
+def _packed(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, Alloc) or s.buffer.memory is not Memory.SHARED:
+            continue
+        if s.offset is None:
+            yield s, "shared memory is packed by now; the offset is missing"
+            continue
+        end = s.offset + (constant_value(s.buffer.size) or 0) * s.buffer.dtype.nbytes
+        if s.offset < 0 or s.offset % s.buffer.alignment:
+            yield s, f"offset {s.offset} is not a multiple of the alignment {s.buffer.alignment}"
+        if facts.target is not None and end > facts.target.shared_nbytes_per_block:
+            limit = facts.target.shared_nbytes_per_block
+            yield s, f"it ends at byte {end}; a block of {facts.target} has {limit} bytes"
+
+
+def _literal_registers(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        for r in own_registers(place.statement):
+            if not isinstance(r.index, Int):
+                where = f"{r.buffer}[{r.index}]"
+                yield place.statement, f"the register {where} has no literal index; unroll the loop"
+
+
+def _no_trivial_loops(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, For) and constant_value(s.extent) in (0, 1):
+            yield s, f"a loop of {s.extent} trips is no loop"
+
+
+def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, If):
+            if prove(s.condition) is not None:
+                yield s, "the condition is decided; there is nothing to choose"
+        elif isinstance(s, Load | Store | Compute) and s.predicate != TRUE:
+            known = prove(s.predicate)
+            if known is not None:
+                yield s, f"the predicate is always {str(known).lower()}"
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("header", "lowered", _header),
+    Check("allocated once", "lowered", _allocated_once),
+    Check("buffers in scope", "lowered", _buffers_in_scope),
+    Check("variables in scope", "lowered", _variables_in_scope),
+    Check("arguments declared", "lowered", _arguments_declared),
+    Check("memories", "lowered", _memories),
+    Check("dtypes", "lowered", _dtypes),
+    Check("widths", "lowered", _widths),
+    Check("register bounds", "lowered", _bounds),
+    Check("shuffles", "lowered", _shuffles),
+    Check("reductions", "lowered", _reductions),
+    Check("uniform extents", "lowered", _uniform_extents),
+    Check("convergence", "lowered", _convergence),
+    Check("unique sync ids", "lowered", _unique_ids),
+    Check("no thread reductions", "expanded", _no_thread_reduce),
+    Check("packed", "packed", _packed),
+    Check("literal registers", "final", _literal_registers),
+    Check("no trivial loops", "final", _no_trivial_loops),
+    Check("no decided conditions", "final", _no_decided_conditions),
+)

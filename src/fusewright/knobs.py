@@ -1,0 +1,134 @@
+"""Every environment variable: name, type, default, meaning. The only reader of os.environ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from fusewright.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob(Generic[T]):
+    """One environment variable. `parse` turns its text into a value, ValueError for a bad one;
+    `allowed` describes good ones; `default` is called where the variable is unset or empty."""
+
+    name: str
+    default: Callable[[], T]
+    parse: Callable[[str], T]
+    allowed: str
+    doc: str
+
+    def get(self) -> T:
+        """The value now. Raises UserError for text that is not allowed."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise UserError(f"{self.name}={text!r}: use {self.allowed}, or unset it") from None
+
+
+def _within(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    table = {"1": True, "on": True, "true": True, "0": False, "off": False, "false": False}
+    if text.lower() not in table:
+        raise ValueError(text)
+    return table[text.lower()]
+
+
+def _level(text: str) -> str:
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError(text)
+    return text.lower()
+
+
+def _cache_home() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "fusewright"
+
+
+SPEC = Knob(
+    "FUSEWRIGHT_SPEC",
+    lambda: 1,
+    _within(0, 3),
+    "a number from 0 to 3",
+    "Checks between passes: 0 none, 1 at the borders, 2 after every pass, 3 and that text "
+    "round-trips.",
+)
+DUMP = Knob(
+    "FUSEWRIGHT_DUMP",
+    lambda: "",
+    str,
+    "all, diff, or the name of a pass",
+    "Writes the kernel after each pass (all), what each pass changed (diff), or the kernel after "
+    "one pass (its name).",
+)
+DUMP_DIR = Knob(
+    "FUSEWRIGHT_DUMP_DIR",
+    lambda: Path("fusewright_dump"),
+    Path,
+    "a directory",
+    "Where FUSEWRIGHT_DUMP writes, one folder a kernel.",
+)
+CACHE_DIR = Knob(
+    "FUSEWRIGHT_CACHE_DIR",
+    _cache_home,
+    Path,
+    "a directory",
+    "Where compiled kernels are kept; by default in the user's cache directory.",
+)
+CACHE = Knob(
+    "FUSEWRIGHT_CACHE",
+    lambda: True,
+    _switch,
+    "1 or 0",
+    "Whether compiled kernels are read from and written to the disk cache.",
+)
+LOG = Knob(
+    "FUSEWRIGHT_LOG",
+    lambda: "warning",
+    _level,
+    "debug, info, warning or error",
+    "The least serious message that is logged.",
+)
+THREADS = Knob(
+    "FUSEWRIGHT_THREADS",
+    lambda: os.cpu_count() or 1,
+    _within(1, 1024),
+    "a number from 1 to 1024",
+    "Threads that compile kernels; by default one per processor.",
+)
+NVTX = Knob(
+    "FUSEWRIGHT_NVTX",
+    lambda: False,
+    _switch,
+    "1 or 0",
+    "Whether launches are marked with NVTX ranges.",
+)
+
+KNOBS: tuple[Knob[int] | Knob[str] | Knob[bool] | Knob[Path], ...] = (
+    SPEC,
+    DUMP,
+    DUMP_DIR,
+    CACHE_DIR,
+    CACHE,
+    LOG,
+    THREADS,
+    NVTX,
+)
