@@ -11,9 +11,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.expr import Expr, Int, Var, as_expr
+from fusewright.core.expr import Expr, Int, Var, as_expr, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
+from fusewright.fusion.printing import print_fusion
 
 Scalar: TypeAlias = bool | int | float
 
@@ -284,7 +285,7 @@ class Fusion:
     @property
     def symbols(self) -> tuple[Var, ...]:
         """The symbolic sizes that occur in shapes, in order of appearance."""
-        from_shapes = (v for t in self.values for s in t.shape for v in _symbols(s))
+        from_shapes = (v for t in self.values for s in t.shape for v in variables(s))
         return tuple(dict.fromkeys(from_shapes))
 
     def uses(self) -> dict[Tensor, tuple[Tensor, ...]]:
@@ -296,15 +297,7 @@ class Fusion:
         return {k: tuple(v) for k, v in table.items()}
 
     def __str__(self) -> str:
-        from fusewright.fusion.text import print_fusion
-
         return print_fusion(self)
-
-
-def _symbols(e: Expr) -> tuple[Var, ...]:
-    from fusewright.core.expr import variables
-
-    return variables(e)
 
 
 def with_operands(op: Op, operands: tuple[Tensor, ...]) -> Op:

@@ -265,9 +265,9 @@ def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) 
     for k, t in enumerate(tensors):
         if _others(t, along) != _others(first, along):
             raise UserError(
-                f"concat along axis {along}: array {k} has shape {build.shape_text(t.shape)}, array "
-                f"0 {build.shape_text(first.shape)}: ranks, and sizes of the other axes, must be "
-                "equal; pad or slice first"
+                f"concat along axis {along}: array {k} has shape {build.shape_text(t.shape)}, "
+                f"array 0 {build.shape_text(first.shape)}: ranks, and sizes of the other axes, "
+                "must be equal; pad or slice first"
             )
     return Array(build.concat(tensors, along))
 

@@ -1,0 +1,58 @@
+"""A fusion as text, one value a line; `fusion.text` parses it back.
+
+    size n: min=2, max=None, multiple_of=1
+    x: float32[n, 128] = Input(strides=(128, 1), alignment=16)
+    m: float32[n] = Reduce(x, fn='max', axes=(1,))
+    return m, x
+
+An op's operands come first, then its fields by name, derived from its dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, cast
+
+from fusewright.core.expr import Expr, Var, constant_value
+
+if TYPE_CHECKING:
+    from fusewright.fusion.ir import Fusion, Op, Tensor
+
+_IMPLIED = ("operands", "position")  # printed as positions: in the call, of the line
+
+
+def print_fusion(fusion: Fusion) -> str:
+    """The text of a fusion."""
+    lines = [_print_size(v) for v in fusion.symbols]
+    lines += [f"{_print_type(t)} = {_print_op(t.op)}" for t in fusion.values]
+    lines.append(f"return {', '.join(t.name for t in fusion.outputs)}")
+    return "\n".join(lines)
+
+
+def _print_size(v: Var) -> str:
+    high = None if v.upper is None else constant_value(v.upper)
+    return f"size {v.name}: min={v.lower}, max={high}, multiple_of={v.multiple_of}"
+
+
+def _print_type(t: Tensor) -> str:
+    return f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]"
+
+
+def _print_op(op: Op) -> str:
+    parts = [t.name for t in op.operands]
+    for f in dataclasses.fields(op):
+        if f.name not in _IMPLIED:
+            parts.append(f"{f.name}={_print_field(getattr(op, f.name))}")
+    return f"{type(op).__name__}({', '.join(parts)})"
+
+
+def _print_field(x: object) -> str:
+    if isinstance(x, tuple):
+        items = [_print_field(item) for item in cast("tuple[object, ...]", x)]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if isinstance(x, Expr):
+        return str(x)
+    if isinstance(x, float) and not math.isfinite(x):
+        return "nan" if math.isnan(x) else ("inf" if x > 0 else "-inf")
+    return repr(x)

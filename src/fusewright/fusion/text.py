@@ -1,0 +1,202 @@
+"""Fusions as text: `print_fusion` and `parse_fusion`, which are each other's inverse.
+
+The right-hand sides are Python calls and their arguments Python literals and integer expressions,
+so Python's own parser reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from fusewright.core import expr
+from fusewright.core.expr import Expr, Var
+from fusewright.dtypes import dtype_of
+from fusewright.errors import SpecError, UserError
+from fusewright.fusion import ir
+from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
+from fusewright.fusion.printing import print_fusion
+from fusewright.fusion.spec import check
+
+__all__ = ["parse_fusion", "print_fusion"]
+
+_SIZE = re.compile(r"size (\w+): (.*)")
+_VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
+_RETURN = re.compile(r"return (.*)")
+
+_OPS: dict[str, type[Any]] = {
+    op.__name__: op
+    for op in (
+        ir.Input,
+        ir.Constant,
+        ir.Iota,
+        ir.Size,
+        ir.Pointwise,
+        ir.Broadcast,
+        ir.Permute,
+        ir.Reshape,
+        ir.Resize,
+        ir.IndexMap,
+        ir.Concat,
+        ir.Reduce,
+        ir.Scan,
+        ir.Take,
+        ir.TakeAlong,
+        ir.MatMul,
+    )
+}
+_EXPRESSION_FIELDS = ("strides", "expr", "low", "high", "index", "coordinates")
+_OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
+    ast.Add: expr.add,
+    ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),
+    ast.Mult: expr.mul,
+    ast.FloorDiv: expr.floordiv,
+    ast.Mod: expr.mod,
+    ast.BitXor: expr.xor,
+}
+_CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": expr.minimum, "max": expr.maximum}
+
+
+def parse_fusion(text: str) -> Fusion:
+    """The fusion that a text describes, checked against the spec.
+
+    Raises SpecError with the number of the line that is wrong, and for a fusion that is.
+    """
+    reader = _Reader()
+    for number, line in enumerate(text.strip().splitlines(), 1):
+        if line.strip():
+            try:
+                reader.read(line.strip())
+            except (SpecError, UserError, TypeError, SyntaxError) as e:
+                raise SpecError(f"line {number}: {line.strip()!r}: {e}") from e
+    fusion = reader.finish()
+    check(fusion)
+    return fusion
+
+
+class _Reader:
+    """Reads line after line; holds what the lines so far have named."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, Var] = {}
+        self._values: dict[str, Tensor] = {}
+        self._outputs: tuple[Tensor, ...] | None = None
+
+    def read(self, line: str) -> None:
+        if self._outputs is not None:
+            raise SpecError("nothing may follow the return line")
+        if found := _SIZE.fullmatch(line):
+            self._read_size(*found.groups())
+        elif found := _VALUE.fullmatch(line):
+            self._read_value(*found.groups())
+        elif found := _RETURN.fullmatch(line):
+            self._outputs = tuple(self._value(n.strip()) for n in found[1].split(","))
+        else:
+            raise SpecError(
+                "expected 'size <name>: ...', '<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
+            )
+
+    def finish(self) -> Fusion:
+        if self._outputs is None:
+            raise SpecError("the text ends without a return line; add 'return <names>'")
+        values = tuple(self._values.values())
+        inputs = tuple(t for t in values if isinstance(t.op, ir.Input))
+        return Fusion(inputs, self._outputs, values)
+
+    def _read_size(self, name: str, bounds: str) -> None:
+        if name in self._sizes:
+            raise SpecError(f"the size {name} is declared twice")
+        self._sizes[name] = Sym(name, **_call(f"f({bounds})")[1])
+
+    def _read_value(self, name: str, dtype: str, shape: str, call: str) -> None:
+        if name in self._values:
+            raise SpecError(f"the value {name} is defined twice")
+        extents: Shape = _expressions(_parsed(f"({shape},)" if shape else "()"), self._sizes)
+        self._values[name] = Tensor(name, extents, dtype_of(dtype), self._op(call, extents))
+
+    def _op(self, call: str, shape: Shape) -> Op:
+        tree = _parsed(call)
+        if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
+            raise SpecError("the right-hand side must be a call of an op")
+        kind = _OPS.get(tree.func.id)
+        if kind is None:
+            raise SpecError(f"{tree.func.id} is not an op; the ops are {', '.join(_OPS)}")
+        operands = tuple(self._value(ast.unparse(a)) for a in tree.args)
+        fields: dict[str, Any] = {}
+        names = self._sizes
+        if kind is ir.Input:
+            fields["position"] = sum(isinstance(t.op, ir.Input) for t in self._values.values())
+        if kind is ir.IndexMap:
+            at = tuple(Var(f"i{k}", 0, expr.add(s, -1)) for k, s in enumerate(shape))
+            names = names | {v.name: v for v in at}
+        for k in tree.keywords:
+            is_expression = k.arg in _EXPRESSION_FIELDS
+            fields[str(k.arg)] = _field(k.value, names) if is_expression else _literal(k.value)
+        return kind(operands, **fields)
+
+    def _value(self, name: str) -> Tensor:
+        if name not in self._values:
+            raise SpecError(f"no value {name!r} is defined above")
+        return self._values[name]
+
+
+# --- pieces -------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _call(text: str) -> tuple[list[Any], dict[str, Any]]:
+    tree = _parsed(text)
+    assert isinstance(tree, ast.Call)
+    return [_literal(a) for a in tree.args], {str(k.arg): _literal(k.value) for k in tree.keywords}
+
+
+def _literal(tree: ast.expr) -> Any:
+    """A Python literal, in which `nan` and `inf` are floats."""
+    match tree:
+        case ast.Name(id="nan"):
+            return math.nan
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+            return -math.inf
+        case _:
+            try:
+                return ast.literal_eval(tree)
+            except ValueError:
+                raise SpecError(f"{ast.unparse(tree)!r} is not a literal") from None
+
+
+def _field(tree: ast.expr, names: Mapping[str, Var]) -> Expr | Shape:
+    return _expressions(tree, names) if isinstance(tree, ast.Tuple) else _expression(tree, names)
+
+
+def _expressions(tree: ast.expr, names: Mapping[str, Var]) -> Shape:
+    assert isinstance(tree, ast.Tuple)
+    return tuple(_expression(item, names) for item in tree.elts)
+
+
+def _expression(tree: ast.expr, names: Mapping[str, Var]) -> Expr:
+    """An integer expression over named variables."""
+    match tree:
+        case ast.Constant(value=int(number)):
+            return expr.as_expr(number)
+        case ast.Name(id=name):
+            return names[name] if name in names else _unknown(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return expr.mul(_expression(operand, names), -1)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+            return _OPERATORS[type(operator)](_expression(left, names), _expression(right, names))
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _CALLS:
+            return _CALLS[name](_expression(left, names), _expression(right, names))
+        case _:
+            raise SpecError(f"{ast.unparse(tree)!r} is not an integer expression")
+
+
+def _unknown(name: str) -> NoReturn:
+    raise SpecError(f"no size {name!r} is declared above; add 'size {name}: min=2'")
