@@ -27,6 +27,18 @@ def fields_of(cls: type) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls))
 
 
+@cache
+def defaults_of(cls: type) -> dict[str, object]:
+    """The default values of those fields of a node class that have one."""
+    out: dict[str, object] = {}
+    for f in dataclasses.fields(cls):
+        if f.default is not dataclasses.MISSING:
+            out[f.name] = f.default
+        elif f.default_factory is not dataclasses.MISSING:
+            out[f.name] = f.default_factory()
+    return out
+
+
 def children(node: Node) -> Iterator[Node]:
     """The nodes directly below, in field order."""
     for name in fields_of(type(node)):

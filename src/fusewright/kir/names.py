@@ -10,8 +10,9 @@ from fusewright.core.expr import Var
 from fusewright.core.node import Node
 from fusewright.kir.ir import Alloc, Argument, Buffer, For, Kernel, Statement
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.syntax import TEMPLATES, gathered, positions
+from fusewright.kir.syntax import TEMPLATES
 from fusewright.kir.tokens import EXPRESSION_WORDS
+from fusewright.kir.traverse import gathered, positions
 
 N = TypeVar("N", bound=Node)
 

@@ -1,4 +1,4 @@
-"""The passes a kernel goes through, in order, with the stage each establishes and why it is here."""
+"""The passes a kernel goes through in order: the stage each establishes, and why it is here."""
 
 from __future__ import annotations
 

@@ -2,48 +2,24 @@
 
 A template is a row of pieces. A string stands for itself, the other pieces print a field and
 parse it back by the type it is annotated with. A node without a template gets one derived from
-its fields, `snake_name #id (field=value) { body }  // why`, so new nodes print and parse at once.
+its fields, `snake_name #id field(value) body { ... }  // why`, so new nodes print and parse at
+once.
 """
 
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
-from enum import Enum
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Protocol, TypeAlias, cast, get_type_hints
 
-from fusewright.core.expr import Cond, Expr, Int, Var
-from fusewright.core.node import Node
-from fusewright.dtypes import ALL, DType
-from fusewright.errors import InternalError
+from fusewright.core.expr import Expr, Int, Var
+from fusewright.core.node import Node, defaults_of
 from fusewright.kir import ir
-from fusewright.kir.tokens import TokenParser
-from fusewright.kir.traverse import all_variables, own_values
+from fusewright.kir.codecs import BARE, OPERAND, Codec, Reader, codec_of, dtype_in
+from fusewright.kir.traverse import body_fields, gathered
 
 Fields: TypeAlias = dict[str, object]
-
-
-class Reader(TokenParser):
-    """What templates need of the parser: the names in scope and the nodes."""
-
-    def buffer(self) -> ir.Buffer:
-        """Read the name of a buffer in scope."""
-        raise NotImplementedError
-
-    def argument(self) -> ir.Argument:
-        """Read the name of a scalar parameter."""
-        raise NotImplementedError
-
-    def declare(self, symbol: ir.Buffer | Var) -> None:
-        """Bring a buffer or a loop variable into scope."""
-        raise NotImplementedError
-
-    def body(self) -> ir.Body:
-        """Read statements in braces."""
-        raise NotImplementedError
 
 
 class Piece(Protocol):
@@ -56,173 +32,6 @@ class Piece(Protocol):
     def parse(self, reader: Reader, found: Fields) -> None:
         """Read this part and put the fields it carries into `found`."""
         ...
-
-
-# --- values by type ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """How the values of one type print and parse."""
-
-    print: Callable[[Any], str]
-    parse: Callable[[Reader], object]
-
-
-def literal_text(imm: ir.Imm) -> str:
-    """`0.5:float32`, `inf:float32`, `3:int64`, `true:bool`; the value as its dtype spells it."""
-    match imm.dtype.kind:
-        case "bool":
-            value = "true" if imm.value else "false"
-        case "float":
-            value = repr(float(imm.value))
-        case _:
-            value = str(int(imm.value))
-    return f"{value}:{imm.dtype}"
-
-
-def dtype_in(reader: Reader) -> DType:
-    """Read the name of a dtype."""
-    token = reader.word("a dtype")
-    found = next((d for d in ALL if d.name == token.text), None)
-    return found or reader.fail(f"a dtype ({', '.join(d.name for d in ALL)})", token)
-
-
-def _parse_literal(reader: Reader) -> ir.Imm:
-    negative = reader.accept("-")
-    token = reader.take()
-    if token.kind not in ("integer", "real") and token.text not in ("inf", "nan", "true", "false"):
-        reader.fail("a literal such as 0.5:float32", token)
-    reader.expect(":")
-    dtype = dtype_in(reader)
-    value = _literal_value(("-" if negative else "") + token.text, dtype)
-    if value is None:
-        reader.reject(f"{token.text} is not a value of {dtype}", token)
-    return ir.Imm(value, dtype)
-
-
-def _literal_value(text: str, dtype: DType) -> bool | int | float | None:
-    if dtype.kind == "bool":
-        return {"true": True, "false": False}.get(text)
-    if text in ("true", "false"):
-        return None
-    if dtype.is_float:
-        return float(text)
-    return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _parse_reg(reader: Reader) -> ir.Reg:
-    buffer = reader.buffer()
-    reader.expect("[")
-    index = reader.expression()
-    reader.expect("]")
-    return ir.Reg(buffer, index)
-
-
-def _print_operand(operand: ir.Operand) -> str:
-    match operand:
-        case ir.Reg():
-            return f"{operand.buffer.name}[{operand.index}]"
-        case ir.Imm():
-            return literal_text(operand)
-        case ir.Index():
-            return f"index({operand.expr}):{operand.dtype}"
-        case ir.Arg():
-            return operand.argument.name
-
-
-def _parse_operand(reader: Reader) -> ir.Operand:
-    token = reader.peek()
-    if token.kind != "word" or token.text in ("inf", "nan", "true", "false"):
-        return _parse_literal(reader)
-    if reader.accept("index", "("):
-        expr = reader.expression()
-        reader.expect(")", ":")
-        return ir.Index(expr, dtype_in(reader))
-    mark = reader.mark()
-    reader.take()
-    is_register = reader.accept("[")
-    reader.rewind(mark)
-    return _parse_reg(reader) if is_register else ir.Arg(reader.argument())
-
-
-def quote(text: str) -> str:
-    """The text in double quotes, on one line."""
-    flat = " ".join(text.split("\n"))
-    return '"' + flat.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _parse_bool(reader: Reader) -> bool:
-    if reader.accept("true"):
-        return True
-    reader.expect("false")
-    return False
-
-
-_CODECS: dict[object, Codec] = {
-    int: Codec(str, lambda r: r.integer()),
-    bool: Codec(lambda v: "true" if v else "false", _parse_bool),
-    str: Codec(quote, lambda r: r.quoted()),
-    Expr: Codec(str, lambda r: r.expression()),
-    Cond: Codec(str, lambda r: r.condition()),
-    DType: Codec(str, dtype_in),
-    ir.Buffer: Codec(lambda b: b.name, lambda r: r.buffer()),
-    ir.Argument: Codec(lambda a: a.name, lambda r: r.argument()),
-    ir.Reg: Codec(_print_operand, _parse_reg),
-    ir.Imm: Codec(literal_text, _parse_literal),
-    ir.Index: Codec(_print_operand, _parse_operand),
-    ir.Arg: Codec(_print_operand, _parse_operand),
-}
-
-
-@cache
-def codec_of(hint: object) -> Codec:
-    """The codec of a field's type. Raises InternalError for a type without syntax."""
-    if hint in _CODECS:
-        return _CODECS[hint]
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum_codec(hint)
-    arguments = get_args(hint)
-    if get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _tuple_codec(codec_of(arguments[0]))
-    if get_origin(hint) in (Union, types.UnionType):
-        concrete = tuple(a for a in arguments if a is not type(None))
-        if len(concrete) == 1:
-            return _optional_codec(codec_of(concrete[0]))
-        if all(a in get_args(ir.Operand) for a in concrete):
-            return Codec(_print_operand, _parse_operand)
-    raise InternalError(f"KIR text: no syntax for values of type {hint}; add it to kir/syntax.py")
-
-
-def _enum_codec(enum: type[Enum]) -> Codec:
-    def parse(reader: Reader) -> object:
-        token = reader.word()
-        for member in enum:
-            if member.value == token.text:
-                return member
-        return reader.fail(f"one of {', '.join(str(m.value) for m in enum)}", token)
-
-    return Codec(lambda v: str(v.value), parse)
-
-
-def _optional_codec(inner: Codec) -> Codec:
-    return Codec(
-        lambda v: "none" if v is None else inner.print(v),
-        lambda r: None if r.accept("none") else inner.parse(r),
-    )
-
-
-def _tuple_codec(inner: Codec) -> Codec:
-    def parse(reader: Reader) -> object:
-        reader.expect("(")
-        items: list[object] = []
-        while not reader.accept(")"):
-            if items:
-                reader.expect(",")
-            items.append(inner.parse(reader))
-        return tuple(items)
-
-    return Codec(lambda v: "(" + ", ".join(inner.print(i) for i in v) + ")", parse)
 
 
 @cache
@@ -505,14 +314,6 @@ class Template:
     assigns: bool = False
 
 
-def _defaults(cls: type[Node]) -> dict[str, object]:
-    return {f.name: _default(f) for f in fields(cls) if _default(f) is not MISSING}
-
-
-def _default(f: Field[Any]) -> object:
-    return f.default if f.default_factory is MISSING else f.default_factory()
-
-
 def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]:
     """Pieces from a short spelling: a string is a Text, `"{x}"` a Slot, a tuple an Optional whose
     field is that of its last Slot."""
@@ -521,7 +322,7 @@ def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]
         if isinstance(item, tuple):
             inner = _rows(cls, cast("tuple[object, ...]", item))
             slot = next(p for p in inner if isinstance(p, Slot | Braces))
-            pieces.append(Optional(slot.field, _defaults(cls)[slot.field], inner))
+            pieces.append(Optional(slot.field, defaults_of(cls)[slot.field], inner))
         elif isinstance(item, str):
             slot_name = re.fullmatch(r"\{(\w+)\}", item)
             pieces.append(Slot(cls, slot_name[1]) if slot_name else Text(item))
@@ -542,8 +343,6 @@ def _template(
 
 _IF = (" if (", "{predicate}", ")")
 _CACHE = (" .", "{cache}")
-_OPERANDS = Codec(_print_operand, _parse_operand)
-_BARE = Codec(str, lambda r: r.word().text)
 
 _WRITTEN: tuple[Template, ...] = (
     _template(
@@ -560,14 +359,14 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
     _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
-              Items("dims", _BARE), ") identity ", "{identity}", assigns=True),
+              Items("dims", BARE), ") identity ", "{identity}", assigns=True),
 )  # fmt: skip
 
 COMPUTE = Template(
     ir.Compute,
     _rows(
         ir.Compute,
-        ("{dst}", " = ", Word("fn"), "(", Items("operands", _OPERANDS), ")", _IF),
+        ("{dst}", " = ", Word("fn"), "(", Items("operands", OPERAND), ")", _IF),
     ),
     (),
     assigns=True,
@@ -582,8 +381,8 @@ def snake(cls: type) -> str:
 def derive(cls: type[ir.Statement]) -> Template:
     """A template from the fields: `name #id (field=value, ...) { body }  // why`."""
     row: list[object] = [snake(cls)]
-    hints, defaults = _hints(cls), _defaults(cls)
-    bodies = [f for f, hint in hints.items() if hint == ir.Body]
+    hints, defaults = _hints(cls), defaults_of(cls)
+    bodies = body_fields(cls)
     plain = [f for f in hints if f not in bodies and f not in ("id", "why")]
     if "id" in hints:
         row += [" #", "{id}"]
@@ -601,31 +400,18 @@ def _statement_classes() -> list[type[ir.Statement]]:
     return [c for c in classes if not any(c in d.__bases__ for d in classes)]
 
 
-TEMPLATES: dict[type[ir.Statement], Template] = {t.cls: t for t in (*_WRITTEN, COMPUTE)}
-TEMPLATES |= {c: derive(c) for c in _statement_classes() if c not in TEMPLATES}
+def _templates() -> dict[type[ir.Statement], Template]:
+    written = {t.cls: t for t in (*_WRITTEN, COMPUTE)}
+    return written | {c: derive(c) for c in _statement_classes() if c not in written}
+
+
+TEMPLATES: dict[type[ir.Statement], Template] = _templates()
 
 
 def print_statement(statement: ir.Statement) -> str:
     """The text of a statement and all below it, without a final newline."""
     template = TEMPLATES[type(statement)]
     return given_text(statement) + "".join(p.print(statement) for p in template.pieces)
-
-
-def positions(statement: ir.Statement) -> tuple[ir.RegVar, ...]:
-    """The gathered positions in a statement's own expressions, in order of occurrence."""
-    found: dict[ir.RegVar, None] = {}
-    for value in own_values(statement):
-        if isinstance(value, Expr | Cond):
-            found |= {v: None for v in all_variables(value) if isinstance(v, ir.RegVar)}
-    return tuple(found)
-
-
-def gathered(statement: ir.Statement) -> tuple[ir.RegVar, ...]:
-    """The gathered positions of a statement, the first one of each register."""
-    found: dict[str, ir.RegVar] = {}
-    for v in positions(statement):
-        found.setdefault(v.name, v)
-    return tuple(found.values())
 
 
 def given_text(statement: ir.Statement) -> str:

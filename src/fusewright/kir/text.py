@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 
 from fusewright.core.expr import Expr, Var
+from fusewright.kir.codecs import Reader, dtype_in, quote
 from fusewright.kir.ir import (
     Argument,
     Body,
@@ -36,17 +37,14 @@ from fusewright.kir.names import with_unique_names
 from fusewright.kir.syntax import (
     COMPUTE,
     TEMPLATES,
-    Reader,
     Template,
     buffer_text,
-    dtype_in,
     indent,
     limits_text,
     parse_buffer,
     parse_limits,
     parse_range,
     print_statement,
-    quote,
     range_text,
 )
 from fusewright.kir.tokens import Token
@@ -55,9 +53,7 @@ __all__ = ["parse_kernel", "print_kernel", "print_statement"]
 
 _HEADER = ("name", "params", "arguments", "symbols", "grid", "block", "body", "attributes")
 _NUMBERS = {
-    f.name: f.default
-    for f in fields(Kernel)
-    if f.name not in _HEADER and f.default is not MISSING
+    f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
 
 

@@ -86,3 +86,20 @@ def own_registers(node: Node) -> Iterator[Reg]:
                 for v in variables(item):
                     if isinstance(v, RegVar):
                         yield from own_registers(v.reg)
+
+
+def positions(statement: Statement) -> tuple[RegVar, ...]:
+    """The gathered positions in a statement's own expressions, in order of occurrence."""
+    found: dict[RegVar, None] = {}
+    for value in own_values(statement):
+        if isinstance(value, Expr | Cond):
+            found |= {v: None for v in all_variables(value) if isinstance(v, RegVar)}
+    return tuple(found)
+
+
+def gathered(statement: Statement) -> tuple[RegVar, ...]:
+    """The gathered positions of a statement, the first one of each register."""
+    found: dict[str, RegVar] = {}
+    for v in positions(statement):
+        found.setdefault(v.name, v)
+    return tuple(found.values())

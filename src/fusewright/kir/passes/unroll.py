@@ -93,7 +93,5 @@ class _Unroller:
 def counts_registers(loop: For) -> bool:
     """Whether the loop's variable is in the index of a register."""
     return any(
-        loop.var in all_variables(r.index)
-        for s in walk_statements(loop)
-        for r in own_registers(s)
+        loop.var in all_variables(r.index) for s in walk_statements(loop) for r in own_registers(s)
     )
