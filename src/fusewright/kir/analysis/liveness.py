@@ -27,10 +27,12 @@ class Interval:
     """The life of one shared buffer.
 
     `first` and `last` are the paths of its first and last access, None when it has none;
-    `live_after` the paths of the statements after which its contents are needed.
+    `live_after` the paths of the statements after which its contents are needed; `alloc` the path
+    of its allocation, which makes the bytes it gets undefined.
     """
 
     buffer: Buffer
+    alloc: Path
     first: Path | None
     last: Path | None
     live_after: frozenset[Path]
@@ -50,16 +52,18 @@ def intervals_of(kernel: Kernel, found: Iterable[Access]) -> tuple[Interval, ...
         used.setdefault(a.buffer, []).append(a.site.path)
     paths = [s.path for s in sites(kernel)]
     out: list[Interval] = []
-    for _, alloc in shared_allocs(kernel):
+    for site, alloc in shared_allocs(kernel):
         b = alloc.buffer
         at = used.get(b, [])
         live = frozenset(p for p in paths if b in needed[p] and b in filled[p])
-        out.append(Interval(b, at[0] if at else None, at[-1] if at else None, live))
+        out.append(Interval(b, site.path, at[0] if at else None, at[-1] if at else None, live))
     return tuple(out)
 
 
 def interferes(a: Interval, b: Interval, found: Iterable[Access]) -> bool:
-    """Whether a write to one happens while the contents of the other are needed."""
+    """Whether a write to one, or its allocation, happens while the other's contents are needed."""
+    if a.alloc in b.live_after or b.alloc in a.live_after:
+        return True
     for access in found:
         if access.writes and access.buffer in (a.buffer, b.buffer):
             other = b if access.buffer is a.buffer else a
