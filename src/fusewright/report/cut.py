@@ -1,0 +1,124 @@
+"""The fusion as the kernels cut it: which kernel computes which value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Constant,
+    Fusion,
+    IndexMap,
+    Input,
+    Iota,
+    MatMul,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Size,
+    Take,
+    TakeAlong,
+    Tensor,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """One kernel (or the inputs, or what no kernel computes) and its values, operands first."""
+
+    label: str
+    values: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """The bands from top to bottom. Literals, and what is made of them alone, are left out."""
+
+    bands: tuple[Band, ...]
+
+
+def cut(
+    fusion: Fusion,
+    kernels: Sequence[str],
+    inputs: Sequence[Sequence[str]],
+    outputs: Sequence[Sequence[str]],
+) -> Cut:
+    """Give every value to the first kernel that computes it: the values between the arrays that
+    the kernel reads and those that it writes, found by name."""
+    by_name = {t.name: t for t in fusion.values}
+    literal = _literals(fusion)
+    taken: dict[Tensor, None] = dict.fromkeys(fusion.inputs)
+    bands = [Band("inputs", fusion.inputs)] if fusion.inputs else []
+    for label, reads, writes in zip(kernels, inputs, outputs, strict=True):
+        roots = [by_name[n] for n in writes if n in by_name]
+        stops = {by_name[n] for n in reads if n in by_name and n not in writes}
+        found = _between(roots, stops)
+        own = [t for t in fusion.values if t in found and t not in taken and t not in literal]
+        taken.update(dict.fromkeys(own))
+        bands.append(Band(label, tuple(own)))
+    rest = tuple(t for t in fusion.values if t not in taken and t not in literal)
+    if rest:
+        bands.append(Band("no kernel", rest))
+    return Cut(tuple(b for b in bands if b.values))
+
+
+def _literals(fusion: Fusion) -> set[Tensor]:
+    """Constants and sizes, and the values computed from nothing else."""
+    out: set[Tensor] = set()
+    for t in fusion.values:
+        match t.op:
+            case Constant() | Size():
+                out.add(t)
+            case _ if t.op.operands and all(o in out for o in t.op.operands):
+                out.add(t)
+            case _:
+                pass
+    return out
+
+
+def _between(roots: Sequence[Tensor], stops: set[Tensor]) -> set[Tensor]:
+    """What the roots are computed from, up to the stops."""
+    found: set[Tensor] = set()
+    pending = [t for t in roots if t not in stops]
+    while pending:
+        t = pending.pop()
+        if t not in found:
+            found.add(t)
+            pending.extend(o for o in t.op.operands if o not in stops)
+    return found
+
+
+def op_text(t: Tensor) -> str:
+    """What computes a value, in a word or two."""
+    match t.op:
+        case Pointwise(fn=fn):
+            return fn
+        case Reduce(fn=fn, axes=axes):
+            return f"{fn} over {', '.join(map(str, axes))}"
+        case Scan(fn=fn, axis=axis):
+            return f"{fn} along {axis}"
+        case Concat(axis=axis) | Take(axis=axis) | TakeAlong(axis=axis) | Iota(axis=axis):
+            return f"{_word(t)} {axis}"
+        case Permute(axes=axes):
+            return f"permute {', '.join(map(str, axes))}"
+        case Input() | Constant() | Size() | Broadcast() | Reshape() | Resize() | IndexMap():
+            return _word(t)
+        case MatMul():
+            return "matmul"
+        case _:
+            assert_never(t.op)
+
+
+def _word(t: Tensor) -> str:
+    return type(t.op).__name__.lower()
+
+
+def type_text(t: Tensor) -> str:
+    """dtype and shape: `float32[128, n]`."""
+    return f"{t.dtype}[{', '.join(map(str, t.shape))}]"

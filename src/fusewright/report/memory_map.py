@@ -1,0 +1,66 @@
+"""The map of shared memory, as text and as a picture: time across, bytes up, syncs as lines."""
+
+from __future__ import annotations
+
+from fusewright.report.svg import PALETTE, Canvas, text_width
+from fusewright.report.table import nbytes_text
+from fusewright.report.timeline import Timeline
+
+_STEP = 26.0
+_HEIGHT = 240.0
+_SYNC = "#c03030"
+_MAX_COLUMNS = 72
+
+
+def memory_map_text(t: Timeline) -> str:
+    """One line a buffer, highest bytes first; `#` where its bytes are needed, `|` at a sync."""
+    if not t.boxes:
+        return "no shared memory"
+    columns = min(t.nsteps, _MAX_COLUMNS)
+    scale = columns / t.nsteps
+    synced = {int(m.step * scale) for m in t.marks}
+    blank = "".join("|" if c in synced else "." for c in range(columns))
+    rows: dict[tuple[int, int, str], list[str]] = {}
+    for b in sorted(t.boxes, key=lambda b: (-b.offset, b.first)):
+        row = rows.setdefault((b.offset, b.nbytes, b.name), list(blank))
+        for c in range(int(b.first * scale), int(b.last * scale) + 1):
+            row[c] = "|" if c in synced else "#"
+    spans = [f"{o}..{o + n - 1}" for o, n, _ in rows]
+    wide = max(map(len, spans))
+    lines = [
+        f"{span.rjust(wide)}  {''.join(row)}  {name}"
+        for span, ((_, _, name), row) in zip(spans, rows.items(), strict=True)
+    ]
+    return "\n".join([f"{'bytes'.rjust(wide)}  program order ->", *lines])
+
+
+def memory_map_svg(t: Timeline) -> str:
+    """The picture as one `<svg>` element; boxes overlap only where their bytes are shared."""
+    canvas = Canvas()
+    left = 10 + max(text_width(nbytes_text(v)) for v in (t.nbytes, 1023))
+    top = 24.0
+    high = _HEIGHT / max(t.nbytes, 1)
+    bottom, right = top + _HEIGHT, left + _STEP * t.nsteps
+    canvas.line(left, bottom, right, bottom, stroke="#777")
+    canvas.line(left, top, left, bottom, stroke="#777")
+    canvas.text(left - 6, bottom, "0 B", end=True)
+    canvas.text(left - 6, top + 8, nbytes_text(t.nbytes), end=True)
+    colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(_names(t))}
+    for b in t.boxes:
+        x, y = left + _STEP * b.first, bottom - high * (b.offset + b.nbytes)
+        tip = f"{b.name}: bytes {b.offset}..{b.offset + b.nbytes - 1} ({nbytes_text(b.nbytes)})"
+        canvas.rect(
+            x, y, _STEP * (b.last - b.first + 1), high * b.nbytes, fill=colours[b.name], tip=tip
+        )
+        canvas.text(x + 3, y + min(12.0, high * b.nbytes), b.name)
+    for m in t.marks:
+        x = left + _STEP * (m.step + 0.5)
+        canvas.line(x, top - 6, x, bottom + 6, stroke=_SYNC, tip=f"#{m.id} {m.kind}: {m.why}")
+        canvas.text(x - 8, top - 10, f"#{m.id}")
+    for i, m in enumerate(t.marks):
+        canvas.text(left, bottom + 22 + 15 * i, f"#{m.id} {m.kind}: {m.why}")
+    return canvas.svg()
+
+
+def _names(t: Timeline) -> list[str]:
+    return list(dict.fromkeys(b.name for b in t.boxes))

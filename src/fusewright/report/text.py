@@ -1,0 +1,73 @@
+"""The report as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import indent
+
+from fusewright.report.facts import Facts, KernelFacts
+from fusewright.report.memory_map import memory_map_text
+from fusewright.report.table import nbytes_text, plural, table
+
+KERNEL_HEADER = ("kernel", "launch", "registers", "spills", "shared", "syncs")
+
+
+def report_text(facts: Facts) -> str:
+    """Numbers, reasons, the table of kernels, then each kernel in full."""
+    syncs = sum(len(k.syncs) for k in facts.kernels)
+    head = f"{facts.title}: {plural(len(facts.kernels), 'kernel')}, {plural(syncs, 'sync')}"
+    wide = max((len(label) for label, _ in facts.numbers), default=0)
+    numbers = "\n".join(f"{label.ljust(wide)}  {value}" for label, value in facts.numbers)
+    reasons = "\n".join(f"- {r}" for r in facts.reasons)
+    blocks = [head]
+    if numbers:
+        blocks.append(indent(numbers, "  "))
+    if reasons:
+        blocks.append("why it is not one fast kernel\n" + indent(reasons, "  "))
+    blocks.append(table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]))
+    blocks += [kernel_text(k) for k in facts.kernels]
+    return "\n\n".join(blocks)
+
+
+def kernel_row(k: KernelFacts) -> tuple[str, ...]:
+    """A kernel under KERNEL_HEADER; `-` where there is no compiler to ask."""
+    registers, spills = "-", "-"
+    if k.resources is not None:
+        registers = str(k.resources.registers)
+        spills = nbytes_text(k.resources.spill_stores + k.resources.spill_loads)
+    return (k.name, k.launch, registers, spills, k.shared_nbytes, str(len(k.syncs)))
+
+
+def kernel_text(k: KernelFacts) -> str:
+    """One kernel: syncs, shared memory, loop nest, KIR, CUDA."""
+    blocks = [f"=== {k.name}"]
+    blocks += [f"{title}\n{indent(body, '  ')}" for title, body in kernel_sections(k)]
+    return "\n\n".join(blocks)
+
+
+def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:
+    """The parts of a kernel's report as (title, text), in reading order."""
+    yield "loop nest", k.schedule
+    yield "syncs", syncs_text(k)
+    if k.smem:
+        yield "shared memory", smem_text(k)
+        yield "memory map", memory_map_text(k.timeline)
+    if k.no_resources:
+        yield "registers", k.no_resources
+    elif k.resources is not None and k.resources.warnings:
+        yield "compiler warnings", "\n".join(k.resources.warnings)
+    yield "kernel IR", k.ir
+    yield "CUDA", k.cuda
+
+
+def syncs_text(k: KernelFacts) -> str:
+    """One line a sync with its reason."""
+    if not k.syncs:
+        return "none: no thread reads from shared memory what another one wrote"
+    return "\n".join(f"#{s.id} {s.kind}: {s.why}" for s in k.syncs)
+
+
+def smem_text(k: KernelFacts) -> str:
+    """The buffers in shared memory, lowest offset first."""
+    rows = [(b.name, b.offset, b.nbytes, b.alignment, b.alias_of or "") for b in k.smem]
+    return table(("buffer", "offset", "bytes", "alignment", "shares bytes of"), rows)

@@ -1,0 +1,255 @@
+"""Reports on a hand-made program: text, HTML, pictures, the cut, the memory map."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from report_fakes import FakeProgram, argument, program, row_scale, value
+
+from fusewright.errors import UserError
+from fusewright.fusion.ir import Fusion, Pointwise
+from fusewright.report.cut import Cut, cut, op_text
+from fusewright.report.explain import Report
+from fusewright.report.facts import gather, traffic_ratio
+from fusewright.report.graph import graph_svg, layers, place
+from fusewright.report.html import report_html
+from fusewright.report.memory_map import memory_map_svg, memory_map_text
+from fusewright.report.table import nbytes_text, plural, table
+from fusewright.report.text import report_text
+from fusewright.report.timeline import Box, Mark, Timeline, timeline
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def test_a_table_pads_columns_and_puts_numbers_right() -> None:
+    assert table(("name", "n"), [("a", 1), ("long name", 100)]) == (
+        "name         n\n---------  ---\na            1\nlong name  100"
+    )
+
+
+def test_a_table_refuses_a_row_of_another_length() -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells under a header of 2"):
+        table(("a", "b"), [("x",)])
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (65536, "64.0 KiB"), (3 << 30, "3.00 GiB")],
+)
+def test_bytes_have_units(n: int, text: str) -> None:
+    assert nbytes_text(n) == text
+
+
+def test_plural() -> None:
+    assert (plural(1, "kernel"), plural(0, "sync")) == ("1 kernel", "0 syncs")
+
+
+# --- the cut ------------------------------------------------------------------------------------
+
+
+def _row_scale_cut() -> tuple[Fusion, Cut]:
+    fusion = row_scale()
+    return fusion, cut(fusion, ["rows", "scale"], [("x",), ("x", "m")], [("m",), ("y",)])
+
+
+def test_every_value_belongs_to_the_first_kernel_that_computes_it() -> None:
+    _, found = _row_scale_cut()
+    assert [(b.label, [t.name for t in b.values]) for b in found.bands] == [
+        ("inputs", ["x"]),
+        ("rows", ["m"]),
+        ("scale", ["wide", "less", "e", "y"]),
+    ]
+
+
+def test_values_of_no_kernel_are_shown_as_such() -> None:
+    found = cut(row_scale(), ["rows"], [("x",)], [("m",)])
+    assert found.bands[-1].label == "no kernel"
+    assert "y" in [t.name for t in found.bands[-1].values]
+
+
+def test_literals_are_left_out() -> None:
+    _, found = _row_scale_cut()
+    assert not {"two", "twos"} & {t.name for b in found.bands for t in b.values}
+
+
+def test_op_text_names_op_and_axes() -> None:
+    texts = {t.name: op_text(t) for t in row_scale().values}
+    assert (texts["m"], texts["less"], texts["wide"]) == ("max over 1", "sub", "broadcast")
+
+
+# --- the graph ----------------------------------------------------------------------------------
+
+
+def test_layers_put_operands_above_users() -> None:
+    fusion, found = _row_scale_cut()
+    for band in found.bands:
+        row_of = {t: i for i, row in enumerate(layers(band)) for t in row}
+        assert all(row_of[o] < row_of[t] for t in row_of for o in t.op.operands if o in row_of)
+    assert [len(layers(b)) for b in found.bands] == [1, 1, 4]
+    assert len(fusion.values) == 8
+
+
+def test_nodes_do_not_overlap_and_lie_in_their_band() -> None:
+    x = argument("x", (8, 8))
+    wide = [value(f"v{i}", (8, 8), Pointwise((x,), "exp")) for i in range(7)]
+    total = value("total", (8, 8), Pointwise(tuple(wide), "add"))
+    fusion = Fusion((x,), (total,), (x, *wide, total))
+    found = cut(fusion, ["k"], [("x",)], [("total",)])
+    places, extents = place(found)
+    for band, (top, height) in zip(found.bands, extents, strict=True):
+        assert all(top < places[t].y < places[t].y + 42 <= top + height for t in band.values)
+    row = sorted((places[t] for t in wide), key=lambda p: p.x)
+    assert all(a.x + a.width < b.x for a, b in zip(row, row[1:], strict=False))
+
+
+def test_the_graph_is_well_formed_svg_with_every_value_and_edge() -> None:
+    _, found = _row_scale_cut()
+    root = ElementTree.fromstring(graph_svg(found))
+    texts = [t.text or "" for t in root.iter(f"{_SVG}text")]
+    assert {"rows", "scale", "m = max over 1", "float32[32, 32]"} <= set(texts)
+    assert len(list(root.iter(f"{_SVG}path"))) == 6  # x-m m-wide x-less wide-less less-e e-y
+
+
+# --- shared memory over time --------------------------------------------------------------------
+
+
+def _timeline() -> Timeline:
+    rows = program().kernels[0]
+    return timeline(rows.ir, rows.smem, rows.syncs)
+
+
+def test_a_box_spans_the_steps_between_write_and_last_read() -> None:
+    # steps: 0 store a, 1 sync, 2 load a, 3 store b, 4 sync, 5 load b, 6 store c, 7 load c
+    assert _timeline() == Timeline(
+        nsteps=8,
+        nbytes=256,
+        boxes=(Box("a", 0, 128, 0, 2), Box("b", 128, 128, 3, 5), Box("c", 0, 128, 6, 7)),
+        marks=(
+            Mark(1, 1, "block", "RAW a: the store of a row before its reads"),
+            Mark(4, 2, "block", "RAW b, WAR a & c"),
+        ),
+    )
+
+
+def test_the_memory_map_as_text() -> None:
+    assert memory_map_text(_timeline()) == (
+        "   bytes  program order ->\n"
+        "128..255  .|.#|#..  b\n"
+        "  0..127  #|#.|...  a\n"
+        "  0..127  .|..|.##  c"
+    )
+
+
+def test_a_long_kernel_is_squeezed_into_the_page() -> None:
+    long = Timeline(1000, 64, (Box("a", 0, 64, 0, 999),), (Mark(500, 1, "block", "RAW"),))
+    lines = memory_map_text(long).splitlines()
+    assert lines[1].count("#") == 71 and lines[1].count("|") == 1
+
+
+def test_no_shared_memory_says_so() -> None:
+    scale = program().kernels[1]
+    assert memory_map_text(timeline(scale.ir, (), ())) == "no shared memory"
+
+
+def test_the_memory_map_is_well_formed_svg_and_escapes_reasons() -> None:
+    root = ElementTree.fromstring(memory_map_svg(_timeline()))
+    assert [t.text for t in root.iter(f"{_SVG}title")] == [
+        "a: bytes 0..127 (128 B)",
+        "b: bytes 128..255 (128 B)",
+        "c: bytes 0..127 (128 B)",
+        "#1 block: RAW a: the store of a row before its reads",
+        "#2 block: RAW b, WAR a & c",
+    ]
+    boxes = [
+        {k: float(r.attrib[k]) for k in ("x", "y", "height")} for r in root.iter(f"{_SVG}rect")
+    ]
+    a, b, c = boxes
+    assert a["y"] == c["y"] > b["y"]  # bytes up
+    assert a["x"] < b["x"] < c["x"]  # time across
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def test_text_has_numbers_reasons_syncs_and_sources() -> None:
+    text = str(Report(program(reasons=("cut after m: the row does not fit",)), title="softmax"))
+    for part in (
+        "softmax: 2 kernels, 2 syncs",
+        "bytes moved               12.2 KiB",
+        "moved / least possible    1.53",
+        "memory for intermediates  128*n B",
+        "- cut after m: the row does not fit",
+        "#2 block: RAW b, WAR a & c",
+        "for i in 32:",
+        "block_sync #1  // RAW a",
+        "__syncthreads();  // RAW b, WAR a & c",
+        "none: no thread reads from shared memory what another one wrote",
+    ):
+        assert part in text
+    assert "FW_PRELUDE" not in text
+
+
+def test_without_a_compiler_the_report_says_what_to_install() -> None:
+    text = report_text(gather(program(compiled=False), "softmax"))
+    assert "compiling kernels needs NVRTC; install fusewright[cuda]" in text
+
+
+def test_compiler_warnings_are_shown() -> None:
+    noisy = program()
+    assert noisy.kernels[0].found is not None
+    noisy.kernels[0].found.warnings = ("warning: variable declared but never used",)
+    assert "never used" in str(Report(noisy))
+
+
+def test_traffic_ratio_needs_two_numbers() -> None:
+    assert traffic_ratio({"bytes_moved": 30, "lower_bound_bytes": 20}) == 1.5
+    assert traffic_ratio({"bytes_moved": "8*n", "lower_bound_bytes": 20}) is None
+    assert traffic_ratio({}) is None
+
+
+class _Page(HTMLParser):
+    """Checks nesting and collects what a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [v or "" for k, v in attrs if k in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_html_is_one_well_nested_page_that_fetches_nothing(tmp_path: Path) -> None:
+    path = Report(program(), title="a < b").to_html(tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    page = _Page()
+    page.feed(text)
+    assert page.open == [] and page.fetched == [] and "url(" not in text
+    assert text.count("<svg") == 2  # the graph, and the map of the one kernel with shared memory
+    assert "<h1>a &lt; b</h1>" in text
+    assert "<mark>  __syncthreads();  // RAW b, WAR a &amp; c</mark>" in text
+
+
+def test_a_report_is_deterministic() -> None:
+    assert report_html(gather(program(), "x")) == report_html(gather(program(), "x"))
+
+
+def test_to_html_names_the_path_it_cannot_write(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot write .*missing.*No such file.*name a file in a"):
+        Report(program()).to_html(tmp_path / "missing" / "report.html")
+
+
+def test_a_program_without_kernels_is_reported() -> None:
+    empty = FakeProgram(row_scale(), (), program().host)
+    assert "fusion: 0 kernels, 0 syncs" in str(Report(empty))
