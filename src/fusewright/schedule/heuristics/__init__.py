@@ -1,1 +1,20 @@
+"""Automatic schedules: one function per kind of group."""
 
+from __future__ import annotations
+
+from fusewright.fusion.ir import Scan
+from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.pointwise import schedule_pointwise
+from fusewright.schedule.heuristics.reduction import schedule_reduction
+from fusewright.schedule.heuristics.scan import schedule_scan
+from fusewright.target import Target
+
+
+def schedule_group(flow: Dataflow, target: Target) -> Params:
+    """Schedules a segment. Raises ScheduleError with the stage it cannot place."""
+    if any(isinstance(s.op, Scan) for s in flow.stages):
+        return schedule_scan(flow, target)
+    if any(s.is_reduction for s in flow.stages):
+        return schedule_reduction(flow, target)
+    return schedule_pointwise(flow, target)

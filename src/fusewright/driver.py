@@ -1,0 +1,133 @@
+"""compile(): the one place that joins the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
+from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.host.form import Cut, Reason, form
+from fusewright.host.segment import Segment, segments, structure_key
+from fusewright.kernel import Kernel, TensorInfo
+from fusewright.kir.lower import Lowered, lower
+from fusewright.kir.pipeline import run_pipeline
+from fusewright.program import Launch, Program
+from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.render import print_schedule
+from fusewright.schedule.schedule import Schedule as HandSchedule
+from fusewright.target import Target, target_of
+
+
+class Schedule(HandSchedule):
+    """A schedule by hand: nvFuser's vocabulary, and the way down to a kernel."""
+
+    def lower(self, target: str | Target | None = "sm_90a", *, name: str = "kernel") -> Kernel:
+        """The kernel of this schedule. Raises ScheduleError when it is not legal."""
+        return finish(self.flow, name, target_of(target), None, min_blocks=self.min_blocks)
+
+
+def finish(
+    flow: Dataflow, name: str, target: Target, params: Params | None, *, min_blocks: int = 0
+) -> Kernel:
+    """Lowers a scheduled dataflow and runs the kernel pipeline."""
+    text = print_schedule(flow)
+    lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks)
+    final = run_pipeline(lowered.kernel, target)
+    return Kernel(
+        final,
+        target,
+        tuple(TensorInfo.of(s) for s in lowered.inputs),
+        tuple(TensorInfo.of(s) for s in lowered.outputs),
+        lowered.argument_values,
+        text,
+        params,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    target: Target
+    kernels: dict[object, Kernel]
+    reasons: list[Reason]
+
+    def kernel(self, segment: Segment, name: str) -> Kernel:
+        key = structure_key(segment.fusion)
+        if key not in self.kernels:
+            flow = Dataflow(segment.fusion)
+            params = schedule_group(flow, self.target)
+            self.kernels[key] = finish(flow, name, self.target, params)
+        return self.kernels[key]
+
+    def launches(self, segment: Segment, name: str) -> list[Launch]:
+        """The launches of a segment; when lowering refuses it, of its two halves."""
+        try:
+            kernel = self.kernel(segment, name)
+        except (ScheduleError, UnsupportedError) as e:
+            halves = _halves(segment)
+            if halves is None:
+                raise
+            self.reasons.append(Reason(segment.outputs[-1].name, f"cut in two: {e}"))
+            return [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
+        used = {t.name for t in kernel.inputs}
+        names = [t.name for t in segment.fusion.inputs]
+        inputs = tuple(
+            t for t, n in zip(segment.inputs, names, strict=True) if n in used or _same(kernel, n)
+        )
+        return [Launch(kernel, inputs, segment.outputs)]
+
+
+def _same(kernel: Kernel, name: str) -> bool:
+    return name in {p.name for p in kernel.params}
+
+
+def _halves(segment: Segment) -> tuple[Segment, ...] | None:
+    inner = [t for t in segment.fusion.values if t not in segment.fusion.inputs]
+    if len(inner) < 2:
+        return None
+    middle = len(inner) // 2
+    groups = (tuple(inner[:middle]), tuple(inner[middle:]))
+    outer = dict(zip(segment.fusion.inputs, segment.inputs, strict=True))
+    outer |= dict(zip(segment.fusion.outputs, segment.outputs, strict=True))
+    found = segments(segment.fusion, Cut(groups, ()))
+    return tuple(
+        Segment(
+            s.fusion,
+            tuple(outer.get(t, t) for t in s.inputs),
+            tuple(outer.get(t, t) for t in s.outputs),
+        )
+        for s in found
+    )
+
+
+def compile(
+    fusion: Fusion | HandSchedule, target: str | Target | None = "sm_90a", dynamic: bool = False
+) -> Program:
+    """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
+
+    Needs no GPU. Raises no UnsupportedError: what one kernel cannot hold becomes several.
+    """
+    chosen = target_of(target)
+    if isinstance(fusion, HandSchedule):
+        kernel = finish(fusion.flow, "kernel", chosen, None, min_blocks=fusion.min_blocks)
+        flow_fusion = fusion.original
+        launch = Launch(kernel, flow_fusion.inputs, flow_fusion.outputs)
+        return Program(flow_fusion, (launch,), (), chosen)
+    whole = decompose(fusion)
+    cut = form(whole)
+    compiler = _Compiler(chosen, {}, list(cut.reasons))
+    launches: list[Launch] = []
+    for i, segment in enumerate(segments(whole, cut)):
+        launches.extend(compiler.launches(segment, kernel_name(segment, i)))
+    return Program(whole, tuple(launches), tuple(compiler.reasons), chosen)
+
+
+def kernel_name(segment: Segment, number: int) -> str:
+    """A readable name: what the kernel makes and in which type."""
+    out: Tensor = segment.outputs[0]
+    return f"fw_{out.name}_{out.dtype}_{number}"
+
+
+__all__ = ["FusewrightError", "Schedule", "compile"]

@@ -1,0 +1,103 @@
+"""Segments: the groups of a cut as fusions of their own, one kernel each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.core.expr import Expr
+from fusewright.fusion.ir import (
+    Fusion,
+    Input,
+    Op,
+    Tensor,
+    contiguous_strides,
+    topological,
+    with_operands,
+)
+from fusewright.host.form import Cut, is_leaf
+
+ARENA_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One kernel's fusion, and the tensors of the whole program behind its inputs and outputs."""
+
+    fusion: Fusion
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def segments(fusion: Fusion, cut: Cut) -> tuple[Segment, ...]:
+    """The segments of a cut, in execution order."""
+    home = {t: i for i, group in enumerate(cut.groups) for t in group}
+    wanted: dict[Tensor, None] = dict.fromkeys(fusion.outputs)
+    for t in fusion.values:
+        for o in t.op.operands:
+            if o in home and home.get(t) != home[o]:
+                wanted[o] = None
+    return tuple(_segment(group, wanted) for group in cut.groups)
+
+
+def _segment(group: tuple[Tensor, ...], wanted: dict[Tensor, None]) -> Segment:
+    members = set(group)
+    external: dict[Tensor, None] = {}
+    for t in group:
+        if isinstance(t.op, Input):
+            external[t] = None
+        for o in t.op.operands:
+            if o not in members and not is_leaf(o):
+                external[o] = None
+    made: dict[Tensor, Tensor] = {}
+    for position, t in enumerate(external):
+        op = _as_input(t, position)
+        made[t] = Tensor(t.name, t.shape, t.dtype, op)
+    for t in group:
+        if t not in made:
+            _copy(t, made)
+    outputs = tuple(t for t in group if t in wanted)
+    inputs = tuple(made[t] for t in external)
+    results = tuple(made[t] for t in outputs)
+    return Segment(Fusion(inputs, results, topological(results, inputs)), tuple(external), outputs)
+
+
+def _as_input(t: Tensor, position: int) -> Input:
+    if isinstance(t.op, Input):
+        return Input((), position, t.op.strides, t.op.alignment)
+    return Input((), position, contiguous_strides(t.shape), ARENA_ALIGNMENT)
+
+
+def _copy(t: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
+    """The tensor rebuilt over the segment's inputs; literals are copied along."""
+    if t not in made:
+        operands = tuple(_copy(o, made) for o in t.op.operands)
+        made[t] = Tensor(t.name, t.shape, t.dtype, with_operands(t.op, operands))
+    return made[t]
+
+
+def structure_key(fusion: Fusion) -> tuple[object, ...]:
+    """Equal for fusions that differ only in the names of their tensors."""
+    number = {t: i for i, t in enumerate(fusion.values)}
+    out: list[object] = []
+    for t in fusion.values:
+        out.append((_op_key(t.op), tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
+    out.append(tuple(number[t] for t in fusion.inputs))
+    out.append(tuple(number[t] for t in fusion.outputs))
+    return tuple(out)
+
+
+def _op_key(op: Op) -> tuple[object, ...]:
+    fields = [
+        (name, _field(getattr(op, name)))
+        for name in op.__dataclass_fields__
+        if name != "operands"
+    ]
+    return (type(op).__name__, *fields)
+
+
+def _field(value: object) -> object:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, bool | int | float):
+        return (type(value).__name__, repr(value))
+    return value

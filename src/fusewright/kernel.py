@@ -1,0 +1,340 @@
+"""A compiled kernel: its IR, its launch, its memory and syncs, its CUDA text and machine code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.expr import Expr, Int, Var, constant_value, substitute
+from fusewright.core.node import walk
+from fusewright.cuda.compile import Compiled, compile_cubin, contracts
+from fusewright.cuda.emit import emit, shared_nbytes
+from fusewright.cuda.names import identifier
+from fusewright.cuda.resources import Resources, resources
+from fusewright.cuda.sass import sass
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion.ir import Input, Tensor, contiguous_strides
+from fusewright.kir import ir
+from fusewright.kir.analysis.hazards import sync_orders
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Stage, strides_of
+from fusewright.schedule.heuristics.common import Params
+from fusewright.sim.machine import SimResult, simulate
+from fusewright.target import Target
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One array parameter: `access` is "R", "W" or "RW"."""
+
+    name: str
+    dtype: DType
+    rank: int
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid (blocks) and block (threads) along x, y, z, blocks in a cluster, bytes of shared
+    memory; expressions in the shape symbols."""
+
+    grid: tuple[Expr, Expr, Expr]
+    block: tuple[Expr, Expr, Expr]
+    cluster: int
+    shared_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SmemBuffer:
+    """One buffer in shared memory: byte offset, size and alignment; `alias_of` names an earlier
+    buffer whose bytes it takes over."""
+
+    name: str
+    offset: int
+    nbytes: int
+    alignment: int
+    alias_of: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One sync: its path in the IR, and the pairs of accesses that it orders."""
+
+    id: int
+    kind: str
+    why: str
+    at: tuple[int, ...]
+    orders: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An array at the kernel's border: name, sizes, dtype and element strides."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    strides: tuple[Expr, ...]
+
+    @staticmethod
+    def of(s: Stage | Tensor) -> TensorInfo:
+        if isinstance(s, Stage):
+            return TensorInfo(s.name, s.shape, s.dtype, strides_of(s))
+        strides = s.op.strides if isinstance(s.op, Input) else contiguous_strides(s.shape)
+        return TensorInfo(s.name, s.shape, s.dtype, strides)
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel. `inputs` and `outputs` describe its arrays in the order of a call."""
+
+    ir: ir.Kernel
+    target: Target
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    argument_values: tuple[bool | int | float, ...]
+    schedule: str
+    heuristic: Params | None = None
+    _compiled: Compiled | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.ir.name
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        """The array parameters in the order of the CUDA signature."""
+        read = {n.src for n in walk(self.ir) if isinstance(n, ir.Load)}
+        ranks = {t.name: len(t.shape) for t in (*self.inputs, *self.outputs)}
+        written = {n.dst for n in walk(self.ir) if isinstance(n, ir.Store)}
+        return tuple(
+            Param(
+                b.name,
+                b.dtype,
+                ranks.get(b.name, 1),
+                ("R" if b in read else "") + ("W" if b in written else "") or "R",
+            )
+            for b in self.ir.params
+        )
+
+    @property
+    def launch(self) -> Launch:
+        grid = tuple(d.extent for d in self.ir.grid)
+        block = tuple(d.extent for d in self.ir.block)
+        return Launch(grid, block, 1, shared_nbytes(self.ir))  # type: ignore[arg-type]
+
+    @property
+    def smem(self) -> list[SmemBuffer]:
+        """The buffers in shared memory, in order of allocation."""
+        out: list[SmemBuffer] = []
+        for a in walk(self.ir):
+            if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED:
+                size = constant_value(a.buffer.size) or 0
+                offset = a.offset or 0
+                nbytes = size * a.buffer.dtype.nbytes
+                alias = next(
+                    (
+                        b.name
+                        for b in out
+                        if b.offset < offset + nbytes and offset < b.offset + b.nbytes
+                    ),
+                    None,
+                )
+                out.append(SmemBuffer(a.buffer.name, offset, nbytes, a.buffer.alignment, alias))
+        return out
+
+    @property
+    def syncs(self) -> list[Sync]:
+        """The syncs in program order."""
+        orders = sync_orders(self.ir)
+        out: list[Sync] = []
+        _collect_syncs(self.ir.body, (), orders, out)
+        return out
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA C++ text."""
+        return emit(self.ir, self.target)
+
+    def compiled(self) -> Compiled:
+        """Machine code and the compiler's log; compiled once. Raises UserError without NVRTC."""
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = compile_cubin(
+                    self.cuda, self.target, name=self.name, contract=contracts(self.ir)
+                )
+            return self._compiled
+
+    def cubin(self) -> bytes:
+        """The machine code."""
+        return self.compiled().cubin
+
+    def ptx(self) -> str:
+        """The PTX on the way to the machine code."""
+        return self.compiled().ptx
+
+    def sass(self) -> str:
+        """The disassembly. Raises UserError when the `sass` extra is not installed."""
+        return sass(self.cubin())
+
+    def resources(self) -> Resources:
+        """Registers, spills, stack, shared memory and warnings as ptxas reports them."""
+        return resources(self.compiled().log)[identifier(self.name)]
+
+    # --- running --------------------------------------------------------------------------------
+
+    def symbol_values(self, arrays: Sequence[Array]) -> dict[Var, int]:
+        """The sizes that these arrays give the shape symbols. Raises UserError on a mismatch."""
+        return bind_symbols(self.inputs, [a.shape for a in arrays], self.name)
+
+    def simulate(
+        self,
+        *arrays: Array,
+        blocks: object = None,
+        check_races: bool = True,
+        seed: int = 0,
+    ) -> SimResult:
+        """Runs the kernel in the simulator. `outputs` of the result are shaped arrays."""
+        symbols = self.symbol_values(arrays)
+        flat = self.flat_arrays(arrays, symbols)
+        outputs = self.ir.params[len(self.inputs) :]
+        result = simulate(
+            self.ir,
+            dict(zip(self.ir.params, flat, strict=True)),
+            arguments=self.arguments(),
+            symbols={s: symbols[s] for s in self.ir.symbols},
+            outputs=outputs,
+            blocks=blocks,  # type: ignore[arg-type]
+            check_races=check_races,
+            seed=seed,
+        )
+        shaped = [
+            shaped_view(array, info, symbols)
+            for array, info in zip(result.outputs, self.outputs, strict=True)
+        ]
+        return SimResult(shaped, result.races, result.stats)
+
+    def arguments(self) -> Mapping[ir.Argument, object]:
+        """The values of the scalar parameters."""
+        return dict(zip(self.ir.arguments, self.argument_values, strict=True))
+
+    def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
+        """One flat array per parameter: the inputs in the layout of their specs, fresh outputs."""
+        flat = [
+            flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)
+        ]
+        for info in self.outputs:
+            flat.append(np.empty(span(info, symbols), info.dtype.numpy))
+        return flat
+
+    def __call__(self, *arrays: Array, device: str = "auto") -> list[Array]:
+        """Runs the kernel on numpy arrays: device "cuda", "sim", or "auto" (cuda if there is one)."""
+        from fusewright.runtime.launch import has_gpu, run_kernel
+
+        if device not in ("auto", "cuda", "sim"):
+            raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
+        if device == "sim" or (device == "auto" and not has_gpu()):
+            return self.simulate(*arrays, check_races=False).outputs
+        return run_kernel(self, arrays)
+
+
+def _collect_syncs(
+    body: ir.Body, path: tuple[int, ...], orders: Mapping[int, tuple[object, ...]], out: list[Sync]
+) -> None:
+    for i, s in enumerate(body):
+        at = (*path, i)
+        match s:
+            case ir.SyncStatement():
+                out.append(Sync(s.id, type(s).__name__, s.why, at, orders.get(s.id, ())))
+            case ir.For():
+                _collect_syncs(s.body, at, orders, out)
+            case ir.If():
+                _collect_syncs(s.then, (*at, 0), orders, out)
+                _collect_syncs(s.otherwise, (*at, 1), orders, out)
+            case _:
+                pass
+
+
+def bind_symbols(
+    infos: Sequence[TensorInfo], shapes: Sequence[Sequence[int]], name: str
+) -> dict[Var, int]:
+    """The sizes that concrete shapes give to the symbols of declared ones.
+
+    Raises UserError for a wrong count, rank or size, or a symbol outside its range.
+    """
+    if len(infos) != len(shapes):
+        raise UserError(f"{name} takes {len(infos)} arrays, got {len(shapes)}")
+    values: dict[Var, int] = {}
+    for info, shape in zip(infos, shapes, strict=True):
+        if len(shape) != len(info.shape):
+            raise UserError(
+                f"{name}: {info.name} has rank {len(info.shape)}, got an array of shape {tuple(shape)}"
+            )
+        for axis, (e, n) in enumerate(zip(info.shape, shape, strict=True)):
+            if isinstance(e, Var) and e not in values:
+                _check_symbol(e, n, info.name, axis)
+                values[e] = n
+    for info, shape in zip(infos, shapes, strict=True):
+        expected = tuple(size_of(e, values) for e in info.shape)
+        if expected != tuple(shape):
+            raise UserError(
+                f"{name}: {info.name} must have shape {expected}, got {tuple(shape)}; "
+                "compile for these shapes, or give the differing axis a symbolic size"
+            )
+    return values
+
+
+def _check_symbol(e: Var, n: int, tensor: str, axis: int) -> None:
+    low, high = e.interval
+    if n < (low or 0) or (high is not None and n > high) or n % e.multiple_of:
+        raise UserError(
+            f"{tensor}: axis {axis} is the symbolic size {e.name} (at least {low}"
+            f"{'' if high is None else f', at most {high}'}, a multiple of {e.multiple_of}), got {n}"
+        )
+
+
+def size_of(e: Expr, symbols: Mapping[Var, int]) -> int:
+    """The value of a size under the symbols' values."""
+    value = constant_value(e if isinstance(e, Int) else substitute(e, symbols))
+    if value is None:
+        raise UserError(f"the size {e} is not determined by the shapes of the inputs")
+    return value
+
+
+def span(info: TensorInfo, symbols: Mapping[Var, int]) -> int:
+    """Elements from the first to the last of a tensor in its layout."""
+    sizes = [size_of(e, symbols) for e in info.shape]
+    if 0 in sizes:
+        return 0
+    return 1 + sum(
+        (n - 1) * size_of(stride, symbols)
+        for n, stride in zip(sizes, info.strides, strict=True)
+    )
+
+
+def shaped_view(flat: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:
+    """A flat array as the tensor in its layout."""
+    shape = [size_of(e, symbols) for e in info.shape]
+    strides = [size_of(e, symbols) * flat.itemsize for e in info.strides]
+    if 0 in shape:
+        return np.empty(shape, flat.dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def flatten(a: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:
+    """The array as a flat one in the layout of the spec (a copy)."""
+    if a.dtype != info.dtype.numpy:
+        raise UserError(f"{info.name} must be {info.dtype}, got {a.dtype}; cast it first")
+    flat = np.zeros(span(info, symbols), a.dtype)
+    if flat.size:
+        shaped_view(flat, info, symbols)[...] = a
+    return flat

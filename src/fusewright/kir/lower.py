@@ -1,0 +1,203 @@
+"""Lowering: a schedule's loop tree becomes a kernel.
+
+The result is unsynchronised KIR: right when each statement runs for all threads before the next.
+Loops bound to the grid and the block become variables; reductions over threads become
+`ThreadReduce`; syncs, offsets and unrolling are later passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.core.expr import Expr, Int, Var, constant_value, maximum
+from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Input
+from fusewright.kir.ir import Alloc, Argument, Body, Buffer, Dim, For, Kernel, Statement
+from fusewright.kir.statements import Context, Statements, carrying_loops
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.inline import check_placement, consumers_of
+from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
+from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel and what its launch must supply: the stages behind its parameters (inputs, then
+    outputs) and the values of its scalar arguments."""
+
+    kernel: Kernel
+    inputs: tuple[Stage, ...]
+    outputs: tuple[Stage, ...]
+    argument_values: tuple[bool | int | float, ...]
+
+
+def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> Lowered:
+    """The kernel of a schedule.
+
+    Raises ScheduleError when a reader cannot find what it reads, a wide access is not contiguous,
+    or the launch does not fit the target.
+    """
+    check_placement(flow)
+    nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
+    grid, block = _dims(flow)
+    inputs = tuple(s for s in flow.inputs if flow.consumers(s))
+    params = {s: _parameter(s) for s in (*inputs, *flow.outputs)}
+    context = Context(
+        flow=flow,
+        nest=nest,
+        dims={d.var.name: d for d in (*grid, *block)},
+        nodes=_node_variables(nest.root),
+        buffers=dict(params),
+        arguments={},
+    )
+    body = _Tree(context).body(nest.root)
+    kernel = Kernel(
+        name=name,
+        params=tuple(params.values()),
+        arguments=tuple(a for a, _ in context.arguments.values()),
+        symbols=_symbols(flow),
+        grid=grid,
+        block=block,
+        body=body,
+        min_blocks=min_blocks,
+    )
+    _check_launch(kernel, target)
+    values = tuple(v for _, v in context.arguments.values())
+    return Lowered(kernel, inputs, tuple(flow.outputs), values)
+
+
+def _parameter(s: Stage) -> Buffer:
+    size: Expr = Int(1)
+    alignment = 16
+    if isinstance(s.op, Input):
+        alignment = max(s.op.alignment, s.dtype.nbytes)
+        for extent, stride in zip(s.shape, s.op.strides, strict=True):
+            size = size + (extent - 1) * stride
+    else:
+        for extent in s.shape:
+            size = size * extent
+    return Buffer(s.name, s.dtype, size, Memory.GLOBAL, alignment)
+
+
+def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    extents: dict[Parallel, Expr] = {}
+    for s in computed(flow.stages):
+        for x in s.loops:
+            if x.parallel.is_block or x.parallel.is_thread:
+                known = extents.get(x.parallel)
+                extents[x.parallel] = (
+                    x.axis.extent if known is None else maximum(known, x.axis.extent)
+                )
+    def dims(names: dict[Parallel, str]) -> tuple[Dim, ...]:
+        return tuple(
+            Dim(Var(n, 0, extents.get(p, Int(1)) - 1), extents.get(p, Int(1)))
+            for p, n in names.items()
+        )
+    return dims(BLOCK_DIMS), dims(THREAD_DIMS)
+
+
+def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
+    table: dict[LoopNode, Var] = {}
+    stack = list(reversed([c for c in root.children if isinstance(c, LoopNode)]))
+    while stack:
+        node = stack.pop()
+        assert node.axis is not None
+        table[node] = Var(f"i{len(table)}", 0, node.axis.extent - 1)
+        stack.extend(reversed([c for c in node.children if isinstance(c, LoopNode)]))
+    return table
+
+
+def _symbols(flow: Dataflow) -> tuple[Var, ...]:
+    return flow.fusion().symbols
+
+
+def _check_launch(kernel: Kernel, target: Target) -> None:
+    threads = 1
+    for d in kernel.block:
+        extent = constant_value(d.extent)
+        if extent is None:
+            raise ScheduleError(
+                f"{kernel.name}: block dimension {d.var} has the symbolic extent {d.extent}; "
+                "split the loop by a constant and bind the inner one"
+            )
+        threads *= extent
+    if threads > MAX_THREADS_PER_BLOCK:
+        raise ScheduleError(
+            f"{kernel.name}: {threads} threads a block, the limit is {MAX_THREADS_PER_BLOCK}; "
+            "bind smaller loops to TIDx, TIDy, TIDz"
+        )
+    for d in kernel.grid[1:]:
+        extent = constant_value(d.extent)
+        if extent is not None and extent > MAX_GRID_YZ:
+            raise ScheduleError(
+                f"{kernel.name}: {extent} blocks along {d.var}, the limit is {MAX_GRID_YZ}; "
+                "use BIDx for the large one"
+            )
+
+
+class _Tree:
+    """Walks the loop tree and emits bodies."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.emit = Statements(context, strides_of)
+        self.nest: Nest = context.nest
+        self.carried = self._carried()
+        self.allocated = self._allocated()
+
+    def _carried(self) -> dict[LoopNode, list[Stage]]:
+        """For each loop node the reductions and scans whose outermost carrying loop it is."""
+        table: dict[LoopNode, list[Stage]] = {}
+        for s in computed(self.context.flow.stages):
+            for i in carrying_loops(self.context, s):
+                node = self.nest.nodes[s][i]
+                if node is not None:
+                    table.setdefault(node, []).append(s)
+                    break
+        return table
+
+    def _allocated(self) -> dict[LoopNode, list[Statement]]:
+        table: dict[LoopNode, list[Statement]] = {}
+        for s in computed(self.context.flow.stages):
+            buffer = self.emit.allocate(s)
+            if buffer is not None:
+                alloc = Alloc(buffer, promote=s.promote)
+                table.setdefault(self.nest.shared(s), []).append(alloc)
+            carry = self.emit.carry(s)
+            if carry is not None:
+                scope = self._carry_scope(s)
+                table.setdefault(scope, []).append(Alloc(carry))
+        return table
+
+    def _carry_scope(self, s: Stage) -> LoopNode:
+        for i in carrying_loops(self.context, s):
+            node = self.nest.nodes[s][i]
+            if node is not None:
+                assert node.parent is not None
+                return node.parent
+        return self.nest.home[s]
+
+    def body(self, node: LoopNode) -> Body:
+        out: list[Statement] = list(self.allocated.get(node, []))
+        for child in node.children:
+            if isinstance(child, LoopNode):
+                for s in self.carried.get(child, []):
+                    out.extend(self.emit.initialise(s))
+                assert child.axis is not None
+                out.append(
+                    For(
+                        self.context.nodes[child],
+                        child.axis.extent,
+                        self.body(child),
+                        unroll=child.parallel is Parallel.UNROLL,
+                    )
+                )
+                for s in self.carried.get(child, []):
+                    out.extend(self.emit.finish(s))
+            else:
+                inside = any(child in group for group in self.carried.values())
+                out.extend(self.emit.stage(child, standalone=not inside))
+        return tuple(out)
+

@@ -1,0 +1,25 @@
+"""Where a value lives, and how global memory is accessed."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Memory(Enum):
+    """Global memory of the device, shared memory of a block, registers of a thread."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+    LOCAL = "local"
+
+
+class Cache(Enum):
+    """Cache policy of a global access: default, streaming (evict first), last use, read-only
+    path (non-coherent), read-only path without allocation in L1, keep (evict last)."""
+
+    DEFAULT = "default"
+    STREAMING = "streaming"
+    LAST_USE = "last_use"
+    NON_COHERENT = "non_coherent"
+    NO_ALLOCATE = "no_allocate"
+    KEEP = "keep"

@@ -1,0 +1,293 @@
+"""The schedule's own copy of the dataflow: mutable tensors over immutable ops.
+
+`Stage` is one definition of a value: its op, its operands, its place in the axis graph, its loops,
+its memory, and how deep it is inlined. `Dataflow` owns the stages and keeps operands before users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.axes.frames import Frame, make_frame
+from fusewright.core.expr import Expr
+from fusewright.dtypes import DType
+from fusewright.errors import InternalError
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Constant,
+    Fusion,
+    IndexMap,
+    Input,
+    Op,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Shape,
+    Size,
+    Tensor,
+    contiguous_strides,
+    topological,
+    with_operands,
+)
+from fusewright.memory import Cache, Memory
+from fusewright.schedule.parallel import Loop
+
+
+class Stage:
+    """One definition: a value of the scheduled dataflow and how it is computed."""
+
+    __slots__ = (
+        "alignment",
+        "allocation_order",
+        "cache",
+        "dtype",
+        "frame",
+        "inline_depth",
+        "loops",
+        "memory",
+        "name",
+        "op",
+        "operands",
+        "promote",
+        "shape",
+    )
+
+    def __init__(
+        self, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.op = op
+        self.operands: tuple[Stage, ...] = tuple(operands)
+        self.memory = Memory.GLOBAL if isinstance(op, Input) else Memory.LOCAL
+        self.loops: tuple[Loop, ...] = ()
+        self.inline_depth = 0
+        self.promote = False
+        self.cache = Cache.DEFAULT
+        self.allocation_order: tuple[int, ...] | None = None
+        self.frame = Frame((), (), ())
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_input(self) -> bool:
+        return isinstance(self.op, Input)
+
+    @property
+    def is_virtual(self) -> bool:
+        """A literal, or a literal spread over a shape: read in place, never computed."""
+        if self.memory is Memory.GLOBAL:
+            return False
+        match self.op:
+            case Constant() | Size():
+                return True
+            case Broadcast() | Reshape() | Permute():
+                return self.operands[0].is_virtual
+            case _:
+                return False
+
+    @property
+    def is_reduction(self) -> bool:
+        return isinstance(self.op, Reduce)
+
+    @property
+    def axes(self) -> tuple[AxisClass, ...]:
+        """The classes of the value's own axes."""
+        return self.frame.output
+
+
+class Dataflow:
+    """The stages of one schedule, the axis graph over them, and the outputs."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.graph = AxisGraph()
+        self.stages: list[Stage] = []
+        self.inputs: list[Stage] = []
+        self.outputs: list[Stage] = []
+        self._names: dict[str, int] = {}
+        made: dict[Tensor, Stage] = {}
+        for t in topological(fusion.outputs, fusion.inputs):
+            stage = Stage(
+                self._unique(t.name), t.shape, t.dtype, t.op, [made[o] for o in t.op.operands]
+            )
+            made[t] = stage
+            self.stages.append(stage)
+        self.inputs = [made[t] for t in fusion.inputs]
+        uses = {o for t in made for o in t.op.operands}
+        for t in fusion.outputs:
+            stage = made[t]
+            literal = isinstance(t.op, Constant | Size)
+            if t in uses or stage.is_input or literal or stage in self.outputs:
+                stage = self.append(
+                    stage.name, stage.shape, stage.dtype, Pointwise((), "copy"), [stage]
+                )
+            stage.memory = Memory.GLOBAL
+            self.outputs.append(stage)
+        self.rebuild_axes()
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if not count else self._unique(f"{name}_{count}")
+
+    def append(
+        self, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
+    ) -> Stage:
+        """A new stage after all others."""
+        stage = Stage(self._unique(name), shape, dtype, op, operands)
+        self.stages.append(stage)
+        return stage
+
+    def insert(
+        self, after: Stage, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
+    ) -> Stage:
+        """A new stage right after another."""
+        stage = Stage(self._unique(name), shape, dtype, op, operands)
+        self.stages.insert(self.stages.index(after) + 1, stage)
+        return stage
+
+    def remove(self, stage: Stage) -> None:
+        """Drops a stage that nothing reads and that is no output."""
+        if self.consumers(stage) or stage in self.outputs:
+            raise InternalError(f"{stage.name} is still used")
+        self.stages.remove(stage)
+
+    def consumers(self, stage: Stage) -> list[Stage]:
+        """The stages that read this one, in program order."""
+        return [s for s in self.stages if stage in s.operands]
+
+    def replace_operand(self, users: Iterable[Stage], old: Stage, new: Stage) -> None:
+        """Makes the users read `new` where they read `old`."""
+        for user in users:
+            user.operands = tuple(new if o is old else o for o in user.operands)
+
+    def sort(self) -> None:
+        """Restores operands-before-users, keeping the order otherwise."""
+        done: dict[Stage, None] = {}
+
+        def visit(s: Stage) -> None:
+            stack: list[tuple[Stage, bool]] = [(s, False)]
+            while stack:
+                stage, ready = stack.pop()
+                if stage in done:
+                    continue
+                if ready:
+                    done[stage] = None
+                    continue
+                stack.append((stage, True))
+                stack.extend((o, False) for o in reversed(stage.operands))
+
+        for s in self.stages:
+            visit(s)
+        self.stages = list(done)
+
+    def rebuild_axes(self) -> None:
+        """Frames for all stages and ties between them; loops start as the op's own domain."""
+        self.graph = AxisGraph()
+        for s in self.stages:
+            s.frame = make_frame(
+                self.graph, s.op, s.shape, tuple(o.shape for o in s.operands), s.name
+            )
+            self.graph.register_domain(s.frame.domain)
+        for rank in range(3):
+            for s in self.stages:
+                if _tie_rank(s.op) == rank:
+                    self._tie(s)
+        for s in self.stages:
+            self._normalise(s)
+            if not s.is_input:
+                s.loops = tuple(Loop(c) for c in s.frame.domain)
+
+    def attach(self, stage: Stage) -> None:
+        """A frame and ties for one new stage; the frames of its users are not touched."""
+        stage.frame = make_frame(
+            self.graph,
+            stage.op,
+            stage.shape,
+            tuple(o.shape for o in stage.operands),
+            stage.name,
+        )
+        self.graph.register_domain(stage.frame.domain)
+
+    def retie(self) -> None:
+        """Ties again whatever is not tied yet and brings every stored class to normal form."""
+        for rank in range(3):
+            for s in self.stages:
+                if _tie_rank(s.op) == rank:
+                    self._tie(s)
+        for s in self.stages:
+            self._normalise(s)
+
+    def _tie(self, s: Stage) -> None:
+        for read, operand in zip(s.frame.operands, s.operands, strict=True):
+            if operand.is_input:
+                continue
+            for index, axis in zip(read, operand.frame.output, strict=True):
+                if isinstance(index, AxisClass) and not axis.is_unit and not index.is_unit:
+                    self.graph.tie(index, axis)
+
+    def _normalise(self, s: Stage) -> None:
+        normal = self.graph.normal
+        s.frame = Frame(
+            tuple(normal(c) for c in s.frame.output),
+            tuple(normal(c) for c in s.frame.reduced),
+            tuple(
+                tuple(normal(i) if isinstance(i, AxisClass) else i for i in read)
+                for read in s.frame.operands
+            ),
+        )
+        s.loops = tuple(Loop(normal(x.axis), x.parallel) for x in s.loops)
+
+    def fusion(self) -> Fusion:
+        """The dataflow as a Fusion again."""
+        made: dict[Stage, Tensor] = {}
+        for s in self.stages:
+            op = with_operands(s.op, tuple(made[o] for o in s.operands))
+            made[s] = Tensor(s.name, s.shape, s.dtype, op)
+        return Fusion(
+            tuple(made[s] for s in self.inputs),
+            tuple(made[s] for s in self.outputs),
+            tuple(made.values()),
+        )
+
+
+def _tie_rank(op: Op) -> int:
+    """Elementwise uses are tied first, then broadcasts and reductions, then what moves indices."""
+    match op:
+        case Pointwise() | Scan():
+            return 0
+        case Reduce() | Broadcast():
+            return 1
+        case Permute() | Reshape() | Resize() | Concat() | IndexMap():
+            return 2
+        case _:
+            return 2
+
+
+def moves_data(op: Op) -> bool:
+    """Whether the op only moves values, so that its result keeps the stored type of its operand."""
+    match op:
+        case Pointwise(fn="copy") | Permute() | Reshape() | Resize() | Concat() | Broadcast():
+            return True
+        case IndexMap():
+            return True
+        case _:
+            return False
+
+
+def strides_of(s: Stage) -> tuple[Expr, ...]:
+    """Element strides of a tensor in global memory."""
+    if isinstance(s.op, Input):
+        return s.op.strides
+    if s.allocation_order is None:
+        return contiguous_strides(s.shape)
+    dense = contiguous_strides(tuple(s.shape[a] for a in s.allocation_order))
+    place = {a: k for k, a in enumerate(s.allocation_order)}
+    return tuple(dense[place[a]] for a in range(len(s.shape)))

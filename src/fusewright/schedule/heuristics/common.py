@@ -1,0 +1,184 @@
+"""What every automatic schedule needs: sizes, vector widths, caches of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.axes.contiguity import vector_width
+from fusewright.axes.paths import Refusal, domain_path
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
+from fusewright.fusion.ir import Input, Pointwise
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.views import View, operand
+from fusewright.target import MAX_VECTOR_NBYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What a heuristic decided, for `explain`: its name and named numbers."""
+
+    scheduler: str
+    values: tuple[tuple[str, object], ...]
+
+    def __str__(self) -> str:
+        return f"{self.scheduler}({', '.join(f'{k}={v}' for k, v in self.values)})"
+
+
+def estimate(e: Expr) -> int:
+    """A size to plan with: the value of a constant, a typical one for a symbolic size."""
+    known = constant_value(e)
+    if known is not None:
+        return known
+    low, high = e.interval
+    return min(max(low or 1, 4096), high or 1 << 30)
+
+
+def numel(shape: Sequence[Expr]) -> int:
+    """The product of the sizes, estimated."""
+    n = 1
+    for e in shape:
+        n *= estimate(e)
+    return n
+
+
+def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
+    """One loop over all of these, the first outermost; None for no loops."""
+    sized = [x for x in loops if x.axis.extent != Int(1)]
+    if not sized:
+        return None
+    axis = sized[0].axis
+    for x in sized[1:]:
+        axis = flow.graph.merge(axis, x.axis)
+    return Loop(axis)
+
+
+def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
+    """(outer, inner of extent `factor`)."""
+    outer, inner = flow.graph.split(loop.axis, factor)
+    return Loop(outer), Loop(inner)
+
+
+def cache_inputs(flow: Dataflow, readers: Sequence[Stage] | None = None) -> list[Stage]:
+    """A register copy of every input of rank above 0 that the readers (default all) read
+    directly and elementwise or through moves; gathered operands stay in global memory."""
+    copies: list[Stage] = []
+    for s in list(flow.inputs):
+        users = [
+            r
+            for r in flow.consumers(s)
+            if (readers is None or r in readers) and not _gathers(r, s)
+        ]
+        if not s.shape or not users:
+            continue
+        c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
+        flow.replace_operand(users, s, c)
+        flow.attach(c)
+        copies.append(c)
+    flow.retie()
+    for c in copies:
+        c.loops = tuple(Loop(a) for a in c.frame.output)
+    return copies
+
+
+def _gathers(reader: Stage, source: Stage) -> bool:
+    return any(
+        o is source and any(not hasattr(i, "digits") for i in read)
+        for o, read in zip(reader.operands, reader.frame.operands, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access to global memory by a stage: the tensor, the address with `lane` in place of the
+    innermost loop, and the conditions of the stage."""
+
+    stage: Stage
+    tensor: Stage
+    address: Expr
+    view: View
+
+
+def global_accesses(flow: Dataflow, lane_axis: object, lane: Var) -> list[Access]:
+    """Every access to an input or output, with the loop whose class is `lane_axis` as `lane`."""
+    found: list[Access] = []
+    for s in computed(flow.stages):
+        variables: list[Expr] = []
+        for i, x in enumerate(s.loops):
+            if x.axis is lane_axis:
+                variables.append(lane)
+            else:
+                unit = x.axis.extent == Int(1)
+                variables.append(ZERO if unit else Var(f"i{i}", 0, x.axis.extent - 1))
+        loops = [(x.axis, v) for x, v in zip(s.loops, variables, strict=True)]
+        path = domain_path(flow.graph, loops, s.frame.domain)
+        if isinstance(path, Refusal):
+            continue
+        v = View(s, tuple(variables), path)
+        for k, p in enumerate(s.operands):
+            if p.memory is Memory.GLOBAL:
+                address = _address(p, operand(flow.graph, v, k).coordinates)
+                if address is not None:
+                    found.append(Access(s, p, address, v))
+        if s.memory is Memory.GLOBAL:
+            address = _address(s, v.output)
+            if address is not None:
+                found.append(Access(s, s, address, v))
+    return found
+
+
+def _address(p: Stage, coordinates: Sequence[Expr | None]) -> Expr | None:
+    address: Expr = ZERO
+    for c, stride in zip(coordinates, strides_of(p), strict=True):
+        if c is None:
+            return None
+        address = address + c * stride
+    return address
+
+
+def access_width(access: Access, lane: Var, limit: int) -> int:
+    """How many lanes one access may take, at most `limit` and 16 bytes."""
+    p = access.tensor
+    alignment = p.op.alignment if isinstance(p.op, Input) else MAX_VECTOR_NBYTES
+    limit = min(limit, alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
+    return vector_width(access.address, lane, access.view.path.predicates, limit)
+
+
+def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
+    """The loops bound to these, without those that are None."""
+    return tuple(
+        Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None
+    )
+
+
+def vectorize_accesses(flow: Dataflow, width: int) -> None:
+    """Binds the innermost loop (of extent `width`) to Vectorize in every stage that accesses
+    global memory and may do so at full width; in the others it is unrolled."""
+    for s in computed(flow.stages):
+        if not s.loops or constant_value(s.loops[-1].axis.extent) != width:
+            continue
+        lane = Var("lane", 0, width - 1)
+        own = [
+            a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)
+        ]
+        wide = bool(own) and all(
+            access_width(a, lane, width)
+            == min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+            for a in own
+        )
+        kind = Parallel.VECTORIZE if wide else Parallel.UNROLL
+        s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
+
+
+def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
+    """The accesses of one stage, its innermost loop as `lane`."""
+    return [a for a in global_accesses(flow, s.loops[-1].axis, lane) if a.stage is s]
+
+
+def _mentions(e: Expr, v: Var) -> bool:
+    from fusewright.core.expr import variables
+
+    return v in variables(e)

@@ -1,0 +1,84 @@
+"""Pointwise groups: everything inlined under one flat loop over the largest output."""
+
+from __future__ import annotations
+
+from fusewright.core.expr import Var
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.common import (
+    Params,
+    access_width,
+    cache_inputs,
+    global_accesses,
+    merge_all,
+    numel,
+    split,
+    vectorize_accesses,
+)
+from fusewright.schedule.inline import inline_most
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
+from fusewright.target import MAX_VECTOR_NBYTES, Target
+
+THREADS = 128
+
+
+def reference_output(flow: Dataflow) -> Stage:
+    """The output with the most elements, the first of those."""
+    return max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+
+
+def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
+    """Flattens the largest output, gives every thread one vector, inlines everything."""
+    cache_inputs(flow)
+    reference = reference_output(flow)
+    flat = merge_all(flow, reference.loops)
+    if flat is None:
+        reference.loops = ()
+        transform_like(flow, reference)
+        inline_most(flow)
+        return Params("pointwise", (("elements", 1),))
+    width = _vector(flow, reference, flat, target)
+    outer, inner = split(flow, flat, width) if width > 1 else (flat, None)
+    blocks, threads = split(flow, outer, THREADS)
+    loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
+    if inner is not None:
+        loops.append(Loop(inner.axis))
+    reference.loops = tuple(loops)
+    transform_like(flow, reference)
+    if width > 1:
+        vectorize_accesses(flow, width)
+    inline_most(flow)
+    return Params("pointwise", (("vector", width), ("threads", THREADS)))
+
+
+def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int:
+    """The widest vector that the large contiguous accesses allow and the chip can still fill."""
+    smallest = min(
+        (o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input),
+        default=4,
+    )
+    smallest = min([smallest, *(o.dtype.nbytes for o in flow.outputs)])
+    best = min(MAX_VECTOR_NBYTES // smallest, 8)
+    while best > 1 and numel(reference.shape) // best < target.multiprocessors * 32:
+        best //= 2
+    while best > 1 and not _allows(flow, reference, flat, best):
+        best //= 2
+    return best
+
+
+def _allows(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> bool:
+    outer, inner = split(flow, flat, width)
+    saved = {s: s.loops for s in flow.stages}
+    reference.loops = (outer, inner)
+    transform_like(flow, reference)
+    lane = Var("lane", 0, width - 1)
+    large = numel(reference.shape) // 2
+    wide = [
+        access_width(a, lane, width) >= min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+        for a in global_accesses(flow, reference.loops[-1].axis, lane)
+        if numel(a.tensor.shape) >= large
+    ]
+    for s, loops in saved.items():
+        s.loops = loops
+    return bool(wide) and all(wide)

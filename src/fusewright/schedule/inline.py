@@ -1,0 +1,164 @@
+"""Inlining: how deep a value may be computed inside the loops of its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fusewright.axes.classes import AxisGraph
+from fusewright.core.expr import Expr, Int
+from fusewright.errors import ScheduleError
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.views import (
+    View,
+    is_private,
+    loop_value,
+    loop_variables,
+    operand,
+    view,
+)
+
+
+def consumers_of(flow: Dataflow) -> dict[Stage, list[Stage]]:
+    """The readers of every stage, in program order."""
+    table: dict[Stage, list[Stage]] = {s: [] for s in flow.stages}
+    for s in flow.stages:
+        for o in dict.fromkeys(s.operands):
+            table[o].append(s)
+    return table
+
+
+def placement_problem(
+    graph: AxisGraph, producer: Stage, reader: View, position: int, shared: int
+) -> str | None:
+    """Why `reader` cannot find the element of `producer` that it needs as operand `position` when
+    the first `shared` loops are common; None when it can.
+
+    Every loop that is shared and serial, or bound to a dimension across which the producer's
+    memory is not shared, must have in the reader the value that the element requires.
+    """
+    if producer.is_input or producer.is_virtual:
+        return None
+    read = operand(graph, reader, position)
+    reducing = reduced_loops(graph, producer)
+    by_dim = {
+        x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)
+    }
+    for i, loop in enumerate(producer.loops):
+        required = _required(producer, i, loop, reader, by_dim, shared)
+        if required is None or i in reducing:
+            continue
+        if not graph.depends(loop.axis, producer.frame.domain):
+            continue
+        value = loop_value(graph, reader, read, i)
+        if value is None or value != required:
+            return (
+                f"{reader.stage.name} needs {producer.name} at {loop.parallel.value} loop {i} = "
+                f"{value}, but stands at {required}"
+            )
+    return None
+
+
+def _required(
+    producer: Stage,
+    i: int,
+    loop: Loop,
+    reader: View,
+    by_dim: dict[Parallel, Expr],
+    shared: int,
+) -> Expr | None:
+    if loop.axis.extent == Int(1):
+        return None
+    if loop.parallel.is_serial:
+        return reader.variables[i] if i < shared else None
+    if is_private(loop.parallel, shared_memory=producer.memory is Memory.SHARED):
+        return by_dim.get(loop.parallel, Int(-1))
+    return None
+
+
+def check_placement(flow: Dataflow) -> None:
+    """Raises ScheduleError at the first reader that cannot find what it reads."""
+    for s in computed(flow.stages):
+        reader = view(flow.graph, s, loop_variables(s.loops))
+        for k, p in enumerate(s.operands):
+            problem = placement_problem(flow.graph, p, reader, k, p.inline_depth)
+            if problem is not None:
+                raise ScheduleError(
+                    f"{problem}; keep {p.name} in shared memory, give both the same transforms, "
+                    "or inline it less deep"
+                )
+
+
+def adopt_prefix(flow: Dataflow, producer: Stage, reader: Stage, depth: int) -> tuple[Loop, ...]:
+    """The producer's loops with the reader's first `depth` loops in front: what it needs to be
+    computed inside them. Loops of its own that these already determine are dropped."""
+    prefix = reader.loops[:depth]
+    if producer.loops[:depth] == prefix:
+        return producer.loops
+    graph = flow.graph
+    covered = [x.axis for x in prefix]
+    rest = [x for x in producer.loops if not _covered(graph, x, prefix)]
+    private: list[Loop] = []
+    for x in rest:
+        if graph.depends(x.axis, covered):
+            raise ScheduleError(
+                f"loop {x.axis} of {producer.name} is only partly one of the first {depth} loops "
+                f"of {reader.name}; transform {producer.name} like {reader.name} first"
+            )
+        private.append(x)
+    return (*prefix, *private)
+
+
+def _covered(graph: AxisGraph, loop: Loop, prefix: Iterable[Loop]) -> bool:
+    return any(x.axis is loop.axis for x in prefix)
+
+
+def max_depth(flow: Dataflow, producer: Stage) -> int:
+    """How deep `producer` could be inlined as far as its own loops and those of its direct readers
+    tell; the loop tree may allow less."""
+    readers = consumers_of(flow)[producer]
+    if not readers or producer.is_input:
+        return 0
+    reducing = reduced_loops(flow.graph, producer)
+    depth = len(producer.loops) if not reducing else min(reducing)
+    for r in readers:
+        same = 0
+        for a, b in zip(producer.loops, r.loops, strict=False):
+            if a != b or a.parallel is Parallel.VECTORIZE:
+                break
+            same += 1
+        depth = min(depth, same)
+    for r in readers:
+        reader = view(flow.graph, r, loop_variables(r.loops))
+        for k, p in enumerate(r.operands):
+            if p is not producer:
+                continue
+            while depth and placement_problem(flow.graph, p, reader, k, depth) is not None:
+                depth -= 1
+    return depth
+
+
+def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None:
+    """Inlines every selected stage (default all) as deep as is legal, consumers first."""
+    chosen = set(selected) if selected is not None else None
+    consumers = consumers_of(flow)
+    has_reduction = any(s.is_reduction for s in flow.stages)
+    for s in reversed(computed(flow.stages)):
+        if (chosen is not None and s not in chosen) or not consumers[s]:
+            continue
+        s.inline_depth = max_depth(flow, s)
+        while has_reduction and s.inline_depth and not _is_tree(flow, consumers):
+            s.inline_depth -= 1
+            while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
+                s.inline_depth -= 1
+    build_nest(flow.graph, flow.stages, consumers)
+
+
+def _is_tree(flow: Dataflow, consumers: dict[Stage, list[Stage]]) -> bool:
+    try:
+        build_nest(flow.graph, flow.stages, consumers)
+    except ScheduleError:
+        return False
+    return True

@@ -1,0 +1,247 @@
+"""The loop tree: which loops of which definitions are one loop, and in what order things run.
+
+Only serial loops are nodes. A definition inlined at depth k shares its first k loops with all its
+readers; sharing is closed by union-find, so that readers of one inlined value share with each
+other. A tree is legal when every node has one parent, the children of every node can be ordered
+producers first, and no loop that reduces encloses a reader of what it reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.core.expr import Int
+from fusewright.errors import ScheduleError
+from fusewright.schedule.graph import Stage
+from fusewright.schedule.parallel import Loop, Parallel
+
+
+@dataclass(eq=False, slots=True)
+class LoopNode:
+    """One serial loop of the kernel, or the root; children in execution order."""
+
+    axis: AxisClass | None
+    parallel: Parallel
+    parent: LoopNode | None
+    stages: list[Stage] = field(default_factory=list[Stage])
+    children: list[Child] = field(default_factory=list["Child"])
+
+    @property
+    def path(self) -> tuple[LoopNode, ...]:
+        """The nodes from the outermost loop down to this one, without the root."""
+        out: list[LoopNode] = []
+        node: LoopNode | None = self
+        while node is not None and node.parent is not None:
+            out.append(node)
+            node = node.parent
+        return tuple(reversed(out))
+
+
+Child: TypeAlias = "LoopNode | Stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The tree, the node under which each stage stands, and for each stage the node of each of
+    its loops (None where the loop is not serial)."""
+
+    root: LoopNode
+    home: dict[Stage, LoopNode]
+    nodes: dict[Stage, tuple[LoopNode | None, ...]]
+
+    def shared(self, stage: Stage) -> LoopNode:
+        """The innermost node that holds `stage` and all its readers: its allocation scope."""
+        inside = [n for n in self.nodes[stage][: stage.inline_depth] if n is not None]
+        return inside[-1] if inside else self.root
+
+
+Key: TypeAlias = tuple[Stage, int]
+
+
+class _Union:
+    def __init__(self) -> None:
+        self.parent: dict[Key, Key] = {}
+
+    def find(self, k: Key) -> Key:
+        root = k
+        while self.parent.get(root, root) != root:
+            root = self.parent[root]
+        while self.parent.get(k, k) != root:
+            self.parent[k], k = root, self.parent[k]
+        return root
+
+    def join(self, a: Key, b: Key) -> None:
+        ra, rb = self.find(a), self.find(b)
+        if ra != rb:
+            self.parent[rb] = ra
+
+
+def computed(stages: Iterable[Stage]) -> list[Stage]:
+    """The stages that stand in the kernel: all but inputs and literals."""
+    return [s for s in stages if not s.is_input and not s.is_virtual]
+
+
+def is_loop(loop: Loop) -> bool:
+    """Whether a loop appears in the kernel's text: serial and not of extent one."""
+    return loop.parallel.is_serial and loop.axis.extent != Int(1)
+
+
+def build_nest(
+    graph: AxisGraph, stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]
+) -> Nest:
+    """The loop tree of a schedule.
+
+    Raises ScheduleError naming the two tensors when it is not a tree, cannot be ordered, or a
+    reducing loop encloses a reader.
+    """
+    body = computed(stages)
+    union = _share(body, consumers)
+    root = LoopNode(None, Parallel.SERIAL, None)
+    by_key: dict[Key, LoopNode] = {}
+    home: dict[Stage, LoopNode] = {}
+    nodes: dict[Stage, tuple[LoopNode | None, ...]] = {}
+    for s in body:
+        node = root
+        path: list[LoopNode | None] = []
+        for i, loop in enumerate(s.loops):
+            if not is_loop(loop):
+                path.append(None)
+                continue
+            key = union.find((s, i))
+            known = by_key.get(key)
+            if known is None:
+                known = by_key[key] = LoopNode(loop.axis, loop.parallel, node)
+            elif known.parent is not node:
+                raise ScheduleError(
+                    f"inlining gives the loop {loop.axis} of {s.name} two parents; "
+                    f"inline less deep, or fw's recompute() to give each reader its own clone"
+                )
+            node = known
+            path.append(node)
+        for n in path:
+            if n is not None:
+                n.stages.append(s)
+        home[s] = node
+        nodes[s] = tuple(path)
+    nest = Nest(root, home, nodes)
+    _check_reductions(graph, body, consumers, nest)
+    _order(body, consumers, nest)
+    return nest
+
+
+def _share(body: list[Stage], consumers: dict[Stage, list[Stage]]) -> _Union:
+    union = _Union()
+    for p in body:
+        for c in consumers[p]:
+            for i in range(p.inline_depth):
+                if i >= len(c.loops) or p.loops[i] != c.loops[i]:
+                    raise ScheduleError(
+                        f"{p.name} is inlined at depth {p.inline_depth} but its loop {i} is not "
+                        f"loop {i} of its reader {c.name}; give both the same transforms, or use "
+                        f"recompute() so that each reader has its own {p.name}"
+                    )
+                union.join((p, i), (c, i))
+    return union
+
+
+def reduced_loops(graph: AxisGraph, stage: Stage) -> tuple[int, ...]:
+    """The positions of the loops of a reduction that run over what it reduces."""
+    if not stage.frame.reduced:
+        return ()
+    return tuple(
+        i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced)
+    )
+
+
+def _check_reductions(
+    graph: AxisGraph, body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest
+) -> None:
+    for p in body:
+        if not p.frame.reduced:
+            continue
+        reducing = {
+            n
+            for n, loop in zip(nest.nodes[p], p.loops, strict=True)
+            if n is not None and graph.depends(loop.axis, p.frame.reduced)
+        }
+        if not reducing:
+            continue
+        seen: set[Stage] = set()
+        stack = list(consumers[p])
+        while stack:
+            c = stack.pop()
+            if c in seen:
+                continue
+            seen.add(c)
+            if reducing.intersection(n for n in nest.nodes[c] if n is not None):
+                raise ScheduleError(
+                    f"{c.name} needs the finished {p.name} but stands inside the loop that "
+                    f"reduces it; inline the values they share less deep, or recompute() them"
+                )
+            stack.extend(consumers[c])
+
+
+def _order(body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest) -> None:
+    """Fills `children` of every node: producers before consumers, else program order."""
+    index = {s: i for i, s in enumerate(body)}
+    first: dict[Child, int] = dict(index)
+    groups: dict[LoopNode, dict[Child, None]] = {}
+    for s in body:
+        child: Child = s
+        node: LoopNode | None = nest.home[s]
+        while node is not None:
+            groups.setdefault(node, {})[child] = None
+            first[child] = min(first.get(child, index[s]), index[s])
+            child, node = node, node.parent
+    before: dict[LoopNode, dict[Child, dict[Child, None]]] = {}
+    for p in body:
+        for c in consumers[p]:
+            node, a, b = _meet(nest, p, c)
+            if a is not b:
+                before.setdefault(node, {}).setdefault(b, {})[a] = None
+    for node, group in groups.items():
+        node.children = _topological(list(group), before.get(node, {}), first)
+
+
+def _chain(nest: Nest, s: Stage) -> list[Child]:
+    return [nest.root, *nest.home[s].path, s]
+
+
+def _meet(nest: Nest, p: Stage, c: Stage) -> tuple[LoopNode, Child, Child]:
+    """The innermost common node and the children of it that hold `p` and `c`."""
+    a, b = _chain(nest, p), _chain(nest, c)
+    depth = 0
+    while a[depth] is b[depth]:
+        depth += 1
+    node = a[depth - 1]
+    assert isinstance(node, LoopNode)
+    return node, a[depth], b[depth]
+
+
+def _topological(
+    group: list[Child],
+    before: dict[Child, dict[Child, None]],
+    first: dict[Child, int],
+) -> list[Child]:
+    waiting = {g: set(before.get(g, {})) for g in group}
+    out: list[Child] = []
+    while waiting:
+        ready = [g for g in waiting if not waiting[g]]
+        if not ready:
+            names = ", ".join(_name(g) for g in waiting)
+            raise ScheduleError(
+                f"the loops over {names} need each other's results; inline less deep"
+            )
+        chosen = min(ready, key=lambda g: first[g])
+        out.append(chosen)
+        del waiting[chosen]
+        for rest in waiting.values():
+            rest.discard(chosen)
+    return out
+
+
+def _name(child: Child) -> str:
+    return child.name if isinstance(child, Stage) else "+".join(s.name for s in child.stages)

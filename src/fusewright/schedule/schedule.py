@@ -1,0 +1,410 @@
+"""The user's handle on a schedule: nvFuser's vocabulary in Python spelling.
+
+A `Schedule` owns a derived copy of the fusion's dataflow; the fusion itself never changes.
+Axis arguments are ints into the tensor's current loop domain, negative allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from fusewright.axes.paths import Refusal, domain_path
+from fusewright.core.expr import Int, Var, constant_value
+from fusewright.errors import ScheduleError, UserError
+from fusewright.fusion.ir import Fusion, Pointwise, Reduce
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
+from fusewright.schedule.nest import build_nest, reduced_loops
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
+from fusewright.schedule.render import print_schedule
+from fusewright.schedule.rfactor import rfactor
+
+
+class ScheduledTensor:
+    """One tensor of a schedule. Every method edits the schedule and raises ScheduleError, leaving
+    it as it was, when the edit is not legal."""
+
+    __slots__ = ("_schedule", "_stage")
+
+    def __init__(self, schedule: Schedule, stage: Stage) -> None:
+        self._schedule = schedule
+        self._stage = stage
+
+    @property
+    def name(self) -> str:
+        return self._stage.name
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The current loop domain, one entry a loop: extent and binding."""
+        return tuple(f"{x.parallel.value}{{{x.axis.extent}}}" for x in self._stage.loops)
+
+    @property
+    def memory(self) -> Memory:
+        return self._stage.memory
+
+    def __repr__(self) -> str:
+        return f"{self.name}[{', '.join(self.axes)}]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScheduledTensor) and other._stage is self._stage
+
+    def __hash__(self) -> int:
+        return hash(self._stage)
+
+    # --- loops ----------------------------------------------------------------------------------
+
+    def split(self, axis: int, factor: int, inner: bool = True) -> ScheduledTensor:
+        """`[.., E, ..] -> [.., ceil(E/factor), factor, ..]`, or with inner=False exactly `factor`
+        outer parts: `[.., factor, ceil(E/factor), ..]`."""
+        i = self._editable(axis, "split")
+        if factor < 1:
+            raise ScheduleError(f"split({self.name}, axis={axis}, factor={factor}): factor < 1")
+        loop = self._stage.loops[i]
+        outer, inside = self._schedule.flow.graph.split(loop.axis, factor, inner)
+        self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
+        return self
+
+    def merge(self, axis: int, axis2: int | None = None) -> ScheduledTensor:
+        """`[.., A, B, ..] -> [.., A*B, ..]`; `axis2` defaults to the next axis. The merged loop
+        stands where the outer one stood."""
+        i = self._editable(axis, "merge")
+        j = self._editable(axis2 if axis2 is not None else i + 1, "merge")
+        if i == j:
+            raise ScheduleError(f"merge({self.name}, {axis}, {axis2}): an axis with itself")
+        loops = list(self._stage.loops)
+        merged = self._schedule.flow.graph.merge(loops[i].axis, loops[j].axis)
+        loops[i] = Loop(merged, loops[i].parallel)
+        del loops[j]
+        self._commit(tuple(loops))
+        return self
+
+    def reorder(self, order: Mapping[int, int] | Sequence[int]) -> ScheduledTensor:
+        """Moves loop `k` to position `order[k]`; loops not named keep their relative order. A
+        sequence is a permutation: position j takes loop `order[j]`."""
+        n = len(self._stage.loops)
+        if isinstance(order, Mapping):
+            moves = {self._axis(k, "reorder"): self._axis(v, "reorder") for k, v in order.items()}
+            if len(set(moves.values())) != len(moves):
+                raise ScheduleError(f"reorder({self.name}, {dict(order)}): two loops, one place")
+            rest = iter([i for i in range(n) if i not in moves])
+            back = {v: k for k, v in moves.items()}
+            permutation = [back[j] if j in back else next(rest) for j in range(n)]
+        else:
+            permutation = [self._axis(k, "reorder") for k in order]
+            if sorted(permutation) != list(range(n)):
+                raise ScheduleError(
+                    f"reorder({self.name}, {list(order)}): not a permutation of {n} axes"
+                )
+        first = next((j for j, k in enumerate(permutation) if j != k), n)
+        if first < self._stage.inline_depth:
+            raise ScheduleError(
+                f"reorder({self.name}): loop {first} is shared with its readers; transform first, "
+                "inline after"
+            )
+        self._commit(tuple(self._stage.loops[k] for k in permutation))
+        return self
+
+    def swizzle(self, axis: int, axis2: int) -> ScheduledTensor:
+        """`(a, b) -> (a, b ^ a)` on two loops whose extents are equal powers of two."""
+        i, j = self._editable(axis, "swizzle"), self._editable(axis2, "swizzle")
+        loops = list(self._stage.loops)
+        sizes = [constant_value(loops[k].axis.extent) for k in (i, j)]
+        if None in sizes or sizes[0] != sizes[1] or not math.log2(sizes[0] or 3).is_integer():
+            raise ScheduleError(
+                f"swizzle({self.name}, {axis}, {axis2}): extents {sizes[0]} and {sizes[1]} must "
+                "be the same power of two"
+            )
+        a, b = self._schedule.flow.graph.swizzle(loops[i].axis, loops[j].axis)
+        loops[i], loops[j] = Loop(a, loops[i].parallel), Loop(b, loops[j].parallel)
+        self._commit(tuple(loops))
+        return self
+
+    def parallelize(self, axis: int, parallel: Parallel) -> ScheduledTensor:
+        """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
+        constant extent."""
+        i = self._axis(axis, "parallelize")
+        loops = list(self._stage.loops)
+        taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
+        if taken and not parallel.is_serial:
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
+                f"{self.name} is bound to {parallel.value} already; merge them first"
+            )
+        if parallel is Parallel.VECTORIZE and not isinstance(loops[i].axis.extent, Int):
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={axis}, Vectorize): extent {loops[i].axis.extent} "
+                "is not constant; split by the vector width first"
+            )
+        loops[i] = Loop(loops[i].axis, parallel)
+        self._commit(tuple(loops))
+        return self
+
+    # --- place ----------------------------------------------------------------------------------
+
+    def inline_at(self, consumer: ScheduledTensor, axis: int) -> ScheduledTensor:
+        """Computes this tensor inside the first `axis` loops of `consumer` (-1: all of them), which
+        it then shares with all its readers."""
+        reader = consumer._stage
+        if self._stage not in reader.operands:
+            raise ScheduleError(f"inline_at: {consumer.name} does not read {self.name}")
+        depth = axis if axis >= 0 else len(reader.loops) + 1 + axis
+        if not 0 <= depth <= len(reader.loops):
+            raise ScheduleError(
+                f"inline_at({self.name}, {consumer.name}, {axis}): {consumer.name} has "
+                f"{len(reader.loops)} loops"
+            )
+        flow = self._schedule.flow
+        before = (self._stage.loops, self._stage.inline_depth)
+        try:
+            self._commit(adopt_prefix(flow, self._stage, reader, depth))
+            self._stage.inline_depth = depth
+            self._schedule.check()
+        except ScheduleError:
+            self._stage.loops, self._stage.inline_depth = before
+            raise
+        return self
+
+    def set_memory(self, memory: Memory) -> ScheduledTensor:
+        """Keeps the tensor in registers (`fw.LOCAL`), shared memory, or global memory."""
+        if self._stage.is_input or self._stage in self._schedule.flow.outputs:
+            raise ScheduleError(
+                f"set_memory({self.name}): inputs and outputs live in global memory; "
+                "cache_after or cache_before makes a copy that can live elsewhere"
+            )
+        if memory is Memory.GLOBAL:
+            raise ScheduleError(
+                f"set_memory({self.name}, GLOBAL): an intermediate in global memory crosses "
+                "blocks; make it an output, or let compile() cut the fusion there"
+            )
+        if memory is not Memory.SHARED:
+            self._stage.promote = False
+        self._stage.memory = memory
+        return self
+
+    def promote_reuse(self, on: bool = True) -> ScheduledTensor:
+        """Asks for a sync, where none is, that frees this tensor's memory after its last use."""
+        if on and self._stage.memory is not Memory.SHARED:
+            raise ScheduleError(
+                f"promote_reuse({self.name}): it lives in {self._stage.memory.value} memory, only "
+                "shared memory is reused; call set_memory(fw.SHARED) first"
+            )
+        self._stage.promote = on
+        return self
+
+    @property
+    def promotes_reuse(self) -> bool:
+        """Whether promote_reuse was asked for."""
+        return self._stage.promote
+
+    def set_allocation_order(self, order: Sequence[int]) -> ScheduledTensor:
+        """Stores the tensor with axis `order[0]` outermost. For outputs it is the order in memory
+        of the array that is returned."""
+        if sorted(order) != list(range(len(self._stage.shape))):
+            raise ScheduleError(
+                f"set_allocation_order({self.name}, {tuple(order)}): not a permutation of "
+                f"{len(self._stage.shape)} axes"
+            )
+        self._stage.allocation_order = tuple(order)
+        return self
+
+    # --- dataflow -------------------------------------------------------------------------------
+
+    def cache_after(self, by: str | None = None) -> ScheduledTensor:
+        """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers."""
+        self._check_by(by)
+        flow = self._schedule.flow
+        readers = flow.consumers(self._stage)
+        if not readers:
+            raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
+        s = self._stage
+        c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
+        flow.replace_operand(readers, s, c)
+        flow.attach(c)
+        flow.retie()
+        c.loops = tuple(Loop(a) for a in c.frame.output)
+        return ScheduledTensor(self._schedule, c)
+
+    def cache_before(self, by: str | None = None) -> ScheduledTensor:
+        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t."""
+        self._check_by(by)
+        s = self._stage
+        if s.is_input:
+            raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
+        flow = self._schedule.flow
+        c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, s.op, s.operands)
+        c.loops, c.frame = s.loops, s.frame
+        s.op, s.operands = Pointwise((), "copy"), (c,)
+        flow.attach(s)
+        flow.sort()
+        flow.retie()
+        s.loops = tuple(Loop(a) for a in s.frame.output)
+        return ScheduledTensor(self._schedule, c)
+
+    def recompute(self) -> list[ScheduledTensor]:
+        """A clone per reader, so that each may inline its own. Returns the clones, this first."""
+        s = self._stage
+        if s.is_input:
+            raise ScheduleError(f"recompute({self.name}): it is an input")
+        flow = self._schedule.flow
+        clones = [s]
+        for reader in flow.consumers(s)[1:]:
+            c = flow.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
+            flow.replace_operand([reader], s, c)
+            flow.attach(c)
+            clones.append(c)
+        flow.retie()
+        for c in clones[1:]:
+            c.memory = s.memory
+            c.loops = tuple(Loop(a) for a in c.frame.domain)
+        return [ScheduledTensor(self._schedule, c) for c in clones]
+
+    def rfactor(self, axes: Sequence[int] | int) -> ScheduledTensor:
+        """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
+        Returns the new tensor, nvFuser's rFactor."""
+        if not isinstance(self._stage.op, Reduce):
+            raise ScheduleError(f"rfactor({self.name}): it is no reduction")
+        chosen = [axes] if isinstance(axes, int) else list(axes)
+        positions = [self._axis(a, "rfactor") for a in chosen]
+        reducing = reduced_loops(self._schedule.flow.graph, self._stage)
+        for a, i in zip(chosen, positions, strict=True):
+            if i not in reducing:
+                raise ScheduleError(f"rfactor({self.name}, {a}): loop {a} does not reduce")
+        if set(positions) == set(reducing):
+            raise ScheduleError(
+                f"rfactor({self.name}, {chosen}): these are all its reducing loops; leave one"
+            )
+        partial = rfactor(self._schedule.flow, self._stage, positions)
+        return ScheduledTensor(self._schedule, partial)
+
+    # --- internals ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_by(by: str | None) -> None:
+        if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
+            raise ScheduleError(
+                f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'"
+            )
+        if by is not None:
+            raise ScheduleError(f"by={by!r} is not available yet; use by=None (a plain copy)")
+
+    def _axis(self, axis: int, what: str) -> int:
+        n = len(self._stage.loops)
+        if not -n <= axis < n:
+            raise ScheduleError(
+                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; "
+                f"use {-n}..{n - 1}" if n else f"{what}({self.name}): it has no loops"
+            )
+        if self._stage.is_input:
+            raise ScheduleError(
+                f"{what}({self.name}): an input has no loops of its own; schedule its cache_after()"
+            )
+        return axis % n
+
+    def _editable(self, axis: int, what: str) -> int:
+        i = self._axis(axis, what)
+        if i < self._stage.inline_depth:
+            raise ScheduleError(
+                f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
+                "transform first, inline after"
+            )
+        return i
+
+    def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:
+        loops = self._stage.loops
+        self._commit((*loops[:i], *new, *loops[i + count :]))
+
+    def _commit(self, loops: tuple[Loop, ...]) -> None:
+        graph = self._schedule.flow.graph
+        s = self._stage
+        for x in loops:
+            if (
+                s.frame.reduced
+                and graph.depends(x.axis, s.frame.reduced)
+                and graph.depends(x.axis, s.frame.output)
+            ):
+                raise ScheduleError(
+                    f"{s.name}: a loop over {x.axis} would run over a reduced and a kept axis; "
+                    "merge reduced axes with reduced ones only"
+                )
+        known = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(loops)]
+        path = domain_path(graph, known, s.frame.domain)
+        if isinstance(path, Refusal):
+            raise ScheduleError(f"{s.name}: {path.reason}")
+        s.loops = loops
+
+
+class Schedule:
+    """How a fusion loops, where its values live, and what is bound to the grid and the block.
+
+    `schedule["h"]` is the tensor named h; `print(schedule)` shows the loop nest.
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.original = fusion
+        self.flow = Dataflow(decompose(fusion))
+        self.min_blocks = 0
+        self.max_blocks: int | None = None
+
+    @property
+    def tensors(self) -> tuple[ScheduledTensor, ...]:
+        """All tensors, operands before users."""
+        return tuple(ScheduledTensor(self, s) for s in self.flow.stages)
+
+    @property
+    def inputs(self) -> tuple[ScheduledTensor, ...]:
+        return tuple(ScheduledTensor(self, s) for s in self.flow.inputs)
+
+    @property
+    def outputs(self) -> tuple[ScheduledTensor, ...]:
+        return tuple(ScheduledTensor(self, s) for s in self.flow.outputs)
+
+    def __getitem__(self, key: object) -> ScheduledTensor:
+        name = key if isinstance(key, str) else getattr(key, "name", None)
+        for s in self.flow.stages:
+            if s.name == name:
+                return ScheduledTensor(self, s)
+        names = ", ".join(s.name for s in self.flow.stages)
+        raise UserError(f"no tensor {name!r} in this schedule; it has {names}")
+
+    def transform_like(
+        self, t: ScheduledTensor, others: Iterable[ScheduledTensor] | None = None
+    ) -> Schedule:
+        """Gives the loops of `t` to the others (default all); a tensor drops the axes it lacks."""
+        chosen = None if others is None else [o._stage for o in others]
+        transform_like(self.flow, t._stage, chosen)
+        return self
+
+    def inline_most(self, selected: Iterable[ScheduledTensor] | None = None) -> Schedule:
+        """Inlines every tensor (or the selected) as deep as is legal."""
+        inline_most(self.flow, None if selected is None else [t._stage for t in selected])
+        return self
+
+    def launch(
+        self, *, min_blocks: int | None = None, cluster: int | None = None, max_sms: int | None = None
+    ) -> Schedule:
+        """Launch wishes: blocks a multiprocessor must hold."""
+        if cluster not in (None, 1):
+            raise ScheduleError(f"launch(cluster={cluster}): clusters are not available yet")
+        if min_blocks is not None:
+            self.min_blocks = min_blocks
+        if max_sms is not None:
+            self.max_blocks = max_sms
+        return self
+
+    def fusion(self) -> Fusion:
+        """The derived dataflow as a fusion; `evaluate` of it is the schedule's meaning."""
+        return self.flow.fusion()
+
+    def check(self) -> None:
+        """Raises ScheduleError when the loops do not form a legal tree."""
+        build_nest(self.flow.graph, self.flow.stages, consumers_of(self.flow))
+
+    def __str__(self) -> str:
+        return print_schedule(self.flow)
+
+
