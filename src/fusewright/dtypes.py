@@ -39,6 +39,14 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def integer_range(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer dtype."""
+        bits = self.nbytes * 8
+        if self.kind == "uint":
+            return 0, 2**bits - 1
+        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    @property
     def compute(self) -> DType:
         """The type a kernel computes in: float32 for every shorter float, itself otherwise."""
         return float32 if self.is_float and self.nbytes < 4 else self

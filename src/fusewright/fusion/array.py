@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
+from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,9 @@ def check_array(op: str, x: object) -> Array:
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray):
+        shape = cast("npt.NDArray[Any]", x).shape
         raise UserError(
-            f"{op}: a numpy array of shape {x.shape} stands where a traced array belongs: pass it "
+            f"{op}: a numpy array of shape {shape} stands where a traced array belongs: pass it "
             "as an argument of the function, or wrap it with fw.asarray"
         )
     raise UserError(f"{op}: expected an array, got {type(x).__name__} {x!r}; wrap it with fw.full")
@@ -64,7 +65,7 @@ def check_array(op: str, x: object) -> Array:
 def as_operand(op: str, x: object) -> Operand:
     """An Array or a Python scalar; numpy scalars count as Python's."""
     if isinstance(x, np.generic):
-        x = x.item()
+        return as_operand(op, cast("object", x.item()))
     if is_scalar(x):
         return x
     if isinstance(x, complex):
@@ -118,7 +119,7 @@ def check_scalar(op: str, scalar: Scalar, dtype: DType) -> None:
             "dtype, and this one cannot; cast the array with fw.astype, or the scalar in Python"
         )
     if dtype.is_integer:
-        low, high = build.finite_range(dtype)
+        low, high = dtype.integer_range
         if not low <= scalar <= high:
             raise UserError(
                 f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
@@ -221,10 +222,7 @@ def _in_place(
 ) -> Callable[[Array, object], Array]:
     def update(self: Array, other: object) -> Array:
         out = operator(self, other)
-        if isinstance(out, Array) and (out.dtype, out.tensor.shape) != (
-            self.dtype,
-            self.tensor.shape,
-        ):
+        if out is not NotImplemented and not _is_alike(out, self):
             raise UserError(
                 f"x {symbol}= y would turn {self!r} into {out!r}: an in-place operator keeps dtype "
                 f"and shape; write x = x {symbol} y"
@@ -232,6 +230,10 @@ def _in_place(
         return out
 
     return update
+
+
+def _is_alike(a: Array, b: Array) -> bool:
+    return a.dtype is b.dtype and a.tensor.shape == b.tensor.shape
 
 
 class Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -171,8 +172,16 @@ def expand(t: Tensor, position: int) -> Tensor:
 # --- axes ---------------------------------------------------------------------------------------
 
 
+def integer(op: str, what: str, given: object) -> int:
+    """An argument that must be a Python integer (or have `__index__`); UserError otherwise."""
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+        raise UserError(f"{op}: {what}={given!r} is {type(given).__name__}; it must be an integer")
+    return given.__index__()
+
+
 def axis_of(op: str, axis: int, ndim: int) -> int:
     """The axis counted from the front; UserError when the rank has no such axis."""
+    axis = integer(op, "axis", axis)
     if not ndim:
         raise UserError(
             f"{op}: axis {axis} of an array of rank 0, which has none; expand_dims first"
@@ -188,7 +197,7 @@ def axes_of(op: str, axes: int | Sequence[int] | None, ndim: int) -> tuple[int, 
     """The axes counted from the front, sorted, all for None; UserError for one given twice."""
     if axes is None:
         return tuple(range(ndim))
-    listed = (axes,) if isinstance(axes, int) else tuple(axes)
+    listed = tuple(axes) if isinstance(axes, Sequence) else (axes,)
     out = [axis_of(op, a, ndim) for a in listed]
     for k, a in enumerate(out):
         if a in out[:k]:
@@ -198,6 +207,8 @@ def axes_of(op: str, axes: int | Sequence[int] | None, ndim: int) -> tuple[int, 
 
 def permute(t: Tensor, axes: Sequence[int]) -> Tensor:
     """Result axis j is operand axis `axes[j]`."""
+    if tuple(axes) == tuple(range(t.ndim)):
+        return t
     shape = tuple(t.shape[a] for a in axes)
     return value(shape, t.dtype, ir.Permute((t,), tuple(axes)))
 
@@ -300,12 +311,17 @@ def known_shape(shape: Shape) -> tuple[int | Expr, ...]:
     return tuple(s.value if isinstance(s, Int) else s for s in shape)
 
 
-def finite_range(dtype: DType) -> tuple[int, int]:
-    """The least and greatest value of an integer dtype."""
-    bits = dtype.nbytes * 8
-    return (0, 2**bits - 1) if dtype.kind == "uint" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def lowest(dtype: DType) -> Scalar:
-    """The identity of max."""
-    return -math.inf if dtype.is_float else finite_range(dtype)[0]
+def identity(fn: str, dtype: DType) -> Scalar:
+    """The value that `fn` (add, mul, max or min) combines with any other to that other. For the
+    sum of floats it is -0, because 0 + -0 is 0."""
+    match fn:
+        case "add":
+            return -0.0 if dtype.is_float else 0
+        case "mul":
+            return 1
+        case "max":
+            return -math.inf if dtype.is_float else dtype.integer_range[0]
+        case "min":
+            return math.inf if dtype.is_float else dtype.integer_range[1]
+        case _:
+            raise ValueError(f"{fn} has no identity here; it is one of add, mul, max, min")

@@ -7,7 +7,7 @@ are exact in their dtype. Kernels are compared against this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +71,12 @@ def bind_sizes(fusion: Fusion, *arrays: Array) -> dict[Var, int]:
     return sizes
 
 
+def _is_numpy(a: object) -> TypeGuard[Array]:
+    return isinstance(a, np.ndarray)
+
+
 def _check_array(t: Tensor, a: object) -> None:
-    if not isinstance(a, np.ndarray):
+    if not _is_numpy(a):
         raise UserError(
             f"input {t.name}: expected a numpy array of {t.dtype}, got {type(a).__name__}; "
             "convert it with numpy.asarray"
@@ -134,11 +138,10 @@ def cast(a: Array, dtype: DType) -> Array:
     """A value of the oracle rounded to a dtype. Floats become integers by truncation, NaN as 0 and
     values out of range as the nearest integer; integers wrap."""
     if a.dtype.kind == "f" and dtype.is_integer:
-        bounds = np.iinfo(dtype.numpy)
-        whole = np.trunc(np.nan_to_num(a, nan=0.0))
-        inside = np.clip(whole, float(bounds.min), np.nextafter(float(bounds.max), 0.0))
-        fits = whole.astype(np.float64) < float(bounds.max)
-        return np.where(fits, inside.astype(dtype.numpy), dtype.numpy.type(bounds.max))
+        low, high = dtype.integer_range
+        whole = np.trunc(np.where(np.isnan(a), 0.0, a))
+        inside = np.clip(whole, float(low), np.nextafter(float(high), 0.0)).astype(dtype.numpy)
+        return np.where(whole < float(high), inside, np.asarray(high, dtype.numpy))
     return carried(rounded(a, dtype), dtype)
 
 

@@ -78,7 +78,8 @@ def _items(t: Tensor, key: object) -> list[Item]:
 
 def _key_text(item: object) -> str:
     if isinstance(item, slice):
-        parts = [item.start, item.stop] + ([item.step] if item.step is not None else [])
+        limits = cast("slice[object, object, object]", item)
+        parts = [limits.start, limits.stop] + ([limits.step] if limits.step is not None else [])
         return ":".join("" if p is None else str(p) for p in parts)
     return "..." if item is Ellipsis else repr(item)
 

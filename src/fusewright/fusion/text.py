@@ -10,7 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from fusewright.core import expr
 from fusewright.core.expr import Expr, Var
@@ -135,7 +135,7 @@ class _Reader:
         for k in tree.keywords:
             is_expression = k.arg in _EXPRESSION_FIELDS
             fields[str(k.arg)] = _field(k.value, names) if is_expression else _literal(k.value)
-        return kind(operands, **fields)
+        return cast("Callable[..., Op]", kind)(operands, **fields)
 
     def _value(self, name: str) -> Tensor:
         if name not in self._values:

@@ -99,6 +99,12 @@ class _Sizes:
 
     def extent(self, entry: int | str | Sym) -> Expr:
         """The extent that an entry of a spec's shape stands for."""
+        label = entry if isinstance(entry, str) else getattr(entry, "name", "n")
+        if not label.isidentifier() or re.fullmatch(r"i\d+", label):
+            raise UserError(
+                f"size name {label!r}: use an identifier other than i0, i1, ..., which name "
+                "coordinates"
+            )
         if isinstance(entry, str):
             return self._known.setdefault(entry, Sym(entry))
         return as_expr(entry)

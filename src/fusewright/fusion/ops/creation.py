@@ -16,6 +16,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_operand, check_array, check_scalar
 from fusewright.fusion.ir import Scalar, Shape, Tensor
+from fusewright.fusion.ops.elementwise import equal
 
 ShapeLike: TypeAlias = "IntLike | tuple[IntLike, ...] | list[IntLike]"
 
@@ -216,7 +217,7 @@ def eye(
     """Ones on the k-th diagonal (above the main one for k > 0), zeros elsewhere."""
     shape = shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
     found = dtypes.float32 if dtype is None else dtype_of(dtype)
-    return Array(build.cast((_diagonal_distance(shape) == k).tensor, found))
+    return Array(build.cast(equal(_diagonal_distance(shape), k).tensor, found))
 
 
 def _kept(x: Array, keep: Array) -> Array:

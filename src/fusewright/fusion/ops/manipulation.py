@@ -211,11 +211,8 @@ def _rolled(shift: int, extent: Expr) -> Callable[[Expr], Expr]:
 def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     """Each element `repeats` times in a row along the axis; of the flat array for None."""
     x = check_array("repeat", x)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
-        raise UserError(
-            f"repeat: repeats={repeats!r}: one count, not negative, for all elements; gather with "
-            "fw.take for counts of their own"
-        )
+    if build.integer("repeat", "repeats", repeats) < 0:
+        raise UserError(f"repeat: repeats={repeats}: the count must not be negative")
     t = x.tensor
     if axis is None:
         t = build.reshape("repeat", t, (build.element_count(t.shape),))
@@ -333,13 +330,17 @@ def pad(
     return Array(_extended(x.tensor, low, high, mode))
 
 
+def _pair(entry: IntLike | Sequence[IntLike]) -> tuple[IntLike, ...]:
+    return tuple(entry) if isinstance(entry, Sequence) else (entry, entry)
+
+
 def _pad_amounts(width: Amounts, rank: int) -> tuple[list[Expr], list[Expr]]:
     if not isinstance(width, Sequence):
         return [as_expr(width)] * rank, [as_expr(width)] * rank
-    entries = list(width)
+    entries: list[IntLike | Sequence[IntLike]] = list(width)
     if len(entries) == 2 and not any(isinstance(e, Sequence) for e in entries):
-        entries = [entries] * rank
-    pairs = [tuple(e) if isinstance(e, Sequence) else (e, e) for e in entries]
+        entries = [width] * rank  # type: ignore[list-item]
+    pairs = [_pair(e) for e in entries]
     if len(pairs) == 1:
         pairs = pairs * rank
     if len(pairs) != rank or any(len(p) != 2 for p in pairs):

@@ -18,7 +18,7 @@ from fusewright.fusion import build, ir
 from fusewright.fusion.array import Array, as_operand
 from fusewright.fusion.ir import Shape, Tensor
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
-from fusewright.fusion.ops.elementwise import astype, cos, log, sin, sqrt, where
+from fusewright.fusion.ops.elementwise import astype, cos, equal, log, sin, sqrt, where
 
 _PRECISION = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}  # bits of a significand
 
@@ -122,7 +122,7 @@ def normal(
     unit = 2.0 ** -_PRECISION[wide.name]
     radius = sqrt(log(_fraction(op, even, wide, seed, offset) + unit) * -2.0)
     angle = _fraction(op, even + 1, wide, seed, offset) * (2.0 * math.pi)
-    out = radius * where(index % 2 == 0, cos(angle), sin(angle))
+    out = radius * where(equal(index % 2, 0), cos(angle), sin(angle))
     if (mean, std) != (0.0, 1.0):
         out = out * float(std) + float(mean)
     return astype(out, found)

@@ -1,0 +1,261 @@
+"""cross_entropy and nll_loss, and the gradient of the first.
+
+The classes are axis 1 of x (axis 0 of a vector). A target is an integer array of x's shape without
+the class axis, holding class indices, or, for cross_entropy, a float array of x's shape, holding
+probabilities. The class of a target is found by comparing, in the same pass as the sums, so nothing
+is gathered; an index that is no class counts as a class of its own with no logit: the loss then
+misses that term, so keep indices in range.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusewright import dtypes
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion import build
+from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.nn.arguments import (
+    check_choice,
+    check_float,
+    check_rank,
+    check_shape,
+    element_count,
+    per_channel,
+    widened,
+)
+from fusewright.fusion.nn.embeddings import is_class
+from fusewright.fusion.nn.losses import REDUCTIONS
+from fusewright.fusion.ops import astype, exp, expand_dims, log, max, squeeze, sum, where
+
+
+class _Labels(NamedTuple):
+    """What the targets ask of each sample, in the compute dtype, the class axis kept.
+
+    `hot` tells the class of an index target; `share` is the weight of each class's log-probability
+    in the loss (0 stands for an absent term); `valid` tells the samples that count.
+    """
+
+    axis: int
+    hot: Array | None
+    share: Array
+    valid: Array | None
+    divisor: Array
+
+
+class _Options(NamedTuple):
+    """The options of a call."""
+
+    op: str
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+
+
+def _check_options(options: _Options) -> None:
+    check_choice(options.op, "reduction", options.reduction, REDUCTIONS)
+    if not 0.0 <= options.label_smoothing <= 1.0:
+        raise UserError(
+            f"{options.op}: label_smoothing={options.label_smoothing!r} must lie in [0, 1]"
+        )
+
+
+def _class_axis(op: str, x: Array) -> int:
+    check_rank(op, x, 1, "(batch, classes, ...) or (classes,)")
+    return min(1, x.ndim - 1)
+
+
+def _class_weight(op: str, x: Array, axis: int, weight: Array | None) -> Array | None:
+    if weight is None:
+        return None
+    check_shape(
+        op,
+        "weight",
+        check_float(f"{op} (weight)", weight),
+        x.tensor.shape[axis : axis + 1],
+        of=f"axis {axis} of x",
+    )
+    return per_channel(widened(weight), x.ndim, axis)
+
+
+def _class_indices(target: Array) -> Array:
+    """Class indices in a signed dtype of at least 32 bits, which every ignore_index fits."""
+    if target.dtype in (dtypes.int32, dtypes.int64):
+        return target
+    return astype(target, dtypes.int32 if target.dtype.nbytes < 4 else dtypes.int64)
+
+
+def _labels(options: _Options, x: Array, target: Array, weight: Array | None) -> _Labels:
+    """What the targets ask; x gives the shape and the compute dtype."""
+    op = options.op
+    target = check_array(f"{op} (target)", target)
+    axis = _class_axis(op, x)
+    class_weight = _class_weight(op, x, axis, weight)
+    if target.dtype.is_float:
+        return _soft_labels(options, x, axis, target, class_weight)
+    shape = x.tensor.shape
+    check_shape(op, "target", target, (*shape[:axis], *shape[axis + 1 :]), of="x without classes")
+    if not target.dtype.is_integer:
+        raise UserError(
+            f"{op}: target has dtype {target.dtype}; class indices are integers, probabilities "
+            "floats; cast it with fw.astype"
+        )
+    return _index_labels(options, x, axis, _class_indices(target), class_weight)
+
+
+def _index_labels(
+    options: _Options, x: Array, axis: int, target: Array, class_weight: Array | None
+) -> _Labels:
+    wide = x.dtype.compute
+    hot = is_class(target, x.shape[axis], axis)
+    valid = expand_dims(target != options.ignore_index, axis)
+    one = Array(build.constant(1.0, wide))
+    each = one if class_weight is None else class_weight
+    smoothing = float(options.label_smoothing)
+    share = where(hot, each * (1.0 - smoothing), 0)
+    if smoothing:
+        share = share + each * smoothing / element_count(x, (axis,), wide)
+    if class_weight is None:
+        counted = astype(valid, wide)
+    else:
+        counted = where(hot, where(valid, class_weight, 0), 0)
+    return _Labels(axis, None if smoothing else hot, share, valid, sum(counted))
+
+
+def _soft_labels(
+    options: _Options, x: Array, axis: int, target: Array, class_weight: Array | None
+) -> _Labels:
+    wide = x.dtype.compute
+    check_shape(options.op, "target", target, x.tensor.shape, of="x")
+    share = widened(target)
+    smoothing = float(options.label_smoothing)
+    if smoothing:
+        classes = element_count(x, (axis,), wide)
+        share = share * (1.0 - smoothing) + smoothing / classes
+    if class_weight is not None:
+        share = share * class_weight
+    others = tuple(k for k in range(x.ndim) if k != axis)
+    return _Labels(axis, None, share, None, element_count(x, others, wide))
+
+
+def _sample_losses(labels: _Labels, log_p: Array) -> Array:
+    """-sum(share * log_p) over the classes, which stay with size 1; 0 for what is ignored."""
+    term = labels.share * log_p
+    if labels.hot is not None:  # a class of log-probability -inf must not touch the others
+        term = where(labels.hot, term, 0)
+    loss = -sum(term, axis=labels.axis, keepdims=True)
+    return loss if labels.valid is None else where(labels.valid, loss, 0)
+
+
+def _reduced(labels: _Labels, loss: Array, reduction: str, dtype: DType) -> Array:
+    match reduction:
+        case "mean":
+            loss = sum(loss) / labels.divisor
+        case "sum":
+            loss = sum(loss)
+        case _:
+            loss = squeeze(loss, labels.axis)
+    return astype(loss, dtype)
+
+
+# --- the functions ------------------------------------------------------------------------------
+
+
+def nll_loss(
+    x: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """-weight[target] * x[target], x holding log-probabilities and target class indices. "mean"
+    divides by the sum of the weights; samples with target `ignore_index` do not count."""
+    options = _Options("nll_loss", ignore_index, reduction, 0.0)
+    _check_options(options)
+    x = check_float("nll_loss", x)
+    if check_array("nll_loss (target)", target).dtype.is_float:
+        raise UserError(
+            "nll_loss: target holds floats; it takes class indices; use cross_entropy with logits "
+            "for probabilities"
+        )
+    labels = _labels(options, x, target, weight)
+    return _reduced(labels, _sample_losses(labels, widened(x)), reduction, x.dtype)
+
+
+def cross_entropy(
+    x: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Array:
+    """nll_loss of log_softmax(x): x holds logits. `label_smoothing` spreads that part of each
+    target evenly over the classes. "mean" divides by the sum of the targets' weights for class
+    indices, by the number of samples for probabilities; `ignore_index` is for class indices."""
+    return cross_entropy_forward(
+        x,
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )[0]
+
+
+def cross_entropy_forward(
+    x: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> tuple[Array, Array]:
+    """`cross_entropy` and log(sum(exp(x))) over the classes, of x's shape without them, in the
+    compute dtype."""
+    options = _Options("cross_entropy", ignore_index, reduction, label_smoothing)
+    _check_options(options)
+    x = check_float("cross_entropy", x)
+    labels = _labels(options, x, target, weight)
+    wide = widened(x)
+    top = max(wide, axis=labels.axis, keepdims=True)
+    shifted = wide - top
+    log_sum = log(sum(exp(shifted), axis=labels.axis, keepdims=True))
+    loss = _sample_losses(labels, shifted - log_sum)
+    return _reduced(labels, loss, reduction, x.dtype), squeeze(log_sum + top, labels.axis)
+
+
+def cross_entropy_backward(
+    dy: Array,
+    log_sum_exp: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Array:
+    """The gradient of x; `log_sum_exp` comes from `cross_entropy_forward`, dy has the shape of the
+    loss."""
+    op = "cross_entropy_backward"
+    options = _Options(op, ignore_index, reduction, label_smoothing)
+    _check_options(options)
+    x = check_float(op, x)
+    labels = _labels(options, x, target, weight)
+    axis, shape = labels.axis, x.tensor.shape
+    samples = (*shape[:axis], *shape[axis + 1 :])
+    check_shape(op, "log_sum_exp", log_sum_exp, samples, of="x without classes")
+    check_shape(op, "dy", dy, samples if reduction == "none" else (), of="the loss")
+    g = widened(check_float(f"{op} (dy)", dy))
+    if reduction == "none":
+        g = expand_dims(g, axis)
+    elif reduction == "mean":
+        g = g / labels.divisor
+    p = exp(widened(x) - expand_dims(log_sum_exp, axis))
+    dx = (p * sum(labels.share, axis=axis, keepdims=True) - labels.share) * g
+    return astype(dx if labels.valid is None else where(labels.valid, dx, 0), x.dtype)

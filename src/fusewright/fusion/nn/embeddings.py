@@ -1,0 +1,131 @@
+"""Embedding look-ups, one-hot encodings and rotary position embeddings."""
+
+from __future__ import annotations
+
+from fusewright.core.expr import IntLike
+from fusewright.errors import UserError
+from fusewright.fusion import build
+from fusewright.fusion.array import Array, check_array, check_category
+from fusewright.fusion.nn.activations import halves
+from fusewright.fusion.nn.arguments import check_float, check_shape, widened
+from fusewright.fusion.ops import (
+    arange,
+    astype,
+    concat,
+    expand_dims,
+    logical_and,
+    reshape,
+    stack,
+    sum,
+    take,
+    where,
+)
+
+
+def _check_indices(op: str, indices: object) -> Array:
+    array = check_array(op, indices)
+    check_category(f"{op} (indices)", array.dtype, "integer")
+    return array
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def embedding(indices: Array, weight: Array) -> Array:
+    """Row `indices[...]` of weight, of shape (rows, width), for every index."""
+    indices = _check_indices("embedding", indices)
+    weight = check_array("embedding (weight)", weight)
+    if weight.ndim != 2:
+        raise UserError(
+            f"embedding: weight has shape {build.shape_text(weight.shape)}; it is a table "
+            "(rows, width); reshape it to rank 2"
+        )
+    return take(weight, indices, axis=0)
+
+
+def embedding_backward(
+    dy: Array, indices: Array, num_embeddings: IntLike, *, padding_idx: int | None = None
+) -> Array:
+    """The gradient of the table, of shape (num_embeddings, width): for every row the sum of dy
+    over the places that read it; 0 for row `padding_idx`.
+
+    Compares every row with every index, so the order of the sum is fixed and no atomics are needed.
+    """
+    op = "embedding_backward"
+    indices = _check_indices(op, indices)
+    dy = check_float(op, dy)
+    check_shape(
+        op, "dy", dy, (*indices.tensor.shape, *dy.tensor.shape[-1:]), of="the result of embedding"
+    )
+    places = build.element_count(indices.tensor.shape)
+    at = reshape(indices, (places,))
+    rows = expand_dims(arange(num_embeddings, dtype=indices.dtype), 1)
+    hit = rows == at
+    if padding_idx is not None:
+        hit = logical_and(hit, rows != padding_idx)
+    values = reshape(widened(dy), (places, dy.shape[-1]))
+    picked = where(expand_dims(hit, 2), values, 0)
+    return astype(sum(picked, axis=1), dy.dtype)
+
+
+def one_hot(
+    indices: Array, num_classes: IntLike, *, axis: int = -1, dtype: object = "int64"
+) -> Array:
+    """1 where the coordinate along a new axis of size `num_classes` equals the index, else 0; an
+    index outside gives zeros. `axis` is the new one's place in the result."""
+    indices = _check_indices("one_hot", indices)
+    along = build.axis_of("one_hot", axis, indices.ndim + 1)
+    return astype(is_class(indices, num_classes, along), dtype)
+
+
+def is_class(indices: Array, num_classes: IntLike, axis: int) -> Array:
+    """Whether the coordinate along the new axis `axis` is the index."""
+    classes = arange(num_classes, dtype=indices.dtype)
+    others = tuple(k for k in range(indices.ndim + 1) if k != axis)
+    return expand_dims(indices, axis) == expand_dims(classes, others)
+
+
+# --- rotary -------------------------------------------------------------------------------------
+
+
+def rotary_embedding(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+    """x of shape (..., 2k) with each pair of elements turned by an angle; `cos` and `sin`, of a
+    shape that broadcasts to (..., k), are the angles' cosines and sines.
+
+    A pair is element j of both halves of the last axis, or 2j and 2j+1 when interleaved.
+    Source: Su et al., RoFormer: enhanced transformer with rotary position embedding (2021).
+    """
+    op = "rotary_embedding"
+    x, cos, sin = check_float(op, x), check_float(op, cos), check_float(op, sin)
+    a, b = _pairs(op, x, interleaved)
+    _check_angles(op, a, cos, sin)
+    c, s = widened(cos), widened(sin)
+    turned = [astype(v, x.dtype) for v in (a * c - b * s, b * c + a * s)]
+    return reshape(stack(turned, axis=-1), x.shape) if interleaved else concat(turned, axis=-1)
+
+
+def rotary_embedding_backward(
+    dy: Array, cos: Array, sin: Array, *, interleaved: bool = False
+) -> Array:
+    """The gradient of x: dy turned back."""
+    return rotary_embedding(
+        dy, cos, -check_float("rotary_embedding_backward", sin), interleaved=interleaved
+    )
+
+
+def _pairs(op: str, x: Array, interleaved: bool) -> tuple[Array, Array]:
+    a, b = halves(op, x, -1)
+    if not interleaved:
+        return a, b
+    return x[..., ::2], x[..., 1::2]
+
+
+def _check_angles(op: str, a: Array, cos: Array, sin: Array) -> None:
+    for what, v in (("cos", cos), ("sin", sin)):
+        if build.broadcast_shapes(f"{op} ({what})", a.tensor.shape, v.tensor.shape) != (
+            a.tensor.shape
+        ):
+            raise UserError(
+                f"{op}: {what} has shape {build.shape_text(v.shape)}, which does not broadcast to "
+                f"the halves of x, {build.shape_text(a.shape)}; give one angle per pair of elements"
+            )
