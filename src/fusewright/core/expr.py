@@ -764,7 +764,7 @@ def less(a: IntLike, b: IntLike) -> Cond:
     ka, ta = parts_of(a)
     kb, tb = parts_of(b)
     if ka and tb:
-        return Less(_sum(0, ta), add(b, -ka))
+        return less(_sum(0, ta), add(b, -ka))
     return Less(a, b)
 
 
@@ -932,8 +932,35 @@ def lower_bound(e: Expr) -> int | None:
     """An integer that `e` never falls below, or None.
 
     Besides interval arithmetic it replaces variables that have symbolic limits by those limits,
-    the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0.
+    the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0; and
+    quotients by their limits, `r - d < d*(r//d) <= r`, so that `4*((n + 3)//4) - n` gives 0.
     """
+    low = _variables_at_limits(e)
+    relaxed = _quotients_at_limits(e)
+    if relaxed is None:
+        return low
+    other = _variables_at_limits(relaxed)
+    return low if other is None or (low is not None and low >= other) else other
+
+
+def _quotients_at_limits(e: Expr) -> Expr | None:
+    """A smaller or equal expression without multiples `k*d*(r//d)`; None when there are none."""
+    constant, terms = parts_of(e)
+    out: list[IntLike] = [constant]
+    found = False
+    for t in terms:
+        a = t.atoms[0]
+        d = constant_value(a.denominator) if isinstance(a, FloorDiv) else None
+        if isinstance(a, FloorDiv) and len(t.atoms) == 1 and d and t.coefficient % d == 0:
+            found = True
+            slack = d - 1 if t.coefficient > 0 else 0
+            out.append(mul(t.coefficient // d, add(a.numerator, -slack)))
+        else:
+            out.append(mul(t.coefficient, _product(t.atoms)))
+    return add(*out) if found else None
+
+
+def _variables_at_limits(e: Expr) -> int | None:
     low = e.interval[0]
     for _ in range(4):
         constant, terms = parts_of(e)

@@ -13,7 +13,7 @@ from fusewright.core.expr import Cond, Expr, Var
 from fusewright.dtypes import ALL, DType
 from fusewright.errors import InternalError
 from fusewright.kir import ir
-from fusewright.kir.tokens import TokenParser
+from fusewright.kir.tokens import Token, TokenParser
 
 
 class Reader(TokenParser):
@@ -27,8 +27,8 @@ class Reader(TokenParser):
         """Read the name of a scalar parameter."""
         raise NotImplementedError
 
-    def declare(self, symbol: ir.Buffer | Var) -> None:
-        """Bring a buffer or a loop variable into scope."""
+    def declare(self, symbol: ir.Buffer | Var, at: Token) -> None:
+        """Bring a buffer or a variable, named by the token `at`, into scope."""
         raise NotImplementedError
 
     def body(self) -> ir.Body:

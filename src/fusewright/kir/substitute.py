@@ -37,23 +37,23 @@ class Substitution:
         self.variables: dict[Var, IntLike] = dict(variables or {})
         self.buffers: dict[Buffer, Buffer] = dict(buffers or {})
         self.arguments: dict[Argument, Argument] = dict(arguments or {})
-        self._seen: dict[Expr | Cond, Expr | Cond] = {}
+        self._exprs: dict[Expr, Expr | None] = {}
+        self._conditions: dict[Cond, Cond | None] = {}
 
     def expr(self, e: Expr) -> Expr:
         """The expression with its variables and gathered registers replaced."""
-        found = self._seen.get(e)
-        if found is None:
-            found = substitute(e, self.variables) if self._touches(e) else e
-            self._seen[e] = found
-        return cast("Expr", found)
+        if e not in self._exprs:
+            self._exprs[e] = substitute(e, self.variables) if self._touches(e) else None
+        new = self._exprs[e]
+        return e if new is None else new
 
     def condition(self, c: Cond) -> Cond:
         """The condition with its variables and gathered registers replaced."""
-        found = self._seen.get(c)
-        if found is None:
-            found = substitute_condition(c, self.variables) if self._touches(c) else c
-            self._seen[c] = found
-        return cast("Cond", found)
+        if c not in self._conditions:
+            new = substitute_condition(c, self.variables) if self._touches(c) else None
+            self._conditions[c] = new
+        found = self._conditions[c]
+        return c if found is None else found
 
     def body(self, body: Body) -> Body:
         """The statements, in order."""
@@ -92,7 +92,8 @@ class Substitution:
     def replace(self, v: Var, new: IntLike) -> None:
         """From now on replace `v` by `new`."""
         self.variables[v] = new
-        self._seen.clear()
+        self._exprs.clear()
+        self._conditions.clear()
 
     def _rebind(self, loop: For) -> None:
         v = loop.var

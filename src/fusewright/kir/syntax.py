@@ -18,6 +18,7 @@ from fusewright.core.node import Node, defaults_of
 from fusewright.kir import ir
 from fusewright.kir.codecs import BARE, OPERAND, Codec, Reader, codec_of, dtype_in
 from fusewright.kir.traverse import body_fields, gathered
+from fusewright.memory import Memory
 
 Fields: TypeAlias = dict[str, object]
 
@@ -214,9 +215,9 @@ class Declaration:
 
     def parse(self, reader: Reader, found: Fields) -> None:
         memory = reader.word().text
-        name = reader.word("the name of the buffer").text
-        buffer = parse_buffer(reader, name, ir.Memory(memory))
-        reader.declare(buffer)
+        name = reader.word("the name of the buffer")
+        buffer = parse_buffer(reader, name.text, Memory(memory))
+        reader.declare(buffer, name)
         found[self.field] = buffer
 
 
@@ -231,8 +232,9 @@ class LoopHeader:
         return range_text(getattr(node, self.variable), getattr(node, self.extent))
 
     def parse(self, reader: Reader, found: Fields) -> None:
+        token = reader.peek()
         v, extent = parse_range(reader)
-        reader.declare(v)
+        reader.declare(v, token)
         found[self.variable], found[self.extent] = v, extent
 
 
@@ -246,12 +248,12 @@ def indent(text: str) -> str:
 
 def buffer_text(b: ir.Buffer) -> str:
     """`shared s: float32[128] align 16`."""
-    kind = "param" if b.memory is ir.Memory.GLOBAL else b.memory.value
+    kind = "param" if b.memory is Memory.GLOBAL else b.memory.value
     aligned = "" if b.alignment == b.dtype.nbytes else f" align {b.alignment}"
     return f"{kind} {b.name}: {b.dtype}[{b.size}]{aligned}"
 
 
-def parse_buffer(reader: Reader, name: str, memory: ir.Memory) -> ir.Buffer:
+def parse_buffer(reader: Reader, name: str, memory: Memory) -> ir.Buffer:
     """What follows the name of a buffer: `: float32[128] align 16`."""
     reader.expect(":")
     dtype = dtype_in(reader)

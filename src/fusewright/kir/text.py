@@ -147,11 +147,14 @@ class _Parser(Reader):
         known = self._known(list(self._arguments))
         return found or self.fail(f"a register, a literal or an argument ({known})", token)
 
-    def declare(self, symbol: Buffer | Var) -> None:
+    def declare(self, symbol: Buffer | Var, at: Token) -> None:
+        taken: dict[str, object] = {**self._buffers, **self._arguments}
+        for scope in self._variables:
+            taken |= scope
+        if symbol.name in taken:
+            self.reject(f"the name '{symbol.name}' is taken; give every symbol its own", at)
         if isinstance(symbol, Var):
             self._variables[-1][symbol.name] = symbol
-        elif symbol.name in self._buffers:
-            self.fail(f"a name that is not yet taken, not '{symbol.name}',")
         else:
             self._buffers[symbol.name] = symbol
 
@@ -207,15 +210,16 @@ class _Parser(Reader):
         return self.integer()
 
     def _symbol(self) -> Var:
-        name = self.word("the name of a symbol").text
+        name = self.word("the name of a symbol")
         self.expect("in")
-        symbol = Var(name, *parse_limits(self))
-        self.declare(symbol)
+        symbol = Var(name.text, *parse_limits(self))
+        self.declare(symbol, name)
         return symbol
 
     def _param(self) -> Buffer:
-        buffer = parse_buffer(self, self.word("the name of a parameter").text, Memory.GLOBAL)
-        self.declare(buffer)
+        name = self.word("the name of a parameter")
+        buffer = parse_buffer(self, name.text, Memory.GLOBAL)
+        self.declare(buffer, name)
         return buffer
 
     def _scalar(self) -> None:
@@ -229,8 +233,9 @@ class _Parser(Reader):
         while not self.accept(")"):
             if out:
                 self.expect(",")
+            token = self.peek()
             v, extent = parse_range(self)
-            self.declare(v)
+            self.declare(v, token)
             out.append(Dim(v, extent))
         return tuple(out)
 

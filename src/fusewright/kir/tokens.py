@@ -189,7 +189,7 @@ class TokenParser:
     def expression(self) -> Expr:
         """Read an integer expression."""
         token = self.peek()
-        value = self._arithmetic(0)
+        value = self._any()
         return value if isinstance(value, Expr) else self.reject("a condition, not a number", token)
 
     def condition(self) -> Cond:
