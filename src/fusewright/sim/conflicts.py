@@ -116,14 +116,18 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     if not any(e.writes for _, e in events):
         return None
     low, active = _addresses(trace, rows, [e for _, e in events])
+    alive = [i for i, m in enumerate(active) if m.any()]
+    events, low, active = ([column[i] for i in alive] for column in (events, low, active))
+    if not alive:
+        return None
     base = np.min(
         [a.min(axis=1, where=m, initial=1 << 62) for a, m in zip(low, active, strict=True)], axis=0
     )
     low = [a - base[:, None] for a in low]
     sizes = [e.nbytes for _, e in events]
-    grid = [int(np.gcd.reduce(a[m])) for a, m in zip(low, active, strict=True) if m.any()]
+    grid = [int(np.gcd.reduce(a[m])) for a, m in zip(low, active, strict=True)]
     cell_nbytes = int(np.gcd.reduce(sizes + grid))
-    span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True) if m.any())
+    span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True))
     cells = span // cell_nbytes
     event_bits = len(trace.events).bit_length()
     thread_bits = (trace.nthreads - 1).bit_length()

@@ -23,7 +23,7 @@ from fusewright.sim.statements import compile_statement
 from fusewright.sim.trace import Trace
 
 Blocks = Sequence[int] | Literal["sample"] | None
-_BATCH_NBYTES = 128 * 1024
+BATCH_NBYTES = 128 * 1024
 """One register array of a batch: half of a core's second-level cache."""
 
 
@@ -147,7 +147,7 @@ class Machine:
 
     def batches(self, blocks: Array) -> list[Array]:
         """The blocks in pieces whose register arrays fit the cache."""
-        size = max(1, _BATCH_NBYTES // (4 * self.execution.nthreads))
+        size = max(1, BATCH_NBYTES // (4 * self.execution.nthreads))
         return [blocks[i : i + size] for i in range(0, len(blocks), size)]
 
 

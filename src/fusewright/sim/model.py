@@ -22,8 +22,6 @@ class Model:
     """WarpSync orders the accesses of the lanes of a warp."""
     warp_sync_stays_in_warp: bool = True
     """WarpSync orders nothing between warps."""
-    sync_is_transitive: bool = True
-    """A thread passes on what it knows of others, not only its own accesses."""
     only_participants_learn: bool = True
     """A sync teaches nothing to threads that do not take part."""
     warps_are_lockstep: bool = False

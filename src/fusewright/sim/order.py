@@ -99,11 +99,11 @@ def _clocks(group: Replayable, points: Sequence[SyncPoint], model: Model) -> tup
         match p.statement:
             case ir.BlockSync():
                 if model.block_sync_orders:
-                    _join(now, count, p.strands, model)
+                    _join(now, count, p.strands)
             case ir.WarpSync():
                 if model.warp_sync_orders:
                     for members in _teams(group.warps, p.strands, model):
-                        _join(now, count, members, model)
+                        _join(now, count, members)
             case _:
                 raise TypeError(f"no order is known for {type(p.statement).__name__}")
         known[k], epoch[k] = now, count
@@ -117,15 +117,11 @@ def _teams(warps: Array, strands: Array, model: Model) -> list[Array]:
     return [strands[mine == w] for w in np.unique(mine)]
 
 
-def _join(known: Array, epoch: Array, members: Array, model: Model) -> None:
+def _join(known: Array, epoch: Array, members: Array) -> None:
     """All members release, and all acquire what the others released."""
-    if model.sync_is_transitive:
-        row = known[members].max(axis=0)
-        row[members] = np.maximum(row[members], epoch[members] + 1)
-        known[members] = row
-    else:
-        for s in members:
-            known[s, members] = np.maximum(known[s, members], epoch[members] + 1)
+    row = known[members].max(axis=0)
+    row[members] = np.maximum(row[members], epoch[members] + 1)
+    known[members] = row
     epoch[members] += 1
 
 
@@ -146,8 +142,8 @@ def replay(group: Replayable, change: Change, model: Model) -> list[Unordered]:
     found: list[Unordered] = []
     for c in group.conflicts:
         a, sa, b, sb = c.edges.T
-        passed_a: Array = np.searchsorted(places, a)
-        passed_b: Array = np.searchsorted(places, b)
+        passed_a: Array = places.searchsorted(a)
+        passed_b: Array = places.searchsorted(b)
         bad = known[passed_b, sb, sa] <= epoch[passed_a, sa]
         if model.warps_are_lockstep:
             bad &= group.warps[sa] != group.warps[sb]

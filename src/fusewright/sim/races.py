@@ -65,15 +65,17 @@ class Detector:
         """The conflicts that the syncs leave without an order."""
         return [u for g in self.groups.values() for u in replay(g, change, self.model)]
 
-    def report(self, unordered: Sequence[Unordered], seed: int) -> list[Race]:
-        """One race for each pair of statements."""
+    def report(
+        self, unordered: Sequence[Unordered], seed: int, change: Change = _NO_CHANGE
+    ) -> list[Race]:
+        """One race for each pair of statements of the changed kernel."""
         findings = Findings(seed)
         for u in unordered:
-            _report(u, findings)
+            _report(u, change, findings)
         return findings.list()
 
 
-def _report(u: Unordered, findings: Findings) -> None:
+def _report(u: Unordered, change: Change, findings: Findings) -> None:
     events = u.group.trace.events
     pairs: dict[tuple[int, int], tuple[Array, int]] = {}
     for edge in u.edges:
@@ -86,7 +88,7 @@ def _report(u: Unordered, findings: Findings) -> None:
         second = site_of(u.group.trace, touches, b, u.conflicts.blocks)
         between: dict[ir.Statement, None] = {}
         for e in events[int(edge[0]) : int(edge[2])]:
-            if isinstance(e, SyncEvent):
+            if isinstance(e, SyncEvent) and e.statement not in change.without:
                 between[e.statement] = None
         kind = (
             ("write" if second.writes else "read")

@@ -248,6 +248,8 @@ def _store(s: ir.Store, run: Run) -> Step:
                 chosen = np.broadcast_to(mask, shape)
                 places = np.broadcast_to(places, shape)[chosen]
                 value = np.broadcast_to(value, shape)[chosen]
+            elif places.size < shape[0] * shape[1]:
+                places = np.broadcast_to(places, shape)
             flat[places] = value
             _note_store(f, s, places, unknown, mask)
             if initialised is not None:

@@ -130,7 +130,7 @@ def first_race(runs: Sequence[Analysed], change: Change, seed: int = 0) -> Race 
     for run in runs:
         if run.detector is None:
             continue
-        found = run.detector.report(run.detector.unordered(change), seed)
+        found = run.detector.report(run.detector.unordered(change), seed, change)
         before = {r.statements for r in run.detector.report(run.detector.unordered(), seed)}
         for race in found:
             if race.statements not in before:
