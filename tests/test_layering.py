@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cuda",),
     ("host",),
     ("runtime",),
+    ("kernel",),
     ("program",),
     ("driver",),
     ("report",),

@@ -75,13 +75,7 @@ class Sync:
 
 
 @dataclass
-class Param:
-    name: str
-    access: str
-
-
-@dataclass
-class Launch:
+class Geometry:
     grid: tuple[object, ...] = (1, 1, 1)
     block: tuple[object, ...] = (32, 1, 1)
     shared_nbytes: object = 0
@@ -99,8 +93,7 @@ class Resources:
 @dataclass
 class FakeKernel:
     ir: Kernel
-    params: tuple[Param, ...]
-    launch: Launch = field(default_factory=Launch)
+    launch: Geometry = field(default_factory=Geometry)
     smem: tuple[Smem, ...] = ()
     syncs: tuple[Sync, ...] = ()
     schedule: str = "for i in 32:\n  m = reduce_max(x)"
@@ -128,9 +121,17 @@ class Host:
 
 
 @dataclass
+class Launch:
+    kernel: FakeKernel
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass
 class FakeProgram:
     fusion: Fusion
     kernels: tuple[FakeKernel, ...]
+    launches: tuple[Launch, ...]
     host: Host
     reasons: tuple[str, ...] = ()
 
@@ -160,8 +161,7 @@ def row_scale() -> Fusion:
 def program(*, compiled: bool = True, reasons: tuple[str, ...] = ()) -> FakeProgram:
     rows = FakeKernel(
         ROWS,
-        (Param("x", "R"), Param("m", "W")),
-        Launch(shared_nbytes=256),
+        Geometry(shared_nbytes=256),
         (Smem("a", 0, 128), Smem("b", 128, 128), Smem("c", 0, 128, alias_of="a")),
         (
             Sync(1, "block", "RAW a: the store of a row before its reads"),
@@ -169,7 +169,7 @@ def program(*, compiled: bool = True, reasons: tuple[str, ...] = ()) -> FakeProg
         ),
         found=Resources() if compiled else None,
     )
-    scale = FakeKernel(SCALE, (Param("x", "R"), Param("m", "R"), Param("y", "W")))
+    scale = FakeKernel(SCALE)
     stats = {
         "launches": 2,
         "copies": 0,
@@ -178,4 +178,7 @@ def program(*, compiled: bool = True, reasons: tuple[str, ...] = ()) -> FakeProg
         "peak_bytes": "128*n",
         "edges": {"RAW": 1},
     }
-    return FakeProgram(row_scale(), (rows, scale), Host(stats), reasons)
+    fusion = row_scale()
+    x, m, *_, y = fusion.values
+    launches = (Launch(rows, (x,), (m,)), Launch(scale, (x, m), (y,)))
+    return FakeProgram(fusion, (rows, scale), launches, Host(stats), reasons)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from report_fakes import FakeProgram, argument, program, row_scale, value
+from report_fakes import FakeProgram, Launch, argument, program, row_scale, value
 
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion, Pointwise
@@ -54,8 +55,8 @@ def test_plural() -> None:
 
 
 def _row_scale_cut() -> tuple[Fusion, Cut]:
-    fusion = row_scale()
-    return fusion, cut(fusion, ["rows", "scale"], [("x",), ("x", "m")], [("m",), ("y",)])
+    made = program()
+    return made.fusion, cut(made.fusion, made.launches)
 
 
 def test_every_value_belongs_to_the_first_kernel_that_computes_it() -> None:
@@ -68,7 +69,8 @@ def test_every_value_belongs_to_the_first_kernel_that_computes_it() -> None:
 
 
 def test_values_of_no_kernel_are_shown_as_such() -> None:
-    found = cut(row_scale(), ["rows"], [("x",)], [("m",)])
+    made = program()
+    found = cut(made.fusion, made.launches[:1])
     assert found.bands[-1].label == "no kernel"
     assert "y" in [t.name for t in found.bands[-1].values]
 
@@ -100,12 +102,12 @@ def test_nodes_do_not_overlap_and_lie_in_their_band() -> None:
     wide = [value(f"v{i}", (8, 8), Pointwise((x,), "exp")) for i in range(7)]
     total = value("total", (8, 8), Pointwise(tuple(wide), "add"))
     fusion = Fusion((x,), (total,), (x, *wide, total))
-    found = cut(fusion, ["k"], [("x",)], [("total",)])
+    found = cut(fusion, [Launch(program().kernels[1], (x,), (total,))])
     places, extents = place(found)
     for band, (top, height) in zip(found.bands, extents, strict=True):
         assert all(top < places[t].y < places[t].y + 42 <= top + height for t in band.values)
     row = sorted((places[t] for t in wide), key=lambda p: p.x)
-    assert all(a.x + a.width < b.x for a, b in zip(row, row[1:], strict=False))
+    assert all(a.x + a.width < b.x for a, b in pairwise(row))
 
 
 def test_the_graph_is_well_formed_svg_with_every_value_and_edge() -> None:
@@ -251,5 +253,5 @@ def test_to_html_names_the_path_it_cannot_write(tmp_path: Path) -> None:
 
 
 def test_a_program_without_kernels_is_reported() -> None:
-    empty = FakeProgram(row_scale(), (), program().host)
+    empty = FakeProgram(row_scale(), (), (), program().host)
     assert "fusion: 0 kernels, 0 syncs" in str(Report(empty))

@@ -26,6 +26,7 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
+from fusewright.report.subject import LaunchLike
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,28 +44,20 @@ class Cut:
     bands: tuple[Band, ...]
 
 
-def cut(
-    fusion: Fusion,
-    kernels: Sequence[str],
-    inputs: Sequence[Sequence[str]],
-    outputs: Sequence[Sequence[str]],
-) -> Cut:
-    """Give every value to the first kernel that computes it: the values between the arrays that
-    the kernel reads and those that it writes, found by name."""
-    by_name = {t.name: t for t in fusion.values}
+def cut(fusion: Fusion, launches: Sequence[LaunchLike]) -> Cut:
+    """Give every value to the first launch that computes it: the values between those that the
+    kernel reads and those that it writes."""
+    known = set(fusion.values)
     literal = _literals(fusion)
     taken: dict[Tensor, None] = dict.fromkeys(fusion.inputs)
-    bands = [Band("inputs", fusion.inputs)] if fusion.inputs else []
-    for label, reads, writes in zip(kernels, inputs, outputs, strict=True):
-        roots = [by_name[n] for n in writes if n in by_name]
-        stops = {by_name[n] for n in reads if n in by_name and n not in writes}
-        found = _between(roots, stops)
+    bands = [Band("inputs", fusion.inputs)]
+    for launch in launches:
+        found = _between(launch.outputs, set(launch.inputs)) & known
         own = [t for t in fusion.values if t in found and t not in taken and t not in literal]
         taken.update(dict.fromkeys(own))
-        bands.append(Band(label, tuple(own)))
+        bands.append(Band(launch.kernel.name, tuple(own)))
     rest = tuple(t for t in fusion.values if t not in taken and t not in literal)
-    if rest:
-        bands.append(Band("no kernel", rest))
+    bands.append(Band("no kernel", rest))
     return Cut(tuple(b for b in bands if b.values))
 
 

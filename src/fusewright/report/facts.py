@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +23,11 @@ from fusewright.report.timeline import Timeline, timeline
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelFacts:
-    """One kernel. `resources` is None where no compiler is installed, `no_resources` then says
-    so; `cuda` is the kernel's own text, without the prelude."""
+    """One kernel, launched `launches` times. `resources` is None where no compiler is installed,
+    `no_resources` then says so; `cuda` is the kernel's own text, without the prelude."""
 
     name: str
+    launches: int
     launch: str
     shared_nbytes: str
     resources: ResourcesLike | None
@@ -52,24 +54,23 @@ class Facts:
 
 def gather(program: ProgramLike, title: str) -> Facts:
     """The facts of a program. Compiles its kernels where a compiler is installed."""
-    outputs = [tuple(p.name for p in k.params if "W" in p.access) for k in program.kernels]
-    inputs = [tuple(p.name for p in k.params if "R" in p.access) for k in program.kernels]
-    names = [k.name for k in program.kernels]
+    times = Counter(id(x.kernel) for x in program.launches)
     return Facts(
         title=title,
         numbers=tuple(_numbers(program.host.stats)),
-        reasons=tuple(program.reasons),
+        reasons=tuple(map(str, program.reasons)),
         fusion=program.fusion,
-        cut=cut(program.fusion, names, inputs, outputs),
-        kernels=tuple(_kernel_facts(k) for k in program.kernels),
+        cut=cut(program.fusion, program.launches),
+        kernels=tuple(_kernel_facts(k, times[id(k)]) for k in program.kernels),
     )
 
 
-def _kernel_facts(kernel: KernelLike) -> KernelFacts:
+def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
     resources, no_resources = _resources(kernel)
     grid, block = _dims(kernel.launch.grid), _dims(kernel.launch.block)
     return KernelFacts(
         name=kernel.name,
+        launches=launches,
         launch=f"grid ({grid}), block ({block})",
         shared_nbytes=_nbytes(kernel.launch.shared_nbytes),
         resources=resources,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fusewright.fusion.ir import Fusion
+from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.kir.ir import Kernel
 
 
@@ -35,16 +35,7 @@ class SyncLike(Protocol):
     def why(self) -> str: ...
 
 
-class ParamLike(Protocol):
-    """One array that a kernel takes; `access` says "R", "W" or "RW"."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def access(self) -> str: ...
-
-
-class LaunchLike(Protocol):
+class GeometryLike(Protocol):
     """Grid and block as x, y, z; constants, or expressions in the shape symbols."""
 
     @property
@@ -78,9 +69,7 @@ class KernelLike(Protocol):
     @property
     def ir(self) -> Kernel: ...
     @property
-    def params(self) -> Sequence[ParamLike]: ...
-    @property
-    def launch(self) -> LaunchLike: ...
+    def launch(self) -> GeometryLike: ...
     @property
     def cuda(self) -> str: ...
     @property
@@ -92,6 +81,17 @@ class KernelLike(Protocol):
     def resources(self) -> ResourcesLike: ...
 
 
+class LaunchLike(Protocol):
+    """One run of a kernel: the values of the fusion that it reads and those that it writes."""
+
+    @property
+    def kernel(self) -> KernelLike: ...
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+    @property
+    def outputs(self) -> Sequence[Tensor]: ...
+
+
 class HostLike(Protocol):
     """The host program, of which a report shows the statistics."""
 
@@ -100,13 +100,16 @@ class HostLike(Protocol):
 
 
 class ProgramLike(Protocol):
-    """A compiled program. `reasons` says what was cut, or fell back to a slower form, and why."""
+    """A compiled program. `kernels` are the different ones, `launches` what runs in order.
+    `reasons` say, when printed, what was cut, or fell back to a slower form, and why."""
 
     @property
     def fusion(self) -> Fusion: ...
     @property
     def kernels(self) -> Sequence[KernelLike]: ...
     @property
+    def launches(self) -> Sequence[LaunchLike]: ...
+    @property
     def host(self) -> HostLike: ...
     @property
-    def reasons(self) -> Sequence[str]: ...
+    def reasons(self) -> Sequence[object]: ...

@@ -9,7 +9,7 @@ from fusewright.report.facts import Facts, KernelFacts
 from fusewright.report.memory_map import memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
 
-KERNEL_HEADER = ("kernel", "launch", "registers", "spills", "shared", "syncs")
+KERNEL_HEADER = ("kernel", "times", "launch", "registers", "spills", "shared", "syncs")
 
 
 def report_text(facts: Facts) -> str:
@@ -35,7 +35,15 @@ def kernel_row(k: KernelFacts) -> tuple[str, ...]:
     if k.resources is not None:
         registers = str(k.resources.registers)
         spills = nbytes_text(k.resources.spill_stores + k.resources.spill_loads)
-    return (k.name, k.launch, registers, spills, k.shared_nbytes, str(len(k.syncs)))
+    return (
+        k.name,
+        str(k.launches),
+        k.launch,
+        registers,
+        spills,
+        k.shared_nbytes,
+        str(len(k.syncs)),
+    )
 
 
 def kernel_text(k: KernelFacts) -> str:
