@@ -9,9 +9,20 @@ import pytest
 from sim_kernels import Builder
 from sim_reference import racing_pairs
 
-from fusewright.core.expr import Int, Var, equal, less, xor
+from fusewright.core.expr import (
+    TRUE,
+    Int,
+    Var,
+    equal,
+    evaluate,
+    less,
+    prove,
+    substitute_condition,
+    xor,
+)
 from fusewright.dtypes import float16, float32
 from fusewright.kir import ir
+from fusewright.sim import machine
 from fusewright.sim.machine import analyse
 from fusewright.sim.order import Change
 from fusewright.sim.verify import syncs_of
@@ -120,3 +131,52 @@ def test_detector_agrees_with_all_pairs(part: int) -> None:
 def test_detector_agrees_with_all_pairs_at_length() -> None:
     for seed in range(10_000, 12_000):
         check(seed)
+
+
+def cross_block_kernel(rng: random.Random) -> ir.Kernel:
+    """Three blocks of 32 threads that read and write one global buffer."""
+    b = Builder(3, 32)
+    g = b.param("g", 512)
+    b.compute("copy", b.reg("v", 0, 4), ir.Imm(0.0, float32))
+    for _ in range(rng.randint(1, 4)):
+        width = rng.choice((1, 1, 2))
+        t, own = b.tx, b.bx * 64
+        index = rng.choice((own + t, own + 31 - t, own + t + 32, t + 200, own + 64 + t, b.bx + 300))
+        predicate = rng.choice((TRUE, TRUE, less(t, 5), equal(b.bx, 1), equal(t, 0)))
+        if rng.random() < 0.4:
+            b.load(b.reg("v", 0, 4), g, index * width, width, predicate=predicate)
+        else:
+            b.store(g, index * width, b.reg("v", 0, 4), width, predicate)
+        if rng.random() < 0.3:
+            b.sync()
+    return b.kernel()
+
+
+def blocks_meet(kernel: ir.Kernel) -> bool:
+    """Whether two blocks touch one element, one of them writing."""
+    touched: dict[int, dict[int, bool]] = {}
+    bx, tx = kernel.grid[0].var, kernel.block[0].var
+    for s in kernel.body:
+        if not isinstance(s, ir.Load | ir.Store):
+            continue
+        for block in range(3):
+            for thread in range(32):
+                values = {bx: block, tx: thread}
+                if prove(substitute_condition(s.predicate, values)):
+                    for k in range(s.width):
+                        place = touched.setdefault(evaluate(s.index, values) + k, {})
+                        place[block] = place.get(block, False) or isinstance(s, ir.Store)
+    return any(len(blocks) > 1 and any(blocks.values()) for blocks in touched.values())
+
+
+def test_ownership_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        kernel = cross_block_kernel(rng)
+        monkeypatch.setattr(machine, "BATCH_NBYTES", rng.choice((1, 256, 1 << 17)))
+        result = machine.simulate(kernel, {kernel.params[0]: np.zeros(512, np.float32)})
+        reported = any("blocks have no order" in r.message for r in result.races)
+        assert reported == blocks_meet(kernel), f"seed {seed}"
+        clean += not reported
+    assert 30 < clean < 270

@@ -117,9 +117,10 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
         return None
     low, active = _addresses(trace, rows, [e for _, e in events])
     alive = [i for i, m in enumerate(active) if m.any()]
-    events, low, active = ([column[i] for i in alive] for column in (events, low, active))
     if not alive:
         return None
+    events = [events[i] for i in alive]
+    low, active = [low[i] for i in alive], [active[i] for i in alive]
     base = np.min(
         [a.min(axis=1, where=m, initial=1 << 62) for a, m in zip(low, active, strict=True)], axis=0
     )

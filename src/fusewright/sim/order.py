@@ -125,6 +125,11 @@ def _join(known: Array, epoch: Array, members: Array) -> None:
     epoch[members] += 1
 
 
+def _passed(places: Array, events: Array) -> Array:
+    """How many sync points each event comes after."""
+    return np.searchsorted(places, events)  # type: ignore[return-value]
+
+
 @dataclass(frozen=True, slots=True)
 class Unordered:
     """Conflicts of a group that no sync orders: rows of `conflicts.edges`."""
@@ -142,8 +147,8 @@ def replay(group: Replayable, change: Change, model: Model) -> list[Unordered]:
     found: list[Unordered] = []
     for c in group.conflicts:
         a, sa, b, sb = c.edges.T
-        passed_a: Array = places.searchsorted(a)
-        passed_b: Array = places.searchsorted(b)
+        passed_a = _passed(places, a)
+        passed_b = _passed(places, b)
         bad = known[passed_b, sb, sa] <= epoch[passed_a, sa]
         if model.warps_are_lockstep:
             bad &= group.warps[sa] != group.warps[sb]
