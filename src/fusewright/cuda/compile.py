@@ -110,7 +110,8 @@ def compile_options(target: Target, *, contract: bool = False) -> tuple[str, ...
         "--std=c++17",
         f"--fmad={'true' if contract else 'false'}",
         "--ptxas-options=-v",
-        "--diag-suppress=177,550",  # variables that are declared or set and not used
+        # variables not used or only set, unsigned numbers compared with 0: generated code may
+        "--diag-suppress=177,186,550",
     )
 
 

@@ -32,7 +32,11 @@ class Text:
 
     def widened(self) -> Text:
         """The same value as a long long."""
-        return self if self.wide else Text(f"(long long){self.operand}", wide=True)
+        if self.wide:
+            return self
+        if self.code.isdigit():
+            return Text(f"{self.code}ll", wide=True, atomic=True)
+        return Text(f"(long long){self.operand}", wide=True)
 
 
 Spell = Callable[[Var], Text]
@@ -81,23 +85,27 @@ def _magnitude(t: Term) -> Term:
     return Term(t.atoms, abs(t.coefficient))
 
 
-def _prefixes_fit(constant: int, terms: list[Term]) -> bool:
-    """Whether every partial sum, left to right with the constant last, fits an int."""
-    prefixes = [ex.Sum(0, tuple(terms[: k + 1])) for k in range(len(terms))]
-    return all(map(fits_int, prefixes)) and fits_int(ex.Sum(constant, tuple(terms)))
-
-
 def _sum(e: ex.Sum, spell: Spell) -> Text:
+    """The terms, positive ones first; the constant last, or first when all terms are negative."""
     terms = sorted(e.terms, key=lambda t: t.coefficient < 0)
+    head = e.constant if e.constant > 0 and terms[0].coefficient < 0 else 0
+    prefixes = [ex.Sum(head, tuple(terms[: k + 1])) for k in range(len(terms))]
+    fits = fits_int(e) and all(map(fits_int, prefixes))
     texts = [_product(_magnitude(t), spell) for t in terms]
-    fits = _prefixes_fit(e.constant, terms)
-    first = texts[0] if fits else texts[0].widened()
-    code = f"-{first.operand}" if terms[0].coefficient < 0 else first.code
-    for t, text in zip(terms[1:], texts[1:], strict=True):
+    first = integer(ex.Int(head), spell) if head else texts.pop(0)
+    first_code = first.code if fits else first.widened().code
+    negated = not head and terms[0].coefficient < 0
+    code = f"-{_bracketed(first_code)}" if negated else first_code
+    for t, text in zip(terms[len(terms) - len(texts) :], texts, strict=True):
         code += f" {'-' if t.coefficient < 0 else '+'} {text.code}"
-    if e.constant:
-        code += f" {'-' if e.constant < 0 else '+'} {integer(ex.Int(abs(e.constant)), spell).code}"
-    return Text(code, wide=not fits or any(t.wide for t in texts))
+    tail = e.constant - head
+    if tail:
+        code += f" {'-' if tail < 0 else '+'} {integer(ex.Int(abs(tail)), spell).code}"
+    return Text(code, wide=not fits or first.wide or any(t.wide for t in texts))
+
+
+def _bracketed(code: str) -> str:
+    return code if code.isidentifier() else f"({code})"
 
 
 def _product(t: Term, spell: Spell) -> Text:
@@ -110,9 +118,9 @@ def _product(t: Term, spell: Spell) -> Text:
         return only if only.atomic else Text(only.operand, only.wide, atomic=True)
     prefixes = [ex.Sum(0, (Term(t.atoms[: k + 1], 1),)) for k in range(len(t.atoms))]
     fits = all(map(fits_int, prefixes)) and fits_int(ex.Sum(0, (t,)))
-    if not fits:
-        factors[0] = factors[0].widened()
-    code = " * ".join(f.operand for f in factors)
+    cast = not fits and not factors[0].wide
+    first = factors[0].widened().code if cast else factors[0].operand
+    code = " * ".join((first, *(f.operand for f in factors[1:])))
     return Text(code, wide=not fits or any(f.wide for f in factors))
 
 

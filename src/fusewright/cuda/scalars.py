@@ -78,7 +78,7 @@ def _float_literal(value: float, dtype: DType) -> str:
             return f"__longlong_as_double({special[str(value)]}000000000000ll)"
         text = np.format_float_scientific(value, trim="0")
         plain = np.format_float_positional(value, trim="0")
-    shorter = plain if len(plain) <= 10 else text
+    shorter = min(plain, text, key=len)
     return f"({shorter})" if shorter.startswith("-") else shorter
 
 
