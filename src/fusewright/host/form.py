@@ -51,6 +51,7 @@ class AxisIds:
 
     def __init__(self) -> None:
         self.parent: list[int] = []
+        self.log: list[tuple[int, int]] = []
 
     def fresh(self) -> int:
         self.parent.append(len(self.parent))
@@ -58,14 +59,20 @@ class AxisIds:
 
     def find(self, a: int) -> int:
         while self.parent[a] != a:
-            self.parent[a] = self.parent[self.parent[a]]
             a = self.parent[a]
         return a
 
     def join(self, a: int, b: int) -> None:
         a, b = self.find(a), self.find(b)
         if a != b:
+            self.log.append((max(a, b), self.parent[max(a, b)]))
             self.parent[max(a, b)] = min(a, b)
+
+    def undo(self, mark: int) -> None:
+        """Takes back every join since the log had `mark` entries."""
+        while len(self.log) > mark:
+            index, old = self.log.pop()
+            self.parent[index] = old
 
 
 @dataclass(eq=False, slots=True)
@@ -77,12 +84,32 @@ class Group:
     axes: dict[Tensor, tuple[int | None, ...]] = field(
         default_factory=dict[Tensor, "tuple[int | None, ...]"]
     )
-    reduced: frozenset[int] | None = None
-    space: frozenset[int] = frozenset()
+    spaces: list[Space] = field(default_factory=list["Space"])
     operands: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     successors: set[int] = field(default_factory=set[int])
     alone: bool = False
     has_moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The axes that a reduction runs over, and those among them that it reduces."""
+
+    all: frozenset[int]
+    reduced: frozenset[int]
+
+    @staticmethod
+    def of(axes: tuple[int | None, ...], reduced: tuple[int, ...]) -> Space:
+        return Space(
+            frozenset(a for a in axes if a is not None),
+            frozenset(a for j in reduced if (a := axes[j]) is not None),
+        )
+
+    def named(self, ids: AxisIds) -> Space:
+        """The same with every axis by its representative."""
+        return Space(
+            frozenset(ids.find(a) for a in self.all), frozenset(ids.find(a) for a in self.reduced)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,54 +157,71 @@ class _Former:
         return self.groups[number]
 
     def place(self, t: Tensor) -> None:
-        """Puts one op into a group."""
+        """Puts one op into the union of its operands' groups, or of as many as accept it."""
         if isinstance(t.op, Input) or is_leaf(t):
             return
         producers = list(
             dict.fromkeys(g for o in t.op.operands if (g := self.group_of(o)) is not None)
         )
         producers.sort(key=lambda g: g.number)
-        for g in reversed(producers):
-            rest = [p for p in producers if p is not g]
-            if any(p.number > g.number for p in rest):
-                break
-            problem = self.accepts(g, t)
+        for chosen in _choices(producers):
+            problem = self._try(chosen, producers, t)
             if problem is None:
-                self._add(g, t)
-                self._merge_into(g, rest, t)
                 return
             self.reasons.append(problem)
-        self._start(t)
-
-    def _start(self, t: Tensor) -> None:
         g = Group(len(self.groups) + len(self.merged))
         self.groups[g.number] = g
         self._add(g, t)
 
-    def _merge_into(self, g: Group, rest: list[Group], t: Tensor) -> None:
-        for p in reversed(rest):
-            problem = self._merge_problem(p, g)
-            if problem is None:
-                self._merge(p, g)
-            else:
-                self.reasons.append(Reason(t.name, problem))
+    def _try(self, chosen: list[Group], producers: list[Group], t: Tensor) -> Reason | None:
+        """Adds `t` to the chosen groups as one, or tells what forbids it."""
+        mark = len(self.ids.log)
+        number = self._number(chosen)
+        if number is None or any(p.number > number for p in producers if p not in chosen):
+            return Reason(t.name, "another kernel stands between its operands")
+        union = _union(chosen, number, self.ids)
+        problem = self.accepts(union, set(chosen), t)
+        if problem is not None:
+            self.ids.undo(mark)
+            return problem
+        for g in chosen:
+            if g.number != number:
+                self.merged[g.number] = number
+                del self.groups[g.number]
+        self.groups[number] = union
+        self._add(union, t)
+        return None
+
+    def _number(self, chosen: list[Group]) -> int | None:
+        """The place of the union in the order: the last one's when nothing stands between, the
+        first one's when the others need nothing later; None when neither."""
+        if len(chosen) == 1:
+            return chosen[0].number
+        last, first = chosen[-1], chosen[0]
+        if not any(self._reaches(g, last) for g in chosen[:-1]):
+            return last.number
+        needs = [p for g in chosen[1:] for o in g.operands if (p := self.group_of(o)) is not None]
+        if all(p in chosen or p.number <= first.number for p in needs):
+            return first.number
+        return None
 
     # --- acceptance -----------------------------------------------------------------------------
 
-    def accepts(self, g: Group, t: Tensor) -> Reason | None:
-        """None when the group can take the op, else the rule it breaks."""
+    def accepts(self, g: Group, parts: set[Group], t: Tensor) -> Reason | None:
+        """None when the union of groups can take the op, else the rule it breaks. Joins axis ids;
+        the caller takes that back on a refusal."""
         if g.alone or isinstance(t.op, Scan):
             return Reason(t.name, "a scan stands in a kernel of its own")
         if len(g.tensors) >= MAX_OPS:
             return Reason(t.name, f"the kernel has {MAX_OPS} ops already")
-        new = [o for o in t.op.operands if self.group_of(o) is not g and not is_leaf(o)]
-        if len(g.operands) + len(new) > MAX_OPERANDS:
-            return Reason(t.name, f"the kernel would read {MAX_OPERANDS} tensors or more")
-        inside = [o for o in t.op.operands if self.group_of(o) is g]
+        inside = [o for o in t.op.operands if self.group_of(o) in parts]
+        new = [o for o in t.op.operands if o not in inside and not is_leaf(o)]
+        if len(dict.fromkeys([*g.operands, *new])) > MAX_OPERANDS:
+            return Reason(t.name, f"the kernel would read more than {MAX_OPERANDS} tensors")
         move = self._move_problem(g, t, inside)
         if move is not None:
             return Reason(t.name, move)
-        axes = self._axes(g, t, join=False)
+        axes = self._axes(g, t)
         if axes is None:
             return Reason(t.name, "two axes of one tensor would have to run in one loop")
         return self._reduction_problem(g, t, axes)
@@ -194,13 +238,13 @@ class _Former:
             case Resize():
                 if any(_crops(e) for e in (*t.op.low, *t.op.high)):
                     return "it crops a value that the same kernel computes"
-                if g.reduced is not None:
+                if g.spaces:
                     return "it pads a value of a kernel with reductions"
             case Concat():
-                if g.reduced is not None:
+                if g.spaces:
                     return "it joins values of a kernel with reductions"
             case Reshape():
-                if g.reduced is not None and not _only_units(t):
+                if g.spaces and not _only_units(t):
                     return "it reshapes a value of a kernel with reductions"
             case _:
                 return None
@@ -209,28 +253,29 @@ class _Former:
     def _reduction_problem(
         self, g: Group, t: Tensor, axes: tuple[int | None, ...]
     ) -> Reason | None:
-        find = self.ids.find
+        """Reductions of a kernel run over the same axes, and all else over no other ones. The axis
+        that a broadcast adds is open until something with a known axis meets it."""
+        spaces = list(g.spaces)
         if isinstance(t.op, Reduce):
             operand = self._operand_axes(g, t.op.operands[0])
-            reduced = frozenset(find(operand[a]) for a in t.op.axes if operand[a] is not None)  # type: ignore[arg-type]
-            space = frozenset(find(a) for a in operand if a is not None)
-            if g.reduced is not None:
-                mine = frozenset(find(a) for a in g.reduced)
-                if reduced != mine:
-                    return Reason(t.name, "it reduces other axes than the kernel's reductions")
-                if not space <= frozenset(find(a) for a in g.space):
-                    return Reason(t.name, "it runs over axes that the kernel's reductions lack")
-                return None
-            if g.has_moves:
-                return Reason(t.name, "the kernel moves elements before this reduction")
-            for other in g.tensors:
-                if not {find(a) for a in g.axes[other] if a is not None} <= space:
-                    return Reason(t.name, f"{other.name} has axes that this reduction lacks")
+            spaces.append(Space.of(operand, t.op.axes))
+        if not spaces:
             return None
-        if g.reduced is not None:
-            allowed = {find(a) for a in g.space}
-            if not {find(a) for a in axes if a is not None} <= allowed:
-                return Reason(t.name, "it has axes that the kernel's reductions lack")
+        if isinstance(t.op, Reduce) and g.has_moves:
+            return Reason(t.name, "the kernel moves elements before this reduction")
+        known = list(dict.fromkeys(s.named(self.ids) for s in spaces))
+        reduced = list(dict.fromkeys(s.reduced for s in known))
+        if len(reduced) > 1:
+            return Reason(t.name, "the kernel's reductions would run over different axes")
+        space = max((s.all for s in known), key=len)
+        if any(not s.all <= space for s in known):
+            return Reason(t.name, "the kernel's reductions would keep different axes")
+        for other, ids in (*g.axes.items(), (t, axes)):
+            named = {self.ids.find(a) for a in ids if a is not None}
+            if isinstance(other.op, Broadcast) or (other not in g.tensors and other is not t):
+                continue
+            if not named <= space:
+                return Reason(t.name, f"{other.name} has axes that the kernel's reductions lack")
         return None
 
     # --- axes -----------------------------------------------------------------------------------
@@ -240,13 +285,13 @@ class _Former:
             g.axes[o] = tuple(None if e == Int(1) else self.ids.fresh() for e in o.shape)
         return g.axes[o]
 
-    def _axes(self, g: Group, t: Tensor, *, join: bool) -> tuple[int | None, ...] | None:
-        """The axis ids of a result; joins those of its operands when asked, else only tells
-        whether they could be. None when two axes of one tensor would become one."""
+    def _axes(self, g: Group, t: Tensor) -> tuple[int | None, ...] | None:
+        """The axis ids of a result; joins those of its operands. None when two axes of one tensor
+        would become one."""
         reads = [o for o in t.op.operands if not is_leaf(o)]
         match t.op:
             case Pointwise():
-                return self._unify(g, [self._operand_axes(g, o) for o in reads], t, join=join)
+                return self._unify(g, [self._operand_axes(g, o) for o in reads], t)
             case Broadcast():
                 own = self._operand_axes(g, t.op.operands[0])
                 return tuple(
@@ -279,24 +324,21 @@ class _Former:
         return None if e == Int(1) else self.ids.fresh()
 
     def _unify(
-        self, g: Group, reads: list[tuple[int | None, ...]], t: Tensor, *, join: bool
+        self, g: Group, reads: list[tuple[int | None, ...]], t: Tensor
     ) -> tuple[int | None, ...] | None:
         if not reads:
             return tuple(self._fresh(e) for e in t.shape)
-        saved = list(self.ids.parent)
         for other in reads[1:]:
             for a, b in zip(reads[0], other, strict=True):
                 if a is not None and b is not None:
                     self.ids.join(a, b)
         sane = all(_distinct(self.ids, g.axes[o]) for o in g.axes)
-        if not join or not sane:
-            self.ids.parent = saved
         return reads[0] if sane else None
 
     # --- membership -----------------------------------------------------------------------------
 
     def _add(self, g: Group, t: Tensor) -> None:
-        axes = self._axes(g, t, join=True)
+        axes = self._axes(g, t)
         g.axes[t] = axes if axes is not None else tuple(self._fresh(e) for e in t.shape)
         g.tensors.append(t)
         self.home[t] = g.number
@@ -308,31 +350,10 @@ class _Former:
                     p.successors.add(g.number)
         if isinstance(t.op, Scan):
             g.alone = True
-        if isinstance(t.op, Reduce) and g.reduced is None:
-            operand = g.axes[t.op.operands[0]]
-            g.reduced = frozenset(operand[a] for a in t.op.axes if operand[a] is not None)  # type: ignore[misc]
-            g.space = frozenset(a for a in operand if a is not None)
+        if isinstance(t.op, Reduce):
+            g.spaces.append(Space.of(g.axes[t.op.operands[0]], t.op.axes))
         if isinstance(t.op, Reshape | Resize | Concat) and not _only_units(t):
             g.has_moves = g.has_moves or any(self.group_of(o) is g for o in t.op.operands)
-
-    def _merge_problem(self, p: Group, g: Group) -> str | None:
-        if p.alone or g.alone:
-            return "a scan stands in a kernel of its own"
-        if p.reduced is not None or p.has_moves or g.has_moves:
-            return "its operands come from kernels whose loops differ"
-        if len(p.tensors) + len(g.tensors) > MAX_OPS:
-            return f"the kernel would have more than {MAX_OPS} ops"
-        if len(p.operands) + len(g.operands) > MAX_OPERANDS:
-            return f"the kernel would read more than {MAX_OPERANDS} tensors"
-        if self._reaches(p, g):
-            return "another kernel stands between its operands"
-        if g.reduced is not None:
-            find = self.ids.find
-            allowed = {find(a) for a in g.space}
-            for axes in p.axes.values():
-                if not {find(a) for a in axes if a is not None} <= allowed:
-                    return "an operand has axes that the kernel's reductions lack"
-        return None
 
     def _reaches(self, p: Group, g: Group) -> bool:
         """Whether values flow from p to g through a third group (True when not soon known)."""
@@ -356,25 +377,6 @@ class _Former:
             number = self.merged[number]
         return number
 
-    def _merge(self, p: Group, g: Group) -> None:
-        for t, axes in p.axes.items():
-            if t in g.axes:
-                for a, b in zip(axes, g.axes[t], strict=True):
-                    if a is not None and b is not None:
-                        self.ids.join(a, b)
-            else:
-                g.axes[t] = axes
-        g.tensors = p.tensors + g.tensors
-        g.operands = {
-            o: None
-            for o in (*p.operands, *g.operands)
-            if o not in g.tensors
-        }
-        g.successors |= p.successors
-        g.successors.discard(g.number)
-        self.merged[p.number] = g.number
-        del self.groups[p.number]
-
     def result(self) -> Cut:
         order = {t: i for i, t in enumerate(self.fusion.values)}
         groups = tuple(
@@ -385,6 +387,38 @@ class _Former:
         loose = tuple(t for t in self.fusion.outputs if t not in placed)
         extra = tuple((t,) for t in dict.fromkeys(loose))
         return Cut((*groups, *extra), tuple(dict.fromkeys(self.reasons)))
+
+
+def _choices(producers: list[Group]) -> list[list[Group]]:
+    """Which unions of the operands' groups to try: all of them, all but those before the last,
+    the last alone."""
+    if not producers:
+        return []
+    out = [producers]
+    for k in range(1, len(producers)):
+        out.append(producers[k:])
+    return out
+
+
+def _union(groups: list[Group], number: int, ids: AxisIds) -> Group:
+    """The groups as one; tensors that several of them read get one set of axes."""
+    if len(groups) == 1:
+        return groups[0]
+    union = Group(number)
+    for g in groups:
+        for t, axes in g.axes.items():
+            for a, b in zip(axes, union.axes.setdefault(t, axes), strict=True):
+                if a is not None and b is not None:
+                    ids.join(a, b)
+        union.tensors += g.tensors
+        union.spaces += g.spaces
+        union.successors |= g.successors
+        union.alone = union.alone or g.alone
+        union.has_moves = union.has_moves or g.has_moves
+    union.successors -= {g.number for g in groups}
+    members = set(union.tensors)
+    union.operands = {o: None for g in groups for o in g.operands if o not in members}
+    return union
 
 
 def _distinct(ids: AxisIds, axes: tuple[int | None, ...]) -> bool:

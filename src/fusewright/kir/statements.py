@@ -404,6 +404,12 @@ class Definition:
         self, p: Stage, index: Expr, conditions: tuple[Cond, ...]
     ) -> list[Operand]:
         buffer = self.emit.context.buffers[p]
+        dims = [d.var for d in self.emit.context.dims.values() if d.var in variables(index)]
+        if dims:
+            raise ScheduleError(
+                f"{self.s.name} reads {p.name} at register {index}: registers cannot be indexed "
+                f"by {dims[0]}; keep {p.name} in shared memory, or bind its loops like the reader's"
+            )
         regs: list[Operand] = [Reg(buffer, self.at_lane(index, k)) for k in range(self.width)]
         if not conditions:
             return regs

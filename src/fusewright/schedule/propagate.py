@@ -16,12 +16,15 @@ def project_loops(
     graph: AxisGraph, loops: Sequence[Loop], domain: Sequence[AxisClass]
 ) -> tuple[Loop, ...] | None:
     """Loops like these over another domain: axes it lacks are dropped, axes of its own that the
-    loops do not determine follow as serial loops. None when the result does not cover it."""
+    loops do not determine follow as serial loops. A loop bound to the grid or the block that mixes
+    in an axis it lacks is kept whole: every thread then computes the value it needs itself. None
+    when the result does not cover the domain."""
     out: list[Loop] = []
     for x in loops:
         c = graph.project(x.axis, domain)
-        if not c.is_unit and c.extent != Int(1):
-            out.append(Loop(c, x.parallel))
+        if c.is_unit or c.extent == Int(1):
+            continue
+        out.append(Loop(c if x.parallel.is_serial else x.axis, x.parallel))
     for axis in domain:
         if axis.extent != Int(1) and not graph.depends(axis, [x.axis for x in out]):
             out.append(Loop(axis))

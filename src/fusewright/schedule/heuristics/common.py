@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
-from fusewright.fusion.ir import Input, Pointwise
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.fusion.ir import Input, Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import View, operand
@@ -62,16 +63,13 @@ def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     return Loop(outer), Loop(inner)
 
 
-def cache_inputs(flow: Dataflow, readers: Sequence[Stage] | None = None) -> list[Stage]:
-    """A register copy of every input of rank above 0 that the readers (default all) read
-    directly and elementwise or through moves; gathered operands stay in global memory."""
+def cache_inputs(flow: Dataflow) -> list[Stage]:
+    """Reads every input once: a register copy of each input that is computed with. Moves of inputs
+    (broadcasts, slices, gathers) read global memory themselves. Returns the stages that hold
+    inputs in registers: the copies and the moves."""
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        users = [
-            r
-            for r in flow.consumers(s)
-            if (readers is None or r in readers) and not _gathers(r, s)
-        ]
+        users = [r for r in flow.consumers(s) if not _moves(r)]
         if not s.shape or not users:
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
@@ -81,14 +79,16 @@ def cache_inputs(flow: Dataflow, readers: Sequence[Stage] | None = None) -> list
     flow.retie()
     for c in copies:
         c.loops = tuple(Loop(a) for a in c.frame.output)
-    return copies
+    moved = [
+        s
+        for s in computed(flow.stages)
+        if s not in copies and any(o.is_input for o in s.operands) and s.memory is Memory.LOCAL
+    ]
+    return [*copies, *moved]
 
 
-def _gathers(reader: Stage, source: Stage) -> bool:
-    return any(
-        o is source and any(not hasattr(i, "digits") for i in read)
-        for o, read in zip(reader.operands, reader.frame.operands, strict=True)
-    )
+def _moves(s: Stage) -> bool:
+    return moves_data(s.op) or isinstance(s.op, Take | TakeAlong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,11 @@ def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop,
     )
 
 
-def vectorize_accesses(flow: Dataflow, width: int) -> None:
-    """Binds the innermost loop (of extent `width`) to Vectorize in every stage that accesses
-    global memory and may do so at full width; in the others it is unrolled."""
+def vectorize_accesses(flow: Dataflow, lane_axis: AxisClass, width: int) -> None:
+    """Binds the loop over the lanes to Vectorize in every stage that accesses global memory and
+    may do so at full width; in the others it is unrolled."""
     for s in computed(flow.stages):
-        if not s.loops or constant_value(s.loops[-1].axis.extent) != width:
+        if not s.loops or s.loops[-1].axis is not lane_axis:
             continue
         lane = Var("lane", 0, width - 1)
         own = [
@@ -179,6 +179,4 @@ def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
 
 
 def _mentions(e: Expr, v: Var) -> bool:
-    from fusewright.core.expr import variables
-
     return v in variables(e)

@@ -47,7 +47,7 @@ def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
     reference.loops = tuple(loops)
     transform_like(flow, reference)
     if width > 1:
-        vectorize_accesses(flow, width)
+        vectorize_accesses(flow, reference.loops[-1].axis, width)
     inline_most(flow)
     return Params("pointwise", (("vector", width), ("threads", THREADS)))
 

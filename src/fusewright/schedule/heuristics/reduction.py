@@ -64,7 +64,7 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
     reference.loops = _loops(flow, kept, reduced, plan)
     transform_like(flow, reference)
     if plan.vector > 1:
-        vectorize_accesses(flow, plan.vector)
+        vectorize_accesses(flow, reference.loops[-1].axis, plan.vector)
     inline_most(flow)
     kind = "inner" if inner else "outer"
     name = f"{kind}_{'persistent' if plan.persistent else 'multi_pass'}"
