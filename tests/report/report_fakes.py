@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusewright.core.expr import as_expr
@@ -78,7 +77,7 @@ class Sync:
 class Geometry:
     grid: tuple[object, ...] = (1, 1, 1)
     block: tuple[object, ...] = (32, 1, 1)
-    shared_nbytes: object = 0
+    shared_nbytes: int = 0
 
 
 @dataclass
@@ -116,11 +115,6 @@ class FakeKernel:
 
 
 @dataclass
-class Host:
-    stats: Mapping[str, object]
-
-
-@dataclass
 class Launch:
     kernel: FakeKernel
     inputs: tuple[Tensor, ...]
@@ -132,7 +126,6 @@ class FakeProgram:
     fusion: Fusion
     kernels: tuple[FakeKernel, ...]
     launches: tuple[Launch, ...]
-    host: Host
     reasons: tuple[str, ...] = ()
 
 
@@ -170,15 +163,7 @@ def program(*, compiled: bool = True, reasons: tuple[str, ...] = ()) -> FakeProg
         found=Resources() if compiled else None,
     )
     scale = FakeKernel(SCALE)
-    stats = {
-        "launches": 2,
-        "copies": 0,
-        "bytes_moved": 12544,
-        "lower_bound_bytes": 8192,
-        "peak_bytes": "128*n",
-        "edges": {"RAW": 1},
-    }
     fusion = row_scale()
     x, m, *_, y = fusion.values
     launches = (Launch(rows, (x,), (m,)), Launch(scale, (x, m), (y,)))
-    return FakeProgram(fusion, (rows, scale), launches, Host(stats), reasons)
+    return FakeProgram(fusion, (rows, scale), launches, reasons)

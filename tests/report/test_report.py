@@ -10,17 +10,20 @@ from xml.etree import ElementTree
 import pytest
 from report_fakes import FakeProgram, Launch, argument, program, row_scale, value
 
+from fusewright.core.expr import as_expr, constant_value
+from fusewright.dtypes import float32
 from fusewright.errors import UserError
-from fusewright.fusion.ir import Fusion, Pointwise
+from fusewright.fusion.ir import Fusion, Input, Pointwise, Sym, Tensor
 from fusewright.report.cut import Cut, cut, op_text
 from fusewright.report.explain import Report
-from fusewright.report.facts import gather, traffic_ratio
+from fusewright.report.facts import gather
 from fusewright.report.graph import graph_svg, layers, place
 from fusewright.report.html import report_html
 from fusewright.report.memory_map import memory_map_svg, memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
 from fusewright.report.text import report_text
 from fusewright.report.timeline import Box, Mark, Timeline, timeline
+from fusewright.report.traffic import traffic
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -183,9 +186,9 @@ def test_text_has_numbers_reasons_syncs_and_sources() -> None:
     text = str(Report(program(reasons=("cut after m: the row does not fit",)), title="softmax"))
     for part in (
         "softmax: 2 kernels, 2 syncs",
-        "bytes moved               12.2 KiB",
-        "moved / least possible    1.53",
-        "memory for intermediates  128*n B",
+        "bytes moved     12.2 KiB",
+        "least possible  8.00 KiB",
+        "moved / least   1.53",
         "- cut after m: the row does not fit",
         "#2 block: RAW b, WAR a & c",
         "for i in 32:",
@@ -209,10 +212,30 @@ def test_compiler_warnings_are_shown() -> None:
     assert "never used" in str(Report(noisy))
 
 
-def test_traffic_ratio_needs_two_numbers() -> None:
-    assert traffic_ratio({"bytes_moved": 30, "lower_bound_bytes": 20}) == 1.5
-    assert traffic_ratio({"bytes_moved": "8*n", "lower_bound_bytes": 20}) is None
-    assert traffic_ratio({}) is None
+def test_traffic_counts_every_launch_and_the_least_only_the_borders() -> None:
+    found = traffic(program())
+    tile, row = 32 * 32 * 4, 32 * 4
+    assert constant_value(found.moved) == (tile + row) + (tile + row + tile)
+    assert constant_value(found.least) == 2 * tile
+    assert found.ratio == pytest.approx(1 + (tile + 2 * row) / (2 * tile))
+
+
+def test_traffic_of_symbolic_sizes_is_an_expression() -> None:
+    n = Sym("n")
+    x = Tensor("x", (n,), float32, Input((), 0, (as_expr(1),), 16))
+    y = Tensor("y", (n,), float32, Pointwise((x,), "exp"))
+    kernel = program().kernels[1]
+    made = FakeProgram(Fusion((x,), (y,), (x, y)), (kernel,), (Launch(kernel, (x,), (y,)),))
+    found = traffic(made)
+    assert (str(found.moved), found.ratio) == ("8*n", None)
+    assert "bytes moved     8*n B" in str(Report(made))
+
+
+def test_an_argument_that_nothing_reads_need_not_be_moved() -> None:
+    x, unused = argument("x", (4,)), argument("unused", (4,), 1)
+    y = value("y", (4,), Pointwise((x,), "exp"))
+    fusion = Fusion((x, unused), (y,), (x, unused, y))
+    assert constant_value(traffic(FakeProgram(fusion, (), ())).least) == 32
 
 
 class _Page(HTMLParser):
@@ -253,5 +276,5 @@ def test_to_html_names_the_path_it_cannot_write(tmp_path: Path) -> None:
 
 
 def test_a_program_without_kernels_is_reported() -> None:
-    empty = FakeProgram(row_scale(), (), (), program().host)
+    empty = FakeProgram(row_scale(), (), ())
     assert "fusion: 0 kernels, 0 syncs" in str(Report(empty))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.errors import UserError
@@ -17,8 +17,8 @@ from fusewright.report.subject import (
     SmemLike,
     SyncLike,
 )
-from fusewright.report.table import nbytes_text
 from fusewright.report.timeline import Timeline, timeline
+from fusewright.report.traffic import Traffic, size_text, traffic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +42,11 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """One program: its numbers as (label, value) lines, the reasons, the kernels."""
+    """One program: its launches and traffic, the reasons, the kernels."""
 
     title: str
-    numbers: tuple[tuple[str, str], ...]
+    nlaunches: int
+    traffic: Traffic
     reasons: tuple[str, ...]
     fusion: Fusion
     cut: Cut
@@ -57,7 +58,8 @@ def gather(program: ProgramLike, title: str) -> Facts:
     times = Counter(id(x.kernel) for x in program.launches)
     return Facts(
         title=title,
-        numbers=tuple(_numbers(program.host.stats)),
+        nlaunches=len(program.launches),
+        traffic=traffic(program),
         reasons=tuple(map(str, program.reasons)),
         fusion=program.fusion,
         cut=cut(program.fusion, program.launches),
@@ -72,7 +74,7 @@ def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
         name=kernel.name,
         launches=launches,
         launch=f"grid ({grid}), block ({block})",
-        shared_nbytes=_nbytes(kernel.launch.shared_nbytes),
+        shared_nbytes=size_text(kernel.launch.shared_nbytes),
         resources=resources,
         no_resources=no_resources,
         smem=tuple(sorted(kernel.smem, key=lambda b: b.offset)),
@@ -95,44 +97,19 @@ def _dims(extents: Sequence[object]) -> str:
     return ", ".join(map(str, extents))
 
 
-def _nbytes(value: object) -> str:
-    """Bytes with a unit; an expression in the shape symbols as it stands."""
-    text = str(value)
-    return nbytes_text(int(text)) if text.isdigit() else f"{text} B"
-
-
 def _without_prelude(cuda: str) -> str:
     """The text from the kernel's signature on."""
     start = cuda.find('extern "C" __global__')
     return cuda[max(start, 0) :]
 
 
-_COUNTS = ("launches", "fills", "copies", "critical_path")
-_SIZES = (
-    ("bytes_moved", "bytes moved"),
-    ("lower_bound_bytes", "least possible"),
-    ("bytes_copied", "bytes copied"),
-    ("bytes_filled", "bytes filled"),
-    ("peak_bytes", "memory for intermediates"),
-)
-
-
-def _numbers(stats: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The host program's statistics that are there, with units and in a fixed order."""
-    lines = [(name.replace("_", " "), str(stats[name])) for name in _COUNTS if name in stats]
-    lines += [(label, _nbytes(stats[name])) for name, label in _SIZES if name in stats]
-    ratio = traffic_ratio(stats)
-    if ratio is not None:
-        lines.append(("moved / least possible", f"{ratio:.2f}"))
-    for name in ("edges", "placed", "not_placed"):
-        if stats.get(name):
-            lines.append((name.replace("_", " "), str(stats[name])))
+def numbers(facts: Facts) -> list[tuple[str, str]]:
+    """The program's numbers as (label, value) lines."""
+    lines = [
+        ("launches", str(facts.nlaunches)),
+        ("bytes moved", size_text(facts.traffic.moved)),
+        ("least possible", size_text(facts.traffic.least)),
+    ]
+    if facts.traffic.ratio is not None:
+        lines.append(("moved / least", f"{facts.traffic.ratio:.2f}"))
     return lines
-
-
-def traffic_ratio(stats: Mapping[str, object]) -> float | None:
-    """Bytes moved over the least possible; None where either is symbolic or missing."""
-    moved, least = stats.get("bytes_moved"), stats.get("lower_bound_bytes")
-    if isinstance(moved, int) and isinstance(least, int) and least > 0:
-        return moved / least
-    return None

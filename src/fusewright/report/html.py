@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fusewright.report.facts import Facts, KernelFacts
+from fusewright.report.facts import Facts, KernelFacts, numbers
 from fusewright.report.graph import graph_svg
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
@@ -31,7 +31,7 @@ def report_html(facts: Facts) -> str:
         f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{title}</h1>",
-        _table(("", ""), facts.numbers),
+        _table(("", ""), numbers(facts)),
         *_reasons(facts.reasons),
         "<h2>Kernels</h2>",
         _table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]),

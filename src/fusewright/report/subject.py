@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from fusewright.fusion.ir import Fusion, Tensor
@@ -43,7 +43,7 @@ class GeometryLike(Protocol):
     @property
     def block(self) -> Sequence[object]: ...
     @property
-    def shared_nbytes(self) -> object: ...
+    def shared_nbytes(self) -> int: ...
 
 
 class ResourcesLike(Protocol):
@@ -92,13 +92,6 @@ class LaunchLike(Protocol):
     def outputs(self) -> Sequence[Tensor]: ...
 
 
-class HostLike(Protocol):
-    """The host program, of which a report shows the statistics."""
-
-    @property
-    def stats(self) -> Mapping[str, object]: ...
-
-
 class ProgramLike(Protocol):
     """A compiled program. `kernels` are the different ones, `launches` what runs in order.
     `reasons` say, when printed, what was cut, or fell back to a slower form, and why."""
@@ -109,7 +102,5 @@ class ProgramLike(Protocol):
     def kernels(self) -> Sequence[KernelLike]: ...
     @property
     def launches(self) -> Sequence[LaunchLike]: ...
-    @property
-    def host(self) -> HostLike: ...
     @property
     def reasons(self) -> Sequence[object]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import indent
 
-from fusewright.report.facts import Facts, KernelFacts
+from fusewright.report.facts import Facts, KernelFacts, numbers
 from fusewright.report.memory_map import memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
 
@@ -16,13 +16,11 @@ def report_text(facts: Facts) -> str:
     """Numbers, reasons, the table of kernels, then each kernel in full."""
     syncs = sum(len(k.syncs) for k in facts.kernels)
     head = f"{facts.title}: {plural(len(facts.kernels), 'kernel')}, {plural(syncs, 'sync')}"
-    wide = max((len(label) for label, _ in facts.numbers), default=0)
-    numbers = "\n".join(f"{label.ljust(wide)}  {value}" for label, value in facts.numbers)
-    reasons = "\n".join(f"- {r}" for r in facts.reasons)
-    blocks = [head]
-    if numbers:
-        blocks.append(indent(numbers, "  "))
-    if reasons:
+    lines = numbers(facts)
+    wide = max(len(label) for label, _ in lines)
+    blocks = [head, "\n".join(f"  {label.ljust(wide)}  {value}" for label, value in lines)]
+    if facts.reasons:
+        reasons = "\n".join(f"- {r}" for r in facts.reasons)
         blocks.append("why it is not one fast kernel\n" + indent(reasons, "  "))
     blocks.append(table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]))
     blocks += [kernel_text(k) for k in facts.kernels]
