@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from fusewright.errors import InternalError
 from fusewright.kir.ir import Alloc, Compute, Kernel, Load, Shuffle, Store, ThreadReduce
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -91,3 +92,102 @@ def test_every_thread_gets_the_sum(block: tuple[int, ...], dims: tuple[str, ...]
     x = np.random.default_rng(math.prod(block)).integers(-50, 50, math.prod(block), np.int32)
     assert not any(isinstance(s, ThreadReduce) for s in walk_statements(expanded))
     assert np.array_equal(_run(expanded, x), _expected(x, block, dims, "add", 1))
+
+
+@pytest.mark.parametrize(("fn", "dtype"), [("max", "float32"), ("min", "int32"), ("mul", "int64")])
+@pytest.mark.parametrize("block", [(96,), (24, 2), (8, 2, 4), (320,)])
+def test_functions_and_types(block: tuple[int, ...], fn: str, dtype: str) -> None:
+    kernel = expand_reductions(_kernel(block, ("tx",), fn, dtype, 1))
+    x = np.random.default_rng(3).integers(-4, 4, math.prod(block)).astype(dtype)
+    assert np.array_equal(_run(kernel, x), _expected(x, block, ("tx",), fn, 1))
+
+
+@pytest.mark.parametrize("block", [(32,), (33,), (256,), (8, 16), (24,), (1023,)])
+def test_expanded_equals_not_expanded(block: tuple[int, ...]) -> None:
+    dims = NAMES[: len(block)]
+    kernel = _kernel(block, dims, "add", "float32", 2)
+    x = np.random.default_rng(5).standard_normal(2 * math.prod(block)).astype(np.float32)
+    before, after = _run(kernel, x), _run(expand_reductions(kernel), x)
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-4)
+    assert len(np.unique(after[::2])) == 1, "all threads of a group get bitwise the same"
+
+
+def _kinds(kernel: Kernel) -> list[str]:
+    """The statements between the loads and the stores of the kernel, by kind."""
+    return [
+        f"{type(s).__name__.lower()} {s.src if isinstance(s, Load) else s.dst}"
+        for s in walk_statements(kernel)
+        if isinstance(s, Load | Store) and "workspace" in str(s.src if isinstance(s, Load) else s.dst)
+    ]
+
+
+@pytest.mark.parametrize("block", [(32,), (2,), (24,), (8, 4), (31,), (4, 8), (3, 5), (32, 4)])
+def test_groups_inside_a_warp_use_no_shared_memory(block: tuple[int, ...]) -> None:
+    dims = ("tx",)
+    kernel = expand_reductions(_kernel(block, dims, "add", "int32", 1))
+    allocs = [s for s in walk_statements(kernel) if isinstance(s, Alloc)]
+    assert all(a.buffer.memory is Memory.LOCAL for a in allocs)
+    assert any(isinstance(s, Shuffle) for s in walk_statements(kernel))
+
+
+def test_joint_reductions_store_before_they_load() -> None:
+    kernel = expand_reductions(_kernel((128,), ("tx",), "add", "float32", 3))
+    kinds = _kinds(kernel)
+    assert kinds == [f"store workspace{i}" for i in (1, 2, 3)] + [
+        f"load workspace{i}" for i in (1, 2, 3)
+    ]
+
+
+def test_a_block_of_32_warps_shares_one_load_a_thread() -> None:
+    text = print_kernel(expand_reductions(_kernel((1024,), ("tx",), "add", "float32", 1)))
+    assert "store workspace1[tx//32] = r[0] if (tx%32 == 0)" in text
+    assert "r[0] = load workspace1[tx%32]\n" in text
+    assert text.count("shuffle.xor") == 10
+
+
+def test_four_warps_load_all_partials_at_once() -> None:
+    text = print_kernel(expand_reductions(_kernel((128,), ("tx",), "add", "float32", 1)))
+    assert "parts1[0..4] = load workspace1[0]\n" in text
+    assert "r[0] = add(parts1[0], parts1[2])" in text
+
+
+def test_missing_partials_read_as_the_identity() -> None:
+    text = print_kernel(expand_reductions(_kernel((672,), ("tx",), "max", "float32", 1)))
+    assert "r[0] = load workspace1[tx%32] if (tx%32 < 21) else -inf:float32" in text
+
+
+def test_dependent_reductions_are_not_joined() -> None:
+    text = """kernel k {
+      param y: int32[64]
+      grid (bx < 1)
+      block (tx < 64)
+      local r: int32[2]
+      r[0] = copy(index(tx):int32)
+      r[0] = thread_reduce.add(r[0]) over (tx) identity 0:int32
+      r[1] = thread_reduce.add(r[0]) over (tx) identity 0:int32
+      store y[tx] = r[1]
+    }"""
+    kernel = expand_reductions(parse_kernel(text))
+    y = np.zeros(64, np.int32)
+    simulate(kernel, {kernel.params[0]: y}, outputs=kernel.params, check_races=False)
+    assert (y == 2016 * 64).all()
+    assert [k.split()[0] for k in _kinds(kernel)] == ["store", "load"] * 2
+
+
+def test_nothing_to_expand_is_the_same_kernel() -> None:
+    kernel = expand_reductions(_kernel((64,), ("tx",), "add", "int32", 1))
+    assert expand_reductions(kernel) is kernel
+    assert not [s for s in walk_statements(kernel) if isinstance(s, Compute) and s.fn == "copy"]
+
+
+def test_a_symbolic_block_is_refused() -> None:
+    text = """kernel k {
+      symbol n in [2, 64]
+      param y: int32[64]
+      grid (bx < 1)
+      block (tx < n)
+      local r: int32[1]
+      r[0] = thread_reduce.add(r[0]) over (tx) identity 0:int32
+    }"""
+    with pytest.raises(InternalError, match="the block extent n of tx is not constant"):
+        expand_reductions(parse_kernel(text))
