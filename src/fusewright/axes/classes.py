@@ -1,8 +1,8 @@
 """Axis classes: canonical words of digits, hash-consed in one graph.
 
-A class says what an index means. Loops, logical axes and allocation axes of all tensors of a segment
-are classes of one graph; edges between classes are the transforms, sharing between ops is made by
-ties. After `graph.normal`, equal classes are one object.
+A class says what an index means. Loops, logical axes and allocation axes of all tensors of a
+segment are classes of one graph; edges between classes are the transforms, sharing between ops is
+made by ties. After `graph.normal`, equal classes are one object.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from fusewright.axes import transforms
 from fusewright.axes.independence import Domains, Independence
 from fusewright.axes.lines import Atom, Digit, Lines, Word, word_extent
 from fusewright.axes.ties import Tie
-from fusewright.core.expr import ONE, ZERO, Expr, IntLike, as_expr
+from fusewright.core.expr import ONE, ZERO, IntLike, as_expr
 from fusewright.errors import InternalError
 
 __all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
 
 
 class AxisClass:
-    """A word of digits, outer first. A unit class has no digits and keeps its own atom, so that
-    widening it makes a class of its own. Made by an AxisGraph only; identity is equality there."""
+    """A word of digits, outer first. Made by an AxisGraph only; identity is equality there.
+
+    A unit class has no digits. The unit of an axis keeps its own atom, by which it lies on a line;
+    the unit that a split or a projection leaves is anonymous, and each widening of it is fresh.
+    """
 
     __slots__ = ("atom", "digits", "extent")
 
@@ -57,7 +60,7 @@ class AxisGraph:
         self._memo_version = -1
         self._classes: dict[Word, AxisClass] = {}
         self._units: dict[Atom, AxisClass] = {}
-        self._split_units: dict[AxisClass, AxisClass] = {}
+        self._anonymous = AxisClass((), None)
         self._normal: dict[AxisClass, AxisClass] = {}
         self._epoch = 0
 
@@ -76,22 +79,17 @@ class AxisGraph:
             found = self._units[atom] = AxisClass((), atom)
         return found
 
-    def _of_word(self, word: Word, source: AxisClass | None = None) -> AxisClass:
-        """The class of a normal word; an empty one gets a unit of its own per `source`."""
+    def _of_word(self, word: Word) -> AxisClass:
         if not word:
-            return self._unit_of(source)
+            return self._anonymous
         found = self._classes.get(word)
         if found is None:
             found = self._classes[word] = AxisClass(word, None)
         return found
 
-    def _unit_of(self, source: AxisClass | None) -> AxisClass:
-        if source is None:
-            return self.axis(1)
-        found = self._split_units.get(source)
-        if found is None:
-            found = self._split_units[source] = self.axis(1)
-        return found
+    def _placed(self, cls: AxisClass) -> Word:
+        """The word of a normal class; an anonymous unit gets a line."""
+        return cls.word or transforms.whole(self.lines.fresh(ONE, "i"))
 
     def normal(self, cls: AxisClass) -> AxisClass:
         """The canonical class, after the ties made so far."""
@@ -103,7 +101,7 @@ class AxisGraph:
             if cls.atom is not None:
                 found = self._of_atom(self.lines.canonical(cls.atom))
             else:
-                found = self._of_word(self.lines.normal(cls.digits), cls)
+                found = self._of_word(self.lines.normal(cls.digits))
             self._normal[cls] = found
         return found
 
@@ -122,17 +120,14 @@ class AxisGraph:
             raise InternalError(f"split: the factor {size} is not known to be positive")
         here = self.normal(cls)
         if size == ONE:
-            unit = self._unit_of(here)
-            return (here, unit) if inner else (unit, here)
+            return (here, self._anonymous) if inner else (self._anonymous, here)
         lines = self.lines
         word = here.digits
         if here.is_unit:
-            word = lines.normal(transforms.whole(transforms.resized(lines, here.word, ZERO, size - 1)))
+            wide = transforms.resized(lines, self._placed(here), ZERO, size - 1)
+            word = lines.normal(transforms.whole(wide))
         above, below = transforms.split(lines, word, size, inner=inner)
-        return (
-            self._of_word(lines.normal(above), here),
-            self._of_word(lines.normal(below), here),
-        )
+        return self._of_word(lines.normal(above)), self._of_word(lines.normal(below))
 
     def merge(self, outer: AxisClass, inner: AxisClass) -> AxisClass:
         """The class of `outer * extent(inner) + inner`."""
@@ -147,21 +142,23 @@ class AxisGraph:
         before, behind = as_expr(low), as_expr(high)
         if before == ZERO and behind == ZERO:
             return here
-        return self._of_atom(transforms.resized(self.lines, here.word, before, behind))
+        return self._of_atom(transforms.resized(self.lines, self._placed(here), before, behind))
 
     def swizzle(self, a: AxisClass, b: AxisClass) -> tuple[AxisClass, AxisClass]:
-        """`(a, b ^ a)`: a bijection. The extent of `a` is a power of two that divides that of `b`;
-        raises ScheduleError otherwise, or when the two depend on each other."""
+        """`(a, b ^ a)`, a bijection on two axes of one loop domain.
+
+        Raises ScheduleError unless the extent of `a` is a power of two that divides that of `b`.
+        """
         twist, base = self.normal(a), self.normal(b)
-        word = transforms.swizzle(self.lines, self.independence, twist.digits, base.digits)
-        return twist, self._of_word(word, base)
+        word = transforms.swizzle(self.lines, twist.digits, base.digits)
+        return twist, self._of_word(word)
 
     def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:
         """The class without the digits that do not depend on `onto`; a unit when none is left."""
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
         kept = tuple(d for d in here.digits if self.independence.words((d,), others))
-        return here if kept == here.digits else self._of_word(self.lines.normal(kept), here)
+        return here if kept == here.digits else self._of_word(self.lines.normal(kept))
 
     # ----- facts
 

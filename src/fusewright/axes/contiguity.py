@@ -23,9 +23,7 @@ from fusewright.core.expr import (
 )
 
 
-def vector_width(
-    address: Expr, lane: Var, predicates: Sequence[Cond], max_width: int
-) -> int:
+def vector_width(address: Expr, lane: Var, predicates: Sequence[Cond], max_width: int) -> int:
     """The largest power of two `w <= max_width`, in elements, such that every aligned group of `w`
     values of `lane` touches `w` consecutive, `w`-aligned addresses and shares every predicate.
 

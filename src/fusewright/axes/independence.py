@@ -65,9 +65,7 @@ class Independence:
         if not hx and not hy:
             return False
         if hx >= hy:
-            return any(
-                self.digits(p, y, twisted=twisted) for p in self._parts(rx, twisted=twisted)
-            )
+            return any(self.digits(p, y, twisted=twisted) for p in self._parts(rx, twisted=twisted))
         return any(self.digits(x, p, twisted=twisted) for p in self._parts(ry, twisted=True))
 
     def words(self, x: Iterable[Digit], y: Word) -> bool:

@@ -121,7 +121,7 @@ def cut_aligned(word: Word, factor: Expr) -> tuple[Word, Word] | None:
 
 
 class Lines:
-    """All lines of one graph. Every write goes through `put` or `drop`, so that it can be undone."""
+    """All lines of one graph. Every write goes through `put` or `drop`, so it can be undone."""
 
     def __init__(self) -> None:
         self._parent: dict[int, tuple[int, Expr]] = {}
@@ -225,6 +225,16 @@ class Lines:
         """The atoms of a representative line, oldest first."""
         return tuple(self._atoms[root].values())
 
+    def units(self) -> tuple[Atom, ...]:
+        """The canonical atoms of extent 1, by line."""
+        return tuple(
+            a
+            for line, table in self._atoms.items()
+            if line not in self._parent
+            for a in table.values()
+            if a.extent == ONE
+        )
+
     def users_of(self, root: int) -> tuple[Atom, ...]:
         """The atoms whose definition mentions a representative line."""
         return tuple(dict.fromkeys(self.canonical(a) for a in self._users[root]))
@@ -276,7 +286,7 @@ class Lines:
         return old
 
     def normal(self, word: Iterable[Digit]) -> Word:
-        """The canonical form: definitions expanded where they align, neighbours fused, units gone."""
+        """The canonical form: definitions expanded where they align, neighbours fused, no units."""
         out: list[Digit] = []
         for d in word:
             atom = self.canonical(d.atom)

@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never, cast
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.independence import Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, ratio
+from fusewright.axes.lines import Atom, Definition, Digit, Twist, Word, ratio
 from fusewright.axes.values import (
     Along,
     Fact,
@@ -16,9 +16,9 @@ from fusewright.axes.values import (
     Pack,
     Table,
     Unpack,
+    base_of,
     digit_value,
     find_run,
-    unpacked,
 )
 from fusewright.core.expr import (
     ONE,
@@ -70,10 +70,14 @@ def value_of(
     A unit class that nothing reaches is 0.
     """
     here = graph.normal(wanted)
-    value = _table(graph, known, widen=True).word(here.word)
-    if value is not None:
-        return value.index, _without_implied(value.predicates)
-    return (ZERO, ()) if here.is_unit else None
+    if here.is_unit and here.atom is None:
+        return ZERO, ()
+    table = _table(graph, known, widen=True)
+    value = table.word(here.word)
+    if value is None:
+        table.assume_units()
+        value = table.word(here.word)
+    return value and (value.index, _without_implied(value.predicates))
 
 
 def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> Path | Refusal:
@@ -86,11 +90,11 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     table = _table(graph, loops, widen=False)
     if table.clash is not None:
         return Refusal(f"two loops run over {table.clash}, so points would be visited twice")
-    ledger = _Ledger(graph.lines, table)
+    ledger = _Ledger(table)
     values: list[Expr] = []
     for cls in domain:
         here = graph.normal(cls)
-        if here.is_unit and table.word(here.word) is None:
+        if here.is_unit and (here.atom is None or table.word(here.word) is None):
             values.append(ZERO)
             continue
         for d in here.word:
@@ -156,7 +160,6 @@ class _Piece:
 class _Ledger:
     """Consumes the facts of a table backwards from the targets, each at most once."""
 
-    lines: Lines
     table: Table
     live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
     predicates: list[Cond] = field(default_factory=list[Cond])
@@ -219,54 +222,45 @@ class _Ledger:
                 self.predicates.extend(value.predicates)
                 self._produce(Digit(f.atom, f.stride, f.extent), value.index)
                 return fits
-            case Pack():
-                return self._pack(f)
-            case Unpack(source):
-                return self._unpack(f, source)
+            case Pack(definition):
+                return self._pack(f, definition)
+            case Unpack():
+                return self._unpack(f, origin)
             case _:
                 assert_never(origin)
 
-    def _pack(self, f: Fact) -> bool:
-        definition = self.lines.definition[f.atom]
+    def _pack(self, f: Fact, definition: Definition) -> bool:
         value = self.table.fact(f)
-        base = definition
         if isinstance(definition, Twist):
-            base = definition.base
             self.predicates.extend(value.predicates)
-        assert not isinstance(base, Twist)
-        fits = all([self.take(d) for d in base])
+        fits = all(self.take(d) for d in base_of(definition))
         self._produce(Digit(f.atom, f.stride, f.extent), value.index)
         return fits
 
-    def _unpack(self, f: Fact, source: Atom) -> bool:
+    def _unpack(self, f: Fact, origin: Unpack) -> bool:
         """All digits of the definition come to life, also those that nothing asked for."""
-        definition = self.lines.definition[source]
-        fits = self.take(Digit(source, ONE, source.extent))
-        whole = self.table.word((Digit(source, ONE, source.extent),))
-        if isinstance(definition, Twist):
+        if not self.take(origin.source):
+            return False
+        if isinstance(origin.definition, Twist):
             self.predicates.extend(self.table.fact(f).predicates)
-            definition = definition.base
-            for d in definition:
-                value = self.table.word((d,))
-                assert value is not None
-                self._produce(d, value.index)
-            return fits
-        assert whole is not None
-        for d, v in zip(definition, unpacked(definition, whole.index), strict=True):
+        values = self.table.unpacked_values(origin)
+        for d, v in zip(base_of(origin.definition), values, strict=True):
             self._produce(d, v)
-        return fits
+        return True
 
     def left_over(self) -> list[_Piece]:
         """The pieces that nothing consumed, in the order in which they came to life."""
         return [p for pieces in self.live.values() for p in pieces if p.extent != ONE]
 
 
-def _entangled(
-    independence: Independence, left: Sequence[Digit], wanted: Word
-) -> Digit | None:
-    """A left-over digit that depends on the targets or on another one."""
-    for position, d in enumerate(left):
-        others = (*wanted, *left[:position])
+def _entangled(independence: Independence, left: Sequence[Digit], wanted: Word) -> Digit | None:
+    """A left-over digit that depends on the targets or on another one.
+
+    Twists come last: each is judged by its base, since what it is twisted by is known by then.
+    """
+    ordered = sorted(left, key=lambda d: independence.height(d.atom.line))
+    for position, d in enumerate(ordered):
+        others = (*wanted, *ordered[:position])
         if any(independence.digits(d, x, twisted=False) for x in others):
             return d
     return None

@@ -222,4 +222,3 @@ def _equal_runs(u: Word, v: Word) -> tuple[int, int] | None:
             if other == extent:
                 return i, j
     return None
-

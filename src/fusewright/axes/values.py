@@ -1,9 +1,9 @@
 """What follows from known classes: a table of facts over the digits of a graph.
 
 A fact is a digit whose value follows from the known classes. Facts are found forwards, once each:
-digits that tile an atom give the atom; an atom gives its relatives on the line (contained ones only,
-unless widening is allowed), its definition's digits, and, with its neighbours, the boxes and twists
-that mention it. Each fact has one origin, so derivations form a DAG rooted in the known classes.
+digits that tile an atom give the atom; an atom gives its relatives on the line (contained ones
+only, unless widening is allowed), its definition's digits, and, with its neighbours, the boxes and
+twists that mention it. Each fact has one origin, so derivations form a DAG rooted in the known classes.
 Values are computed on demand.
 """
 
@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar, assert_never
 
-from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, digits_of, ratio
+from fusewright.axes.lines import (
+    Atom,
+    Definition,
+    Digit,
+    Lines,
+    Twist,
+    Word,
+    cut_aligned,
+    digits_of,
+    ratio,
+)
 from fusewright.core.expr import (
     ONE,
     TRUE,
@@ -43,19 +53,22 @@ class Along:
     """An atom from another atom of its line."""
 
     source: Atom
-    narrows: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
-    """A box or a twist from the digits of its definition."""
+    """A twist, or a part of a box, from the digits that define it."""
+
+    definition: Definition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unpack:
-    """Digits of a definition from the defined atom; a twist's base also needs what it is by."""
+    """Digits of a definition from that part of the defined atom; of a twist, from the atom and the
+    digits it is twisted by."""
 
-    source: Atom
+    source: Digit
+    definition: Definition
 
 
 Origin: TypeAlias = Given | Along | Pack | Unpack
@@ -118,6 +131,11 @@ def digit_value(whole: Expr, inner: Expr, extent: Expr, *, is_top: bool) -> Expr
     return shifted if is_top else mod(shifted, extent)
 
 
+def base_of(definition: Definition) -> Word:
+    """The digits that carry a definition: of a twist, those that are twisted."""
+    return definition.base if isinstance(definition, Twist) else definition
+
+
 def bounds(index: Expr, extent: Expr, *, below: bool = True, above: bool = True) -> list[Cond]:
     """Those of `0 <= index < extent` that are asked for and not proved."""
     conditions: list[Cond] = []
@@ -139,6 +157,50 @@ def unpacked(word: Word, value: Expr) -> list[Expr]:
     return out[::-1]
 
 
+def gaps(pieces: Sequence[P], extent: Expr) -> list[tuple[Expr, Expr]]:
+    """The parts (stride, extent) of an atom that lie between its pieces."""
+    found: list[tuple[Expr, Expr]] = []
+    position: Expr = ONE
+    while position != extent:
+        here = [p for p in pieces if p.stride == position and p.extent != ONE]
+        if here:
+            position = mul(position, here[0].extent)
+            continue
+        ends = [p.stride for p in pieces if ratio(p.stride, position) is not None] + [extent]
+        nearest = [e for e in ends if all(ratio(other, e) is not None for other in ends)]
+        size = ratio(nearest[0], position) if nearest else None
+        if size is None:
+            break
+        found.append((position, size))
+        position = nearest[0]
+    return found
+
+
+def stretches(facts: Sequence[Fact]) -> list[Digit]:
+    """The longest parts of an atom that its facts cover without a break."""
+    ends = [mul(f.stride, f.extent) for f in facts]
+    found: list[Digit] = []
+    for first in facts:
+        if first.stride in ends:
+            continue
+        extent = first.extent
+        while True:
+            top = mul(first.stride, extent)
+            following = [f for f in facts if f.stride == top and f.extent != ONE]
+            if not following:
+                break
+            extent = mul(extent, following[0].extent)
+        found.append(Digit(first.atom, first.stride, extent))
+    return found
+
+
+def cut_between(word: Word, stride: Expr, extent: Expr) -> Word | None:
+    """The digits of a word that make up `(word // stride) % extent`, when they align."""
+    above = cut_aligned(word, stride)
+    here = above and cut_aligned(above[0], extent)
+    return here[1] if here else None
+
+
 class Table:
     """The facts that follow from known words. `clash` names two known digits that overlap."""
 
@@ -156,8 +218,20 @@ class Table:
                     self.clash = self.clash or d
                 else:
                     self._add(d, Given(v))
+        self._close()
+
+    def assume_units(self) -> None:
+        """Let every unit atom that nothing reaches be 0, and draw the conclusions."""
+        for atom in self._lines.units():
+            if not self.facts(atom):
+                self._add(Digit(atom, ONE, ONE), Given(ZERO))
+                self._close()
+
+    def _close(self) -> None:
         while self._stale:
             self._visit(self._stale.pop(0))
+            if not self._stale:
+                self._unpack_parts()
 
     def facts(self, atom: Atom) -> Sequence[Fact]:
         """The facts of an atom, oldest first."""
@@ -196,11 +270,17 @@ class Table:
 
     def _visit_user(self, user: Atom) -> None:
         definition = self._lines.definition[user]
-        if self._holds(user):
-            if isinstance(definition, Twist):
-                self._unpack(user, definition)
-        elif all(self.run(d) is not None for d in digits_of(definition)):
-            self._add(Digit(user, ONE, user.extent), Pack())
+        whole = Digit(user, ONE, user.extent)
+        if isinstance(definition, Twist):
+            if self._holds(user):
+                self._unpack(whole, definition)
+            elif all(self.run(d) is not None for d in digits_of(definition)):
+                self._add(whole, Pack(definition))
+            return
+        for gap in gaps(self.facts(user), user.extent):
+            part = cut_between(definition, *gap)
+            if part and all(self.run(d) is not None for d in part):
+                self._add(Digit(user, *gap), Pack(part))
 
     def _holds(self, atom: Atom) -> bool:
         return self.run(Digit(atom, ONE, atom.extent)) is not None
@@ -209,20 +289,28 @@ class Table:
         for other in self._lines.atoms_on(atom.line):
             if other is atom or self._holds(other):
                 continue
-            narrows = self._contains(atom, other)
-            if narrows or self._widen:
-                self._add(Digit(other, ONE, other.extent), Along(atom, narrows))
+            if self._widen or self._contains(atom, other):
+                self._add(Digit(other, ONE, other.extent), Along(atom))
         definition = self._lines.definition.get(atom)
         if definition is not None:
-            self._unpack(atom, definition)
+            self._unpack(Digit(atom, ONE, atom.extent), definition)
 
-    def _unpack(self, atom: Atom, definition: Twist | Word) -> None:
-        origin = Unpack(atom)
-        if isinstance(definition, Twist):
-            if any(self.run(d) is None for d in definition.by):
-                return
-            definition = definition.base
-        for d in definition:
+    def _unpack_parts(self) -> None:
+        """Where a part of a box is known that aligns with the box's definition, so are its digits."""
+        for atom, facts in tuple(self._facts.items()):
+            definition = self._lines.definition.get(atom)
+            if definition is None or isinstance(definition, Twist) or self._holds(atom):
+                continue
+            for d in stretches(facts):
+                part = cut_between(definition, d.stride, d.extent)
+                if part is not None:
+                    self._unpack(d, part)
+
+    def _unpack(self, source: Digit, definition: Definition) -> None:
+        origin = Unpack(source, definition)
+        if isinstance(definition, Twist) and any(self.run(d) is None for d in definition.by):
+            return
+        for d in base_of(definition):
             if self.run(d) is None:
                 self._add(d, origin)
 
@@ -276,15 +364,15 @@ class Table:
         match f.origin:
             case Given(value):
                 return Value(value, ())
-            case Along(source, narrows):
+            case Along(source):
                 start = self._known((Digit(source, ONE, source.extent),))
                 index = start.index + (source.low - f.atom.low)
                 conditions = self._crossed(source, f.atom, index)
                 return Value(index, (*start.predicates, *conditions))
-            case Pack():
-                return self._packed(self._lines.definition[f.atom])
-            case Unpack(source):
-                return self._unpacked(source, f)
+            case Pack(definition):
+                return self._packed(definition)
+            case Unpack():
+                return self._unpacked(f, f.origin)
             case _:
                 assert_never(f.origin)
 
@@ -295,25 +383,29 @@ class Table:
         above = prove(less_equal(*ends)) is not True
         return bounds(index, target.extent, below=below, above=above)
 
-    def _packed(self, definition: Twist | Word) -> Value:
+    def _packed(self, definition: Definition) -> Value:
         if not isinstance(definition, Twist):
             return self._known(definition)
         base, by = self._known(definition.base), self._known(definition.by)
         return Value(xor(base.index, by.index), (*base.predicates, *by.predicates))
 
-    def _unpacked(self, source: Atom, f: Fact) -> Value:
-        definition = self._lines.definition[source]
-        start = self._known((Digit(source, ONE, source.extent),))
-        if isinstance(definition, Twist):
-            by = self._known(definition.by)
-            start = Value(
-                xor(start.index, by.index),
-                tuple(dict.fromkeys((*start.predicates, *by.predicates))),
-            )
-            definition = definition.base
-        values = unpacked(definition, start.index)
-        position = [(d.atom, d.stride) for d in definition].index((f.atom, f.stride))
-        return Value(values[position], start.predicates)
+    def _unpacked(self, f: Fact, origin: Unpack) -> Value:
+        base = base_of(origin.definition)
+        position = [(d.atom, d.stride) for d in base].index((f.atom, f.stride))
+        start = self._untwisted(origin)
+        return Value(unpacked(base, start.index)[position], start.predicates)
+
+    def _untwisted(self, origin: Unpack) -> Value:
+        start = self._known((origin.source,))
+        if not isinstance(origin.definition, Twist):
+            return start
+        by = self._known(origin.definition.by)
+        predicates = dict.fromkeys((*start.predicates, *by.predicates))
+        return Value(xor(start.index, by.index), tuple(predicates))
+
+    def unpacked_values(self, origin: Unpack) -> list[Expr]:
+        """The values of all digits of an unpacked definition, outer first."""
+        return unpacked(base_of(origin.definition), self._untwisted(origin).index)
 
     def _known(self, word: Word) -> Value:
         value = self.word(word)
