@@ -170,8 +170,8 @@ def gelu_backward(dy: Array, x: Array, approximate: str = "none") -> Array:
 # --- gates --------------------------------------------------------------------------------------
 
 
-def halves(op: str, x: Array, axis: int) -> tuple[Array, Array]:
-    """The two halves of x along an axis. UserError when its size is not known to be even."""
+def half_size(op: str, x: Array, axis: int) -> Expr:
+    """Half the size of an axis. UserError when it is not known to be even."""
     along = build.axis_of(op, axis, x.ndim)
     extent = x.tensor.shape[along]
     half = floordiv(extent, 2)
@@ -182,7 +182,13 @@ def halves(op: str, x: Array, axis: int) -> tuple[Array, Array]:
             else "the axis holds two halves of equal size; pad or slice it first"
         )
         raise UserError(f"{op}: axis {along} has size {extent}, which is not known even: {rule}")
-    rest = mul(half, -1)
+    return half
+
+
+def halves(op: str, x: Array, axis: int) -> tuple[Array, Array]:
+    """The two halves of x along an axis. UserError when its size is not known to be even."""
+    along = build.axis_of(op, axis, x.ndim)
+    rest = mul(half_size(op, x, axis), -1)
     return _cropped(x, along, 0, rest), _cropped(x, along, rest, 0)
 
 

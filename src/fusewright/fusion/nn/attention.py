@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.nn.arguments import check_float, check_rank, widened
-from fusewright.fusion.nn.dropout import dropout
+from fusewright.fusion.nn.dropouts import dropout
 from fusewright.fusion.ops import (
     arange,
     astype,
     broadcast_to,
+    equal,
     exp,
     expand_dims,
-    logical_and,
     matmul,
     max,
     reshape,
@@ -29,23 +28,18 @@ from fusewright.fusion.ops import (
 _OP = "scaled_dot_product_attention"
 
 
-class Dropout(NamedTuple):
-    """The dropout of attention weights: probability, seed and offset as `nn.dropout` has them."""
-
-    p: float
-    seed: int | Array
-    offset: int | Array = 0
-
-
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
     value: Array,
     attn_mask: Array | None = None,
-    dropout: Dropout | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    seed: int | Array | None = None,
+    offset: int | Array = 0,
 ) -> Array:
     """softmax(query @ key.T * scale + mask) @ value over the last two axes, in the compute dtype.
 
@@ -53,7 +47,8 @@ def scaled_dot_product_attention(
     dtype. `attn_mask` broadcasts to (..., L, S): a bool one tells what takes part, a float one is
     added. `is_causal` lets row i see columns up to i. `scale` is 1 / sqrt(E) unless given. With
     `enable_gqa` axis -3 of key and value divides that of query, and each of their heads serves
-    adjacent heads of query. A row that sees nothing gives zeros.
+    adjacent heads of query. A row that sees nothing gives zeros. `dropout_p` drops weights as
+    `nn.dropout` does, and needs a seed.
     Source: Vaswani et al., Attention is all you need (2017), section 3.2.1.
     """
     for what, x in (("query", query), ("key", key), ("value", value)):
@@ -64,13 +59,15 @@ def scaled_dot_product_attention(
     scores = _scores(widened(query), widened(key), scale)
     scores = _masked(scores, attn_mask, is_causal)
     weights = _weights(scores)
-    if dropout is not None:
-        weights = _dropped(weights, dropout)
+    if dropout_p:
+        weights = dropout(weights, dropout_p, seed=_given(seed), offset=offset)
     return astype(matmul(weights, widened(value)), query.dtype)
 
 
-def _dropped(weights: Array, rule: Dropout) -> Array:
-    return dropout(weights, rule.p, seed=rule.seed, offset=rule.offset)
+def _given(seed: int | Array | None) -> int | Array:
+    if seed is None:
+        raise UserError(f"{_OP}: dropout_p needs seed=, an int or an integer array of rank 0")
+    return seed
 
 
 def _check_widths(query: Array, key: Array, value: Array) -> None:
@@ -126,6 +123,6 @@ def _masked(scores: Array, attn_mask: Array | None, is_causal: bool) -> Array:
 def _weights(scores: Array) -> Array:
     """softmax over the last axis; zeros where all scores are -inf."""
     top = max(scores, axis=-1, keepdims=True)
-    e = exp(scores - where(top == -math.inf, 0, top))
+    e = exp(scores - where(equal(top, -math.inf), 0, top))
     total = sum(e, axis=-1, keepdims=True)
-    return e / where(total == 0, 1, total)
+    return e / where(equal(total, 0), 1, total)

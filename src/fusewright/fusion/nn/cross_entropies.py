@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusewright import dtypes
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
@@ -25,21 +24,34 @@ from fusewright.fusion.nn.arguments import (
     per_channel,
     widened,
 )
-from fusewright.fusion.nn.embeddings import is_class
+from fusewright.fusion.nn.embeddings import is_class, signed_indices
 from fusewright.fusion.nn.losses import REDUCTIONS
-from fusewright.fusion.ops import astype, exp, expand_dims, log, max, squeeze, sum, where
+from fusewright.fusion.ops import (
+    astype,
+    exp,
+    expand_dims,
+    log,
+    logical_and,
+    max,
+    not_equal,
+    squeeze,
+    sum,
+    where,
+)
 
 
 class _Labels(NamedTuple):
     """What the targets ask of each sample, in the compute dtype, the class axis kept.
 
     `hot` tells the class of an index target; `share` is the weight of each class's log-probability
-    in the loss (0 stands for an absent term); `valid` tells the samples that count.
+    in the loss (0 stands for an absent term), `total` its sum over the classes, None for 1;
+    `valid` tells the samples that count, None for all; `divisor` is what "mean" divides by.
     """
 
     axis: int
     hot: Array | None
     share: Array
+    total: Array | None
     valid: Array | None
     divisor: Array
 
@@ -79,13 +91,6 @@ def _class_weight(op: str, x: Array, axis: int, weight: Array | None) -> Array |
     return per_channel(widened(weight), x.ndim, axis)
 
 
-def _class_indices(target: Array) -> Array:
-    """Class indices in a signed dtype of at least 32 bits, which every ignore_index fits."""
-    if target.dtype in (dtypes.int32, dtypes.int64):
-        return target
-    return astype(target, dtypes.int32 if target.dtype.nbytes < 4 else dtypes.int64)
-
-
 def _labels(options: _Options, x: Array, target: Array, weight: Array | None) -> _Labels:
     """What the targets ask; x gives the shape and the compute dtype."""
     op = options.op
@@ -101,7 +106,7 @@ def _labels(options: _Options, x: Array, target: Array, weight: Array | None) ->
             f"{op}: target has dtype {target.dtype}; class indices are integers, probabilities "
             "floats; cast it with fw.astype"
         )
-    return _index_labels(options, x, axis, _class_indices(target), class_weight)
+    return _index_labels(options, x, axis, signed_indices(target), class_weight)
 
 
 def _index_labels(
@@ -109,18 +114,24 @@ def _index_labels(
 ) -> _Labels:
     wide = x.dtype.compute
     hot = is_class(target, x.shape[axis], axis)
-    valid = expand_dims(target != options.ignore_index, axis)
+    valid = expand_dims(not_equal(target, options.ignore_index), axis)
     one = Array(build.constant(1.0, wide))
     each = one if class_weight is None else class_weight
     smoothing = float(options.label_smoothing)
-    share = where(hot, each * (1.0 - smoothing), 0)
     if smoothing:
-        share = share + each * smoothing / element_count(x, (axis,), wide)
-    if class_weight is None:
-        counted = astype(valid, wide)
+        even = each * smoothing / element_count(x, (axis,), wide)
+        share = where(hot, each * (1.0 - smoothing), 0) + even
     else:
-        counted = where(hot, where(valid, class_weight, 0), 0)
-    return _Labels(axis, None if smoothing else hot, share, valid, sum(counted))
+        share = where(hot, each, 0)
+    term = None if smoothing else hot
+    if class_weight is None:
+        return _Labels(axis, term, share, None, valid, sum(astype(valid, wide)))
+    counted = where(logical_and(hot, valid), class_weight, 0)
+    return _Labels(axis, term, share, _total(share, axis), valid, sum(counted))
+
+
+def _total(share: Array, axis: int) -> Array:
+    return sum(share, axis=axis, keepdims=True)
 
 
 def _soft_labels(
@@ -136,7 +147,8 @@ def _soft_labels(
     if class_weight is not None:
         share = share * class_weight
     others = tuple(k for k in range(x.ndim) if k != axis)
-    return _Labels(axis, None, share, None, element_count(x, others, wide))
+    samples = element_count(x, others, wide)
+    return _Labels(axis, None, share, _total(share, axis), None, samples)
 
 
 def _sample_losses(labels: _Labels, log_p: Array) -> Array:
@@ -257,5 +269,5 @@ def cross_entropy_backward(
     elif reduction == "mean":
         g = g / labels.divisor
     p = exp(widened(x) - expand_dims(log_sum_exp, axis))
-    dx = (p * sum(labels.share, axis=axis, keepdims=True) - labels.share) * g
+    dx = ((p if labels.total is None else p * labels.total) - labels.share) * g
     return astype(dx if labels.valid is None else where(labels.valid, dx, 0), x.dtype)

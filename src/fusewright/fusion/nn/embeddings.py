@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from fusewright.core.expr import IntLike
+from fusewright import dtypes
+from fusewright.core.expr import IntLike, as_expr, constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array, check_category
-from fusewright.fusion.nn.activations import halves
-from fusewright.fusion.nn.arguments import check_float, check_shape, widened
+from fusewright.fusion.nn.activations import half_size, halves
+from fusewright.fusion.nn.arguments import check_float, check_shape, per_channel, widened
 from fusewright.fusion.ops import (
     arange,
     astype,
     concat,
+    equal,
     expand_dims,
     logical_and,
+    not_equal,
     reshape,
     stack,
     sum,
@@ -26,6 +29,13 @@ def _check_indices(op: str, indices: object) -> Array:
     array = check_array(op, indices)
     check_category(f"{op} (indices)", array.dtype, "integer")
     return array
+
+
+def signed_indices(indices: Array) -> Array:
+    """Indices in a signed dtype of at least 32 bits, which holds every position and -1."""
+    if indices.dtype in (dtypes.int32, dtypes.int64):
+        return indices
+    return astype(indices, dtypes.int32 if indices.dtype.nbytes < 4 else dtypes.int64)
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -47,7 +57,7 @@ def embedding_backward(
     dy: Array, indices: Array, num_embeddings: IntLike, *, padding_idx: int | None = None
 ) -> Array:
     """The gradient of the table, of shape (num_embeddings, width): for every row the sum of dy
-    over the places that read it; 0 for row `padding_idx`.
+    over the places that read it; 0 for row `padding_idx`. Negative indices count from the end.
 
     Compares every row with every index, so the order of the sum is fixed and no atomics are needed.
     """
@@ -58,14 +68,25 @@ def embedding_backward(
         op, "dy", dy, (*indices.tensor.shape, *dy.tensor.shape[-1:]), of="the result of embedding"
     )
     places = build.element_count(indices.tensor.shape)
-    at = reshape(indices, (places,))
-    rows = expand_dims(arange(num_embeddings, dtype=indices.dtype), 1)
-    hit = rows == at
+    at = signed_indices(reshape(indices, (places,)))
+    count = Array(build.size(num_embeddings, at.dtype))
+    rows = expand_dims(arange(num_embeddings, dtype=at.dtype), 1)
+    hit = equal(rows, where(at < 0, at + count, at))
     if padding_idx is not None:
-        hit = logical_and(hit, rows != padding_idx)
+        hit = logical_and(hit, not_equal(rows, _check_row(op, padding_idx, num_embeddings)))
     values = reshape(widened(dy), (places, dy.shape[-1]))
     picked = where(expand_dims(hit, 2), values, 0)
     return astype(sum(picked, axis=1), dy.dtype)
+
+
+def _check_row(op: str, padding_idx: int, num_embeddings: IntLike) -> int:
+    known = constant_value(as_expr(num_embeddings))
+    if padding_idx < 0 or (known is not None and padding_idx >= known):
+        raise UserError(
+            f"{op}: padding_idx={padding_idx} is no row of a table of {num_embeddings}; count it "
+            "from the front"
+        )
+    return padding_idx
 
 
 def one_hot(
@@ -80,9 +101,9 @@ def one_hot(
 
 def is_class(indices: Array, num_classes: IntLike, axis: int) -> Array:
     """Whether the coordinate along the new axis `axis` is the index."""
-    classes = arange(num_classes, dtype=indices.dtype)
-    others = tuple(k for k in range(indices.ndim + 1) if k != axis)
-    return expand_dims(indices, axis) == expand_dims(classes, others)
+    at = signed_indices(indices)
+    classes = per_channel(arange(num_classes, dtype=at.dtype), at.ndim + 1, axis)
+    return equal(expand_dims(at, axis), classes)
 
 
 # --- rotary -------------------------------------------------------------------------------------
@@ -114,10 +135,10 @@ def rotary_embedding_backward(
 
 
 def _pairs(op: str, x: Array, interleaved: bool) -> tuple[Array, Array]:
-    a, b = halves(op, x, -1)
     if not interleaved:
-        return a, b
-    return x[..., ::2], x[..., 1::2]
+        return halves(op, x, -1)
+    pairs = reshape(x, (*x.shape[:-1], half_size(op, x, -1), 2))
+    return pairs[..., 0], pairs[..., 1]
 
 
 def _check_angles(op: str, a: Array, cos: Array, sin: Array) -> None:

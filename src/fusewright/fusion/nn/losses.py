@@ -11,7 +11,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
 from fusewright.fusion.nn.arguments import check_choice, check_float, check_shape, widened
-from fusewright.fusion.ops import astype, exp, log, log1p, maximum, where
+from fusewright.fusion.ops import astype, equal, exp, log, log1p, maximum, where
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -98,7 +98,7 @@ def kl_div(x: Array, target: Array, *, reduction: str = "mean", log_target: bool
     if log_target:
         loss = exp(t) * (t - a)
     else:
-        loss = where(t == 0, 0, t * log(t)) - t * a
+        loss = where(equal(t, 0), 0, t * (log(t) - a))
     if reduction != "batchmean":
         return reduced(loss, reduction, x.dtype)
     if not x.ndim:

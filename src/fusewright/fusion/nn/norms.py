@@ -7,9 +7,10 @@ the rest; results have x's dtype. A `_forward` variant also returns the statisti
 
 from __future__ import annotations
 
-import ml_dtypes
+import numpy as np
 
 from fusewright.core.expr import Expr, as_expr, floordiv, mul
+from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
@@ -130,6 +131,11 @@ def layer_norm_backward(
     return astype(dx, x.dtype), dw, db
 
 
+def _epsilon(dtype: DType) -> float:
+    """The distance from 1 to the next number."""
+    return float(np.spacing(np.ones((), dtype.numpy)))
+
+
 def rms_norm(
     x: Array,
     normalized_shape: ShapeLike,
@@ -154,7 +160,7 @@ def rms_norm_forward(
     x = check_float("rms_norm", x)
     axes = _normalised_axes("rms_norm", x, normalized_shape)
     _check_affine("rms_norm", x, axes, weight=weight)
-    epsilon = float(ml_dtypes.finfo(x.dtype.numpy).eps) if eps is None else float(eps)
+    epsilon = _epsilon(x.dtype) if eps is None else float(eps)
     wide = widened(x)
     rstd = rsqrt(mean(wide * wide, axis=axes, keepdims=True) + epsilon)
     return astype(scaled(wide * rstd, weight), x.dtype), rstd

@@ -1,0 +1,70 @@
+"""Checks that the tests of `nn` share: evaluation by the oracle, and finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.ir import TensorSpec
+from fusewright.fusion.trace import trace
+
+Array = npt.NDArray[Any]
+STEP = 1e-6
+
+
+def run(fn: Callable[..., Any], *arrays: Array) -> list[Array]:
+    """The outputs of `fn`, traced for exactly these arrays."""
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    return evaluate(trace(fn, *specs), *arrays)
+
+
+def run1(fn: Callable[..., Any], *arrays: Array) -> Array:
+    """The one output of `fn`."""
+    (out,) = run(fn, *arrays)
+    return out
+
+
+def normal(*shape: int, seed: int = 0, dtype: Any = np.float64) -> Array:
+    """Standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def integers(high: int, *shape: int, seed: int = 0, dtype: Any = np.int64) -> Array:
+    """Integers in [0, high)."""
+    return np.random.default_rng(seed).integers(0, high, shape).astype(dtype)
+
+
+def numeric_gradient(f: Callable[[Array], Array], x: Array, dy: Array) -> Array:
+    """d sum(f(x) * dy) / dx by central differences; f computes in float64."""
+    out = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[index] += STEP
+        behind[index] -= STEP
+        out[index] = np.sum((f(ahead) - f(behind)) * dy) / (2 * STEP)
+    return out
+
+
+def assert_gradients(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    *inputs: Array,
+    wrt: tuple[int, ...] = (0,),
+) -> None:
+    """`backward(dy, *inputs)` gives the gradients of `forward(*inputs)` for the inputs `wrt`."""
+    y = run1(forward, *inputs)
+    dy = np.asarray(normal(*y.shape, seed=77))
+    found = run(backward, dy, *inputs)
+    assert len(found) == len(wrt)
+    for gradient, k in zip(found, wrt, strict=True):
+
+        def along(v: Array, k: int = k) -> Array:
+            return run1(forward, *inputs[:k], v, *inputs[k + 1 :])
+
+        expected = numeric_gradient(along, inputs[k], dy)
+        assert gradient.shape == inputs[k].shape
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
