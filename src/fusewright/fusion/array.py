@@ -115,7 +115,7 @@ def check_scalar(op: str, scalar: Scalar, dtype: DType) -> None:
     }[kind if kind in ("bool", "int") else "float"]
     if not fits:
         raise UserError(
-            f"{op}: the Python {kind} {scalar!r} with a {dtype} array: a scalar takes the array's "
+            f"{op}: the Python {kind} {scalar!r} with an array of {dtype}: a scalar takes the array's "
             "dtype, and this one cannot; cast the array with fw.astype, or the scalar in Python"
         )
     if dtype.is_integer:

@@ -1,0 +1,173 @@
+"""The scalar functions against Python's own arithmetic, published vectors and IEEE tables."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from fusewright.core.functions import FUNCTIONS
+
+NAMES = """neg abs sign sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh
+cosh tanh asinh acosh atanh erf floor ceil trunc round reciprocal bitwise_not logical_not isnan isinf
+isfinite signbit add sub mul div floordiv rem pow atan2 max min hypot copysign nextafter logaddexp
+bitwise_and bitwise_or bitwise_xor shl shr eq ne lt le gt ge and or xor where fma philox cast
+copy""".split()
+INF, NAN = math.inf, math.nan
+
+
+def call(name: str, *args: object, dtype: object = np.float64) -> np.ndarray:
+    return FUNCTIONS[name].numpy(*(np.asarray(a, dtype) for a in args))
+
+
+def test_the_table_has_exactly_these_functions():
+    assert sorted(FUNCTIONS) == sorted(NAMES)
+    assert all(f.name == name for name, f in FUNCTIONS.items())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_keep_their_dtype_and_nothing_warns(dtype: type):
+    values = [0.0, -0.0, 1.5, -2.0, INF, -INF, NAN, 1e-40, 1e38]
+    grid = np.meshgrid(values, values, values)
+    skip = {"bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr", "philox"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, f in FUNCTIONS.items():
+            if name in skip:
+                continue
+            args = [g.ravel().astype(dtype) for g in grid[: f.arity]]
+            if name == "where":
+                args[0] = args[0] > 0
+            out = f.numpy(*args)
+            assert out.dtype == (np.bool_ if f.result == "bool" else dtype), name
+
+
+def test_erf_is_accurate_to_two_ulp_of_float64_and_one_of_float32():
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.normal(size=20000) * 2, 10.0 ** rng.uniform(-300, 1, 20000)])
+    exact = np.array([math.erf(v) for v in x])
+    assert (np.abs(call("erf", x) - exact) <= 2 * np.spacing(np.abs(exact))).all()
+    short = x.astype(np.float32)
+    exact = np.array([math.erf(v) for v in short.astype(float)])
+    got = call("erf", short, dtype=np.float32)
+    assert got.dtype == np.float32
+    assert (np.abs(got - exact) <= np.spacing(np.abs(exact).astype(np.float32))).all()
+
+
+def test_erf_of_special_values():
+    got = call("erf", [INF, -INF, NAN, 0.0, -0.0, 30.0])
+    np.testing.assert_array_equal(got, [1, -1, NAN, 0, 0, 1])
+    assert np.signbit(got[4]) and not np.signbit(got[3])
+
+
+# Known answers of Philox4x32-10 from the Random123 distribution (kat_vectors).
+def test_philox_known_answers():
+    zero = FUNCTIONS["philox"].numpy(0, 0, np.arange(4))
+    assert [hex(v) for v in zero] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+
+
+def test_philox_words_follow_offset_and_index():
+    philox = FUNCTIONS["philox"].numpy
+    words = philox(7, 5, np.arange(64))
+    assert words.dtype == np.uint32
+    np.testing.assert_array_equal(words[8:], philox(7, 7, np.arange(56)))
+    assert not np.array_equal(words, philox(8, 5, np.arange(64)))
+    high = philox(7, 2**64 - 1, np.arange(8))
+    np.testing.assert_array_equal(high[4:], philox(7, 0, np.arange(4)))
+
+
+def test_philox_bits_are_balanced():
+    words = FUNCTIONS["philox"].numpy(123, 0, np.arange(1 << 16))
+    ones = ((words[:, None] >> np.arange(32, dtype=np.uint32)) & 1).mean(0)
+    assert (np.abs(ones - 0.5) < 0.01).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
+def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: type):
+    limits = np.iinfo(dtype)
+    values = sorted({limits.min, limits.min + 1, -7, -1, 0, 1, 2, 7, limits.max} - set(
+        () if limits.min else (-7, -1)
+    ))
+    for a in values:
+        for b in values:
+            q = call("floordiv", a, b, dtype=dtype)
+            r = call("rem", a, b, dtype=dtype)
+            if b == 0:
+                assert (q, r) == (0, 0)
+            else:
+                wrapped = np.asarray(a // b & (2 ** (limits.bits) - 1), np.uint64).astype(dtype)
+                assert q == wrapped and r == a % b, (a, b)
+
+
+def test_integer_overflow_wraps():
+    assert call("add", 127, 1, dtype=np.int8) == -128
+    assert call("mul", 2**31, 2, dtype=np.uint32) == 0
+    assert call("neg", -128, dtype=np.int8) == -128
+    assert call("abs", -128, dtype=np.int8) == -128
+    assert call("pow", 2, 33, dtype=np.int32) == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent", "value"),
+    [(2, -1, 0), (-1, -3, -1), (-1, -2, 1), (1, -5, 1), (0, 0, 1), (0, -1, 0), (-3, 3, -27)],
+)
+def test_integer_powers(base: int, exponent: int, value: int):
+    assert call("pow", base, exponent, dtype=np.int32) == value
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
+def test_shifts_by_the_width_and_more(dtype: type):
+    bits = np.iinfo(dtype).bits
+    one = 1
+    assert call("shl", one, bits - 1, dtype=dtype) == np.asarray(1, dtype) << (bits - 1)
+    assert call("shl", one, bits, dtype=dtype) == 0
+    assert call("shr", 5, bits, dtype=dtype) == 0
+    assert call("shr", 5, 1, dtype=dtype) == 2
+    if np.iinfo(dtype).min < 0:
+        assert call("shr", -5, 1, dtype=dtype) == -3
+        assert call("shr", -5, bits + 3, dtype=dtype) == -1
+        assert call("shl", 1, -1, dtype=dtype) == 0
+
+
+def test_max_and_min_propagate_nan():
+    for name in ("max", "min"):
+        assert np.isnan(call(name, NAN, 1.0)) and np.isnan(call(name, 1.0, NAN))
+    assert call("max", -INF, 1.0) == 1 and call("min", INF, 1.0) == 1
+
+
+def test_round_takes_halves_to_even():
+    np.testing.assert_array_equal(call("round", [0.5, 1.5, 2.5, -0.5]), [0, 2, 2, -0.0])
+
+
+def test_fma_rounds_a_float32_product_once():
+    a = np.float32(1 + 2**-12)
+    assert call("fma", a, a, -1, dtype=np.float32) == np.float32(2**-11 + 2**-24)
+    assert call("fma", 3, 4, 5, dtype=np.int32) == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "value"),
+    [
+        ("div", (1.0, 0.0), INF),
+        ("div", (-1.0, 0.0), -INF),
+        ("div", (0.0, 0.0), NAN),
+        ("rem", (5.0, -3.0), -1.0),
+        ("rem", (-5.0, 3.0), 1.0),
+        ("rem", (1.0, 0.0), NAN),
+        ("floordiv", (1.0, 0.1), 9.0),
+        ("pow", (0.0, 0.0), 1.0),
+        ("pow", (-8.0, 1 / 3), NAN),
+        ("rsqrt", (0.0,), INF),
+        ("log", (0.0,), -INF),
+        ("log", (-1.0,), NAN),
+        ("atan2", (0.0, -1.0), math.pi),
+        ("logaddexp", (-INF, -INF), -INF),
+        ("hypot", (3e200, 4e200), 5e200),
+        ("copysign", (NAN, -1.0), NAN),
+        ("sign", (NAN,), NAN),
+    ],
+)
+def test_special_values(name: str, args: tuple[float, ...], value: float):
+    np.testing.assert_allclose(call(name, *args), value, rtol=1e-15)
