@@ -92,7 +92,7 @@ def functions_kernel(dtype: DType, n: int) -> Kernel:
     `same`, `bool`, `uint32`, in which function k of `functions_of` has elements [k n, (k+1) n)."""
     block = dims(NTHREADS, -(-n // NTHREADS))
     i = block["grid"][0].var * NTHREADS + block["block"][0].var
-    c, *xs = (glob(name, t, n) for name, t in zip(("c", "x0", "x1", "x2"), ("bool", *[dtype] * 3)))
+    c, xs = glob("c", "bool", n), [glob(f"x{k}", dtype, n) for k in range(3)]
     rc, *rs = (local(f"r{x.name}", x.dtype) for x in (c, *xs))
     body: list[Statement] = [Load(Reg(r), x, i) for r, x in zip((rc, *rs), (c, *xs), strict=True)]
     outputs: list[Buffer] = []
@@ -137,7 +137,7 @@ def copy_kernel(
     load: Cache = Cache.DEFAULT,
     store: Cache = Cache.DEFAULT,
 ) -> Kernel:
-    """`y[:n] = x[:n]`, `width` elements an access, in a loop of one block; converts in the store."""
+    """`y[:n] = x[:n]`, `width` elements an access, in a loop of one block; the store converts."""
     block = dims()
     x, y, r = glob("x", source, n), glob("y", target, n), local("r", source, width)
     t = Var("t", 0, n // (NTHREADS * width) - 1)
