@@ -10,11 +10,12 @@ import pytest
 
 from fusewright.core.functions import FUNCTIONS
 
-NAMES = """neg abs sign sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh
-cosh tanh asinh acosh atanh erf floor ceil trunc round reciprocal bitwise_not logical_not isnan isinf
+NAMES = """
+neg abs sign sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
+tanh asinh acosh atanh erf floor ceil trunc round reciprocal bitwise_not logical_not isnan isinf
 isfinite signbit add sub mul div floordiv rem pow atan2 max min hypot copysign nextafter logaddexp
-bitwise_and bitwise_or bitwise_xor shl shr eq ne lt le gt ge and or xor where fma philox cast
-copy""".split()
+bitwise_and bitwise_or bitwise_xor shl shr eq ne lt le gt ge and or xor where fma philox cast copy
+""".split()  # noqa: SIM905
 INF, NAN = math.inf, math.nan
 
 
@@ -87,9 +88,10 @@ def test_philox_bits_are_balanced():
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
 def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: type):
     limits = np.iinfo(dtype)
-    values = sorted({limits.min, limits.min + 1, -7, -1, 0, 1, 2, 7, limits.max} - set(
-        () if limits.min else (-7, -1)
-    ))
+    values = sorted(
+        {limits.min, limits.min + 1, -7, -1, 0, 1, 2, 7, limits.max}
+        - set(() if limits.min else (-7, -1))
+    )
     for a in values:
         for b in values:
             q = call("floordiv", a, b, dtype=dtype)

@@ -179,7 +179,7 @@ def _widen(x: Array) -> Array:
     ("fn", "spec", "message"),
     [
         (_branch, F, r"bool\(\) of the traced array .*use fw.where\(condition, a, b\)"),
-        (lambda x: x if x > 0 else x, F, r"bool\(\) of .*it needs exactly one element; reduce"),
+        (lambda x: x if x > 0 else -x, F, r"bool\(\) of .*it needs exactly one element; reduce"),
         (lambda x: x * float(fw.sum(x)), F, r"float\(\) of the traced array"),
         (lambda x: x * int(x), I32, r"int\(\) of the traced array"),
         (lambda x: range(x), I32, r"__index__\(\) of the traced array"),

@@ -20,13 +20,18 @@ from fusewright.fusion.trace import trace
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 1e-40, -1e-40, 1e30, -1e30, np.inf, -np.inf, np.nan]
 )
-FLOAT_UNARY = """abs negative sign sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos
-atan sinh cosh tanh asinh acosh atanh floor ceil trunc round signbit isnan isinf isfinite
-reciprocal square positive""".split()
-FLOAT_BINARY = """add subtract multiply divide floor_divide remainder pow atan2 maximum minimum
-hypot copysign logaddexp equal not_equal less less_equal greater greater_equal nextafter""".split()
-INTEGER_BINARY = """add subtract multiply floor_divide remainder maximum minimum bitwise_and
-bitwise_or bitwise_xor equal not_equal less less_equal greater greater_equal""".split()
+FLOAT_UNARY = """
+abs negative sign sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
+asinh acosh atanh floor ceil trunc round signbit isnan isinf isfinite reciprocal square positive
+""".split()  # noqa: SIM905
+FLOAT_BINARY = """
+add subtract multiply divide floor_divide remainder pow atan2 maximum minimum hypot copysign
+logaddexp equal not_equal less less_equal greater greater_equal nextafter
+""".split()  # noqa: SIM905
+INTEGER_BINARY = """
+add subtract multiply floor_divide remainder maximum minimum bitwise_and bitwise_or bitwise_xor
+equal not_equal less less_equal greater greater_equal
+""".split()  # noqa: SIM905
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 _NUMPY = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh"} | {
     "acosh": "arccosh",

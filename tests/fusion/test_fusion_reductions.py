@@ -38,7 +38,9 @@ def test_reductions_to_truth(name: str, axis: object):
     assert_same(run(lambda a: getattr(fw, name)(a, axis=axis), x), expected)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int32", "int64", "uint8", "uint32", "float32", "float64"]
+)
 @pytest.mark.parametrize("name", ["sum", "prod", "cumulative_sum", "cumulative_prod"])
 def test_accumulation_dtypes_follow_the_standard(name: str, dtype: str):
     values = np.array([3, 100, 2, 5], dtype)
@@ -132,7 +134,9 @@ def test_prefixes(axis: int):
     expected = np.cumsum(X, axis)
     actual = run(lambda x: fw.cumulative_sum(x, axis=axis), X)
     np.testing.assert_allclose(actual, expected, rtol=1e-13)
-    np.testing.assert_allclose(run(lambda x: fw.cumulative_prod(x, axis=axis), X), np.cumprod(X, axis))
+    np.testing.assert_allclose(
+        run(lambda x: fw.cumulative_prod(x, axis=axis), X), np.cumprod(X, axis)
+    )
 
 
 def test_prefixes_with_their_initial_value():

@@ -127,7 +127,11 @@ def _unknown(x: Array) -> Array:
 @pytest.mark.parametrize(
     ("fn", "specs", "message"),
     [
-        (lambda x, y: x * y, [N, M], r"multiply: axis 0 has sizes n and m .*give both axes one name"),
+        (
+            lambda x, y: x * y,
+            [N, M],
+            r"multiply: axis 0 has sizes n and m .*give both axes one name",
+        ),
         (
             lambda x, y: x + y,
             [N, TensorSpec((4,), "float32")],

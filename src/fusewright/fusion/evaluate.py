@@ -34,14 +34,15 @@ _UFUNCS: dict[str, np.ufunc] = {
 
 
 def evaluate(fusion: Fusion, *arrays: Array) -> list[Array]:
-    """The outputs for numpy arrays that match the inputs' specs, in output order.
+    """The outputs for numpy arrays (or scalars) that match the inputs' specs, in output order.
 
     Raises UserError for arrays that do not match, and for a gathered index outside its axis.
     """
+    arrays = tuple(np.asarray(a) if isinstance(a, np.generic) else a for a in arrays)
     sizes = bind_sizes(fusion, *arrays)
     values: dict[Tensor, Array] = {}
     for t, a in zip(fusion.inputs, arrays, strict=True):
-        values[t] = carried(np.asarray(a), t.dtype)
+        values[t] = carried(a, t.dtype)
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t not in values:

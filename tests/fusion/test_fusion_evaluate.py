@@ -1,0 +1,65 @@
+"""What the oracle asks of its arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fusewright.errors import UserError
+from fusewright.fusion import ops as fw
+from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.fusion.trace import trace
+
+FUSION = trace(
+    lambda x, y: x + y,
+    TensorSpec((Sym("n", max=64, multiple_of=4), 3), "float32"),
+    TensorSpec((3,), "float32"),
+)
+X, Y = np.ones((8, 3), np.float32), np.ones(3, np.float32)
+
+
+def test_arrays_that_fit():
+    (out,) = evaluate(FUSION, X, Y)
+    np.testing.assert_array_equal(out, X + 1)
+    (out,) = evaluate(FUSION, X[:, ::-1], Y[::-1])
+    assert out.dtype == np.float32
+
+
+def test_inputs_are_not_written():
+    x = np.arange(4.0)
+    fusion = trace(lambda a: (fw.pad(a, 1), a), TensorSpec((4,), "float64"))
+    evaluate(fusion, x)
+    np.testing.assert_array_equal(x, np.arange(4.0))
+
+
+def test_intermediates_are_float64():
+    fusion = trace(lambda a: (a + 1e-9) - 1, TensorSpec((1,), "float32"))
+    (out,) = evaluate(fusion, np.ones(1, np.float32))
+    np.testing.assert_allclose(out, 1e-9, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ((X,), r"1 arrays for 2 inputs \(x, y\); give one per input"),
+        ((X, [1, 2, 3]), r"input y: expected a numpy array of float32, got list"),
+        ((X.astype(np.float64), Y), r"input x: dtype float64 does not match the spec's float32"),
+        ((X[0], Y), r"input x: shape \(3,\) has rank 1, the spec x: float32\[n, 3\] has rank 2"),
+        ((X[:, :2], Y), r"input x: axis 1 has size 2, the spec says 3"),
+        (
+            (X[:6], Y),
+            r"input x: axis 0 has size 6, which n excludes \(2 <= n <= 64, a multiple of 4",
+        ),
+        ((np.tile(X, (9, 1)), Y), r"axis 0 has size 72, which n excludes"),
+    ],
+)
+def test_rejections(arrays: tuple[object, ...], message: str):
+    with pytest.raises(UserError, match=message):
+        evaluate(FUSION, *arrays)
+
+
+def test_one_size_has_one_value():
+    fusion = trace(lambda x, y: x + y, TensorSpec(("n",), "int8"), TensorSpec(("n",), "int8"))
+    with pytest.raises(UserError, match=r"input y: axis 0 has size 4, but n is already 3"):
+        evaluate(fusion, np.ones(3, np.int8), np.ones(4, np.int8))
