@@ -11,6 +11,7 @@ from fusewright.core.expr import FALSE, Int, Var, any_of, equal, less, minimum, 
 from fusewright.dtypes import bfloat16, bool_, float32, int32, int64
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
+from fusewright.memory import Cache, Memory
 from fusewright.sim.machine import SimResult, simulate
 
 
@@ -266,6 +267,23 @@ def test_in_place_arrays_share_a_space() -> None:
         assert len(found) == races
 
 
+def test_the_seed_draws_the_order_of_blocks() -> None:
+    """Blocks that write one place race, and the seed decides who comes last."""
+    b = Builder(40, 32)
+    y = b.param("y", 32, int32)
+    v = b.reg("v", dtype=int32)
+    b.compute("copy", v, ir.Index(b.bx, int32))
+    b.store(y, b.tx, v)
+    last = []
+    for seed in (0, 1, 1):
+        out = np.empty(32, np.int32)
+        found = run(b.kernel(), out, seed=seed)
+        assert found.races[0].seed == seed
+        last.append(int(out[0]))
+    assert last[0] == 39
+    assert last[1] == last[2] != 39
+
+
 # --- findings ---------------------------------------------------------------------------------
 
 
@@ -281,6 +299,17 @@ def test_out_of_range_is_reported_and_skipped() -> None:
     assert "by thread 28 of block 1" in str(finding)
     assert finding.count == 4
     np.testing.assert_array_equal(out[:60], data)
+
+
+def test_non_coherent_loads_of_written_memory() -> None:
+    b = Builder(1, 32)
+    x, y = b.param("x", 32), b.param("w", 32)
+    b.load(b.reg("v"), x, b.tx, cache=Cache.NON_COHERENT)
+    b.store(y, b.tx, b.reg("v"))
+    data = floats(32)
+    assert simulate(b.kernel(), {x: data, y: data.copy()}).races == []
+    (finding,) = simulate(b.kernel(), {x: data, y: data}).races
+    assert "reads x by the non-coherent path, but the kernel writes that memory" in finding.message
 
 
 def test_negative_and_misaligned_accesses() -> None:
@@ -452,7 +481,7 @@ def test_kernels_that_break_their_contract_are_refused() -> None:
 
     b = Builder(1, 32)
     v, i = b.reg("v"), b.reg("i", dtype=int32)
-    stray = ir.Buffer("stray", float32, Int(4), ir.Memory.SHARED)
+    stray = ir.Buffer("stray", float32, Int(4), Memory.SHARED)
     check(ir.Store(stray, Int(0), v), "shared buffer stray has no Alloc")
     check(ir.Compute("lt", v, (v, v)), "computes bool into a register of float32")
     check(ir.Compute("nope", v, (v,)), "no scalar function is named 'nope'")

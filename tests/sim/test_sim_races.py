@@ -70,8 +70,8 @@ def test_a_race_report_names_both_accesses() -> None:
     text = str(race)
     assert race.kind == "race"
     assert "read after write of s[0] without an order between thread 0 and thread 63" in text
-    assert "write of s[0] (bytes 0..3) by thread 0 of block 0 in `s[tx] = v[0]`" in text
-    assert "read of s[0] (bytes 0..3) by thread 63 of block 0 in `v[0] = s[-tx + 63]`" in text
+    assert "write of s[0] (bytes 0..3) by thread 0 of block 0 in `store s[tx] = v[0]`" in text
+    assert "read of s[0] (bytes 0..3) by thread 63 of block 0 in `v[0] = load s[-tx + 63]`" in text
     assert "syncs between them: none" in text
     assert text.endswith("cases: 2, seed: 0")
 
@@ -79,7 +79,7 @@ def test_a_race_report_names_both_accesses() -> None:
 def test_a_weak_sync_between_is_named() -> None:
     kernel = next(c for c in SUITE if c.name == "warp_sync_is_too_weak").make(())
     (race,) = run(kernel).races
-    assert "syncs between them: WarpSync #0" in str(race)
+    assert "syncs between them: warp_sync #0" in str(race)
 
 
 def test_global_exchange_is_reported_in_its_block() -> None:

@@ -268,7 +268,10 @@ def analyse(
     """Run the kernel in place on `arrays` and collect the conflicts of its blocks."""
     machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed)
     detector = Detector(machine.execution, model) if check_races else None
-    for piece in machine.batches(chosen_blocks(blocks, machine.nblocks)):
+    chosen = chosen_blocks(blocks, machine.nblocks)
+    if seed:
+        chosen = np.random.default_rng(seed).permutation(chosen)
+    for piece in machine.batches(chosen):
         trace = machine.batch(piece)
         if detector is not None:
             detector.observe(trace)
@@ -291,7 +294,8 @@ def simulate(
 
     `outputs` names buffers that count as unwritten: they are poisoned first, and reads of elements
     nobody wrote are reported. `blocks` selects blocks by linear number, x fastest; None runs all,
-    "sample" the first two, the middle and the last two. Raises UserError for arrays, arguments or
+    "sample" the first two, the middle and the last two; they run in order, or in one drawn from a
+    seed that is not 0. Raises UserError for arrays, arguments or
     symbols that do not fit the kernel, SpecError for statements that break their contract.
     """
     found = analyse(

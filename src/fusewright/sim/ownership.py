@@ -115,16 +115,15 @@ class Ownership:
 
     def _settle_readers(self, ledger: Ledger, cells: Array, block: Array) -> None:
         """Several threads read one cell in one statement: were they of one block?"""
-        flat, owner = cells.reshape(-1), np.broadcast_to(block, cells.shape).reshape(-1)
-        low = np.full(len(ledger.reader), np.iinfo(np.int64).max)
-        high = np.full(len(ledger.reader), -1)
-        np.minimum.at(low, flat, owner)
-        np.maximum.at(high, flat, owner)
-        counts = np.bincount(flat, minlength=len(low))
-        several = flat[counts[flat] > 1]
-        before = ledger.reader[several]
-        same = (low[several] == high[several]) & (before != _MANY_BLOCKS)
-        ledger.reader[several] = np.where(same, -2 - low[several], _MANY_BLOCKS)
+        nblocks = int(block.max()) + 1
+        pairs = np.sort((cells * nblocks + np.broadcast_to(block, cells.shape)).reshape(-1))
+        cell, owner = pairs // nblocks, pairs % nblocks
+        first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
+        last = np.append(first[1:], len(cell)) - 1
+        several = last > first
+        low, high, cell = owner[first[several]], owner[last[several]], cell[first[several]]
+        same = (low == high) & (ledger.reader[cell] != _MANY_BLOCKS)
+        ledger.reader[cell] = np.where(same, -2 - low, _MANY_BLOCKS)
 
     def _block_of(self, owner: Array) -> Array:
         """The block of an entry; -1 for several."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal
 
-from fusewright.core.expr import TRUE
 from fusewright.kir import ir
+from fusewright.kir.text import print_statement
 
 Kind = Literal["race", "range", "uninitialised", "divergence", "deadlock", "rule"]
 
@@ -73,62 +73,9 @@ class Race:
         return "\n".join(lines)
 
 
-def operand_text(o: ir.Operand) -> str:
-    """One operand in a line of text."""
-    match o:
-        case ir.Reg():
-            return f"{o.buffer.name}[{o.index}]"
-        case ir.Imm():
-            return f"{o.value}"
-        case ir.Index():
-            return f"({o.expr})"
-        case ir.Arg():
-            return o.argument.name
-        case _:
-            assert_never(o)
-
-
 def statement_text(s: ir.Statement) -> str:
-    """One statement in a line of text; a For or an If without its body."""
-    match s:
-        case ir.Alloc():
-            return (
-                f"alloc {s.buffer.name}: {s.buffer.dtype}[{s.buffer.size}] {s.buffer.memory.value}"
-            )
-        case ir.For():
-            return f"for {s.var} < {s.extent}"
-        case ir.If():
-            return f"if {s.condition}"
-        case ir.Load():
-            text = f"{operand_text(s.dst)} = {_span(s.src.name, str(s.index), s.width)}"
-            return text + _predicate(s)
-        case ir.Store():
-            text = f"{_span(s.dst.name, str(s.index), s.width)} = {operand_text(s.src)}"
-            return text + _predicate(s)
-        case ir.Compute():
-            arguments = ", ".join(operand_text(o) for o in s.operands)
-            return f"{operand_text(s.dst)} = {s.fn}({arguments})" + _predicate(s)
-        case ir.Shuffle():
-            return (
-                f"{operand_text(s.dst)} = shuffle_{s.mode}({operand_text(s.src)}, {s.operand}, "
-                f"{s.width})"
-            )
-        case ir.ThreadReduce():
-            return (
-                f"{operand_text(s.dst)} = {s.fn} over {','.join(s.dims)} of {operand_text(s.src)}"
-            )
-        case ir.SyncStatement():
-            return f"{type(s).__name__} #{s.id}" + (f" ({s.why})" if s.why else "")
-        case _:
-            return type(s).__name__
-
-
-def _span(name: str, index: str, width: int) -> str:
-    return f"{name}[{index}]" if width == 1 else f"{name}[{index} : +{width}]"
-
-
-def _predicate(s: ir.Load | ir.Store | ir.Compute) -> str:
-    return "" if s.predicate is TRUE or s.predicate == TRUE else f" if {s.predicate}"
+    """The first line of a statement's text."""
+    return print_statement(s).split("\n", 1)[0].strip()
 
 
 class Findings:

@@ -12,7 +12,7 @@ import numpy as np
 from fusewright.core.functions import FUNCTIONS
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir import ir
-from fusewright.memory import Memory
+from fusewright.memory import Cache, Memory
 from fusewright.sim.compute import Array, IndexFn, Mask, Value, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement, as_scalar
@@ -163,6 +163,13 @@ def _load(s: ir.Load, run: Run) -> Step:
     at = run.scope.expression(s.dst.index)
     reach = _reach(s, s.src, run, writes=False)
     fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
+    if s.cache is Cache.NON_COHERENT and reach.recorded:
+        run.execution.findings.add(
+            "rule",
+            f"`{statement_text(s)}` reads {s.src} by the non-coherent path, but the kernel writes "
+            "that memory (PTX ISA, ld.global.nc); use another cache policy",
+            statement=s,
+        )
     initialised = run.execution.memory.initialised.get(s.src)
 
     def step(f: Frame) -> None:
