@@ -159,16 +159,12 @@ def test_unknown_gelu_form_is_rejected():
 
 
 def test_odd_axis_is_rejected():
-    with pytest.raises(
-        UserError, match=r"glu: axis 1 has size 5, which is not known even: .*two h"
-    ):
+    with pytest.raises(UserError, match=r"glu: axis 1 has size 5, .*not known even: .*two h"):
         run1(nn.glu, normal(4, 5))
 
 
 def test_symbolic_axis_not_known_even_is_rejected():
-    with pytest.raises(
-        UserError, match=r"axis 0 has size n, .*declare the symbol with multiple_of"
-    ):
+    with pytest.raises(UserError, match=r"axis 0 has size n, .*declare the symbol"):
         trace(nn.glu, TensorSpec(("n",), "float32"))
 
 

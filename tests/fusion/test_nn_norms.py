@@ -238,9 +238,7 @@ def test_batch_norm_training(shape):
     rm, rv = normal(3, seed=3), np.abs(normal(3, seed=4))
     axes = tuple(k for k in range(x.ndim) if k != 1)
     xhat, m, r = standardised(x, axes)
-    out = run(
-        lambda *a: nn.batch_norm_forward(*a, training=True, momentum=0.25), x, rm, rv, w, b
-    )
+    out = run(lambda *a: nn.batch_norm_forward(*a, training=True, momentum=0.25), x, rm, rv, w, b)
     y, new_mean, new_var, mean, rstd = out
     np.testing.assert_allclose(y, xhat * channels(w, x.ndim) + channels(b, x.ndim), rtol=1e-8)
     np.testing.assert_allclose(new_mean, 0.75 * rm + 0.25 * m.ravel(), rtol=1e-9)
