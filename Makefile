@@ -6,7 +6,7 @@ WORKERS ?= 2
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format fuzz corpus bench gpu clean help
+.PHONY: help demo test lint format fuzz corpus bench gpu docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -37,6 +37,9 @@ bench: .venv/stamp-cuda  ## the benchmarks; needs a GPU
 
 gpu: .venv/stamp-dev  ## the tests that need a GPU
 	$(PY) -m pytest -m gpu
+
+docs: .venv/stamp-dev  ## write the generated pages of docs/
+	$(PY) docs/make_ops.py
 
 clean:  ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

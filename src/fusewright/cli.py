@@ -1,0 +1,166 @@
+"""The command line: demo, explain, verify, bench."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fusewright as fw
+from fusewright.errors import FusewrightError, UserError
+from fusewright.report.explain import Report
+from fusewright.runtime.device import has_gpu
+
+_SHORT = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3",
+    "f8e5m2": "float8_e5m2",
+    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+}
+_SPEC = re.compile(r"(\w+)\[([^\[\]]*)\]")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 when a check failed, 2 for a bad request."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except FusewrightError as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of the output went away; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fusewright", description=fw.__doc__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+
+    def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("demo", _demo, "compile three fusions, show them, run them, check them")
+    _add_target(sub)
+    sub = command("explain", _explain, "what a function becomes, and why")
+    sub.add_argument("function", metavar="module:function", help="found from the current directory")
+    sub.add_argument(
+        "--spec",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="dtype[shape]",
+        help="one per argument, such as 'f32[1024,1024]' or 'bf16[n,4096]'",
+    )
+    sub.add_argument("--html", metavar="path", help="write one HTML file instead of text")
+    _add_target(sub)
+    sub = command("verify", _verify, "prove the syncs of the corpus needed and sufficient")
+    sub.add_argument(
+        "--cubin", action="store_true", help="also compile to machine code and look for spills"
+    )
+    sub.add_argument("--only", metavar="text", default="", help="entries whose name contains this")
+    _add_target(sub)
+    sub = command("bench", _bench, "run the benchmarks; needs a GPU")
+    sub.add_argument("rest", nargs=argparse.REMAINDER, help="passed to the harness")
+    return parser
+
+
+def _add_target(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--target", default="sm_90a", help="architecture (default: %(default)s)")
+
+
+# --- the commands -------------------------------------------------------------------------------
+# The demo's and the corpus's fusions are loaded by the commands that run them.
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from fusewright import demo
+
+    return demo.run(target=arguments.target)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from fusewright import gates
+    from fusewright.corpus import CORPUS
+
+    return gates.run(CORPUS, target=arguments.target, cubin=arguments.cubin, only=arguments.only)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    fn = load_function(arguments.function)
+    fusion = fw.trace(fn, *map(parse_spec, arguments.spec))
+    report = Report(fw.compile(fusion, target=arguments.target), title=arguments.function)
+    if arguments.html is None:
+        print(report)
+    else:
+        print(report.to_html(arguments.html))
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    if not has_gpu():
+        print("bench needs a GPU: no CUDA device was found on this machine")
+        return 0
+    harness = Path(__file__).parents[2] / "bench"
+    if not harness.is_dir():
+        raise UserError(f"bench runs from a checkout of the sources: there is no folder {harness}")
+    done = subprocess.run([sys.executable, harness / "run.py", *arguments.rest], check=False)
+    return done.returncode
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def parse_spec(text: str) -> fw.TensorSpec:
+    """The spec that a text such as `f32[1024,n]` describes; `f32[]` is 0-dimensional.
+
+    Raises UserError for another form, or a dtype that does not exist.
+    """
+    found = _SPEC.fullmatch(text.replace(" ", ""))
+    if found is None:
+        raise UserError(f"spec {text!r}: write dtype[sizes], such as f32[1024,1024] or bf16[n,64]")
+    dtype, inside = found.groups()
+    entries = inside.split(",") if inside else []
+    bad = [e for e in entries if not e.isdigit() and not e.isidentifier()]
+    if bad:
+        raise UserError(f"spec {text!r}: size {bad[0]!r} is neither a number nor a name")
+    shape = tuple(int(e) if e.isdigit() else e for e in entries)
+    return fw.TensorSpec(shape, _SHORT.get(dtype, dtype))
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """The function at `module:function`, found from the current directory too; what `fw.fuse`
+    made of it is taken off.
+
+    Raises UserError when the module or the function is not there.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise UserError(f"{path!r}: write module:function, such as model:softmax")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        raise UserError(f"{path!r}: {e}; run where {module_name} can be imported") from e
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UserError(
+            f"{path!r}: {module_name} has no function {name!r}; it has {', '.join(there) or 'none'}"
+        )
+    return inspect.unwrap(fn)

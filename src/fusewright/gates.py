@@ -1,0 +1,82 @@
+"""The gates of the corpus: every sync is needed, none is missing, no kernel spills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import fusewright as fw
+from fusewright.errors import UserError
+from fusewright.report.table import plural, table
+
+HEADER = ("fusion", "kernels", "syncs", "necessary", "redundant", "missing", "seconds")
+
+
+class Entry(Protocol):
+    """One fusion of a corpus: arguments of real sizes, and small ones for the simulator."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+    @property
+    def specs(self) -> Sequence[Any]: ...
+    @property
+    def small(self) -> Sequence[Any]: ...
+
+
+def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") -> int:
+    """Verify every entry of the corpus whose name contains `only`, and print the table; with
+    `cubin`, compile its kernels too. Returns 1 when a gate is broken.
+
+    Raises UserError when no entry has such a name.
+    """
+    entries = [e for e in corpus if only in e.name]
+    if not entries:
+        names = ", ".join(e.name for e in corpus)
+        raise UserError(f"no fusion of the corpus has {only!r} in its name; there are {names}")
+    rows: list[tuple[str, ...]] = []
+    problems: list[str] = []
+    for entry in entries:
+        program = fw.compile(fw.trace(entry.fn, *entry.small), target=target)
+        report = fw.verify(program)
+        rows.append(_row(entry.name, program, report))
+        problems += [f"{entry.name}: redundant {s}" for s in report.redundant]
+        problems += [f"{entry.name}: missing {r}" for r in report.missing]
+        if cubin:
+            full = fw.compile(fw.trace(entry.fn, *entry.specs), target=target)
+            problems += [f"{entry.name}: {p}" for k in full.kernels for p in compiled_problems(k)]
+    print(table(HEADER, [*rows, _total(rows)]))
+    for problem in problems:
+        print(problem)
+    print(f"\n{plural(len(entries), 'fusion')}, {plural(len(problems), 'problem')}")
+    return 1 if problems else 0
+
+
+def compiled_problems(kernel: fw.Kernel) -> list[str]:
+    """What the compiler found wrong with a kernel: spills, a stack frame, warnings."""
+    found = kernel.resources()
+    spilled = found.spill_stores + found.spill_loads
+    out: list[str] = []
+    if spilled:
+        out.append(f"kernel {kernel.name} spills {spilled} bytes of registers")
+    if found.stack_nbytes:
+        out.append(f"kernel {kernel.name} has a stack frame of {found.stack_nbytes} bytes")
+    return out + [f"kernel {kernel.name}: {w}" for w in found.warnings]
+
+
+def _row(name: str, program: fw.Program, report: fw.VerifyReport) -> tuple[str, ...]:
+    numbers = (
+        len(program.kernels),
+        sum(len(k.syncs) for k in program.kernels),
+        len(report.necessary),
+        len(report.redundant),
+        len(report.missing),
+    )
+    return (name, *map(str, numbers), f"{report.seconds:.2f}")
+
+
+def _total(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+    columns = list(zip(*rows, strict=True))[1:]
+    *counts, seconds = columns
+    return ("total", *(str(sum(map(int, c))) for c in counts), f"{sum(map(float, seconds)):.2f}")
