@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -117,14 +118,36 @@ def check(seed: int) -> tuple[bool, int]:
         races = racing_pairs(kernel, frozenset({s}))
         without = bool(found.detector.unordered(Change(frozenset({s})))) or twice
         assert without == bool(races), f"seed {seed} without sync {s.id}"
+    for s in syncs[:3]:
+        for direction in ("up", "down"):
+            moved = dataclasses.replace(kernel, body=swapped(kernel.body, s, direction))
+            change = Change(moved=s, direction=direction)
+            changed = bool(found.detector.unordered(change)) or twice
+            assert changed == bool(racing_pairs(moved)), f"seed {seed}, sync {s.id} {direction}"
     return not expected, len(syncs)
+
+
+def swapped(body: ir.Body, sync: ir.Statement, direction: str) -> ir.Body:
+    """The body with the sync exchanged with its neighbour; unchanged where there is none."""
+    out = list(body)
+    for i, s in enumerate(out):
+        if s is sync:
+            other = i - 1 if direction == "up" else i + 1
+            if 0 <= other < len(out):
+                out[i], out[other] = out[other], out[i]
+            return tuple(out)
+        if isinstance(s, ir.For):
+            out[i] = dataclasses.replace(s, body=swapped(s.body, sync, direction))
+        elif isinstance(s, ir.If):
+            out[i] = dataclasses.replace(s, then=swapped(s.then, sync, direction))
+    return tuple(out)
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_detector_agrees_with_all_pairs(part: int) -> None:
-    results = [check(1000 * part + i) for i in range(60)]
+    results = [check(1000 * part + i) for i in range(40)]
     clean = sum(c for c, _ in results)
-    assert 3 <= clean <= 57, "the generator must make both clean and racy kernels"
+    assert 3 <= clean <= 37, "the generator must make both clean and racy kernels"
 
 
 @pytest.mark.fuzz

@@ -11,6 +11,9 @@ import numpy as np
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import SECTOR_NBYTES, SHARED_BANK_NBYTES, SHARED_BANKS, WARP_SIZE
 
+_PATTERNS = 1024
+"""How many counted address patterns are remembered."""
+
 
 class Counters:
     """Totals over everything executed; `as_stats` gives them by name."""
@@ -91,6 +94,8 @@ class Counters:
         else:
             found = (count, _sectors(lanes, active, nbytes), 0)
         if small:
+            if len(self._patterns) >= _PATTERNS:
+                self._patterns.clear()
             self._patterns[key] = found
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -40,6 +40,8 @@ class Reach:
     shared: bool
     writes: bool
     recorded: bool
+    latest: list[Value] = field(default_factory=list["Value"])
+    """The thread part last recorded: a loop that repeats it keeps one array, not one a trip."""
 
     def positions(self, f: Frame, mask: Mask) -> tuple[Array, Mask, bool]:
         """Element positions in the flat array (0 for inactive threads), the threads whose access
@@ -67,7 +69,7 @@ class Reach:
                     self.statement,
                     self.place.space,
                     at + offset,
-                    by,
+                    self._kept(by),
                     nbytes,
                     self.writes,
                     mask,
@@ -80,6 +82,14 @@ class Reach:
             block = block + f.base * stride + self.place.offset // itemsize
         where = np.atleast_2d(np.asarray(block + thread))
         return where if mask is None else np.where(mask, where, 0), mask, True
+
+    def _kept(self, thread: Value) -> Value:
+        """The same value, as the array recorded before where that is equal."""
+        if not isinstance(thread, int):
+            if self.latest and np.array_equal(self.latest[0], thread):
+                return self.latest[0]
+            self.latest[:] = [thread]
+        return thread
 
     def _inside(self, f: Frame, block: Value, thread: Value, mask: Mask) -> tuple[Mask, bool]:
         """Report accesses outside the buffer, or not aligned to their width; drop the former."""
