@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -70,14 +72,26 @@ def narrowed(values: Array, dtype: DType) -> Array:
     """Values as elements of a dtype, 8-bit floats saturating."""
     if dtype.is_float and dtype.nbytes == 1:
         largest = float(ml_dtypes.finfo(dtype.numpy).max)
-        values = np.clip(values.astype(np.float32), -largest, largest)
+        with np.errstate(over="ignore"):
+            values = np.clip(values.astype(np.float32), -largest, largest)
     with np.errstate(all="ignore"):
         return values.astype(dtype.numpy)
+
+
+def _fused(a: float, b: float, c: float) -> float:
+    """`a * b + c` rounded once."""
+    if not all(map(math.isfinite, (a, b, c))) or a * b + c == 0:
+        return a * b + c
+    return float(Fraction(a) * Fraction(b) + Fraction(c))
 
 
 def reference(fn: str, operands: Sequence[Array], dtype: DType) -> Array:
     """`fn` by numpy: integers as they are, inexact float functions in float64."""
     f = FUNCTIONS[fn].numpy
+    if dtype.is_integer and fn in ("floor", "ceil", "trunc", "round"):
+        return operands[0]
+    if fn == "fma" and dtype.name == "float64":
+        return np.array([_fused(*map(float, abc)) for abc in zip(*operands, strict=True)])
     result = FUNCTIONS[fn].result
     if dtype.is_float:
         compute = dtype.compute.numpy if fn in EXACT else np.dtype(np.float64)

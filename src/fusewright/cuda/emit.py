@@ -22,7 +22,8 @@ from fusewright.cuda.pieces import prelude
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
-from fusewright.kir.ir import Buffer, Cache, Kernel, Memory, Reg, RegVar, Statement
+from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
+from fusewright.memory import Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 _AXES = "xyz"

@@ -117,8 +117,9 @@ class KernelCache:
         and what processes left behind that died while writing."""
         entries: dict[Path, list[tuple[Path, os.stat_result]]] = {}
         for path, s in self._files():
-            if path.suffix == _TEMPORARY and time.time() - s.st_mtime > _STALE_SECONDS:
-                _remove(path)
+            if path.suffix == _TEMPORARY:  # another process is writing it, or died doing so
+                if time.time() - s.st_mtime > _STALE_SECONDS:
+                    _remove(path)
             else:
                 entries.setdefault(path.with_suffix(""), []).append((path, s))
         used = {stem: max(s.st_mtime for _, s in files) for stem, files in entries.items()}
