@@ -7,8 +7,10 @@ argument of a trace cannot, and says so.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
+from types import ModuleType
 from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -21,6 +23,8 @@ from fusewright.errors import UserError
 from fusewright.fusion import build, indexing, ir
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Scalar, Tensor
+
+DEVICE = "host"  # where the standard's `device` says that recorded arrays are
 
 Operand: TypeAlias = "Array | bool | int | float"
 Category = Literal[
@@ -115,8 +119,9 @@ def check_scalar(op: str, scalar: Scalar, dtype: DType) -> None:
     }[kind if kind in ("bool", "int") else "float"]
     if not fits:
         raise UserError(
-            f"{op}: the Python {kind} {scalar!r} with an array of {dtype}: a scalar takes the array's "
-            "dtype, and this one cannot; cast the array with fw.astype, or the scalar in Python"
+            f"{op}: the Python {kind} {scalar!r} with an array of {dtype}: a scalar takes the "
+            "array's dtype, and this one cannot; cast the array with fw.astype, or the scalar in "
+            "Python"
         )
     if dtype.is_integer:
         low, high = dtype.integer_range
@@ -269,6 +274,21 @@ class Array:
         return build.known_shape((build.element_count(self.tensor.shape),))[0]
 
     @property
+    def device(self) -> str:
+        """The one device of the array namespace: a value of a program has none."""
+        return DEVICE
+
+    def to_device(self, device: object, /, *, stream: object = None) -> Array:
+        """The array itself; UserError for another device."""
+        if device != DEVICE:
+            raise UserError(f"to_device({device!r}): the only device here is {DEVICE!r}")
+        return self
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The package, which is an array namespace."""
+        return sys.modules[__name__.partition(".")[0]]
+
+    @property
     def T(self) -> Array:
         """The transpose of a matrix."""
         if self.ndim != 2:
@@ -393,6 +413,8 @@ class Array:
         """
         leaves = [t for t in ir.topological((self.tensor,)) if isinstance(t.op, ir.Input)]
         known = tuple(t for t in leaves if isinstance(t, Known))
+        if known == (self.tensor,):
+            return known[0].data.copy()
         if len(known) != len(leaves):
             raise UserError(
                 f"{asked} of the traced array {self!r}: its value is not known while tracing, so "
@@ -401,7 +423,10 @@ class Array:
             )
         values = ir.topological((self.tensor,), known)
         fusion = ir.Fusion(known, (self.tensor,), values)
-        return evaluate(fusion, *(t.data for t in known))[0]
+        out = evaluate(fusion, *(t.data for t in known))[0]
+        if known:  # computed once: from here on the array is data
+            self.tensor = Known(out.copy())
+        return out
 
     def _item(self, asked: str) -> Any:
         if self.size != 1:

@@ -15,6 +15,7 @@ from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array, check_category
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.ops.elementwise import astype, sqrt, where
+from fusewright.fusion.ops.manipulation import concat
 
 Axes = int | tuple[int, ...] | None
 
@@ -230,6 +231,29 @@ def cumulative_prod(
     return _cumulative("cumulative_prod", "mul", x, axis, dtype, include_initial)
 
 
+def diff(
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Array | None = None,
+    append: Array | None = None,
+) -> Array:
+    """The differences of neighbours along an axis, taken n times; `prepend` and `append` are joined
+    to x first. UserError for a negative n."""
+    x = check_array("diff", x)
+    along = build.axis_of("diff", axis, x.ndim)
+    if build.integer("diff", "n", n) < 0:
+        raise UserError(f"diff: n={n}: the number of times must not be negative")
+    joined = [part for part in (prepend, x, append) if part is not None]
+    out = x if len(joined) == 1 else concat(joined, axis=along)
+    lead = (slice(None),) * along
+    for _ in range(n):
+        out = out[(*lead, slice(1, None))] - out[(*lead, slice(None, -1))]
+    return out
+
+
 __all__ = [
     "all",
     "any",
@@ -238,6 +262,7 @@ __all__ = [
     "count_nonzero",
     "cumulative_prod",
     "cumulative_sum",
+    "diff",
     "max",
     "mean",
     "min",
