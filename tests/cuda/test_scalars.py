@@ -9,9 +9,9 @@ import pytest
 
 from fusewright import dtypes
 from fusewright.cuda import scalars
+from fusewright.cuda.names import identifier
 from fusewright.cuda.pieces import needed, pieces
 from fusewright.dtypes import ALL, dtype_of
-from fusewright.errors import InternalError
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 0.1, -3.5e-42, 1e30, 123456.789, 3.4e38])
@@ -76,6 +76,8 @@ def test_pieces_come_with_what_they_need_in_order() -> None:
     assert needed("fw_float_rem(a, b)") == ("fw_signbit", "fw_fmod", "fw_float_rem")
 
 
-def test_rejects_calls_to_pieces_that_do_not_exist() -> None:
-    with pytest.raises(InternalError, match="calls fw_nothing, which no piece defines"):
-        needed("x = fw_nothing(y);")
+def test_names_of_programs_may_look_like_pieces() -> None:
+    assert identifier("fw_max_float32_0") == "fw_max_float32_0"
+    assert needed("fw_max_float32_0(x)") == ()
+    assert identifier("fw_max") == "v_fw_max"
+    assert identifier("fw_load_cs") == "v_fw_load_cs"

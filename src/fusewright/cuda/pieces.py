@@ -1,8 +1,8 @@
 """The device functions that emitted kernels may call, in small pieces; a kernel carries only the
 pieces it names.
 
-A file `prelude/*.cuh` is a list of pieces, each after a line `//: name`. The names `fw_...` and
-`FW_...` belong to the prelude; whatever text mentions one needs its piece.
+A file `prelude/*.cuh` is a list of pieces, each after a line `//: name`; names begin with `fw_` or
+`FW_`. Text that mentions the name of a piece needs the piece.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-
-from fusewright.errors import InternalError
 
 _FOLDER = Path(__file__).parent / "prelude"
 _FILES = ("convert", "vector", "policy", "integer", "float", "memory")
@@ -31,21 +29,20 @@ def pieces() -> dict[str, str]:
     return found
 
 
+@cache
+def _reserved() -> frozenset[str]:
+    return frozenset(name for text in pieces().values() for name in _mentions(text))
+
+
 def is_reserved(name: str) -> bool:
-    """Whether a name belongs to the prelude, so that no symbol of a program may be spelled so."""
-    return name[:3] in ("fw_", "FW_")
+    """Whether the prelude uses a name, so that no symbol of a program may be spelled so."""
+    return name in pieces() or name in _reserved()
 
 
 def needed(text: str) -> tuple[str, ...]:
-    """The pieces that a text needs, directly or through other pieces, in definition order.
-
-    Raises InternalError when the text mentions a name that no piece defines.
-    """
+    """The pieces that a text needs, directly or through other pieces, in definition order."""
     table = pieces()
-    wanted = set(_mentions(text))
-    unknown = sorted(wanted - table.keys())
-    if unknown:
-        raise InternalError(f"the emitted text calls {', '.join(unknown)}, which no piece defines")
+    wanted = {name for name in _mentions(text) if name in table}
     pending = list(wanted)
     while pending:
         for name in _mentions(table[pending.pop()]):
