@@ -1,1 +1,1 @@
-
+"""The simulator: the meaning of the kernel IR, and the judge of its synchronisation."""

@@ -155,18 +155,21 @@ class GlobalMemory:
         self.arrays: dict[ir.Buffer, Array] = {}
         for buffer in kernel.params:
             self.arrays[buffer] = _checked(buffer, arrays, symbols)
-        written = {s.dst for s in walk(kernel) if isinstance(s, ir.Store)}
-        read = {s.src for s in walk(kernel) if isinstance(s, ir.Load)}
         self.places = _places(kernel.params, self.arrays)
-        self.written_spaces = {self.places[b].space for b in kernel.params if b in written}
-        self.read_spaces = {self.places[b].space for b in kernel.params if b in read}
+        self.writers: dict[int, list[ir.Store]] = {}
+        self.readers: dict[int, list[ir.Load]] = {}
+        for s in walk(kernel):
+            if isinstance(s, ir.Store) and s.dst in self.places:
+                self.writers.setdefault(self.places[s.dst].space, []).append(s)
+            elif isinstance(s, ir.Load) and s.src in self.places:
+                self.readers.setdefault(self.places[s.src].space, []).append(s)
         self.nbytes = _extents(self.places, self.arrays)
         self.cell = _cells(kernel, self.places)
         self.initialised: dict[ir.Buffer, Array] = {}
         for buffer in kernel.params:
             if buffer in outputs:
                 self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
-                if buffer in read:
+                if self.places[buffer].space in self.readers:
                     self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
 
 

@@ -7,6 +7,7 @@ to the analysis of conflicts. Most kernels touch every cell by one thread and ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,31 @@ class Ledger:
     writer: Array
     reader: Array
     is_read: bool
+    by: dict[bool, Statements]
+
+
+@dataclass(slots=True)
+class Statements:
+    """The statements that write (or read) a space, and, if several, which touched a cell last."""
+
+    numbers: dict[ir.Statement, int]
+    latest: Array
+
+    @staticmethod
+    def of(statements: Sequence[ir.Statement], cells: int) -> Statements:
+        several = len(statements) > 1
+        return Statements(
+            {s: i for i, s in enumerate(statements)}, np.zeros(cells if several else 0, np.int32)
+        )
+
+    def note(self, cells: Array, statement: ir.Statement) -> None:
+        """The statement touched these cells."""
+        if len(self.latest):
+            self.latest[cells] = self.numbers[statement]
+
+    def at(self, cell: int) -> ir.Statement:
+        """The statement that touched the cell last."""
+        return list(self.numbers)[int(self.latest[cell]) if len(self.latest) else 0]
 
 
 class Ownership:
@@ -44,17 +70,21 @@ class Ownership:
         self.model = model
         self.findings = findings
         self.ledgers: dict[int, Ledger] = {}
-        for space in sorted(memory.written_spaces):
+        for space in sorted(memory.writers):
             cell = memory.cell[space]
             count = -(-memory.nbytes[space] // cell)
-            is_read = space in memory.read_spaces
+            reads = memory.readers.get(space, [])
+            is_read = bool(reads)
             self.ledgers[space] = Ledger(
                 cell,
                 np.zeros(count, np.int64),
                 np.zeros(count if is_read else 0, np.int64),
                 is_read,
+                {
+                    True: Statements.of(memory.writers[space], count),
+                    False: Statements.of(reads, count),
+                },
             )
-        self._statements: dict[tuple[int, bool], ir.Statement] = {}
 
     def observe(self, trace: Trace) -> frozenset[int]:
         """Enter the accesses of a batch; the spaces where threads of one block met."""
@@ -73,9 +103,10 @@ class Ownership:
                 cells, mine = cells[chosen], mine[chosen]
             for k in range(e.nbytes // ledger.cell_nbytes):
                 enter = self._enter_write if e.writes else self._enter_read
-                if enter(trace, e, ledger, cells + k if k else cells, mine):
+                at = cells + k if k else cells
+                if enter(trace, e, ledger, at, mine):
                     met.add(e.space)
-            self._statements.setdefault((e.space, e.writes), e.statement)
+                ledger.by[e.writes].note(at, e.statement)
         return frozenset(met)
 
     def _enter_write(
@@ -173,7 +204,7 @@ class Ownership:
             )
 
         second = site(e.statement, owner // self.nthreads, owner % self.nthreads, e.writes)
-        statement = self._statements.get((e.space, other_writes), e.statement)
+        statement = ledger.by[other_writes].at(cell)
         if before > 0:
             block, thread = (before - 1) // self.nthreads, (before - 1) % self.nthreads
             first = site(statement, block, thread, other_writes)

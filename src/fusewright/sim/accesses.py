@@ -1,0 +1,299 @@
+"""Loads, stores and allocations: positions, ranges, what is recorded, and what moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusewright.errors import SpecError
+from fusewright.kir import ir
+from fusewright.memory import Cache, Memory
+from fusewright.sim.compute import Array, IndexFn, Mask, Value, narrow
+from fusewright.sim.frame import Frame, Run, Step
+from fusewright.sim.memory import Placement, as_scalar
+from fusewright.sim.report import Kind, Site, statement_text
+from fusewright.sim.trace import Access, Undefine
+
+_NOWHERE: Array = np.zeros((1, 1), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A load's or store's static facts: which elements of which buffer it touches."""
+
+    statement: ir.Load | ir.Store
+    buffer: ir.Buffer
+    index: IndexFn
+    width: int
+    size: int
+    place: Placement
+    shared: bool
+    writes: bool
+    recorded: bool
+    latest: list[Value] = field(default_factory=list["Value"])
+    """The thread part last recorded: a loop that repeats it keeps one array, not one a trip."""
+
+    def positions(self, f: Frame, mask: Mask) -> tuple[Array, Mask, bool]:
+        """Element positions in the flat array (0 for inactive threads), the threads whose access
+        is inside the buffer, and whether there are any. Counts and records the access."""
+        block, thread = self.index(f.values)
+        mask, some = self._inside(f, block, thread, mask)
+        if not some:
+            return _NOWHERE, mask, False
+        itemsize = self.buffer.dtype.nbytes
+        at, by = block * itemsize, thread * itemsize
+        nbytes = itemsize * self.width
+        f.run.execution.counters.access(
+            shared=self.shared,
+            writes=self.writes,
+            block=at,
+            thread=by,
+            nbytes=nbytes,
+            mask=mask,
+            nblocks=f.nblocks,
+        )
+        if self.recorded:
+            offset = self.place.offset
+            f.trace.events.append(
+                Access(
+                    self.statement,
+                    self.place.space,
+                    at + offset,
+                    self._kept(by),
+                    nbytes,
+                    self.writes,
+                    mask,
+                    self.buffer,
+                    offset,
+                )
+            )
+        if self.shared:
+            stride = f.run.execution.shared.nbytes // itemsize
+            block = block + f.base * stride + self.place.offset // itemsize
+        where = np.atleast_2d(np.asarray(block + thread))
+        return where if mask is None else np.where(mask, where, 0), mask, True
+
+    def _kept(self, thread: Value) -> Value:
+        """The same value, as the array recorded before where that is equal."""
+        if not isinstance(thread, int):
+            if self.latest and np.array_equal(self.latest[0], thread):
+                return self.latest[0]
+            self.latest[:] = [thread]
+        return thread
+
+    def _inside(self, f: Frame, block: Value, thread: Value, mask: Mask) -> tuple[Mask, bool]:
+        """Report accesses outside the buffer, or not aligned to their width; drop the former."""
+        low, high = _bounds(block, thread, mask)
+        if low < 0 or high + self.width > self.size:
+            full = np.atleast_2d(np.asarray(block + thread))
+            outside = (full < 0) | (full + self.width > self.size)
+            bad = outside if mask is None else outside & mask
+            if bad.any():
+                self._report(f, full, bad, f"outside its {self.size} elements", "range")
+                return narrow(mask, ~outside)
+        if self.width > 1 and (np.any(block % self.width) or np.any(thread % self.width)):
+            full = np.atleast_2d(np.asarray(block + thread))
+            bad = full % self.width != 0
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                self._report(f, full, bad, f"not a multiple of the width {self.width}", "rule")
+        return mask, True
+
+    def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
+        row, thread = f.first(bad)
+        element = int(np.broadcast_to(full, (f.nblocks, f.nthreads))[row, thread])
+        itemsize = self.buffer.dtype.nbytes
+        site = Site(
+            self.statement,
+            int(f.trace.blocks[row]),
+            thread,
+            self.buffer.name,
+            element * itemsize,
+            self.width * itemsize,
+            element,
+            self.writes,
+        )
+        f.run.execution.findings.add(
+            kind,
+            f"{self.buffer}[{element} : +{self.width}] is {what}",
+            first=site,
+            statement=self.statement,
+            count=int(np.broadcast_to(bad, (f.nblocks, f.nthreads)).sum()),
+        )
+
+
+def _bounds(block: Value, thread: Value, mask: Mask) -> tuple[int, int]:
+    """The smallest and largest index of active threads (a hull when the mask is not simple)."""
+    if mask is not None and mask.shape[0] == 1 and not isinstance(thread, int):
+        if thread.shape[0] == 1:
+            thread = thread[mask] if thread.shape[1] == mask.shape[1] else thread
+        else:
+            mask = np.broadcast_to(mask, thread.shape)
+            thread = thread[mask]
+    low = (block if isinstance(block, int) else int(block.min())) + (
+        thread if isinstance(thread, int) else int(thread.min())
+    )
+    high = (block if isinstance(block, int) else int(block.max())) + (
+        thread if isinstance(thread, int) else int(thread.max())
+    )
+    return low, high
+
+
+def _reach(s: ir.Load | ir.Store, buffer: ir.Buffer, run: Run, *, writes: bool) -> Reach:
+    shared = buffer.memory is Memory.SHARED
+    execution = run.execution
+    if shared and buffer not in execution.shared.sizes:
+        raise SpecError(f"shared buffer {buffer} has no Alloc, used in `{statement_text(s)}`")
+    if not shared and buffer not in execution.memory.places:
+        raise SpecError(f"{buffer} is no parameter of the kernel, used in `{statement_text(s)}`")
+    if shared:
+        place, size = execution.shared.places[buffer], execution.shared.sizes[buffer]
+    else:
+        place, size = execution.memory.places[buffer], len(execution.memory.arrays[buffer])
+    recorded = shared or place.space in execution.memory.writers
+    return Reach(
+        s, buffer, run.scope.index(s.index), s.width, size, place, shared, writes, recorded
+    )
+
+
+def compile_load(s: ir.Load, run: Run) -> Step:
+    gathered = run.gathered(s, s.index)
+    conditions = run.refresh(s, s.predicate)
+    holds = run.scope.condition(s.predicate)
+    at = run.scope.expression(s.dst.index)
+    reach = _reach(s, s.src, run, writes=False)
+    fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
+    if s.cache is Cache.NON_COHERENT and reach.recorded:
+        run.execution.findings.add(
+            "rule",
+            f"`{statement_text(s)}` reads {s.src} by the non-coherent path, but the kernel writes "
+            "that memory (PTX ISA, ld.global.nc); use another cache policy",
+            statement=s,
+        )
+    initialised = run.execution.memory.initialised.get(s.src)
+
+    def step(f: Frame) -> None:
+        for r in conditions:
+            r(f)
+        inside, some = narrow(f.mask, holds(f.values))
+        first = f.element(s, s.dst.buffer, at)
+        where = _NOWHERE
+        if some:
+            for g in gathered:
+                g.fetch(f, inside)
+            where, inside, some = reach.positions(f, inside)
+        if not some:
+            if fill is not None:
+                for k in range(s.width):
+                    f.registers.write(s.dst.buffer, first + k, fill, None, f.mask)
+            return
+        flat = _flat(f, s.src)
+        for k in range(s.width):
+            places = np.add(where, k)
+            value = flat.take(places)
+            unknown = _unwritten(f, s, places, inside, initialised)
+            target = inside
+            if fill is not None and inside is not None and inside is not f.mask:
+                value = np.where(inside, value, fill)
+                unknown = None if unknown is None else unknown & inside
+                target = f.mask
+            f.registers.write(s.dst.buffer, first + k, value, unknown, target)
+
+    return step
+
+
+def _flat(f: Frame, buffer: ir.Buffer) -> Array:
+    if buffer.memory is Memory.SHARED:
+        return f.run.execution.shared.view(buffer.dtype)
+    return f.run.execution.memory.arrays[buffer]
+
+
+def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Array | None) -> Mask:
+    """Where a load sees a value that a thread stored from an undefined register; reads of output
+    elements nobody wrote are reported here."""
+    if s.src.memory is Memory.SHARED:
+        if f.shared_unknown is None:
+            return None
+        unknown = f.shared_unknown.take(where * s.src.dtype.nbytes)
+        return unknown if unknown.any() else None
+    if initialised is not None:
+        missing = ~initialised.take(where)
+        missing = missing if mask is None else missing & mask
+        if missing.any():
+            row, thread = f.first(missing)
+            element = int(np.broadcast_to(where, (f.nblocks, f.nthreads))[row, thread])
+            f.undefined(s, f"{s.src}[{element}]", missing)
+    return None
+
+
+def compile_store(s: ir.Store, run: Run) -> Step:
+    gathered = run.gathered(s, s.index)
+    conditions = run.refresh(s, s.predicate)
+    holds = run.scope.condition(s.predicate)
+    at = run.scope.expression(s.src.index)
+    reach = _reach(s, s.dst, run, writes=True)
+    initialised = run.execution.memory.initialised.get(s.dst)
+
+    def step(f: Frame) -> None:
+        for r in conditions:
+            r(f)
+        mask, some = narrow(f.mask, holds(f.values))
+        if not some:
+            return
+        for g in gathered:
+            g.fetch(f, mask)
+        where, mask, some = reach.positions(f, mask)
+        if not some:
+            return
+        flat = _flat(f, s.dst)
+        first = f.element(s, s.src.buffer, at)
+        shape = (f.nblocks, f.nthreads)
+        for k in range(s.width):
+            value, unknown = f.registers.read(s.src.buffer, first + k)
+            places = where + k
+            if mask is not None:
+                chosen = np.broadcast_to(mask, shape)
+                places = np.broadcast_to(places, shape)[chosen]
+                value = np.broadcast_to(value, shape)[chosen]
+            elif places.size < shape[0] * shape[1]:
+                places = np.broadcast_to(places, shape)
+            flat[places] = value
+            _note_store(f, s, places, unknown, mask)
+            if initialised is not None:
+                initialised[places] = True
+
+    return step
+
+
+def _note_store(f: Frame, s: ir.Store, places: Array, unknown: Mask, mask: Mask) -> None:
+    """Follow undefined values into shared memory; report them on their way to global memory."""
+    if unknown is not None and mask is not None:
+        unknown = unknown & mask
+    if unknown is not None and not unknown.any():
+        unknown = None
+    if s.dst.memory is not Memory.SHARED:
+        if unknown is not None:
+            f.undefined(s, f"the stored register {s.src.buffer}", unknown)
+        return
+    if f.shared_unknown is None:
+        if unknown is None:
+            return
+        f.shared_unknown = np.zeros(f.nblocks * f.run.execution.shared.nbytes, bool)
+    shape = (f.nblocks, f.nthreads)
+    if unknown is None:
+        marks = np.asarray(False)
+    else:
+        marks = np.broadcast_to(unknown, shape)
+        marks = marks if mask is None else marks[np.broadcast_to(mask, shape)]
+    for byte in range(s.dst.dtype.nbytes):
+        f.shared_unknown[places * s.dst.dtype.nbytes + byte] = marks
+
+
+def compile_alloc(s: ir.Alloc, run: Run) -> Step:
+    if s.buffer.memory is Memory.LOCAL:
+        size = run.locals[s.buffer]
+        return lambda f: f.registers.reset(s.buffer, size)
+    shared = run.execution.shared
+    event = Undefine(s, shared.places[s.buffer].offset, shared.nbytes_of(s.buffer), None)
+    return lambda f: f.trace.events.append(event)
