@@ -60,5 +60,5 @@ def test_tuples_splice_and_delete() -> None:
 
 
 def test_a_single_field_takes_exactly_one_node() -> None:
-    with pytest.raises(TypeError, match="Pair.left takes exactly one node"):
+    with pytest.raises(TypeError, match=r"Pair\.left takes exactly one node"):
         rewrite(TREE, lambda n: () if isinstance(n, Leaf) else n)

@@ -1,140 +1,119 @@
-"""Random kernels without syncs: buffers, nested loops and branches, every read initialised."""
+"""Random kernels of registers, loops, branches and shared memory, as text."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+
+import numpy as np
 
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
+from fusewright.sim.machine import simulate
+
+NREGS = 4
 
 
-@dataclass
-class Shape:
-    """How large a kernel may get."""
-
-    buffers: int = 4
-    statements: int = 10
-    depth: int = 2
-    nthreads: int = 64
-    has_branches: bool = True
-
-
-@dataclass
 class _Writer:
-    rng: random.Random
-    shape: Shape
-    lines: list[str] = field(default_factory=list)
-    loops: list[tuple[str, int]] = field(default_factory=list)
-    counter: int = 0
-    branches: int = 0
+    """Writes statements that stay in range: every index is taken modulo the size."""
 
-    def emit(self, text: str) -> None:
-        self.lines.append(text)
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.loops: list[tuple[str, bool]] = []
+        self.count = 0
 
-    def index(self, parts: int) -> str:
-        """An index into a buffer of `parts` times the threads, in reach of every pattern."""
-        n, rng = self.shape.nthreads, self.rng
-        base = rng.choice(
-            ["tx"] * 4
-            + [f"(tx + 1) % {n}", f"tx ^ {rng.choice((1, 2, 31, 32))}", f"{n - 1} - tx"]
-            + [f"(tx + {rng.choice((16, 32))}) % {n}", f"tx // {rng.choice((2, 32))}", "0"]
+    def body(self, depth: int, n: int) -> list[str]:
+        return [line for _ in range(n) for line in self.statement(depth)]
+
+    def statement(self, depth: int) -> list[str]:
+        rng = self.rng
+        pick = rng.random()
+        if depth and pick < 0.2:
+            return self.loop(depth)
+        if depth and pick < 0.35:
+            other = self.body(depth - 1, rng.randint(0, 2))
+            tail = ["} else {", *other, "}"] if other else ["}"]
+            return [f"if ({self.condition()}) {{", *self.body(depth - 1, rng.randint(0, 3)), *tail]
+        if pick < 0.45:
+            fill = f" else {rng.randint(0, 5)}.0:float32"
+            where = f" if ({self.condition()}){fill}" if rng.random() < 0.4 else ""
+            return [f"{self.reg()} = load x[({self.index()}) % 64]{where}"]
+        if pick < 0.52:
+            return [f"store s[tx] = {self.reg()}", f"{self.reg()} = load s[(tx + 3) % 16]"]
+        if pick < 0.6:
+            return [f"store y[16*({self.index()} + bx)%64 + tx] = {self.reg()}"]
+        where = f" if ({self.condition()})" if rng.random() < 0.3 else ""
+        if pick < 0.8:
+            return [f"{self.reg()} = copy({self.operand()}){where}"]
+        fn = rng.choice(["add", "mul", "max"])
+        return [f"{self.reg()} = {fn}({self.operand()}, {self.operand()}){where}"]
+
+    def loop(self, depth: int) -> list[str]:
+        rng = self.rng
+        name = f"i{self.count}"
+        self.count += 1
+        unroll = rng.random() < 0.6
+        outer = [v for v, is_unrolled in self.loops if is_unrolled]
+        extent = (
+            f"{rng.choice(outer)} + 1" if outer and rng.random() < 0.3 else f"{rng.randint(0, 3)}"
         )
-        return f"{base} + {n}*({self.part(parts)})"
+        if unroll and rng.random() < 0.2:
+            extent = "1"
+        self.loops.append((name, unroll))
+        temporary = f"t{self.count}"
+        inner = [f"local {temporary}: float32[1]", f"{temporary}[0] = copy({self.reg()})"]
+        inner += self.body(depth - 1, rng.randint(1, 4))
+        inner.append(f"{self.reg()} = add({temporary}[0], {self.operand()})")
+        self.loops.pop()
+        return [f"for ({name} < {extent}){' unroll' if unroll else ''} {{", *inner, "}"]
 
-    def part(self, parts: int) -> str:
-        choices = ["0", str(parts - 1)]
-        for name, extent in self.loops:
-            choices += [f"{name} % {parts}"] if extent > parts else [name]
-        return self.rng.choice(choices) if parts > 1 else "0"
+    def reg(self) -> str:
+        indices = [str(self.rng.randrange(NREGS))]
+        indices += [
+            f"({v} + {self.rng.randrange(3)}) % {NREGS}" for v, unroll in self.loops if unroll
+        ]
+        return f"r[{self.rng.choice(indices)}]"
+
+    def operand(self) -> str:
+        return self.rng.choice(
+            [self.reg(), self.reg(), "a", "0.5:float32", f"index({self.index()}):float32"]
+        )
+
+    def index(self) -> str:
+        names = ["tx", "bx", *(v for v, _ in self.loops)]
+        return f"{self.rng.choice(names)}*{self.rng.randint(1, 3)} + {self.rng.randint(0, 9)}"
+
+    def condition(self) -> str:
+        sign = self.rng.choice(["<", "==", ">=", "!="])
+        one = f"({self.index()}) % 7 {sign} {self.rng.randint(0, 7)}"
+        return one if self.rng.random() < 0.6 else f"{one} && tx < {self.rng.choice([8, 16, 20])}"
 
 
-def random_kernel(seed: int, shape: Shape | None = None) -> Kernel:
-    """The kernel of a seed. It writes what each thread gathered to `y[tx]`."""
-    rng = random.Random(seed)
-    shape = shape or Shape()
-    w = _Writer(rng, shape)
-    parts = {f"s{i}": rng.choice((1, 1, 2, 3)) for i in range(shape.buffers)}
-    n = shape.nthreads
-    for name, p in parts.items():
-        dtype_align = rng.choice((4, 16, 128))
-        w.emit(f"shared {name}: float32[{n * p}] align {dtype_align}")
-    w.emit("local r: float32[1]")
-    w.emit("local t: float32[1]")
-    w.emit("r[0] = load x[tx]")
-    _body(w, parts, set(), shape.statements, shape.depth)
-    w.emit("store y[tx] = r[0]")
-    body = "\n".join(w.lines)
+def random_kernel(seed: int) -> Kernel:
+    """A kernel with parameters x[64] and y[64], 2 blocks of 16 threads, argument a."""
+    body = "\n".join(_Writer(seed).body(3, 8))
+    initial = "\n".join(f"r[{i}] = copy({i}.0:float32)" for i in range(NREGS))
+    final = "\n".join(f"store y[32*bx + (tx + {i}) % 32] = r[{i}]" for i in range(NREGS))
     return parse_kernel(
-        f"""kernel random {{
-          param x: float32[{n}]
-          param y: float32[{n}]
-          grid (bx < 1)
-          block (tx < {n})
-          {body}
+        f"""kernel random_{seed} {{
+        param x: float32[64] align 16
+        param y: float32[64] align 16
+        argument a: float32
+        grid (bx < 2)
+        block (tx < 16)
+        local r: float32[{NREGS}]
+        shared s: float32[16] align 16
+        {initial}
+        {body}
+        {final}
         }}"""
     )
 
 
-def _body(w: _Writer, parts: dict[str, int], ready: set[str], budget: int, depth: int) -> None:
-    """Statements; `ready` are the buffers that are wholly written, and grows."""
-    while budget > 0:
-        kind = w.rng.random()
-        if depth and budget >= 2 and kind < 0.2:
-            size = w.rng.randint(2, budget)
-            _loop(w, parts, ready, size, depth - 1)
-            budget -= size
-        elif w.shape.has_branches and depth and budget >= 2 and kind < 0.3:
-            size = w.rng.randint(1, budget)
-            _branch(w, parts, ready, size, depth - 1)
-            budget -= size
-        else:
-            _access(w, parts, ready)
-            budget -= 1
-
-
-def _loop(w: _Writer, parts: dict[str, int], ready: set[str], size: int, depth: int) -> None:
-    name = f"i{w.counter}"
-    w.counter += 1
-    extent = w.rng.choice((2, 3, 4))
-    w.emit(f"for ({name} < {extent}) {{")
-    w.loops.append((name, extent))
-    _body(w, parts, ready, size, depth)
-    w.loops.pop()
-    w.emit("}")
-
-
-def _branch(w: _Writer, parts: dict[str, int], ready: set[str], size: int, depth: int) -> None:
-    n = w.shape.nthreads
-    conditions = [f"tx < {w.rng.choice((1, 16, 32, 40))}", f"tx // 32 == {w.rng.randrange(n // 32)}"]
-    conditions += [f"{name} == {w.rng.randrange(extent)}" for name, extent in w.loops]
-    w.emit(f"if ({w.rng.choice(conditions)}) {{")
-    w.branches += 1
-    _body(w, parts, ready, size, depth)
-    w.branches -= 1
-    w.emit("}")
-
-
-def _access(w: _Writer, parts: dict[str, int], ready: set[str]) -> None:
-    name = w.rng.choice(sorted(parts))
-    p, n = parts[name], w.shape.nthreads
-    fresh = name not in ready
-    if fresh or w.rng.random() < 0.25:
-        base = w.rng.choice(("tx", "tx", "tx", f"(tx + 1) % {n}", "tx ^ 32"))
-        j = f"j{w.counter}"
-        w.counter += 1
-        if p == 1:
-            w.emit(f"store {name}[{base}] = r[0]")
-        else:
-            w.emit(f"for ({j} < {p}) {{")
-            w.emit(f"store {name}[{base} + {n}*{j}] = r[0]")
-            w.emit("}")
-        if not w.branches:
-            ready.add(name)
-    elif w.rng.random() < 0.3:
-        base = w.rng.choice(("tx", f"(tx + 1) % {n}", "tx ^ 1"))
-        guard = w.rng.choice(("", f" if (tx < {w.rng.choice((1, 20, 32))})"))
-        w.emit(f"store {name}[{base} + {n}*({w.part(p)})] = r[0]{guard}")
-    else:
-        w.emit(f"t[0] = load {name}[{w.index(p)}]")
-        w.emit("r[0] = add(r[0], t[0])")
+def run(kernel: Kernel) -> np.ndarray:
+    """What the kernel leaves in y."""
+    x = np.random.default_rng(1).integers(-3, 4, 64).astype(np.float32)
+    y = np.full(64, 77, np.float32)
+    arrays = dict(zip(kernel.params, (x, y), strict=True))
+    arguments = dict.fromkeys(kernel.arguments, 2.0)
+    simulate(kernel, arrays, arguments=arguments, outputs=(kernel.params[1],), check_races=False)
+    return y

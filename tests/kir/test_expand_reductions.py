@@ -65,8 +65,11 @@ def _expected(x: np.ndarray, block: tuple[int, ...], dims: tuple[str, ...], fn: 
     cube = x.reshape(*reversed(block), n)
     axes = tuple(len(block) - 1 - NAMES.index(d) for d in dims)
     f = {"add": np.sum, "max": np.max, "mul": np.prod, "min": np.min}[fn]
-    out = f(cube, axis=axes, keepdims=True, dtype=None if fn in ("max", "min") else x.dtype) \
-        if fn in ("add", "mul") else f(cube, axis=axes, keepdims=True)
+    out = (
+        f(cube, axis=axes, keepdims=True, dtype=None if fn in ("max", "min") else x.dtype)
+        if fn in ("add", "mul")
+        else f(cube, axis=axes, keepdims=True)
+    )
     return np.broadcast_to(out, cube.shape).reshape(-1)
 
 
@@ -117,7 +120,8 @@ def _kinds(kernel: Kernel) -> list[str]:
     return [
         f"{type(s).__name__.lower()} {s.src if isinstance(s, Load) else s.dst}"
         for s in walk_statements(kernel)
-        if isinstance(s, Load | Store) and "workspace" in str(s.src if isinstance(s, Load) else s.dst)
+        if isinstance(s, Load | Store)
+        and "workspace" in str(s.src if isinstance(s, Load) else s.dst)
     ]
 
 
@@ -172,6 +176,33 @@ def test_dependent_reductions_are_not_joined() -> None:
     simulate(kernel, {kernel.params[0]: y}, outputs=kernel.params, check_races=False)
     assert (y == 2016 * 64).all()
     assert [k.split()[0] for k in _kinds(kernel)] == ["store", "load"] * 2
+
+
+def test_reductions_join_across_what_is_independent_of_them() -> None:
+    text = """kernel k {
+      param x: int32[128]
+      param y: int32[64]
+      grid (bx < 1)
+      block (tx < 64)
+      local r: int32[4]
+      r[0] = load x[tx]
+      r[0] = thread_reduce.add(r[0]) over (tx) identity 0:int32
+      r[1] = load x[tx + 64]
+      r[1] = mul(r[1], 2:int32)
+      r[1] = thread_reduce.add(r[1]) over (tx) identity 0:int32
+      r[2] = copy(r[1])
+      r[0] = thread_reduce.add(r[2]) over (tx) identity 0:int32
+      store y[tx] = r[0]
+    }"""
+    kernel = expand_reductions(parse_kernel(text))
+    assert [k.split()[0] for k in _kinds(kernel)] == ["store"] * 2 + ["load"] * 2 + [
+        "store",
+        "load",
+    ]
+    x, y = np.arange(128, dtype=np.int32), np.zeros(64, np.int32)
+    arrays = dict(zip(kernel.params, (x, y), strict=True))
+    simulate(kernel, arrays, outputs=kernel.params[1:], check_races=False)
+    assert (y == 64 * 2 * x[64:].sum()).all()
 
 
 def test_nothing_to_expand_is_the_same_kernel() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (kernel texts, one case a line)
 """Every check of the kernel spec refuses what it is there to refuse, and says so."""
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ REFUSED: list[tuple[str, Stage, str, str]] = [
 
 @pytest.mark.parametrize(("name", "stage", "body", "message"), REFUSED)
 def test_what_breaks_a_rule_is_refused(name: str, stage: Stage, body: str, message: str) -> None:
-    packed = HEADER.replace("shared s: float32[64] align 16", "shared s: float32[64] align 16 offset 0")
+    packed = HEADER.replace(
+        "shared s: float32[64] align 16", "shared s: float32[64] align 16 offset 0"
+    )
     header = packed if stage == "final" else HEADER
     kernel = parse_kernel(body if body.startswith("kernel") else f"{header}{body}\n}}")
     earlier = STAGES[STAGES.index(stage) - 1]
@@ -117,13 +120,22 @@ def test_the_message_shows_the_statement() -> None:
 
 def test_shared_memory_must_fit_the_target() -> None:
     body = "shared big: float32[60000] align 16 offset 256"
-    kernel = parse_kernel(HEADER.replace("align 16\n}", "") .replace(
-        "shared s: float32[64] align 16", "shared s: float32[64] align 16 offset 0") + body + "\n}")
+    kernel = parse_kernel(
+        HEADER.replace("align 16\n}", "").replace(
+            "shared s: float32[64] align 16", "shared s: float32[64] align 16 offset 0"
+        )
+        + body
+        + "\n}"
+    )
     check_kernel(kernel, "packed")
-    with pytest.raises(SpecError, match="it ends at byte 240256; a block of sm_90a has 232448 bytes"):
+    with pytest.raises(
+        SpecError, match="it ends at byte 240256; a block of sm_90a has 232448 bytes"
+    ):
         check_kernel(kernel, "packed", target=target_of("sm_90a"))
-    odd = parse_kernel(HEADER.replace("shared s: float32[64] align 16",
-                                      "shared s: float32[64] align 16 offset 8") + "}")
+    odd = parse_kernel(
+        HEADER.replace("shared s: float32[64] align 16", "shared s: float32[64] align 16 offset 8")
+        + "}"
+    )
     with pytest.raises(SpecError, match="offset 8 is not a multiple of the alignment 16"):
         check_kernel(odd, "packed")
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (kernel texts, one case a line)
 """KIR text: what is printed parses back, hand-written text is welcome, errors say where."""
 
 from __future__ import annotations
@@ -257,7 +258,10 @@ BROKEN_BODIES = [
     ("r[0] = load x[tx < 1]", "column 15: a condition, not a number"),
     ("r[0] = load x[0] if (tx)", "a number, not a condition"),
     ("r[0] = load x[0] .fast", "expected one of default, streaming"),
-    ("for (i < 4) { r[0] = load x[i] }\nr[0] = load x[i]", "line 3, column 15: expected a variable"),
+    (
+        "for (i < 4) { r[0] = load x[i] }\nr[0] = load x[i]",
+        "line 3, column 15: expected a variable",
+    ),
     ("local x: float32[1]", "line 2, column 7: the name 'x' is taken; give every symbol its own"),
     ("block_sync 3", "expected '#', found '3'"),
     ("if (tx < 1) { r[0] = load x[0]", "expected a statement or '}', found end of text"),

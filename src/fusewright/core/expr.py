@@ -751,7 +751,8 @@ def ceildiv(a: IntLike, b: IntLike) -> Expr:
 
 
 def less(a: IntLike, b: IntLike) -> Cond:
-    """`a < b`, decided when the bounds decide it, with `x//f < n` turned into `x < n*f`."""
+    """`a < b`, decided when the bounds decide it, with `x//f < n` turned into `x < n*f` and the
+    constants on one side."""
     a, b = as_expr(a), as_expr(b)
     if isinstance(a, FloorDiv):
         return less(a.numerator, mul(b, a.denominator))
@@ -763,8 +764,10 @@ def less(a: IntLike, b: IntLike) -> Cond:
         return FALSE
     ka, ta = parts_of(a)
     kb, tb = parts_of(b)
-    if ka and tb:
+    if ka and ta:
         return less(_sum(0, ta), add(b, -ka))
+    if kb and not ta:
+        return less(ka - kb, _sum(0, tb))
     return Less(a, b)
 
 

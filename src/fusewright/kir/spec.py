@@ -346,7 +346,8 @@ def _bounds(facts: Facts) -> Iterator[Problem]:
             low, high = r.index.interval
             size = constant_value(r.buffer.size) or 0
             last = width - 1 if r is spans else 0
-            if (high is not None and high < 0) or (low is not None and low + last >= size):
+            runs = low is None or high is None or low <= high  # not in a loop of no trips
+            if runs and ((high or 0) < 0 or (low or 0) + last >= size):
                 yield s, f"register {r.buffer}[{r.index}] is outside of its {size} elements"
 
 

@@ -18,7 +18,7 @@ depend on the shape of the block alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,9 +29,11 @@ from fusewright.core.expr import (
     Expr,
     Int,
     Var,
+    all_of,
     equal,
     floordiv,
     less,
+    less_equal,
     minimum,
     mod,
     prove,
@@ -53,7 +55,8 @@ from fusewright.kir.ir import (
     Store,
     ThreadReduce,
 )
-from fusewright.kir.traverse import map_bodies
+from fusewright.kir.passes.copies import written
+from fusewright.kir.traverse import map_bodies, own_registers
 from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
@@ -220,15 +223,19 @@ class _Expander:
         """The body with runs of ThreadReduces expanded together, stores before loads."""
         out: list[Statement] = []
         run: list[ThreadReduce] = []
+        between: list[Statement] = []  # behind the last of the run, and independent of it
         for s in body:
-            if isinstance(s, ThreadReduce) and not any(_depends(s, r) for r in run):
-                run.append(s)
-                continue
-            out += self._expand(run)
-            run = [s] if isinstance(s, ThreadReduce) else []
-            if not run:
-                out.append(s)
-        out += self._expand(run)
+            is_free = not any(_depends(s, r) for r in run)
+            if isinstance(s, ThreadReduce) and is_free:
+                out += between
+                run, between = [*run, s], []
+            elif run and is_free:
+                between.append(s)
+            else:
+                out += (*self._expand(run), *between)
+                run, between = ([s], []) if isinstance(s, ThreadReduce) else ([], [])
+                out += () if run else (s,)
+        out += (*self._expand(run), *between)
         return tuple(out) if any(isinstance(s, ThreadReduce) for s in body) else body
 
     def _expand(self, run: list[ThreadReduce]) -> list[Statement]:
@@ -389,10 +396,25 @@ def _same_register(a: Reg, b: Reg) -> bool:
     return a.buffer is b.buffer and a.index == b.index
 
 
-def _depends(later: ThreadReduce, earlier: ThreadReduce) -> bool:
-    """Whether `later` reads or writes the result of `earlier`."""
-    dst = earlier.dst
-    return any(
-        reg.buffer is dst.buffer and prove(equal(reg.index, dst.index)) is not False
-        for reg in (later.src, later.dst)
-    )
+def _depends(later: Statement, earlier: ThreadReduce) -> bool:
+    """Whether `later` cannot stand before `earlier`: it names its result, changes what it
+    reduces, or is more than one access or computation of a thread."""
+    if not isinstance(later, Alloc | Load | Store | Compute | ThreadReduce):
+        return True
+    if any(_overlaps(r, width, earlier.dst) for r, width in _named(later)):
+        return True
+    return any(_overlaps(r, width, earlier.src) for r, width in written(later))
+
+
+def _named(s: Statement) -> Iterator[tuple[Reg, int]]:
+    """The registers a statement names, with the number of consecutive ones."""
+    span = s.dst if isinstance(s, Load) else s.src if isinstance(s, Store) else None
+    for r in own_registers(s):
+        yield r, s.width if isinstance(s, Load | Store) and r is span else 1
+
+
+def _overlaps(first: Reg, width: int, one: Reg) -> bool:
+    """Whether `one` may be among the `width` registers from `first` on."""
+    gap = one.index - first.index
+    inside = all_of([less_equal(0, gap), less(gap, width)])
+    return first.buffer is one.buffer and prove(inside) is not False

@@ -1,0 +1,100 @@
+# ruff: noqa: E501  (kernel texts, one case a line)
+"""Loops written out: literal registers, own buffers and loop variables a copy, new sync ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_kernels import random_kernel, run
+
+from fusewright.errors import SpecError
+from fusewright.kir.ir import Alloc, For, Kernel, SyncStatement
+from fusewright.kir.passes.unroll import unroll
+from fusewright.kir.spec import check_kernel
+from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.kir.traverse import walk_statements
+
+
+def _kernel(body: str) -> Kernel:
+    return parse_kernel(
+        f"""kernel k {{
+        symbol n in [2, 64]
+        param x: float32[64]
+        grid (bx < 1)
+        block (tx < 32)
+        local r: float32[4]
+        {body}
+        }}"""
+    )
+
+
+def _lines(kernel: Kernel) -> list[str]:
+    text = print_kernel(kernel)
+    return [line.strip() for line in text.split("local r: float32[4]\n")[1].splitlines()[:-1]]
+
+
+def test_a_marked_loop_is_written_out() -> None:
+    kernel = unroll(_kernel("for (i < 3) unroll { r[0] = load x[4*i + tx//16] }"))
+    assert _lines(kernel) == [
+        f"r[0] = load x[{at}]" for at in ("tx//16", "(tx//16) + 4", "(tx//16) + 8")
+    ]
+
+
+def test_a_loop_through_registers_is_written_out_unasked() -> None:
+    kernel = unroll(_kernel("for (i < 2) { for (j < 2) { r[2*i + j] = load x[j] } }"))
+    assert _lines(kernel) == [f"r[{i}] = load x[{i % 2}]" for i in range(4)]
+
+
+def test_inner_extents_become_constant_first() -> None:
+    kernel = unroll(_kernel("for (i < 3) unroll { for (j < i) { r[j] = load x[i] } }"))
+    assert _lines(kernel) == ["r[0] = load x[1]", "r[0] = load x[2]", "r[1] = load x[2]"]
+
+
+def test_inner_loops_keep_sharp_limits() -> None:
+    kernel = unroll(_kernel("for (i < 2) unroll { for (j < i + 5) { r[0] = load x[j] } }"))
+    loops = [s for s in walk_statements(kernel) if isinstance(s, For)]
+    assert [(s.var.interval, str(s.extent)) for s in loops] == [((0, 4), "5"), ((0, 5), "6")]
+    assert loops[0].var is not loops[1].var
+
+
+def test_copies_have_their_own_buffers_and_sync_ids() -> None:
+    kernel = unroll(
+        _kernel(
+            "block_sync #7\nfor (i < 3) unroll { local t: float32[1]\n block_sync #2 // a\n r[i] = copy(t[0]) }"
+        )
+    )
+    allocs = [s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc)]
+    assert len(set(allocs)) == 4
+    assert [b.name for b in allocs[1:]] == ["t", "t_1", "t_2"]
+    assert [s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement)] == [7, 2, 8, 9]
+    check_kernel(kernel, "lowered")
+
+
+def test_gathered_positions_follow() -> None:
+    kernel = unroll(
+        _kernel("local p: int32[2]\nfor (i < 2) { given p[i] in [0, 9]: r[i] = load x[p[i]] }")
+    )
+    assert "given p[1] in [0, 9]: r[1] = load x[p[1]]" in print_kernel(kernel)
+
+
+def test_nothing_to_unroll_is_the_same_kernel() -> None:
+    kernel = _kernel("for (i < 3) { r[0] = load x[i] }\nfor (j < n) unroll { r[1] = load x[j] }")
+    assert unroll(kernel) is kernel
+
+
+def test_registers_under_a_symbolic_loop_are_refused_by_the_spec() -> None:
+    kernel = unroll(_kernel("for (i < n) { r[i] = load x[i] }"))
+    with pytest.raises(
+        SpecError, match=r"the register r\[i\] has no literal index; unroll the loop"
+    ):
+        check_kernel(kernel, "final")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_unrolled_computes_the_same(seed: int) -> None:
+    kernel = random_kernel(seed)
+    unrolled = unroll(kernel)
+    check_kernel(unrolled, "lowered")
+    text = print_kernel(unrolled)
+    assert print_kernel(parse_kernel(text)) == text
+    assert np.array_equal(run(kernel), run(unrolled), equal_nan=True)
