@@ -184,7 +184,11 @@ def _widen(x: Array) -> Array:
         (lambda x: x * int(x), I32, r"int\(\) of the traced array"),
         (lambda x: range(x), I32, r"__index__\(\) of the traced array"),
         (lambda x: np.asarray(x), F, r"__array__\(\) of the traced array"),
-        (_assign, F, r"x\[0\] = ...: arrays of a program never change; use fw.insert"),
+        (
+            _assign,
+            F,
+            r"x\[0\] = ... on the traced array .*values of a program never change; use fw.ins",
+        ),
         (_widen, F, r"x \+= y would turn .*keeps dtype and shape; write x = x \+ y"),
         (lambda x: list(x), N, r"iteration over axis 0 of symbolic size n"),
         (lambda x: len(x), N, r"len\(\) of .*first axis of integer size; use x.shape\[0\]"),

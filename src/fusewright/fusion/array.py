@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
 from types import ModuleType
-from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -379,11 +379,16 @@ class Array:
     def __getitem__(self, key: object) -> Array:
         return Array(indexing.index(self.tensor, key))
 
-    def __setitem__(self, key: object, value: object) -> NoReturn:
-        raise UserError(
-            f"x[{key!r}] = ...: arrays of a program never change; use fw.insert(x, value, start) "
-            "for a block, or fw.where(condition, value, x)"
-        )
+    def __setitem__(self, key: object, value: object) -> None:
+        """Assign to elements of an array of known data, which no other array shares."""
+        if self._known_leaves() is None:
+            raise UserError(
+                f"x[{key!r}] = ... on the traced array {self!r}: values of a program never change; "
+                "use fw.insert(x, value, start) for a block, or fw.where(condition, value, x)"
+            )
+        elements = self.numpy()
+        elements[cast("Any", key)] = np.asarray(value)
+        self.tensor = Known(elements)
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
@@ -406,21 +411,26 @@ class Array:
 
     # values
 
+    def _known_leaves(self) -> tuple[Known, ...] | None:
+        """The data that the value depends on; None when it depends on an argument of a trace."""
+        leaves = [t for t in ir.topological((self.tensor,)) if isinstance(t.op, ir.Input)]
+        known = tuple(t for t in leaves if isinstance(t, Known))
+        return known if len(known) == len(leaves) else None
+
     def numpy(self, asked: str = "numpy()") -> npt.NDArray[Any]:
         """The value, computed by the oracle, when it depends on known data only.
 
         Raises UserError when it depends on an argument of a trace.
         """
-        leaves = [t for t in ir.topological((self.tensor,)) if isinstance(t.op, ir.Input)]
-        known = tuple(t for t in leaves if isinstance(t, Known))
-        if known == (self.tensor,):
-            return known[0].data.copy()
-        if len(known) != len(leaves):
+        known = self._known_leaves()
+        if known is None:
             raise UserError(
                 f"{asked} of the traced array {self!r}: its value is not known while tracing, so "
                 "Python cannot branch or loop on it; use fw.where(condition, a, b), or fw.any, "
                 "fw.all and fw.minimum on arrays"
             )
+        if known == (self.tensor,):
+            return known[0].data.copy()
         values = ir.topological((self.tensor,), known)
         fusion = ir.Fusion(known, (self.tensor,), values)
         out = evaluate(fusion, *(t.data for t in known))[0]

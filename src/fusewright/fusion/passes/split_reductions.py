@@ -1,0 +1,100 @@
+"""Large reductions with few results become two, so that they fill the chip.
+
+    sum(x, R)  ->  sum(sum(reshape(pad(x), (.., P, Q)), Q), P)
+
+The parts are contiguous runs of the reduced axes; their number follows from shapes and the target,
+never from occupancy, so that results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.core.expr import ZERO, Int, constant_value
+from fusewright.core.identities import reduction_identity
+from fusewright.fusion import build, ir
+from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.target import Target
+
+LEAST_PART = 8192
+"""Elements that a part should have at least: below, the second pass costs more than it gains."""
+LEAST_TOTAL = 1 << 18
+"""Elements that a tensor must have to be worth a second kernel."""
+COLUMNS_PER_BLOCK = 128
+"""Kept columns that a block takes side by side when the reduced axes are the slow ones."""
+
+
+def split_reductions(fusion: Fusion, target: Target) -> Fusion:
+    """Splits reductions that would run in fewer blocks than the target has multiprocessors.
+
+    checks:   constant sizes only; a reduction whose operand is needed again afterwards in the same
+              shape is split as well: its operand is then read twice, by more blocks
+    order:    after decompose, before the fusion is cut into kernels
+
+    Parts are summed in the compute dtype and stored in it between the two kernels.
+    """
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, Reduce):
+            return None
+        parts = parts_of_reduction(t, target)
+        if parts == 1:
+            return None
+        whole = _split(t.op, build.cast(operands[0], t.dtype.compute), parts)
+        return build.cast(whole, t.dtype)
+
+    return rebuild(fusion, replace)
+
+
+def parts_of_reduction(t: Tensor, target: Target) -> int:
+    """How many parts a reduction is split into; 1 for none."""
+    assert isinstance(t.op, Reduce)
+    source = t.op.operands[0]
+    sizes = [constant_value(e) for e in source.shape]
+    if any(n is None or n == 0 for n in sizes):
+        return 1
+    reduced = math.prod(sizes[a] or 1 for a in t.op.axes)
+    kept = math.prod(n or 1 for a, n in enumerate(sizes) if a not in t.op.axes)
+    blocks = kept if _is_inner(source, t.op.axes) else -(-kept // COLUMNS_PER_BLOCK)
+    wanted = 2 * target.multiprocessors // max(blocks, 1)
+    least = LEAST_PART if _is_inner(source, t.op.axes) else LEAST_PART // 32
+    if reduced * kept < LEAST_TOTAL:
+        return 1
+    return max(1, min(wanted, reduced // least))
+
+
+def _is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
+    """Whether the fastest axis of the operand in memory is reduced."""
+    strides = source.op.strides if isinstance(source.op, Input) else None
+    sized = [a for a, e in enumerate(source.shape) if e != Int(1)]
+    if not sized:
+        return True
+    if strides is None:
+        return sized[-1] in axes
+    fastest = min(sized, key=lambda a: constant_value(strides[a]) or 1 << 60)
+    return fastest in axes
+
+
+def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
+    kept = [a for a in range(source.ndim) if a not in op.axes]
+    order = (*kept, *op.axes)
+    shape = tuple(source.shape[a] for a in order)
+    moved = source
+    if order != tuple(range(source.ndim)):
+        moved = build.value(shape, source.dtype, ir.Permute((source,), order))
+    size = math.prod(constant_value(source.shape[a]) or 1 for a in op.axes)
+    rows = tuple(source.shape[a] for a in kept)
+    each = -(-size // parts)
+    if len(op.axes) > 1:
+        moved = build.value((*rows, Int(size)), source.dtype, ir.Reshape((moved,)))
+    if parts * each != size:
+        low = (ZERO,) * (len(rows) + 1)
+        high = (*low[:-1], Int(parts * each - size))
+        fill = reduction_identity(op.fn, source.dtype)
+        padded = (*rows, Int(parts * each))
+        moved = build.value(padded, source.dtype, ir.Resize((moved,), low, high, fill))
+    spread = build.value((*rows, Int(parts), Int(each)), source.dtype, ir.Reshape((moved,)))
+    rank = len(rows)
+    partial = build.reduce(op.fn, spread, (rank + 1,))
+    return build.reduce(op.fn, partial, (rank,))
