@@ -16,7 +16,7 @@ from fusewright.kir import ir
 from fusewright.sim.compute import Array
 from fusewright.sim.memory import GlobalMemory
 from fusewright.sim.model import Model
-from fusewright.sim.report import Findings, Site
+from fusewright.sim.report import Findings, Site, statement_text
 from fusewright.sim.trace import Access, Trace
 
 _MANY_BLOCKS = -1
@@ -58,6 +58,16 @@ class Statements:
     def at(self, cell: int) -> ir.Statement:
         """The statement that touched the cell last."""
         return list(self.numbers)[int(self.latest[cell]) if len(self.latest) else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """One access of a batch at one cell a thread: the cells, and 1 + the linear threads."""
+
+    access: Access
+    ledger: Ledger
+    cells: Array
+    mine: Array
 
 
 class Ownership:
@@ -102,46 +112,30 @@ class Ownership:
                 chosen = np.broadcast_to(e.mask, owner.shape)
                 cells, mine = cells[chosen], mine[chosen]
             for k in range(e.nbytes // ledger.cell_nbytes):
-                enter = self._enter_write if e.writes else self._enter_read
-                at = cells + k if k else cells
-                if enter(trace, e, ledger, at, mine):
+                touch = _Touch(e, ledger, cells + k if k else cells, mine)
+                if self._enter_write(touch) if e.writes else self._enter_read(touch):
                     met.add(e.space)
-                ledger.by[e.writes].note(at, e.statement)
+                ledger.by[e.writes].note(touch.cells, e.statement)
         return frozenset(met)
 
-    def _enter_write(
-        self, trace: Trace, e: Access, ledger: Ledger, cells: Array, mine: Array
-    ) -> bool:
-        old = ledger.writer[cells]
-        other = (old != 0) & (old != mine)
-        met = bool(other.any()) and self._meet(trace, e, ledger, cells, mine, old, other, True)
-        ledger.writer[cells] = mine
-        now = ledger.writer[cells]
-        twice = now != mine
-        if twice.any():
-            met |= self._meet(trace, e, ledger, cells, mine, now, twice, True)
-        if ledger.is_read:
-            seen = ledger.reader[cells]
-            other = (seen != 0) & (seen != mine)
-            if other.any():
-                met |= self._meet(trace, e, ledger, cells, mine, seen, other, False)
+    def _enter_write(self, t: _Touch) -> bool:
+        met = self._meet(t, t.ledger.writer[t.cells], t.ledger.by[True])
+        t.ledger.writer[t.cells] = t.mine
+        met |= self._meet(t, t.ledger.writer[t.cells], None)
+        if t.ledger.is_read:
+            met |= self._meet(t, t.ledger.reader[t.cells], t.ledger.by[False])
         return met
 
-    def _enter_read(
-        self, trace: Trace, e: Access, ledger: Ledger, cells: Array, mine: Array
-    ) -> bool:
-        old = ledger.writer[cells]
-        other = (old != 0) & (old != mine)
-        met = bool(other.any()) and self._meet(trace, e, ledger, cells, mine, old, other, True)
-        seen = ledger.reader[cells]
-        block = (mine - 1) // self.nthreads
-        new = np.where((seen == 0) | (seen == mine), mine, _MANY_BLOCKS)
-        together = (seen != 0) & (seen != mine) & (self._block_of(seen) == block)
+    def _enter_read(self, t: _Touch) -> bool:
+        met = self._meet(t, t.ledger.writer[t.cells], t.ledger.by[True])
+        seen = t.ledger.reader[t.cells]
+        block = (t.mine - 1) // self.nthreads
+        new = np.where((seen == 0) | (seen == t.mine), t.mine, _MANY_BLOCKS)
+        together = (seen != 0) & (seen != t.mine) & (self._block_of(seen) == block)
         new = np.where(together, -2 - block, new)
-        ledger.reader[cells] = new
-        now = ledger.reader[cells]
-        if (now != new).any():
-            self._settle_readers(ledger, cells, block)
+        t.ledger.reader[t.cells] = new
+        if (t.ledger.reader[t.cells] != new).any():
+            self._settle_readers(t.ledger, t.cells, block)
         return met
 
     def _settle_readers(self, ledger: Ledger, cells: Array, block: Array) -> None:
@@ -161,61 +155,44 @@ class Ownership:
         single = (owner - 1) // self.nthreads
         return np.where(owner > 0, single, np.where(owner < _MANY_BLOCKS, -2 - owner, -1))
 
-    def _meet(
-        self,
-        trace: Trace,
-        e: Access,
-        ledger: Ledger,
-        cells: Array,
-        mine: Array,
-        other: Array,
-        where: Array,
-        other_writes: bool,
-    ) -> bool:
-        """Report cells of two blocks; True when threads of one block met."""
-        block = (mine[where] - 1) // self.nthreads
-        theirs = self._block_of(other[where])
-        foreign = theirs != block
+    def _meet(self, t: _Touch, other: Array, by: Statements | None) -> bool:
+        """Report cells that another block touched, by a statement of `by` (None: by this one);
+        True when threads of one block met."""
+        where = (other != 0) & (other != t.mine)
+        if not where.any():
+            return False
+        mine, theirs = t.mine[where], other[where]
+        foreign = self._block_of(theirs) != (mine - 1) // self.nthreads
         if foreign.any() and self.model.blocks_are_unordered:
             i = int(np.argmax(foreign))
-            owner, cell = int(mine[where][i]) - 1, int(cells[where][i])
-            before = int(other[where][i])
-            self._report(trace, e, ledger, cell, owner, before, other_writes, int(foreign.sum()))
+            cell = int(t.cells[where][i])
+            statement = t.access.statement if by is None else by.at(cell)
+            self._report(t, cell, int(mine[i]), int(theirs[i]), statement, int(foreign.sum()))
         return not bool(foreign.all())
 
     def _report(
-        self,
-        trace: Trace,
-        e: Access,
-        ledger: Ledger,
-        cell: int,
-        owner: int,
-        before: int,
-        other_writes: bool,
-        count: int,
+        self, t: _Touch, cell: int, mine: int, theirs: int, earlier: ir.Statement, count: int
     ) -> None:
-        first_byte = cell * ledger.cell_nbytes - e.base
-        element = first_byte // e.buffer.dtype.nbytes
+        buffer = t.access.buffer
+        nbytes = t.ledger.cell_nbytes
+        first_byte = cell * nbytes - t.access.base
+        element = first_byte // buffer.dtype.nbytes
 
-        def site(statement: ir.Statement, block: int, thread: int, writes: bool) -> Site:
-            nbytes = ledger.cell_nbytes
-            return Site(
-                statement, block, thread, e.buffer.name, first_byte, nbytes, element, writes
-            )
+        def site(statement: ir.Statement, owner: int) -> Site:
+            block, thread = divmod(owner - 1, self.nthreads)
+            writes = isinstance(statement, ir.Store)
+            return Site(statement, block, thread, buffer.name, first_byte, nbytes, element, writes)
 
-        second = site(e.statement, owner // self.nthreads, owner % self.nthreads, e.writes)
-        statement = ledger.by[other_writes].at(cell)
-        if before > 0:
-            block, thread = (before - 1) // self.nthreads, (before - 1) % self.nthreads
-            first = site(statement, block, thread, other_writes)
-            who = f"block {block}"
-        else:
-            first = None
-            who = "several blocks"
+        second = site(t.access.statement, mine)
+        first = site(earlier, theirs) if theirs > 0 else None
+        who = "several blocks" if first is None else f"block {first.block}"
+        verbs = [
+            "writes" if isinstance(s, ir.Store) else "reads" for s in (second.statement, earlier)
+        ]
         self.findings.add(
             "race",
-            f"block {second.block} {'writes' if e.writes else 'reads'} what {who} "
-            f"{'writes' if other_writes else 'reads'}, {e.buffer}[{element}]; blocks have no order",
+            f"block {second.block} {verbs[0]} what {who} {verbs[1]}, {buffer}[{element}], in "
+            f"`{statement_text(earlier)}`; blocks have no order",
             first=first,
             second=second,
             count=count,
