@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from fusewright.core.expr import variables
+from fusewright.core.expr import prove, substitute_condition, variables
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, Site, contains, sites
 from fusewright.kir.ir import BlockSync, Buffer, Kernel, Memory, Statement, SyncStatement, WarpSync
 
 Position: TypeAlias = tuple[int, ...]
+_MAX_TRIED = 64
+"""Iterations tried to find one in which a branch is taken."""
+
 Kind: TypeAlias = Literal["RAW", "WAR", "WAW"]
 
 
@@ -131,7 +134,7 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
         return _orders_carried(point, hazard, hazard.carried)
     before, after = position_of(hazard.before), position_of(hazard.after)
     if before < point.position < after:
-        return _is_passed(point, (hazard.before, hazard.after), 0)
+        return _is_passed(point, hazard.before, hazard.after, 0)
     return _runs_again(point, hazard)
 
 
@@ -139,10 +142,12 @@ def _orders_carried(point: SyncPoint, hazard: Hazard, loop: Path) -> bool:
     if not _is_inside(loop, point.position):
         return False
     if point.position > position_of(hazard.before) and _is_passed(
-        point, (hazard.before,), len(loop)
+        point, hazard.before, None, len(loop)
     ):
         return True
-    if point.position < position_of(hazard.after) and _is_passed(point, (hazard.after,), len(loop)):
+    if point.position < position_of(hazard.after) and _is_passed(
+        point, None, hazard.after, len(loop)
+    ):
         return True
     if hazard.distance > 1 and _runs_in_every_iteration(point, loop, hazard.before):
         return True
@@ -162,16 +167,55 @@ def _is_inside(scope: Path, position: Position) -> bool:
     return position[: len(scope)] == position_of(scope)
 
 
-def _is_passed(point: SyncPoint, anchors: Iterable[Path], depth: int) -> bool:
-    """Whether the sync runs where control goes past it from or to an anchor: every scope around
-    it below `depth` holds an anchor or is a loop that runs at least once."""
-    anchors = tuple(anchors)
+def _is_passed(point: SyncPoint, before: Path | None, after: Path | None, depth: int) -> bool:
+    """Whether the sync surely runs where control goes past it, after `before` or on to `after`.
+
+    Every scope around it below `depth` holds one of the two, or is a loop that runs at least
+    once, or a branch taken in an iteration that control passes: of a loop around neither any, of
+    one around `after` the first, of one around `before` the last.
+    """
+    anchors = [a for a in (before, after) if a is not None]
+    taken: dict[Path, list[bool]] = {}
     for s in point.scopes:
         if len(s.path) <= depth or any(contains(s.path, a) for a in anchors):
             continue
-        if isinstance(s, BranchScope) or not s.min_trips:
+        if isinstance(s, LoopScope):
+            if not s.min_trips:
+                return False
+            continue
+        loop = _steering_loop(s, point, depth)
+        if loop is None:
             return False
-    return True
+        now = [_is_taken(s, loop, i) for i in range(loop.trips or 0)]
+        sofar = taken.get(loop.path, now)
+        taken[loop.path] = [x and y for x, y in zip(now, sofar, strict=True)]
+    return all(_is_taken_in_passing(path, values, before, after) for path, values in taken.items())
+
+
+def _steering_loop(branch: BranchScope, point: SyncPoint, depth: int) -> LoopScope | None:
+    """The loop below `depth` whose iteration alone decides the branch; short enough to try all."""
+    found = variables(branch.node.condition)
+    for s in point.scopes:
+        if isinstance(s, LoopScope) and len(s.path) > depth and found == (s.node.var,):
+            return s if s.trips is not None and s.trips <= _MAX_TRIED else None
+    return None
+
+
+def _is_taken(branch: BranchScope, loop: LoopScope, iteration: int) -> bool:
+    condition = substitute_condition(branch.node.condition, {loop.node.var: iteration})
+    return prove(condition) is branch.taken
+
+
+def _is_taken_in_passing(
+    loop: Path, values: list[bool], before: Path | None, after: Path | None
+) -> bool:
+    holds_before = before is not None and contains(loop, before)
+    holds_after = after is not None and contains(loop, after)
+    if holds_before and holds_after:
+        return False
+    if holds_before or holds_after:
+        return values[-1 if holds_before else 0]
+    return any(values)
 
 
 def _runs_in_every_iteration(point: SyncPoint, loop: Path, anchor: Path) -> bool:

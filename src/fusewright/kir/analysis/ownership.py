@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fusewright.core.expr import constant_value
+from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.lanes import Array, Unknown
 from fusewright.kir.ir import Buffer, Kernel, Memory
@@ -152,8 +154,12 @@ def _anything(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> F
 
 def shared_nbytes(buffer: Buffer) -> int:
     """Bytes of a shared buffer, whose size is constant."""
-    size = buffer.size.interval[1]
-    assert size is not None and buffer.size.interval[0] == size, f"{buffer} has no constant size"
+    size = constant_value(buffer.size)
+    if size is None:
+        raise InternalError(
+            f"shared buffer {buffer} has {buffer.size} elements, which is not constant; shared "
+            "memory is packed at compile time"
+        )
     return size * buffer.dtype.nbytes
 
 

@@ -95,6 +95,7 @@ class _Pairs:
         self._owners: dict[tuple[Access, SyncScope], Array] = {}
         self._answers: dict[tuple[int, int, int], bool] = {}
         self._needs: dict[tuple[int, int], tuple[_Need, ...]] = {}
+        self._distances: dict[tuple[int, int], Sequence[int]] = {}
         lives = intervals_of(kernel, found)
         self.overlap = [[Overlap.FREE] * len(buffers) for _ in buffers]
         for i in range(len(buffers)):
@@ -169,8 +170,13 @@ class _Pairs:
             self._owners[key] = _owners(rows, shared_nbytes(access.buffer) // self._cell, unit)
         return self._owners[key]
 
-    def distances(self, i: int, j: int) -> list[int]:
+    def distances(self, i: int, j: int) -> Sequence[int]:
         """Distances from `i` to `j` at which some thread's bytes coincide and all others fit."""
+        if (i, j) not in self._distances:
+            self._distances[i, j] = self._find_distances(i, j)
+        return self._distances[i, j]
+
+    def _find_distances(self, i: int, j: int) -> list[int]:
         found: dict[int, None] = {}
         for need in self._needs[i, j]:
             a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
@@ -181,7 +187,9 @@ class _Pairs:
                 where = np.flatnonzero(y == x[start])[:_MAX_DISTANCES]
                 sign = 1 if x is a else -1
                 found.update((sign * (start - int(w)) * self._cell, None) for w in where)
-        return [d for d in sorted(found, key=lambda d: (abs(d), d)) if self.fits(i, j, d)]
+        step = min(self._buffers[k].alignment for k in (i, j))
+        tried = sorted((d for d in found if d % step == 0), key=lambda d: (abs(d), d))
+        return [d for d in tried if self.fits(i, j, d)]
 
 
 def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer], nthreads: int) -> int:

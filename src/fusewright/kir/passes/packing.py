@@ -6,12 +6,12 @@ at certain distances. Exact by branch and bound up to `MAX_EXACT` buffers, best 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 MAX_EXACT = 12
-_MAX_NODES = 50_000
+_MAX_NODES = 2_000
 """Steps of the search where pairs overlap at certain distances only."""
 
 
@@ -47,12 +47,13 @@ def pack(items: Sequence[Item], rules: Rules) -> tuple[int, ...]:
     if len(items) > MAX_EXACT:
         return best
     bound = lower_bound(items, rules)
-    if total_nbytes(items, best) > bound:
-        best = _search_stacked(items, rules, best, bound)
-    mixed = any(o is Overlap.SOMETIMES for row in rules.overlap for o in row)
-    if mixed and total_nbytes(items, best) > bound:
-        best = _Search(items, rules, best, bound).run()
-    return best
+    if total_nbytes(items, best) == bound:
+        return best
+    best = _search_stacked(items, rules, best, bound, free={Overlap.FREE})
+    if not any(o is Overlap.SOMETIMES for row in rules.overlap for o in row):
+        return best
+    relaxed = _search_stacked(items, rules, best, bound, free={Overlap.FREE, Overlap.SOMETIMES})
+    return _Search(items, rules, best, total_nbytes(items, relaxed)).run()
 
 
 def total_nbytes(items: Sequence[Item], offsets: Sequence[int]) -> int:
@@ -143,16 +144,21 @@ def _may_stand(
 
 
 def _search_stacked(
-    items: Sequence[Item], rules: Rules, best: tuple[int, ...], bound: int
+    items: Sequence[Item],
+    rules: Rules,
+    best: tuple[int, ...],
+    bound: int,
+    *,
+    free: Collection[Overlap],
 ) -> tuple[int, ...]:
-    """The optimum when pairs that overlap sometimes never do.
+    """The optimum, or `best`, when pairs in `free` may always overlap and no others ever.
 
     Some optimum places the items one after another, each on the highest of the earlier ones that
     it may not overlap. A partial packing is as good as another of the same items whose top and
     whose floors under the items left are nowhere lower.
     """
     n = len(items)
-    apart = [[rules.overlap[i][j] is not Overlap.FREE for j in range(n)] for i in range(n)]
+    apart = [[rules.overlap[i][j] not in free for j in range(n)] for i in range(n)]
     least = total_nbytes(items, best)
     known: dict[int, list[tuple[int, ...]]] = {}
     stack: list[tuple[dict[int, int], tuple[int, ...], int]] = [({}, (0,) * n, 0)]
@@ -222,7 +228,21 @@ class _Search:
         if key in self.seen:
             return
         self.seen.add(key)
-        for i in range(len(self.items)):
-            if i not in placed:
-                for o in places(i, placed, self.items, self.rules):
-                    self._place({**placed, i: o}, max(top, o + self.items[i].nbytes))
+        left = [i for i in range(len(self.items)) if i not in placed]
+        if any(self._least_end(i, placed) >= self.least for i in left):
+            return
+        for i in left:
+            for o in places(i, placed, self.items, self.rules):
+                self._place({**placed, i: o}, max(top, o + self.items[i].nbytes))
+
+    def _least_end(self, i: int, placed: dict[int, int]) -> int:
+        """Where item `i` ends at best, given only what it may never overlap."""
+        item, row = self.items[i], self.rules.overlap[i]
+        taken = [
+            (o, o + self.items[j].nbytes) for j, o in placed.items() if row[j] is Overlap.NEVER
+        ]
+        start = 0
+        for low, high in sorted(taken):
+            if start + item.nbytes > low:
+                start = max(start, align_up(high, item.alignment))
+        return start + item.nbytes

@@ -135,40 +135,41 @@ def _stab(
     """The fewest gaps that meet every arc; of equally few the ones that order most of the rest.
 
     On a circle some gap of the shortest arc is used; once it is chosen the circle is a line, on
-    which taking the last gap of the arc that ends first is optimal.
+    which taking the last gap of the arc that ends first is optimal, and so is the reverse.
     """
-    arcs = list(dict.fromkeys(_arc(region, h) for h in mine))
-    shortest = min(arcs, key=lambda a: (len(a.gaps(region.size)), a.start))
-    best: tuple[int, int, list[int]] | None = None
-    seen: set[tuple[int, ...]] = set()
-    for first in reversed(shortest.gaps(region.size)):
-        chosen = sorted(_stab_line(region, arcs, first))
-        if tuple(chosen) in seen:
+    arcs = [a.gaps(region.size) for a in dict.fromkeys(_arc(region, h) for h in mine)]
+    shortest = min(arcs, key=len)
+    found: dict[tuple[int, ...], None] = {}
+    for first in reversed(shortest):
+        for step in (1, -1):
+            found[tuple(sorted(_stab_line(arcs, first, region.size + 1, step)))] = None
+    fewest = min(len(chosen) for chosen in found)
+    best: tuple[int, tuple[int, ...]] | None = None
+    for chosen in found:
+        if len(chosen) > fewest:
             continue
-        seen.add(tuple(chosen))
         points = [_point(region, g, scope) for g in chosen]
         left = sum(not any(orders(p, h) for p in points) for h in others)
-        if best is None or (len(chosen), left) < best[:2]:
-            best = (len(chosen), left, chosen)
+        if best is None or left < best[0]:
+            best = left, chosen
     assert best is not None
-    return best[2]
+    return list(best[1])
 
 
-def _stab_line(region: _Region, arcs: Sequence[_Arc], first: int) -> list[int]:
-    """Greedy stabbing of the arcs that miss `first`, along the circle cut there."""
-    length = region.size + 1
+def _stab_line(arcs: Sequence[list[int]], first: int, length: int, step: int) -> list[int]:
+    """Greedy stabbing of the arcs that miss `first`, around the circle of `length` gaps in one
+    direction (`step` 1 or -1)."""
     lines: list[tuple[int, int]] = []
-    for a in arcs:
-        gaps = a.gaps(region.size)
+    for gaps in arcs:
         if first not in gaps:
-            start = (gaps[0] - first) % length
+            start = ((gaps[0] if step > 0 else gaps[-1]) - first) * step % length
             lines.append((start + len(gaps) - 1, start))
     chosen = [first]
     last = 0
     for end, start in sorted(lines):
         if start > last:
             last = end
-            chosen.append((first + end) % length)
+            chosen.append((first + step * end) % length)
     return chosen
 
 
