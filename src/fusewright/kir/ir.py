@@ -11,32 +11,12 @@ index. Values live in LOCAL buffers (a thread's registers); nothing else is comp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeAlias
 
 from fusewright.core.expr import TRUE, ZERO, Cond, Expr, Var
 from fusewright.core.node import Node
 from fusewright.dtypes import DType
-
-
-class Memory(Enum):
-    """Where a buffer lives."""
-
-    GLOBAL = "global"
-    SHARED = "shared"
-    LOCAL = "local"
-
-
-class Cache(Enum):
-    """Cache policy of a global access: default, streaming (evict first), last use, read-only
-    path without allocation in L1, keep."""
-
-    DEFAULT = "default"
-    STREAMING = "streaming"
-    LAST_USE = "last_use"
-    NON_COHERENT = "non_coherent"
-    NO_ALLOCATE = "no_allocate"
-    KEEP = "keep"
+from fusewright.memory import Cache, Memory
 
 
 class Buffer:
@@ -297,3 +277,8 @@ class Kernel(Node):
             assert lower is not None
             n *= lower
         return n
+
+    def __str__(self) -> str:
+        from fusewright.kir.text import print_kernel
+
+        return print_kernel(self)
