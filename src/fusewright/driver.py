@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.decompose import decompose
-from fusewright.host.form import Cut, Reason, form
+from fusewright.fusion.passes.split_reductions import split_reductions
+from fusewright.host.form import Cut, form
+from fusewright.host.groups import Reason
 from fusewright.host.segment import Segment, segments, structure_key
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
@@ -115,7 +117,7 @@ def compile(
         flow_fusion = fusion.original
         launch = Launch(kernel, flow_fusion.inputs, flow_fusion.outputs)
         return Program(flow_fusion, (launch,), (), chosen)
-    whole = decompose(fusion)
+    whole = split_reductions(decompose(fusion), chosen)
     cut = form(whole)
     compiler = _Compiler(chosen, {}, list(cut.reasons))
     launches: list[Launch] = []

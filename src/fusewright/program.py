@@ -13,7 +13,7 @@ from fusewright.core.expr import Var
 from fusewright.errors import UserError
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, Tensor
-from fusewright.host.form import Reason
+from fusewright.host.groups import Reason
 from fusewright.kernel import Kernel, TensorInfo, bind_symbols, size_of
 from fusewright.sim.machine import SimResult
 from fusewright.target import Target

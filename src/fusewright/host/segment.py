@@ -14,7 +14,8 @@ from fusewright.fusion.ir import (
     topological,
     with_operands,
 )
-from fusewright.host.form import Cut, is_leaf
+from fusewright.host.form import Cut
+from fusewright.host.groups import is_leaf
 
 ARENA_ALIGNMENT = 256
 
@@ -30,12 +31,11 @@ class Segment:
 
 def segments(fusion: Fusion, cut: Cut) -> tuple[Segment, ...]:
     """The segments of a cut, in execution order."""
-    home = {t: i for i, group in enumerate(cut.groups) for t in group}
     wanted: dict[Tensor, None] = dict.fromkeys(fusion.outputs)
-    for t in fusion.values:
-        for o in t.op.operands:
-            if o in home and home.get(t) != home[o]:
-                wanted[o] = None
+    for group in cut.groups:
+        members = set(group)
+        for t in group:
+            wanted |= {o: None for o in t.op.operands if o not in members and not is_leaf(o)}
     return tuple(_segment(group, wanted) for group in cut.groups)
 
 

@@ -53,8 +53,8 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
     """Schedules a group in which all reductions run over the same axes."""
     copies = cache_inputs(flow)
     reference = _reference(flow)
-    kept = merge_all(flow, [Loop(c) for c in reference.frame.output])
-    reduced = merge_all(flow, [Loop(c) for c in reference.frame.reduced])
+    kept = merge_all(flow, by_stride(flow, reference.frame.output))
+    reduced = merge_all(flow, by_stride(flow, reference.frame.reduced))
     if reduced is None:
         reference.loops = ()
     inner = _is_inner(flow, reference)
@@ -76,6 +76,30 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
             ("kept_threads", plan.kept_threads),
         ),
     )
+
+
+def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
+    """Loops over the axes, the one that is fastest in the largest input innermost."""
+    largest = max(
+        (
+            (numel(p.shape), -i, s, k)
+            for i, s in enumerate(computed(flow.stages))
+            for k, p in enumerate(s.operands)
+            if p.is_input
+        ),
+        key=lambda found: found[:2],
+        default=None,
+    )
+    strides: dict[AxisClass, int] = {}
+    if largest is not None:
+        _, _, s, k = largest
+        for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
+            if isinstance(index, AxisClass):
+                for c in axes:
+                    if c is index or flow.graph.depends(c, [index]):
+                        strides[c] = estimate(stride)
+    order = sorted(range(len(axes)), key=lambda i: (-strides.get(axes[i], 1 << 40), i))
+    return [Loop(axes[i]) for i in order]
 
 
 def _reference(flow: Dataflow) -> Stage:
@@ -128,24 +152,32 @@ def _plan(
         if any(flow.graph.depends(a, reference.frame.reduced) for a in c.frame.output)
     )
     if inner:
-        wanted = max(1, columns // (vector * 4))
-        threads = min(MAX_THREADS, max(WARP_SIZE, 1 << (wanted - 1).bit_length()))
-        threads = min(threads, max(1, 1 << (max(columns // vector, 1) - 1).bit_length()))
+        most = _power_of_two(max(columns // vector, 1))
+        threads = min(MAX_THREADS, most, max(WARP_SIZE, _power_of_two(columns // (vector * 4))))
+        while _held(columns, vector, threads, held) and threads < min(2 * MAX_THREADS, most):
+            threads *= 2
         kept_threads = max(1, min(128 // threads, rows))
         trips = -(-columns // (vector * threads))
-        if trips * vector * held > PERSISTENT_BYTES_PER_THREAD:
-            threads = MAX_THREADS
-            trips = -(-columns // (vector * threads))
     else:
-        kept_threads = min(WARP_SIZE, max(1, 1 << (max(rows // vector, 1) - 1).bit_length()))
-        threads = min(16, max(1, 1 << (max(columns // 4, 1) - 1).bit_length()))
+        kept_threads = min(WARP_SIZE, _power_of_two(rows // vector))
+        threads = min(16, _power_of_two(columns // 4))
         if rows // max(vector * kept_threads, 1) < target.multiprocessors:
-            threads = min(256 // kept_threads, 1 << (max(columns // 4, 1) - 1).bit_length())
+            threads = min(256 // kept_threads, _power_of_two(columns // 4))
         trips = -(-columns // threads)
     fits = trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD
     needed = _is_normalisation(flow, reference)
     persistent = constant and fits and needed
     return Plan(inner, persistent, vector, threads, kept_threads, trips)
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is at least `n`, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _held(columns: int, vector: int, threads: int, nbytes: int) -> bool:
+    """Whether a row's share of a thread is more than its registers should hold."""
+    return -(-columns // (vector * threads)) * vector * nbytes > PERSISTENT_BYTES_PER_THREAD
 
 
 def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:

@@ -1,0 +1,48 @@
+"""fusewright: a fusion compiler for NVIDIA GPUs whose memory is planned and whose syncs are proved."""
+
+from fusewright.driver import Schedule, compile
+from fusewright.dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from fusewright.dtypes import bool_ as bool
+from fusewright.errors import (
+    FusewrightError,
+    InternalError,
+    ScheduleError,
+    SpecError,
+    UnsupportedError,
+    UserError,
+)
+from fusewright.frontends.fuse import fuse
+from fusewright.frontends.lazy import *  # noqa: F403
+from fusewright.fusion import nn
+from fusewright.fusion.ir import Fusion, Sym, TensorSpec
+from fusewright.fusion.ops import *  # noqa: F403
+from fusewright.fusion.trace import name, trace
+from fusewright.kernel import Kernel
+from fusewright.kir.text import parse_kernel
+from fusewright.memory import Memory as _Memory
+from fusewright.program import Program
+from fusewright.schedule.parallel import Parallel as _Parallel
+from fusewright.verify import VerifyReport, evaluate, verify
+
+BIDx, BIDy, BIDz = _Parallel.BIDX, _Parallel.BIDY, _Parallel.BIDZ
+TIDx, TIDy, TIDz = _Parallel.TIDX, _Parallel.TIDY, _Parallel.TIDZ
+Vectorize, Unroll, Serial = _Parallel.VECTORIZE, _Parallel.UNROLL, _Parallel.SERIAL
+GLOBAL, SHARED, LOCAL = _Memory.GLOBAL, _Memory.SHARED, _Memory.LOCAL
+
+__version__ = "0.1.0"

@@ -1,0 +1,307 @@
+"""What is known of a group of ops, and the rules by which one kernel can hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fusewright.core.expr import Expr, Int
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Constant,
+    IndexMap,
+    Iota,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Size,
+    Take,
+    TakeAlong,
+    Tensor,
+)
+
+MAX_OPS = 96
+MAX_OPERANDS = 24
+
+Axes: TypeAlias = tuple[int | None, ...]
+"""For every axis of a tensor its id in the group; None for axes of size one and unknown ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a group does not take an op: the op's tensor and the rule."""
+
+    tensor: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.tensor}: {self.rule}"
+
+
+class AxisIds:
+    """Which axes of tensors are one axis: union-find over integers, with an undo log."""
+
+    def __init__(self) -> None:
+        self.parent: list[int] = []
+        self.log: list[tuple[int, int]] = []
+
+    def fresh(self, e: Expr) -> int | None:
+        """A new id; None for an axis of size one."""
+        if e == Int(1):
+            return None
+        self.parent.append(len(self.parent))
+        return len(self.parent) - 1
+
+    def find(self, a: int) -> int:
+        while self.parent[a] != a:
+            a = self.parent[a]
+        return a
+
+    def join(self, a: int, b: int) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.log.append((max(a, b), self.parent[max(a, b)]))
+            self.parent[max(a, b)] = min(a, b)
+
+    def undo(self, mark: int) -> None:
+        """Takes back every join since the log had `mark` entries."""
+        while len(self.log) > mark:
+            index, old = self.log.pop()
+            self.parent[index] = old
+
+    def named(self, axes: Iterable[int | None]) -> frozenset[int]:
+        """The representatives of the axes that have ids."""
+        return frozenset(self.find(a) for a in axes if a is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The axes that a reduction runs over, and those among them that it reduces."""
+
+    all: Axes
+    reduced: Axes
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Ops that become one kernel, and the facts that decide what else may join.
+
+    `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
+    those after. `sources`: what the kernel reads that others, or the caller, make.
+    """
+
+    number: int
+    members: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
+    axes: dict[Tensor, Axes] = field(default_factory=dict[Tensor, Axes])
+    spaces: list[Space] = field(default_factory=list[Space])
+    sources: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
+    successors: set[int] = field(default_factory=set[int])
+    alone: bool = False
+    moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
+
+
+def is_leaf(t: Tensor) -> bool:
+    """Values that every kernel makes for itself: literals, sizes, coordinates, and their spreads."""
+    match t.op:
+        case Constant() | Size() | Iota():
+            return True
+        case Broadcast() | Reshape() | Permute():
+            return is_leaf(t.op.operands[0])
+        case _:
+            return False
+
+
+def is_view(t: Tensor) -> bool:
+    """Values that readers can find in their source: every kernel that needs one reads through it."""
+    match t.op:
+        case Broadcast() | Permute() | Reshape() | IndexMap():
+            return True
+        case Resize():
+            return all(_only_crops(e) for e in (*t.op.low, *t.op.high))
+        case _:
+            return False
+
+
+def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
+    """The groups as a new one; tensors that several of them know get one set of axes."""
+    out = Group(number)
+    for g in groups:
+        for t, axes in g.axes.items():
+            for a, b in zip(axes, out.axes.setdefault(t, axes), strict=True):
+                if a is not None and b is not None:
+                    ids.join(a, b)
+        out.members |= g.members
+        out.spaces += g.spaces
+        out.successors |= g.successors
+        out.alone = out.alone or g.alone
+        out.moved |= g.moved
+    out.successors -= {g.number for g in groups}
+    out.sources = {o: None for g in groups for o in g.sources if o not in out.members}
+    return out
+
+
+def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
+    """Puts an op into a group; the rule it breaks when the kernel could not hold it. The group is
+    then in no usable state: the caller drops it and takes the joins of ids back."""
+    if g.alone or (isinstance(t.op, Scan) and g.members):
+        return "a scan stands in a kernel of its own"
+    if len(g.members) >= MAX_OPS:
+        return f"the kernel has {MAX_OPS} ops already"
+    problem = _move_problem(g, t)
+    if problem is not None:
+        return problem
+    axes = _axes(g, t, ids)
+    if any(not _distinct(ids, a) for a in (*g.axes.values(), axes)):
+        return "two axes of one tensor would have to run in one loop"
+    moves = isinstance(t.op, Reshape | Resize | Concat) and not only_units(t)
+    if moves and not g.spaces:
+        g.moved |= g.members
+    g.axes[t] = axes
+    g.members[t] = None
+    g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
+    if len(g.sources) > MAX_OPERANDS:
+        return f"the kernel would read more than {MAX_OPERANDS} tensors"
+    g.alone = isinstance(t.op, Scan)
+    if isinstance(t.op, Reduce):
+        operand = g.axes[t.op.operands[0]]
+        g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
+    return space_problem(g, ids)
+
+
+def space_problem(g: Group, ids: AxisIds) -> str | None:
+    """Reductions of a kernel run over the same axes, and all else over no other ones. The axis
+    that a broadcast adds is open until something with a known axis meets it."""
+    if not g.spaces:
+        return None
+    if len({ids.named(s.reduced) for s in g.spaces}) > 1:
+        return "the kernel's reductions would run over different axes"
+    spaces = [ids.named(s.all) for s in g.spaces]
+    largest = max(spaces, key=len)
+    if any(not s <= largest for s in spaces):
+        return "the kernel's reductions would keep different axes"
+    for t in g.members:
+        if isinstance(t.op, Broadcast) or t in g.moved:
+            continue
+        if not ids.named(g.axes[t]) <= largest:
+            return f"{t.name} has axes that the kernel's reductions lack"
+    return None
+
+
+def same_axes(g: Group, shared: Tensor, ids: AxisIds) -> bool:
+    """Whether all members run over axes of one shared source, each tensor's axes apart."""
+    allowed = ids.named(g.axes[shared])
+    return all(
+        ids.named(axes) <= allowed or t not in g.members for t, axes in g.axes.items()
+    ) and all(_distinct(ids, axes) for axes in g.axes.values())
+
+
+def _move_problem(g: Group, t: Tensor) -> str | None:
+    inside = [o for o in t.op.operands if o in g.members]
+    computed = [o for o in inside if not _reads_source(g, o)]
+    match t.op:
+        case Take() | TakeAlong() if t.op.operands[0] in inside:
+            return "it gathers from a value that the same kernel computes"
+        case IndexMap() if computed:
+            return "it reads a computed value at other places than it is computed at"
+        case Resize() if computed and not all(_only_grows(e) for e in (*t.op.low, *t.op.high)):
+            return "it crops a value that the same kernel computes"
+        case Resize() if computed and g.spaces:
+            return "it pads a value of a kernel with reductions"
+        case Concat() if computed and g.spaces:
+            return "it joins values of a kernel with reductions"
+        case IndexMap() | Resize() | Take() | TakeAlong() if inside and not computed:
+            return "it moves a value that is itself a move"
+        case _:
+            return None
+
+
+def _reads_source(g: Group, t: Tensor) -> bool:
+    """Whether a member is a chain of moves from a source."""
+    while t in g.members:
+        if not is_view(t):
+            return False
+        t = t.op.operands[0]
+    return True
+
+
+def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
+    """The axis ids of a result; joins those of its operands.
+
+    Moves of sources get axes of their own: sources are read at any place. The axes of a reshaped
+    value of a group with reductions are not known: the axis graph relates them in scheduling.
+    """
+    known = [o for o in t.op.operands if not is_leaf(o)]
+    inside = [o for o in t.op.operands if o in g.members]
+    match t.op:
+        case Pointwise() if known:
+            reads = [_operand_axes(g, o, ids) for o in known]
+            for other in reads[1:]:
+                for a, b in zip(reads[0], other, strict=True):
+                    if a is not None and b is not None:
+                        ids.join(a, b)
+            return tuple(
+                next((r[j] for r in reads if r[j] is not None), None) for j in range(t.ndim)
+            )
+        case Broadcast() if inside:
+            own = g.axes[t.op.operands[0]]
+            return tuple(
+                own[a] if a is not None and own[a] is not None else ids.fresh(e)
+                for a, e in zip(t.op.axes, t.shape, strict=True)
+            )
+        case Permute() if inside:
+            own = g.axes[t.op.operands[0]]
+            return tuple(own[a] for a in t.op.axes)
+        case Reduce():
+            own = _operand_axes(g, t.op.operands[0], ids)
+            return tuple(a for j, a in enumerate(own) if j not in t.op.axes)
+        case Reshape() if inside and only_units(t):
+            return _renamed_units(g.axes[t.op.operands[0]], t)
+        case Reshape() if inside and g.spaces:
+            return (None,) * t.ndim
+        case _:
+            for o in known:
+                _operand_axes(g, o, ids)
+            return tuple(ids.fresh(e) for e in t.shape)
+
+
+def _operand_axes(g: Group, o: Tensor, ids: AxisIds) -> Axes:
+    if o not in g.axes:
+        g.axes[o] = tuple(ids.fresh(e) for e in o.shape)
+    return g.axes[o]
+
+
+def _renamed_units(axes: Axes, t: Tensor) -> Axes:
+    one = Int(1)
+    sized = iter(
+        [a for a, e in zip(axes, t.op.operands[0].shape, strict=True) if e != one]
+    )
+    return tuple(None if e == one else next(sized) for e in t.shape)
+
+
+def _distinct(ids: AxisIds, axes: Axes) -> bool:
+    found = [ids.find(a) for a in axes if a is not None]
+    return len(found) == len(set(found))
+
+
+def _only_grows(e: Expr) -> bool:
+    low = e.interval[0]
+    return low is not None and low >= 0
+
+
+def _only_crops(e: Expr) -> bool:
+    high = e.interval[1]
+    return high is not None and high <= 0
+
+
+def only_units(t: Tensor) -> bool:
+    """Whether a reshape only adds or drops axes of size one."""
+    if not isinstance(t.op, Reshape):
+        return False
+    one = Int(1)
+    before = [e for e in t.op.operands[0].shape if e != one]
+    return before == [e for e in t.shape if e != one]

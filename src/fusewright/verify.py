@@ -1,0 +1,136 @@
+"""fw.verify and fw.evaluate: the two witnesses that need no GPU, over kernels and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.expr import Var
+from fusewright.dtypes import DType
+from fusewright.fusion import evaluate as oracle
+from fusewright.fusion.ir import Fusion
+from fusewright.kernel import Kernel, Sync, TensorInfo, size_of
+from fusewright.program import Program
+from fusewright.schedule.schedule import Schedule
+from fusewright.sim.report import Race
+from fusewright.sim.verify import Case, verify_kernel
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What removing syncs showed: `necessary` and `redundant` syncs, findings with all of them in
+    place (`missing`), what goes wrong without each necessary one, and the seconds it took."""
+
+    necessary: list[Sync] = field(default_factory=list[Sync])
+    redundant: list[Sync] = field(default_factory=list[Sync])
+    missing: list[Race] = field(default_factory=list[Race])
+    witnesses: list[str] = field(default_factory=list[str])
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.redundant and not self.missing
+
+    def __str__(self) -> str:
+        head = (
+            f"{len(self.necessary)} necessary, {len(self.redundant)} redundant, "
+            f"{len(self.missing)} missing ({self.seconds:.2f} s)"
+        )
+        lines = [f"redundant: {s.kind} #{s.id} {s.why}" for s in self.redundant]
+        lines += [f"missing: {r}" for r in self.missing]
+        lines += [f"needed: {w}" for w in self.witnesses]
+        return "\n".join([head, *lines])
+
+
+def evaluate(fusion: Fusion | Schedule, *arrays: Array) -> list[Array]:
+    """The outputs by the numpy oracle: float64 throughout, rounded at casts and outputs only."""
+    whole = fusion.fusion() if isinstance(fusion, Schedule) else fusion
+    return oracle.evaluate(whole, *arrays)
+
+
+def verify(
+    kernel: Kernel | Program, *arrays: Array, blocks: Any = "sample", seed: int = 0
+) -> VerifyReport:
+    """Replays a recorded run without each sync: which are needed, which are not, what is missing.
+
+    Without arrays random ones are drawn; symbolic sizes are tried at a small, an odd and a larger
+    value each. `blocks`: "sample" (the first two, the middle, the last two), None for all, or
+    block numbers.
+    """
+    report = VerifyReport()
+    for k in kernel.kernels if isinstance(kernel, Program) else [kernel]:
+        _verify_one(k, arrays if kernel is k else (), blocks, seed, report)
+    return report
+
+
+def _verify_one(
+    k: Kernel, arrays: Sequence[Array], blocks: Any, seed: int, report: VerifyReport
+) -> None:
+    cases = [case_of(k, arrays)] if arrays else random_cases(k, seed)
+    found = verify_kernel(k.ir, cases, blocks=blocks, seed=seed)
+    by_id = {s.id: s for s in k.syncs}
+    report.necessary += [by_id[s.id] for s in found.necessary]
+    report.redundant += [by_id[s.id] for s in found.redundant]
+    report.missing += found.missing
+    report.witnesses += found.witnesses
+    report.seconds += found.seconds
+
+
+def case_of(k: Kernel, arrays: Sequence[Array]) -> Case:
+    """A witness from arrays."""
+    symbols = k.symbol_values(arrays)
+    flat = k.flat_arrays(arrays, symbols)
+    outputs = k.ir.params[len(k.inputs) :]
+    return Case(
+        dict(zip(k.ir.params, flat, strict=True)),
+        k.arguments(),
+        {s: symbols[s] for s in k.ir.symbols},
+        outputs,
+        str(symbols or "fixed sizes"),
+    )
+
+
+def random_cases(k: Kernel, seed: int) -> list[Case]:
+    """Witnesses with random arrays: one when all sizes are fixed, three for symbolic ones."""
+    rng = np.random.default_rng(seed)
+    symbols = list(
+        dict.fromkeys(e for t in k.inputs for e in t.shape if isinstance(e, Var))
+    )
+    if not symbols:
+        return [case_of(k, [random_array(rng, t, {}) for t in k.inputs])]
+    picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: 4096]
+    cases: list[Case] = []
+    for pick in picks:
+        sizes = {s: clamp(s, pick(i)) for i, s in enumerate(symbols)}
+        cases.append(case_of(k, [random_array(rng, t, sizes) for t in k.inputs]))
+    return cases
+
+
+def clamp(s: Var, n: int) -> int:
+    """`n` moved into the symbol's range and onto its multiple."""
+    low, high = s.interval
+    n = max(n, low or 0)
+    if high is not None:
+        n = min(n, high)
+    return max(n - n % s.multiple_of, s.multiple_of)
+
+
+def random_array(rng: np.random.Generator, t: TensorInfo, sizes: dict[Var, int]) -> Array:
+    """Normal floats, small integers, fair bools."""
+    shape = tuple(size_of(e, sizes) for e in t.shape)
+    return random_values(rng, shape, t.dtype)
+
+
+def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Random values of a dtype, never constant."""
+    if dtype.kind == "bool":
+        return rng.random(shape) > 0.5
+    if dtype.is_float:
+        return rng.normal(size=shape).astype(np.float32).astype(dtype.numpy)
+    return rng.integers(0, 7, shape).astype(dtype.numpy)
