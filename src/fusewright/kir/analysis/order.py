@@ -141,13 +141,12 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
 def _orders_carried(point: SyncPoint, hazard: Hazard, loop: Path) -> bool:
     if not _is_inside(loop, point.position):
         return False
-    if point.position > position_of(hazard.before) and _is_passed(
-        point, hazard.before, None, len(loop)
-    ):
+    depth = len(loop)
+    follows = point.position > position_of(hazard.before)
+    precedes = point.position < position_of(hazard.after)
+    if follows and _is_passed(point, hazard.before, None, depth):
         return True
-    if point.position < position_of(hazard.after) and _is_passed(
-        point, None, hazard.after, len(loop)
-    ):
+    if precedes and _is_passed(point, None, hazard.after, depth):
         return True
     if hazard.distance > 1 and _runs_in_every_iteration(point, loop, hazard.before):
         return True

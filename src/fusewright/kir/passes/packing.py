@@ -113,15 +113,20 @@ def places(i: int, placed: dict[int, int], items: Sequence[Item], rules: Rules) 
     """Offsets for item `i` beside those placed, lowest first: the base, on top of another, or at
     a distance at which the two may overlap."""
     step = items[i].alignment
-    candidates = {0}
+    floors = {0}
+    candidates: set[int] = set()
     for j, offset in placed.items():
         if rules.overlap[i][j] is Overlap.FREE:
             continue
-        candidates.add(align_up(offset + items[j].nbytes, step))
+        floors.add(align_up(offset + items[j].nbytes, step))
         if rules.overlap[i][j] is Overlap.SOMETIMES:
-            near = (offset + d for d in rules.distances(j, i))
-            candidates.update(o for o in near if o >= 0 and o % step == 0)
-    for o in sorted(candidates):
+            candidates.update(offset + d for d in rules.distances(j, i))
+    for k in range(len(items)):
+        if k not in placed and rules.overlap[i][k] is Overlap.SOMETIMES:
+            wide = items[k].alignment
+            ahead = rules.distances(i, k) if wide > step else ()
+            candidates.update(align_up(f + d, wide) - d for f in floors for d in ahead)
+    for o in sorted(floors | {c for c in candidates if c >= 0 and c % step == 0}):
         if all(_may_stand(i, o, j, p, items, rules) for j, p in placed.items()):
             yield o
 
