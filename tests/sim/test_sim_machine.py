@@ -323,6 +323,26 @@ def test_negative_and_misaligned_accesses() -> None:
     assert y.size == Int(64)
 
 
+def test_registers_outside_their_buffer() -> None:
+    b = Builder(1, 32)
+    i = Var("i", 0, 3)
+    inner = b.nested()
+    inner.compute("copy", b.reg("v", i, 3), ir.Imm(1.0, float32), predicate=less(i, 3))
+    b.loop(i, 4, inner)
+    assert run(b.kernel()).races == []
+    inner.compute("copy", b.reg("v", i, 3), ir.Imm(1.0, float32))
+    b.loop(i, 4, inner)
+    (finding,) = run(b.kernel()).races
+    assert "register v[3 .. 3] is outside its 3 elements" in finding.message
+    x = b.param("x", 128)
+    b.load(b.reg("w", b.tx % 2, 4), x, b.tx * 4, 4)
+    found = run(b.kernel(), floats(128)).races
+    assert "register w[0 .. 4] is outside its 4 elements" in found[1].message
+    b.load(b.reg("u", 0, 2), x, b.tx * 4, 4)
+    with pytest.raises(SpecError, match="moves 4 elements, u has only 2"):
+        run(b.kernel(), floats(128))
+
+
 def test_a_gathered_index_outside_its_promise() -> None:
     b = Builder(1, 32)
     p, x = b.param("p", 32, int32), b.param("x", 32)

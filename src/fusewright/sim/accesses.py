@@ -177,7 +177,9 @@ def compile_load(s: ir.Load, run: Run) -> Step:
         for r in conditions:
             r(f)
         inside, some = narrow(f.mask, holds(f.values))
-        first = f.element(s, s.dst.buffer, at)
+        if not some and fill is None:
+            return
+        first = f.element(s, s.dst.buffer, at, inside if fill is None else f.mask, s.width)
         where = _NOWHERE
         if some:
             for g in gathered:
@@ -247,7 +249,7 @@ def compile_store(s: ir.Store, run: Run) -> Step:
         if not some:
             return
         flat = _flat(f, s.dst)
-        first = f.element(s, s.src.buffer, at)
+        first = f.element(s, s.src.buffer, at, mask, s.width)
         shape = (f.nblocks, f.nthreads)
         for k in range(s.width):
             value, unknown = f.registers.read(s.src.buffer, first + k)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fusewright.core import expr as ex
 from fusewright.core.expr import Cond, Expr
+from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.sim.compute import MIXED, Array, ExprFn, Mask, Scope, Value
 from fusewright.sim.counters import Counters
@@ -79,7 +80,7 @@ class Gathered:
     def fetch(self, f: Frame, mask: Mask) -> None:
         """Read the register; report active threads whose value is undefined or out of range."""
         buffer = self.var.reg.buffer
-        value, unknown = f.registers.read(buffer, f.element(self.statement, buffer, self.at))
+        value, unknown = f.registers.read(buffer, f.element(self.statement, buffer, self.at, mask))
         where = np.asarray(True) if mask is None else mask
         if unknown is not None and (unknown & where).any():
             f.undefined(self.statement, f"the index {self.var}", unknown & where)
@@ -179,29 +180,34 @@ class Frame:
                 statement=s,
             )
 
-    def element(self, statement: ir.Statement, buffer: ir.Buffer, at: ExprFn) -> int | Array:
-        """A register number, inside the buffer; report and clamp where it is not."""
+    def element(
+        self, statement: ir.Statement, buffer: ir.Buffer, at: ExprFn, mask: Mask, width: int = 1
+    ) -> int | Array:
+        """The first of `width` register numbers; where active threads leave the buffer, report
+        and clamp."""
         index = at(self.values)
         size = self.run.locals[buffer]
+        last = size - width
         if isinstance(index, int):
-            if 0 <= index < size:
+            if 0 <= index <= last:
                 return index
-            bad = True
+            bad = np.asarray(True)
         else:
-            index = np.asarray(index)
-            if index.size == 1:
-                index = int(index.reshape(-1)[0])
-                bad = not 0 <= index < size
-            else:
-                outside = (index < 0) | (index >= size)
-                bad = bool((outside if self.mask is None else outside & self.mask).any())
-        if bad:
+            bad = (index < 0) | (index > last)
+            if mask is not None:
+                bad = bad & mask
+        if bad.any():
+            low, high = int(np.min(index)), int(np.max(index)) + width - 1
             self.run.execution.findings.add(
                 "range",
-                f"register {buffer}[{int(np.min(index))} .. {int(np.max(index))}] is outside its "
-                f"{size} elements in `{statement_text(statement)}`",
+                f"register {buffer}[{low} .. {high}] is outside its {size} elements in "
+                f"`{statement_text(statement)}`",
                 statement=statement,
             )
-        return (
-            min(max(index, 0), size - 1) if isinstance(index, int) else np.clip(index, 0, size - 1)
-        )
+        if last < 0:
+            raise SpecError(
+                f"`{statement_text(statement)}` moves {width} elements, {buffer} has only {size}"
+            )
+        if isinstance(index, int):
+            return min(max(index, 0), last)
+        return np.clip(index, 0, last)

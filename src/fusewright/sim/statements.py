@@ -19,7 +19,7 @@ from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent
 from fusewright.target import WARP_SIZE
 
-OperandFn: TypeAlias = "Callable[[Frame], tuple[Array, Mask]]"
+OperandFn: TypeAlias = "Callable[[Frame, Mask], tuple[Array, Mask]]"
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -29,19 +29,22 @@ def _operand(o: ir.Operand, s: ir.Statement, run: Run) -> OperandFn:
     match o:
         case ir.Reg():
             at = run.scope.expression(o.index)
-            return lambda f: f.registers.read(o.buffer, f.element(s, o.buffer, at))
+            return lambda f, mask: f.registers.read(o.buffer, f.element(s, o.buffer, at, mask))
         case ir.Imm():
             value = as_scalar(o.value, o.dtype)
-            return lambda f: (value, None)
+            return lambda f, mask: (value, None)
         case ir.Index():
             position = run.scope.expression(o.expr)
             dtype = o.dtype.numpy
-            return lambda f: (np.atleast_2d(np.asarray(position(f.values))).astype(dtype), None)
+            return lambda f, mask: (
+                np.atleast_2d(np.asarray(position(f.values))).astype(dtype),
+                None,
+            )
         case ir.Arg():
             if o.argument not in run.arguments:
                 raise SpecError(f"argument {o.argument} is not declared by the kernel")
             given = run.arguments[o.argument]
-            return lambda f: (given, None)
+            return lambda f, mask: (given, None)
 
 
 def _compute(s: ir.Compute, run: Run) -> Step:
@@ -59,7 +62,7 @@ def _compute(s: ir.Compute, run: Run) -> Step:
         mask, some = narrow(f.mask, holds(f.values))
         if not some:
             return
-        pairs = [o(f) for o in operands]
+        pairs = [o(f, mask) for o in operands]
         values = [p[0] for p in pairs]
         result = apply(*values)
         if result.dtype != dtype:
@@ -68,7 +71,7 @@ def _compute(s: ir.Compute, run: Run) -> Step:
                 f"{s.dst.buffer.dtype}; cast it"
             )
         unknown = _merge(s.fn, values, [p[1] for p in pairs])
-        f.registers.write(s.dst.buffer, f.element(s, s.dst.buffer, at), result, unknown, mask)
+        f.registers.write(s.dst.buffer, f.element(s, s.dst.buffer, at, mask), result, unknown, mask)
 
     return step
 
@@ -128,10 +131,10 @@ def _shuffle(s: ir.Shuffle, run: Run) -> Step:
             r(f)
         f.diverged(s, WARP_SIZE)
         lanes = _source_threads(s, amount(f.values), f)
-        value, unknown = source(f)
+        value, unknown = source(f, f.mask)
         value = _permute(value, lanes, f)
         unknown = None if unknown is None else _permute(unknown, lanes, f)
-        first = f.element(s, s.dst.buffer, at)
+        first = f.element(s, s.dst.buffer, at, f.mask)
         f.registers.write(s.dst.buffer, first, value, unknown, f.mask)
 
     return step
@@ -204,14 +207,16 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
 
     def step(f: Frame) -> None:
         f.diverged(s, f.nthreads)
-        value, unknown = source(f)
+        value, unknown = source(f, f.mask)
         if f.mask is not None:
             value = np.where(f.mask, value, identity)
             unknown = None if unknown is None else unknown & f.mask
         result = over(value, ufunc, f, dtype)
         if unknown is not None:
             unknown = over(unknown, np.logical_or, f, np.dtype(bool))
-        f.registers.write(s.dst.buffer, f.element(s, s.dst.buffer, at), result, unknown, f.mask)
+        f.registers.write(
+            s.dst.buffer, f.element(s, s.dst.buffer, at, f.mask), result, unknown, f.mask
+        )
 
     return step
 
