@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 import fusewright as fw
+from fusewright.errors import UserError
+from fusewright.fusion.ir import constant_shape
 from fusewright.report.explain import Report
 from fusewright.report.facts import Facts
 from fusewright.report.table import table
@@ -77,7 +79,7 @@ def run(*, target: str, cases: tuple[Case, ...] = CASES) -> int:
         program = fw.compile(fw.trace(case.fn, *case.specs), target=target)
         report = Report(program, title=title)
         print(report, end="\n\n")
-        outcome = check(program, arguments(case.specs))
+        outcome = check(program, arguments(program.fusion))
         good = good and outcome.ok
         rows.append(row(title, case, report.facts, outcome))
     print(f"=== compiled for {target}, run on {where}, compared with float64 numpy\n")
@@ -86,10 +88,19 @@ def run(*, target: str, cases: tuple[Case, ...] = CASES) -> int:
     return 0 if good else 1
 
 
-def arguments(specs: tuple[fw.TensorSpec, ...]) -> list[Array]:
-    """Normally distributed arrays for constant specs, the same ones every time."""
+def arguments(fusion: fw.Fusion) -> list[Array]:
+    """Normally distributed arrays for inputs of constant shape, the same ones every time.
+
+    Raises UserError for a symbolic shape.
+    """
     rng = np.random.default_rng(0)
-    return [rng.standard_normal(s.shape, np.float32).astype(s.dtype.numpy) for s in specs]
+    out: list[Array] = []
+    for t in fusion.inputs:
+        shape = constant_shape(t)
+        if shape is None:
+            raise UserError(f"{t!r}: the demo needs constant sizes")
+        out.append(rng.standard_normal(shape, np.float32).astype(t.dtype.numpy))
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ def relative_error(a: Array, b: Array) -> float:
 
 def rounding(dtype: np.dtype[Any]) -> float:
     """The relative error of float32 arithmetic along a row, rounded once to `dtype`."""
-    return 16 * float(np.finfo(np.float32).eps) + float(ml_dtypes.finfo(dtype).eps)
+    return 16 * 2.0**-23 + float(cast("Any", ml_dtypes.finfo(dtype)).eps)
 
 
 def row(title: str, case: Case, facts: Facts, outcome: Outcome) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import fusewright as fw
-from fusewright.errors import UserError
+from fusewright.errors import FusewrightError, UserError
 from fusewright.report.table import plural, table
 
 HEADER = ("fusion", "kernels", "syncs", "necessary", "redundant", "missing", "seconds")
@@ -38,19 +40,38 @@ def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") ->
     rows: list[tuple[str, ...]] = []
     problems: list[str] = []
     for entry in entries:
-        program = fw.compile(fw.trace(entry.fn, *entry.small), target=target)
-        report = fw.verify(program)
-        rows.append(_row(entry.name, program, report))
-        problems += [f"{entry.name}: redundant {s}" for s in report.redundant]
-        problems += [f"{entry.name}: missing {r}" for r in report.missing]
-        if cubin:
-            full = fw.compile(fw.trace(entry.fn, *entry.specs), target=target)
-            problems += [f"{entry.name}: {p}" for k in full.kernels for p in compiled_problems(k)]
+        try:
+            row, found = _check(entry, target, cubin)
+        except Exception as e:  # a crash is one more problem; the other entries are still checked
+            row, found = (entry.name, *["0"] * 5, "0.00"), [_crash(e)]
+        rows.append(row)
+        problems += [f"{entry.name}: {p}" for p in found]
     print(table(HEADER, [*rows, _total(rows)]))
     for problem in problems:
         print(problem)
     print(f"\n{plural(len(entries), 'fusion')}, {plural(len(problems), 'problem')}")
     return 1 if problems else 0
+
+
+def _check(entry: Entry, target: str, cubin: bool) -> tuple[tuple[str, ...], list[str]]:
+    """The line of an entry under HEADER, and what is wrong with it."""
+    program = fw.compile(fw.trace(entry.fn, *entry.small), target=target)
+    report = fw.verify(program)
+    problems = [f"redundant {s}" for s in report.redundant]
+    problems += [f"missing {r}" for r in report.missing]
+    if cubin:
+        full = fw.compile(fw.trace(entry.fn, *entry.specs), target=target)
+        problems += [p for k in full.kernels for p in compiled_problems(k)]
+    return _row(entry.name, program, report), problems
+
+
+def _crash(e: Exception) -> str:
+    """What went wrong; for an error that is not raised on purpose, where too."""
+    text = f"{type(e).__name__}: {e}"
+    if isinstance(e, FusewrightError):
+        return text
+    frame = traceback.extract_tb(e.__traceback__)[-1]
+    return f"{text} at {Path(frame.filename).name}:{frame.lineno} in {frame.name}"
 
 
 def compiled_problems(kernel: fw.Kernel) -> list[str]:
