@@ -186,11 +186,12 @@ class AxisGraph:
         known = any(domains.component(n) in parts for n in lines_v)
         lines.begin()
         fits = Tie(lines, domains).run(u.digits, v.digits)
-        if domains.settle(check=fits and known) and fits:
+        if fits and domains.settle(check=known):
             domains.connect([*lines_u, *lines_v])
             lines.commit()
             return True
         lines.rollback()
+        domains.forget_suspects()
         return False
 
     def register_domain(self, axes: Sequence[AxisClass]) -> None:

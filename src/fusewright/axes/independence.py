@@ -82,6 +82,7 @@ class Domains:
         self.words: list[tuple[Word, ...]] = []
         self._touch: dict[int, dict[int, frozenset[int]]] = {}
         self._component: dict[int, int] = {}
+        self.proved: dict[tuple[int, int, int], None] = {}
         self._suspects: dict[tuple[int, int, int], None] = {}
 
     def component(self, line: int) -> int:
@@ -152,15 +153,27 @@ class Domains:
         """How many domains touch a line."""
         return len(self._touch.get(line, ()))
 
+    def forget_suspects(self) -> None:
+        """Drop what a tie that was undone has left to check."""
+        self._suspects.clear()
+
     def settle(self, *, check: bool) -> bool:
-        """Check the pairs of axes that came to share a line; False when one of them depends."""
+        """Check the pairs of axes that came to share a line; False when one of them depends.
+
+        `check` is off for a tie between components, which cannot make axes dependent (a fibre
+        product over surjections is surjective on both sides); a pair that the approximation would
+        flag is then recorded as proved.
+        """
         suspects = list(self._suspects)
         self._suspects.clear()
-        if not check:
-            return True
-        for domain, x, y in suspects:
-            normal = self._lines.normal
-            axes = self.words[domain]
-            if self._independence.words(normal(axes[x]), normal(axes[y])):
-                return False
+        for suspect in suspects:
+            if self.is_dependent(*suspect):
+                if check:
+                    return False
+                self._lines.put(self.proved, suspect, None)
         return True
+
+    def is_dependent(self, domain: int, x: int, y: int) -> bool:
+        """Whether two axes of a domain may depend on each other."""
+        axes, normal = self.words[domain], self._lines.normal
+        return self._independence.words(normal(axes[x]), normal(axes[y]))

@@ -8,6 +8,7 @@ of digits, outer first, and stands for the mixed-radix number of its digits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -118,6 +119,49 @@ def cut_aligned(word: Word, factor: Expr) -> tuple[Word, Word] | None:
         below = Digit(d.atom, d.stride, rest)
         return (*word[:position], above), (below, *inner)
     return word[:position], inner
+
+
+def cut_between(word: Word, stride: Expr, extent: Expr) -> Word | None:
+    """The digits of a word that make up `(word // stride) % extent`, when they align."""
+    above = cut_aligned(word, stride)
+    here = above and cut_aligned(above[0], extent)
+    return here[1] if here else None
+
+
+def _common(a: Expr, b: Expr, *, multiple: bool) -> Expr | None:
+    """The least common multiple or the greatest common divisor, where it is known."""
+    if ratio(a, b) is not None:
+        return a if multiple else b
+    if ratio(b, a) is not None:
+        return b if multiple else a
+    ka, kb = constant_value(a), constant_value(b)
+    if ka is None or kb is None:
+        return None
+    return Int(math.lcm(ka, kb) if multiple else math.gcd(ka, kb))
+
+
+def aligned_core(word: Word, stride: Expr, extent: Expr) -> tuple[Expr, Expr] | None:
+    """The largest part (stride, extent) of `(word // stride) % extent` that aligns with the word's
+    digits: from the first to the last position inside that lies on or within one digit."""
+    borders: list[Expr] = [ONE]
+    for d in reversed(word):
+        borders.append(mul(borders[-1], d.extent))
+    end = mul(stride, extent)
+    low = high = None
+    for below, above in zip([*borders], [*borders[1:], borders[-1]], strict=True):
+        p = _common(stride, below, multiple=True)
+        if p is not None and ratio(above, p) is not None and ratio(end, p) is not None:
+            low = p
+            break
+    for below, above in zip(reversed([ONE, *borders[:-1]]), reversed(borders), strict=True):
+        p = _common(end, above, multiple=False)
+        if p is not None and ratio(p, below) is not None and ratio(p, stride) is not None:
+            high = p
+            break
+    if low is None or high is None or low == high:
+        return None
+    size = ratio(high, low)
+    return None if size is None else (low, size)
 
 
 class Lines:
@@ -237,7 +281,8 @@ class Lines:
 
     def users_of(self, root: int) -> tuple[Atom, ...]:
         """The atoms whose definition mentions a representative line."""
-        return tuple(dict.fromkeys(self.canonical(a) for a in self._users[root]))
+        atoms = dict.fromkeys(self.canonical(a) for a in self._users[root])
+        return tuple(a for a in atoms if a in self.definition)
 
     def below(self, root: int) -> Iterator[Digit]:
         """The digits of every definition of an atom of a representative line."""
@@ -314,9 +359,15 @@ class Lines:
             return None
         if d.is_whole:
             return definition
-        above = cut_aligned(definition, d.stride)
-        here = above and cut_aligned(above[0], d.extent)
-        return here[1] if here else None
+        core = aligned_core(definition, d.stride, d.extent)
+        part = core and cut_between(definition, *core)
+        if core is None or part is None:
+            return None
+        below, end = ratio(core[0], d.stride), mul(*core)
+        above = ratio(mul(d.stride, d.extent), end)
+        if below is None or above is None:
+            return None
+        return (Digit(d.atom, end, above), *part, Digit(d.atom, d.stride, below))
 
     def normal_definition(self, definition: Definition) -> Definition:
         """The canonical form of a definition."""

@@ -8,7 +8,17 @@ from typing import TypeAlias, assert_never, cast
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.independence import Independence
-from fusewright.axes.lines import Atom, Definition, Digit, Twist, Word, ratio
+from fusewright.axes.lines import (
+    Atom,
+    Definition,
+    Digit,
+    Lines,
+    Twist,
+    Word,
+    aligned_core,
+    cut_between,
+    ratio,
+)
 from fusewright.axes.values import (
     Along,
     Fact,
@@ -19,6 +29,7 @@ from fusewright.axes.values import (
     base_of,
     digit_value,
     find_run,
+    unpacked,
 )
 from fusewright.core.expr import (
     ONE,
@@ -90,19 +101,14 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     table = _table(graph, loops, widen=False)
     if table.clash is not None:
         return Refusal(f"two loops run over {table.clash}, so points would be visited twice")
-    ledger = _Ledger(table)
-    values: list[Expr] = []
-    for cls in domain:
-        here = graph.normal(cls)
-        if here.is_unit and (here.atom is None or table.word(here.word) is None):
-            values.append(ZERO)
-            continue
-        for d in here.word:
-            if not ledger.take(d):
-                return _refuse(graph, loops, here, d)
-        value = table.word(here.word)
-        assert value is not None
-        values.append(value.index)
+    ledger = _Ledger(graph.lines, table)
+    classes = [graph.normal(c) for c in domain]
+    reached = [c for c in classes if c.word and (c.digits or table.word(c.word) is not None)]
+    for cls, d in _boxes_first(graph, reached):
+        if not ledger.take(d):
+            return _refuse(graph, loops, cls, d)
+    values = [table.word(c.word) for c in reached]
+    index = {c: v.index for c, v in zip(reached, values, strict=True) if v is not None}
     left = ledger.left_over()
     wanted = tuple(d for c in domain for d in graph.normal(c).word)
     entangled = _entangled(graph.independence, [p.digit for p in left], wanted)
@@ -112,11 +118,19 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
             "visited twice"
         )
     return Path(
-        tuple(values),
+        tuple(index.get(c, ZERO) for c in classes),
         _without_implied(ledger.predicates),
         tuple(p.digit for p in left),
         _flat(equal(p.value, ZERO) for p in left),
     )
+
+
+def _boxes_first(
+    graph: AxisGraph, classes: Sequence[AxisClass]
+) -> list[tuple[AxisClass, Digit]]:
+    """The digits of classes; what is left of a box can still give digits of its definition."""
+    digits = [(c, d) for c in classes for d in c.word]
+    return sorted(digits, key=lambda cd: -graph.independence.height(cd[1].atom.line))
 
 
 def _refuse(graph: AxisGraph, loops: Known, cls: AxisClass, d: Digit) -> Refusal:
@@ -160,6 +174,7 @@ class _Piece:
 class _Ledger:
     """Consumes the facts of a table backwards from the targets, each at most once."""
 
+    lines: Lines
     table: Table
     live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
     predicates: list[Cond] = field(default_factory=list[Cond])
@@ -180,9 +195,32 @@ class _Ledger:
         pieces = self.live.get(d.atom, [])
         run = find_run(pieces, d.stride, d.extent)
         if run is None:
-            return False
+            return self._open_boxes(d) and self.take(d)
         self.live[d.atom] = [p for p in pieces if p not in run] + self._rest(run, d)
         return True
+
+    def _open_boxes(self, d: Digit) -> bool:
+        """Bring a digit back to life from what is left of a box that consumed it."""
+        for user in self.lines.users_of(d.atom.line):
+            definition = self.lines.definition[user]
+            if isinstance(definition, Twist) or all(q.atom is not d.atom for q in definition):
+                continue
+            for piece in self.live.get(user, []):
+                core = aligned_core(definition, piece.stride, piece.extent)
+                part = core and cut_between(definition, *core)
+                if not core or not part or all(q.atom is not d.atom for q in part):
+                    continue
+                source = Digit(user, *core)
+                self.live[user].remove(piece)
+                self.live[user].extend(self._rest([piece], source))
+                shift = ratio(source.stride, piece.stride)
+                assert shift is not None
+                is_top = mul(shift, source.extent) == piece.extent
+                value = digit_value(piece.value, shift, source.extent, is_top=is_top)
+                for q, v in zip(part, unpacked(part, value), strict=True):
+                    self._produce(q, v)
+                return True
+        return False
 
     @staticmethod
     def _rest(run: list[_Piece], d: Digit) -> list[_Piece]:
@@ -307,12 +345,9 @@ def _implies(strong: Cond, weak: Cond) -> bool:
 
 def _scales(s: Expr, w: Expr) -> list[Expr]:
     """The positive factors by which a term of `w` appears in `s`."""
-    _, terms = parts_of(w)
-    if not terms:
-        return []
-    lead = _term(terms[0])
-    found = [ratio(_term(t), lead) for t in parts_of(s)[1]]
-    return [k for k in found if k is not None and (k.interval[0] or 0) > 0]
+    found = [ratio(_term(t), _term(u)) for u in parts_of(w)[1] for t in parts_of(s)[1]]
+    positive = [k for k in found if k is not None and (k.interval[0] or 0) > 0]
+    return list(dict.fromkeys(positive))
 
 
 def _term(t: Term) -> Expr:

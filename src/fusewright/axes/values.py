@@ -20,7 +20,8 @@ from fusewright.axes.lines import (
     Lines,
     Twist,
     Word,
-    cut_aligned,
+    aligned_core,
+    cut_between,
     digits_of,
     ratio,
 )
@@ -194,13 +195,6 @@ def stretches(facts: Sequence[Fact]) -> list[Digit]:
     return found
 
 
-def cut_between(word: Word, stride: Expr, extent: Expr) -> Word | None:
-    """The digits of a word that make up `(word // stride) % extent`, when they align."""
-    above = cut_aligned(word, stride)
-    here = above and cut_aligned(above[0], extent)
-    return here[1] if here else None
-
-
 class Table:
     """The facts that follow from known words. `clash` names two known digits that overlap."""
 
@@ -302,9 +296,10 @@ class Table:
             if definition is None or isinstance(definition, Twist) or self._holds(atom):
                 continue
             for d in stretches(facts):
-                part = cut_between(definition, d.stride, d.extent)
-                if part is not None:
-                    self._unpack(d, part)
+                core = aligned_core(definition, d.stride, d.extent)
+                part = core and cut_between(definition, *core)
+                if core and part:
+                    self._unpack(Digit(atom, *core), part)
 
     def _unpack(self, source: Digit, definition: Definition) -> None:
         origin = Unpack(source, definition)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 Interval: TypeAlias = tuple[int | None, int | None]
@@ -157,8 +157,9 @@ class FloorDiv(Atom):
         low, high = numerator.interval
         dlow, dhigh = denominator.interval
         dlow = max(dlow or 1, 1)
-        new_low = None if low is None else (low // dlow if low < 0 else (low // dhigh if dhigh else 0))
-        new_high = None
+        new_low = new_high = None
+        if low is not None:
+            new_low = low // dlow if low < 0 else (low // dhigh if dhigh else 0)
         if high is not None:
             new_high = high // dlow if high >= 0 else (high // dhigh if dhigh else -1)
         self._seal(f"{_wrap(numerator)}//{_wrap(denominator)}", (new_low, new_high))
@@ -217,7 +218,9 @@ class Xor(Atom):
         self.left = left
         self.right = right
         ah, bh = left.interval[1], right.interval[1]
-        high = None if ah is None or bh is None else (1 << max(ah.bit_length(), bh.bit_length())) - 1
+        high = None
+        if ah is not None and bh is not None:
+            high = (1 << max(ah.bit_length(), bh.bit_length())) - 1
         self._seal(f"({_wrap(left)}^{_wrap(right)})", (0, high))
 
 
@@ -328,7 +331,8 @@ ONE = Int(1)
 
 
 def _wrap(e: Expr) -> str:
-    return str(e) if isinstance(e, Var | Int | Min | Max | Xor) and "-" != str(e)[0] else f"({e})"
+    is_plain = isinstance(e, Var | Int | Min | Max | Xor) and not str(e).startswith("-")
+    return str(e) if is_plain else f"({e})"
 
 
 def _term_text(t: Term) -> str:
@@ -364,10 +368,10 @@ def _product_interval(atoms: tuple[Atom, ...]) -> Interval:
         if low is not None and al is not None and low >= 0 and al >= 0:
             low = low * al
             high = None if high is None or ah is None else high * ah
-        elif None in (low, high, al, ah):
+        elif low is None or high is None or al is None or ah is None:
             return (None, None)
         else:
-            corners = [x * y for x in (low, high) for y in (al, ah)]  # type: ignore[operator]
+            corners = (low * al, low * ah, high * al, high * ah)
             low, high = min(corners), max(corners)
     return low, high
 
@@ -435,9 +439,7 @@ def _recombine(constant: int, table: dict[tuple[Atom, ...], int]) -> Expr | None
                 d = constant_value(atom.denominator)
                 if d is not None and c % d == 0 and is_multiple(atom.numerator, d):
                     rest = [Term(k, v) for k, v in table.items() if k != atoms]
-                    exact = mul(atom.numerator, _sum(0, [Term(rest_atoms, c // d)] if rest_atoms else []))
-                    if not rest_atoms:
-                        exact = mul(atom.numerator, c // d)
+                    exact = mul(atom.numerator, mul(c // d, _product(rest_atoms)))
                     return add(_sum(constant, rest), exact)
             if not isinstance(atom, Mod):
                 continue
@@ -935,56 +937,65 @@ def lower_bound(e: Expr) -> int | None:
     """An integer that `e` never falls below, or None.
 
     Besides interval arithmetic it replaces variables that have symbolic limits by those limits,
-    the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0; and
-    quotients by their limits, `r - d < d*(r//d) <= r`, so that `4*((n + 3)//4) - n` gives 0.
+    the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0, and
+    whole multiples of quotients and remainders by the bounds of rounding: `f*(x//f) > x - f`.
     """
-    low = _variables_at_limits(e)
-    relaxed = _quotients_at_limits(e)
-    if relaxed is None:
-        return low
-    other = _variables_at_limits(relaxed)
-    return low if other is None or (low is not None and low >= other) else other
-
-
-def _quotients_at_limits(e: Expr) -> Expr | None:
-    """A smaller or equal expression without multiples `k*d*(r//d)`; None when there are none."""
-    constant, terms = parts_of(e)
-    out: list[IntLike] = [constant]
-    found = False
-    for t in terms:
-        a = t.atoms[0]
-        d = constant_value(a.denominator) if isinstance(a, FloorDiv) else None
-        if isinstance(a, FloorDiv) and len(t.atoms) == 1 and d and t.coefficient % d == 0:
-            found = True
-            slack = d - 1 if t.coefficient > 0 else 0
-            out.append(mul(t.coefficient // d, add(a.numerator, -slack)))
-        else:
-            out.append(mul(t.coefficient, _product(t.atoms)))
-    return add(*out) if found else None
-
-
-def _variables_at_limits(e: Expr) -> int | None:
     low = e.interval[0]
-    for _ in range(4):
-        constant, terms = parts_of(e)
-        found: Var | None = None
-        for t in terms:
-            for a in t.atoms:
-                if isinstance(a, Var) and a.upper is not None and not isinstance(a.upper, Int):
-                    found = a
-                    break
-            if found is not None:
-                break
-        if found is None:
+    for _ in range(8):
+        smaller = _limited(e)
+        if smaller is None:
+            smaller = _unrounded(e)
+        if smaller is None:
             return low
-        replaced = _push_to_limit(constant, terms, found)
-        if replaced is None:
-            return low
-        e = replaced
+        e = smaller
         better = e.interval[0]
         if better is not None and (low is None or better > low):
             low = better
     return low
+
+
+def _limited(e: Expr) -> Expr | None:
+    """A lower bound of `e` without the first variable that has a symbolic limit."""
+    constant, terms = parts_of(e)
+    for t in terms:
+        for a in t.atoms:
+            if isinstance(a, Var) and a.upper is not None and not isinstance(a.upper, Int):
+                return _push_to_limit(constant, terms, a)
+    return None
+
+
+def _unrounded(e: Expr) -> Expr | None:
+    """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f."""
+    constant, terms = parts_of(e)
+    for position, t in enumerate(terms):
+        replaced = _unrounded_term(t)
+        if replaced is not None:
+            return add(_sum(constant, terms[:position] + terms[position + 1 :]), replaced)
+    return None
+
+
+def _unrounded_term(t: Term) -> Expr | None:
+    for position, a in enumerate(t.atoms):
+        rest = t.atoms[:position] + t.atoms[position + 1 :]
+        if any(r.interval[0] is None or r.interval[0] < 0 for r in rest):
+            continue
+        scale = mul(t.coefficient, _product(rest))
+        if isinstance(a, Mod) and t.coefficient < 0 and not isinstance(a.denominator, Int):
+            return mul(scale, add(a.denominator, -1))
+        if not isinstance(a, FloorDiv):
+            continue
+        whole = Term(rest, t.coefficient) if rest else None
+        k = _divisible(whole, a.denominator) if whole else _quotient(t.coefficient, a.denominator)
+        if k is None:
+            continue
+        slack = add(a.numerator, mul(a.denominator, -1), 1)
+        return mul(k, slack if t.coefficient > 0 else a.numerator)
+    return None
+
+
+def _quotient(c: int, f: Expr) -> Expr | None:
+    d = constant_value(f)
+    return Int(c // d) if d is not None and c % d == 0 else None
 
 
 def _push_to_limit(constant: int, terms: tuple[Term, ...], v: Var) -> Expr | None:
