@@ -142,6 +142,12 @@ def test_unit_steps_are_resizes():
     assert not any(isinstance(op, IndexMap) for op in fusion.ops)
 
 
+def test_keys_may_be_numpy_integers_and_known_arrays():
+    x = np.arange(20.0).reshape(4, 5)
+    assert_same(run(lambda a: a[np.int64(1), np.uint8(1) :], x), x[1, 1:])
+    assert_same(run(lambda a: a[Array(Known(np.asarray(2)))], x), x[2])
+
+
 # --- known values -------------------------------------------------------------------------------
 
 

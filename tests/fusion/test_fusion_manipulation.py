@@ -13,6 +13,8 @@ from fusewright.fusion import ops as fw
 from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.fusion.spec import check
+from fusewright.fusion.text import parse_fusion
 from fusewright.fusion.trace import trace
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5))
@@ -164,7 +166,7 @@ def test_insert_at_a_symbolic_place():
 def test_random_chains_of_moves(seed: int):
     """Every value of a random chain keeps the spec and equals numpy's."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=tuple(rng.integers(1, 5, 3)))
+    x = rng.normal(size=tuple(int(n) for n in rng.integers(1, 6, 3)))
     steps = []
     for _ in range(6):
         axis, amount = int(rng.integers(0, 3)), int(rng.integers(1, 4))
@@ -190,6 +192,13 @@ def test_random_chains_of_moves(seed: int):
         return v
 
     assert_same(run(lambda a: chain(fw, a), x), chain(np, x))
+    if min(x.shape) > 1:
+        sizes = [
+            Sym(name) if rng.random() < 0.6 else n for name, n in zip("abc", x.shape, strict=True)
+        ]
+        fusion = trace(lambda a: chain(fw, a), TensorSpec(sizes, "float64"))
+        check(fusion)
+        assert_same(evaluate(parse_fusion(str(fusion)), x)[0], chain(np, x))
 
 
 # --- rejections ---------------------------------------------------------------------------------

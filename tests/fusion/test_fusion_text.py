@@ -89,6 +89,15 @@ HEAD = "x: float32[4] = Input(strides=(1,), alignment=4)\n"
         (HEAD + "y: float32[4] = Scan(x, fn=f(), axis=0)\nreturn y", r"'f\(\)' is not a literal"),
         (HEAD + "y: float32[4] = Scan(x, fn='add')\nreturn y", r"line 2: .*axis"),
         (HEAD + "y: float32[4] = Reshape(x\nreturn y", r"line 2: "),
+        (
+            HEAD + "y: float32[3] = Resize(x, low=0, high=(-1,), fill=0.0)\nreturn y",
+            r"'0' is not a tuple of int",
+        ),
+        (
+            HEAD + "y: float32[4] = Scan(x, fn='add', axis='a')\nreturn y",
+            r"axis='a' must be of type int",
+        ),
+        ("size n: 2\nreturn n", r"line 1: .*expected bounds as in 'min=2, max=None"),
         ("size n: min=2\nsize n: min=2\nreturn n", r"line 2: .*the size n is declared twice"),
         ("size n: min=1\nreturn n", r"line 1: .*a symbolic size is at least 2"),
     ],
@@ -153,7 +162,10 @@ def test_program_rejections():
         (Fusion((x,), (y,), (x,)), "not among the fusion's values"),
         (Fusion((x,), (unnamed,), (x, unnamed)), "the value has no name"),
         (Fusion((), (y,), (x, y)), "are not the Input ops"),
-        (Fusion((x,), (loose,), (x, loose)), "size m is not the size of any input's axis"),
+        (
+            Fusion((x,), (loose,), (x, loose)),
+            "m is neither the size of any input's axis nor a coordinate",
+        ),
     ):
         with pytest.raises(SpecError, match=message):
             check(fusion)

@@ -237,6 +237,20 @@ def _in_place(
     return update
 
 
+def _plain(item: object) -> object:
+    """A key with Python integers where numpy's, or arrays of known data, stand for them."""
+    match item:
+        case np.integer():
+            return int(item)
+        case Array() if item.ndim == 0 and item.is_known:
+            return item.__index__()
+        case slice():
+            limits = cast("slice[object, object, object]", item)
+            return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))
+        case _:
+            return item
+
+
 def _is_alike(a: Array, b: Array) -> bool:
     return a.dtype is b.dtype and a.tensor.shape == b.tensor.shape
 
@@ -377,11 +391,12 @@ class Array:
         return bitwise("bitwise_invert", "bitwise_not", self)
 
     def __getitem__(self, key: object) -> Array:
-        return Array(indexing.index(self.tensor, key))
+        items = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
+        return Array(indexing.index(self.tensor, tuple(_plain(item) for item in items)))
 
     def __setitem__(self, key: object, value: object) -> None:
         """Assign to elements of an array of known data, which no other array shares."""
-        if self._known_leaves() is None:
+        if not self.is_known:
             raise UserError(
                 f"x[{key!r}] = ... on the traced array {self!r}: values of a program never change; "
                 "use fw.insert(x, value, start) for a block, or fw.where(condition, value, x)"
@@ -410,6 +425,11 @@ class Array:
         return extent
 
     # values
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the value depends on literals and known data only."""
+        return self._known_leaves() is not None
 
     def _known_leaves(self) -> tuple[Known, ...] | None:
         """The data that the value depends on; None when it depends on an argument of a trace."""

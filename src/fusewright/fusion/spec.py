@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, assert_never
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import NoReturn, assert_never, cast
 
 from fusewright import dtypes
-from fusewright.core.expr import add, as_expr, constant_value, less, less_equal, prove
+from fusewright.core.expr import (
+    Expr,
+    Var,
+    add,
+    as_expr,
+    constant_value,
+    less,
+    less_equal,
+    prove,
+    variables,
+)
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError
@@ -60,18 +71,32 @@ def check_names(fusion: Fusion) -> None:
 
 
 def check_inputs(fusion: Fusion) -> None:
-    """The inputs are exactly the Input ops, in the order of their positions, and every size that
-    occurs is the whole size of an input's axis, so that arrays determine it."""
+    """The inputs are exactly the Input ops, in the order of their positions."""
     found = tuple(t for t in fusion.values if isinstance(t.op, ir.Input))
     if len(found) != len(fusion.inputs) or any(t not in fusion.inputs for t in found):
         raise SpecError(f"inputs {fusion.inputs} are not the Input ops {found}")
     for k, t in enumerate(fusion.inputs):
         if not isinstance(t.op, ir.Input) or t.op.position != k:
             _fail(t, f"it stands at position {k} of the inputs")
-    bound = [s for t in fusion.inputs for s in t.shape]
-    for v in fusion.symbols:
-        if not any(s is v for s in bound):
-            raise SpecError(f"size {v.name} is not the size of any input's axis")
+
+
+def check_variables(fusion: Fusion) -> None:
+    """Every variable is the whole size of an input's axis, so that arrays determine it, or a
+    coordinate of the index map it stands in."""
+    bound = {s for t in fusion.inputs for s in t.shape if isinstance(s, Var)}
+    for t in fusion.values:
+        own = t.op.coordinates if isinstance(t.op, ir.IndexMap) else ()
+        for v in (v for e in (*t.shape, *_expressions(t)) for v in variables(e)):
+            if v not in bound and v not in own:
+                _fail(t, f"{v} is neither the size of any input's axis nor a coordinate")
+
+
+def _expressions(t: Tensor) -> Iterator[Expr]:
+    """The integer expressions in the fields of a value's op."""
+    for f in dataclasses.fields(t.op):
+        content: object = getattr(t.op, f.name)
+        many = cast("tuple[object, ...]", content) if isinstance(content, tuple) else (content,)
+        yield from (e for e in many if isinstance(e, Expr))
 
 
 # --- single values ------------------------------------------------------------------------------
@@ -284,5 +309,6 @@ CHECKS: tuple[Callable[[Fusion], None], ...] = (
     check_order,
     check_names,
     check_inputs,
+    check_variables,
     check_values,
 )

@@ -48,7 +48,8 @@ _OPS: dict[str, type[Any]] = {
         ir.MatMul,
     )
 }
-_EXPRESSION_FIELDS = ("strides", "expr", "low", "high", "index", "coordinates")
+_EXPRESSIONS = ("strides", "low", "high", "index", "coordinates")  # tuples of them
+_LITERALS: dict[str, type] = {"axis": int, "axes": tuple, "fn": str, "alignment": int}
 _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: expr.add,
     ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),
@@ -109,7 +110,7 @@ class _Reader:
     def _read_size(self, name: str, bounds: str) -> None:
         if name in self._sizes:
             raise SpecError(f"the size {name} is declared twice")
-        self._sizes[name] = Sym(name, **_call(f"f({bounds})")[1])
+        self._sizes[name] = Sym(name, **_bounds(bounds))
 
     def _read_value(self, name: str, dtype: str, shape: str, call: str) -> None:
         if name in self._values:
@@ -133,8 +134,7 @@ class _Reader:
             at = tuple(Var(f"i{k}", 0, expr.add(s, -1)) for k, s in enumerate(shape))
             names = names | {v.name: v for v in at}
         for k in tree.keywords:
-            is_expression = k.arg in _EXPRESSION_FIELDS
-            fields[str(k.arg)] = _field(k.value, names) if is_expression else _literal(k.value)
+            fields[str(k.arg)] = _field(str(k.arg), k.value, names)
         return cast("Callable[..., Op]", kind)(operands, **fields)
 
     def _value(self, name: str) -> Tensor:
@@ -150,10 +150,12 @@ def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _call(text: str) -> tuple[list[Any], dict[str, Any]]:
-    tree = _parsed(text)
-    assert isinstance(tree, ast.Call)
-    return [_literal(a) for a in tree.args], {str(k.arg): _literal(k.value) for k in tree.keywords}
+def _bounds(text: str) -> dict[str, Any]:
+    """`name=literal, ...` as a dictionary."""
+    tree = _parsed(f"dict({text})")
+    if not isinstance(tree, ast.Call) or tree.args:
+        raise SpecError("expected bounds as in 'min=2, max=None, multiple_of=1'")
+    return {str(k.arg): _literal(k.value) for k in tree.keywords}
 
 
 def _literal(tree: ast.expr) -> Any:
@@ -172,12 +174,21 @@ def _literal(tree: ast.expr) -> Any:
                 raise SpecError(f"{ast.unparse(tree)!r} is not a literal") from None
 
 
-def _field(tree: ast.expr, names: Mapping[str, Var]) -> Expr | Shape:
-    return _expressions(tree, names) if isinstance(tree, ast.Tuple) else _expression(tree, names)
+def _field(name: str, tree: ast.expr, names: Mapping[str, Var]) -> Any:
+    if name == "expr":
+        return _expression(tree, names)
+    if name in _EXPRESSIONS:
+        return _expressions(tree, names)
+    found = _literal(tree)
+    kind = _LITERALS.get(name)
+    if kind is not None and not isinstance(found, kind):
+        raise SpecError(f"{name}={found!r} must be of type {kind.__name__}")
+    return found
 
 
 def _expressions(tree: ast.expr, names: Mapping[str, Var]) -> Shape:
-    assert isinstance(tree, ast.Tuple)
+    if not isinstance(tree, ast.Tuple):
+        raise SpecError(f"{ast.unparse(tree)!r} is not a tuple of integer expressions")
     return tuple(_expression(item, names) for item in tree.elts)
 
 
