@@ -23,7 +23,8 @@ def _rotate_query_and_key(q: Array, k: Array, cos: Array, sin: Array) -> Several
 def _relative_buckets(x: Array) -> Array:
     """T5: near distances one by one, far ones by their logarithm, in 32 buckets."""
     n = fw.abs(x)
-    far = fw.log(fw.astype(fw.maximum(n, 1), fw.float32) * (1 / 8.0)) * 2.885390
+    apart = fw.astype(n, fw.float32) + 0.125  # keeps whole powers off the edges of their buckets
+    far = fw.log(apart * (1 / 8.0)) * 2.885390
     bucket = fw.where(n < 8, n, fw.minimum(fw.astype(far, fw.int32) + 8, 15))
     return bucket + fw.where(x > 0, fw.full_like(x, 16), 0)
 

@@ -21,7 +21,7 @@ from fusewright.fusion.nn.arguments import (
     widened,
 )
 from fusewright.fusion.nn.norms import Axes, centred, standardised_backward
-from fusewright.fusion.ops import astype, expand_dims, mean, rsqrt, squeeze, sum
+from fusewright.fusion.ops import astype, expand_dims, mean, rsqrt, sum
 
 
 class BatchNorm(NamedTuple):
@@ -98,18 +98,16 @@ def _of_input(plan: _Plan, x: Array, affine: Affine, momentum: float, eps: float
     _check_count(plan, x)
     wide = widened(x)
     rest, m = centred(wide, plan.axes)
-    total = sum(rest * rest, axis=plan.axes, keepdims=True)
+    total = sum(rest * rest, axis=plan.axes)
     count = element_count(x, plan.axes, wide.dtype)
     rstd = rsqrt(total / count + eps)
-    y = astype(_with_affine(plan, rest * rstd, affine), x.dtype)
-    flat = squeeze(m, plan.axes)
-    unbiased = squeeze(total / (count - 1.0), plan.axes)
+    xhat = rest * expand_dims(rstd, plan.axes)
     return BatchNorm(
-        y,
-        _running(affine.running_mean, flat, momentum),
-        _running(affine.running_var, unbiased, momentum),
-        flat,
-        squeeze(rstd, plan.axes),
+        astype(_with_affine(plan, xhat, affine), x.dtype),
+        _running(affine.running_mean, m, momentum),
+        _running(affine.running_var, total / (count - 1.0), momentum),
+        m,
+        rstd,
     )
 
 

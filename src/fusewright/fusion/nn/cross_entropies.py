@@ -34,22 +34,23 @@ from fusewright.fusion.ops import (
     logical_and,
     max,
     not_equal,
-    squeeze,
     sum,
     where,
 )
 
 
 class _Labels(NamedTuple):
-    """What the targets ask of each sample, in the compute dtype, the class axis kept.
+    """What the targets ask of each sample, in the compute dtype; `axis` is the class axis.
 
-    `hot` tells the class of an index target; `share` is the weight of each class's log-probability
-    in the loss (0 stands for an absent term), `total` its sum over the classes, None for 1;
-    `valid` tells the samples that count, None for all; `divisor` is what "mean" divides by.
+    `share` is the weight of each class's log-probability in the loss, and `total` its sum over the
+    classes, None for 1. `hot` tells the only class that has a share, of weight `each` (None for 1);
+    it is None where several have one. `valid` tells the samples that count, None for all; `divisor`
+    is what "mean" divides by.
     """
 
     axis: int
     hot: Array | None
+    each: Array | None
     share: Array
     total: Array | None
     valid: Array | None
@@ -114,7 +115,7 @@ def _index_labels(
 ) -> _Labels:
     wide = x.dtype.compute
     hot = is_class(target, x.shape[axis], axis)
-    valid = expand_dims(not_equal(target, options.ignore_index), axis)
+    valid = not_equal(target, options.ignore_index)
     one = Array(build.constant(1.0, wide))
     each = one if class_weight is None else class_weight
     smoothing = float(options.label_smoothing)
@@ -125,13 +126,10 @@ def _index_labels(
         share = where(hot, each, 0)
     term = None if smoothing else hot
     if class_weight is None:
-        return _Labels(axis, term, share, None, valid, sum(astype(valid, wide)))
-    counted = where(logical_and(hot, valid), class_weight, 0)
-    return _Labels(axis, term, share, _total(share, axis), valid, sum(counted))
-
-
-def _total(share: Array, axis: int) -> Array:
-    return sum(share, axis=axis, keepdims=True)
+        return _Labels(axis, term, None, share, None, valid, sum(astype(valid, wide)))
+    counted = where(logical_and(hot, expand_dims(valid, axis)), class_weight, 0)
+    total = sum(share, axis=axis)
+    return _Labels(axis, term, class_weight, share, total, valid, sum(counted))
 
 
 def _soft_labels(
@@ -148,26 +146,24 @@ def _soft_labels(
         share = share * class_weight
     others = tuple(k for k in range(x.ndim) if k != axis)
     samples = element_count(x, others, wide)
-    return _Labels(axis, None, share, _total(share, axis), None, samples)
+    return _Labels(axis, None, None, share, sum(share, axis=axis), None, samples)
 
 
 def _sample_losses(labels: _Labels, log_p: Array) -> Array:
-    """-sum(share * log_p) over the classes, which stay with size 1; 0 for what is ignored."""
-    term = labels.share * log_p
-    if labels.hot is not None:  # a class of log-probability -inf must not touch the others
-        term = where(labels.hot, term, 0)
-    loss = -sum(term, axis=labels.axis, keepdims=True)
+    """-sum(share * log_p) over the classes; 0 for what is ignored."""
+    if labels.hot is None:
+        term = labels.share * log_p
+    else:  # a class of log-probability -inf must not touch the others
+        term = where(labels.hot, log_p if labels.each is None else log_p * labels.each, 0)
+    loss = -sum(term, axis=labels.axis)
     return loss if labels.valid is None else where(labels.valid, loss, 0)
 
 
 def _reduced(labels: _Labels, loss: Array, reduction: str, dtype: DType) -> Array:
-    match reduction:
-        case "mean":
-            loss = sum(loss) / labels.divisor
-        case "sum":
-            loss = sum(loss)
-        case _:
-            loss = squeeze(loss, labels.axis)
+    if reduction != "none":
+        loss = sum(loss)
+    if reduction == "mean":
+        loss = loss / labels.divisor
     return astype(loss, dtype)
 
 
@@ -234,11 +230,11 @@ def cross_entropy_forward(
     x = check_float("cross_entropy", x)
     labels = _labels(options, x, target, weight)
     wide = widened(x)
-    top = max(wide, axis=labels.axis, keepdims=True)
-    shifted = wide - top
-    log_sum = log(sum(exp(shifted), axis=labels.axis, keepdims=True))
-    loss = _sample_losses(labels, shifted - log_sum)
-    return _reduced(labels, loss, reduction, x.dtype), squeeze(log_sum + top, labels.axis)
+    top = max(wide, axis=labels.axis)
+    shifted = wide - expand_dims(top, labels.axis)
+    log_sum = log(sum(exp(shifted), axis=labels.axis))
+    loss = _sample_losses(labels, shifted - expand_dims(log_sum, labels.axis))
+    return _reduced(labels, loss, reduction, x.dtype), log_sum + top
 
 
 def cross_entropy_backward(
@@ -264,10 +260,13 @@ def cross_entropy_backward(
     check_shape(op, "log_sum_exp", log_sum_exp, samples, of="x without classes")
     check_shape(op, "dy", dy, samples if reduction == "none" else (), of="the loss")
     g = widened(check_float(f"{op} (dy)", dy))
-    if reduction == "none":
-        g = expand_dims(g, axis)
-    elif reduction == "mean":
+    if reduction == "mean":
         g = g / labels.divisor
+    if labels.valid is not None:
+        g = where(labels.valid, g, 0)
+    if g.ndim:
+        g = expand_dims(g, axis)
     p = exp(widened(x) - expand_dims(log_sum_exp, axis))
-    dx = ((p if labels.total is None else p * labels.total) - labels.share) * g
-    return astype(dx if labels.valid is None else where(labels.valid, dx, 0), x.dtype)
+    if labels.total is not None:
+        p = p * expand_dims(labels.total, axis)
+    return astype((p - labels.share) * g, x.dtype)

@@ -15,16 +15,16 @@ from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
 from fusewright.fusion.nn.arguments import check_float, check_rank, check_shape, widened
-from fusewright.fusion.ops import astype, expand_dims, mean, reshape, rsqrt, squeeze, sum
+from fusewright.fusion.ops import astype, expand_dims, mean, reshape, rsqrt, sum
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
 
 Axes = tuple[int, ...]
 
 
 def centred(x: Array, axes: Axes) -> tuple[Array, Array]:
-    """x without its mean over axes, and the mean, which keeps the axes."""
-    m = mean(x, axis=axes, keepdims=True)
-    return x - m, m
+    """x without its mean over axes, and the mean, without the axes."""
+    m = mean(x, axis=axes)
+    return x - expand_dims(m, axes), m
 
 
 def standardised_backward(g: Array, xhat: Array, rstd: Array, axes: Axes) -> Array:
@@ -100,9 +100,9 @@ def layer_norm_forward(
     axes = _normalised_axes("layer_norm", x, normalized_shape)
     _check_affine("layer_norm", x, axes, weight=weight, bias=bias)
     rest, m = centred(widened(x), axes)
-    rstd = rsqrt(mean(rest * rest, axis=axes, keepdims=True) + float(eps))
+    rstd = expand_dims(rsqrt(mean(rest * rest, axis=axes) + float(eps)), axes)
     y = shifted(scaled(rest * rstd, weight), bias)
-    return astype(y, x.dtype), m, rstd
+    return astype(y, x.dtype), expand_dims(m, axes), rstd
 
 
 def layer_norm_backward(
@@ -162,7 +162,7 @@ def rms_norm_forward(
     _check_affine("rms_norm", x, axes, weight=weight)
     epsilon = _epsilon(x.dtype) if eps is None else float(eps)
     wide = widened(x)
-    rstd = rsqrt(mean(wide * wide, axis=axes, keepdims=True) + epsilon)
+    rstd = expand_dims(rsqrt(mean(wide * wide, axis=axes) + epsilon), axes)
     return astype(scaled(wide * rstd, weight), x.dtype), rstd
 
 
@@ -242,9 +242,10 @@ def group_norm_forward(
     b = _grouped_vector("group_norm", "bias", bias, x, shape)
     axes = tuple(range(2, len(shape)))
     rest, m = centred(reshape(widened(x), shape), axes)
-    rstd = rsqrt(mean(rest * rest, axis=axes, keepdims=True) + float(eps))
-    y = astype(shifted(scaled(rest * rstd, w), b), x.dtype)
-    return reshape(y, x.shape), squeeze(m, axes), squeeze(rstd, axes)
+    rstd = rsqrt(mean(rest * rest, axis=axes) + float(eps))
+    xhat = rest * expand_dims(rstd, axes)
+    y = astype(shifted(scaled(xhat, w), b), x.dtype)
+    return reshape(y, x.shape), m, rstd
 
 
 def group_norm_backward(
