@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
     Example,
@@ -57,22 +58,18 @@ def hazards_in(found: Sequence[Space], kernel: Kernel) -> tuple[Hazard, ...]:
 
 def _space_hazards(space: Space, kernel: Kernel) -> Iterator[Hazard]:
     prints = space.footprints
-    if all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1:
-        prints = tuple(f for f in contested(prints) if f.cells is None or f.cells.size)
-    for a in prints:
-        for b in prints:
-            if a.access.writes or b.access.writes:
-                yield from _pair_hazards(space, a, b, kernel)
-
-
-def _pair_hazards(space: Space, a: Footprint, b: Footprint, kernel: Kernel) -> Iterator[Hazard]:
-    """The hazards with `a` first."""
-    loops = common_loops(a.access.site, b.access.site)
-    if a.access.order <= b.access.order and not are_exclusive(a.access.site, b.access.site, kernel):
-        yield from _level_hazards(space, a, b, len(loops), carried=False)
-    for level, loop in enumerate(loops):
-        if loop.trips is None or loop.trips > 1:
-            yield from _level_hazards(space, a, b, level, carried=True)
+    known = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
+    if not known:
+        yield from _assumed_hazards(space, kernel)
+        return
+    prints = contested(prints)
+    for f in prints:
+        yield from _simultaneous(space, f)
+    batches = _batches([f for f in prints if f.first.size])
+    for a in batches:
+        for b in batches:
+            if a.writes or b.writes:
+                yield from _batch_hazards(space, a, b, kernel)
 
 
 def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
@@ -86,35 +83,30 @@ def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Conflicting rows of two footprints: indices into each; None where nothing is known."""
-
-    a: Array
-    b: Array
+def _carriers(loops: Sequence[LoopScope]) -> list[int]:
+    """Positions of the loops that can carry a pair, because they may run twice."""
+    return [i for i, loop in enumerate(loops) if loop.trips is None or loop.trips > 1]
 
 
-def _level_hazards(
-    space: Space, a: Footprint, b: Footprint, level: int, *, carried: bool
-) -> Iterator[Hazard]:
-    """Hazards in the same iteration of the first `level` common loops: of the rest too, or
-    carried by the next one."""
-    simultaneous = a.access is b.access and not carried
-    kind: Kind = "WAW" if a.access.writes and b.access.writes else "RAW"
-    kind = kind if a.access.writes else "WAR"
-    carrier = a.access.site.loops[level] if carried else None
-    inner = level + 1 if carried else level
-    known = a.cells is not None and b.cells is not None and a.unknown == b.unknown
-    assumed = not known or not (a.is_exact and b.is_exact)
-    if simultaneous and assumed:
-        return
-    if not known:
-        if kind == "WAW" and space.memory is Memory.GLOBAL:
-            return
-        yield _hazard(space, a, b, kind, carrier, _WORST, simultaneous=False)
-        return
-    for c in _classes(space, a, b, level, inner, carried=carried, simultaneous=simultaneous):
-        yield _hazard(space, a, b, kind, carrier, c, simultaneous=simultaneous)
+# --- addresses that cannot be compared ----------------------------------------------------------
+
+
+def _assumed_hazards(space: Space, kernel: Kernel) -> Iterator[Hazard]:
+    """All pairs. Two stores to global memory are trusted: a kernel writes each element once."""
+    for a in space.footprints:
+        for b in space.footprints:
+            both = a.access.writes and b.access.writes
+            if (both and space.memory is Memory.GLOBAL) or not (a.access.writes or b.access.writes):
+                continue
+            sites = a.access.site, b.access.site
+            if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
+                yield _hazard(space, a.access, b.access, None, _WORST)
+            loops = common_loops(*sites)
+            for level in _carriers(loops):
+                yield _hazard(space, a.access, b.access, loops[level], _WORST)
+
+
+# --- classes of instances -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,109 +123,140 @@ class _Class:
 _WORST = _Class(SyncScope.BLOCK, False, (), (), None)
 
 
-def _hazard(
-    space: Space,
-    a: Footprint,
-    b: Footprint,
-    kind: Kind,
-    carrier: LoopScope | None,
-    c: _Class,
-    *,
-    simultaneous: bool,
-) -> Hazard:
+def _hazard(space: Space, a: Access, b: Access, carrier: LoopScope | None, c: _Class) -> Hazard:
+    kind: Kind = "WAW" if a.writes and b.writes else "RAW" if a.writes else "WAR"
     return Hazard(
         kind=kind,
         space=space.name,
-        before=a.access.site.path,
-        after=b.access.site.path,
-        before_buffer=a.access.buffer,
-        after_buffer=b.access.buffer,
+        before=a.site.path,
+        after=b.site.path,
+        before_buffer=a.buffer,
+        after_buffer=b.buffer,
         scope=c.scope,
         carried=None if carrier is None else carrier.path,
         distance=0 if carrier is None else 2 if c.is_far else 1,
         more_before=c.more_before,
         more_after=c.more_after,
-        is_simultaneous=simultaneous,
+        is_simultaneous=carrier is None and a is b,
         example=c.example,
     )
 
 
-def _classes(
-    space: Space,
-    a: Footprint,
-    b: Footprint,
-    level: int,
-    inner: int,
-    *,
-    carried: bool,
-    simultaneous: bool,
-) -> Iterator[_Class]:
-    """The classes of conflicting instances of two footprints with known cells."""
-    pairs = _join(a, b, level, inner, simultaneous=simultaneous)
-    if pairs is None:
-        yield _WORST
-        return
-    far = np.zeros(pairs.a.size, dtype=np.int64)
-    keep = (
-        (a.first[pairs.a] != a.last[pairs.a])
-        | (b.first[pairs.b] != b.last[pairs.b])
-        | (a.first[pairs.a] != b.first[pairs.b])
+def _simultaneous(space: Space, f: Footprint) -> Iterator[Hazard]:
+    """Threads that write one place in one statement: certain ones only, no sync helps."""
+    rows = np.flatnonzero(f.first != f.last)
+    if f.access.writes and f.is_exact and rows.size:
+        alone, at = _batch([f]), int(rows[0])
+        c = _Class(SyncScope.BLOCK, False, (), (), _example(space, alone, alone, at, at))
+        yield _hazard(space, f.access, f.access, None, c)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Rows of all footprints that stand in the same loops, depend on the same of them and all
+    write or all read, joined at once: `member` says whose a row is."""
+
+    members: tuple[Footprint, ...]
+    member: Array
+    cells: Array
+    first: Array
+    last: Array
+    coords: tuple[Array, ...]
+
+    @property
+    def writes(self) -> bool:
+        """Whether the members write."""
+        return self.members[0].access.writes
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Positions of the loops on which rows depend."""
+        return self.members[0].loops
+
+    @property
+    def sample(self) -> Access:
+        """An access that stands for the loops of all."""
+        return self.members[0].access
+
+
+def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
+    groups: dict[object, list[Footprint]] = {}
+    for f in prints:
+        around = tuple(loop.path for loop in f.access.site.loops)
+        groups.setdefault((around, f.loops, f.access.writes), []).append(f)
+    return [_batch(group) for group in groups.values()]
+
+
+def _batch(group: Sequence[Footprint]) -> _Batch:
+    sizes = [f.first.size for f in group]
+    return _Batch(
+        members=tuple(group),
+        member=np.repeat(np.arange(len(group)), sizes),
+        cells=np.concatenate([f.cells for f in group if f.cells is not None]),
+        first=np.concatenate([f.first for f in group]),
+        last=np.concatenate([f.last for f in group]),
+        coords=tuple(
+            np.concatenate([f.coords[i] for f in group]) for i in range(len(group[0].loops))
+        ),
     )
-    if carried:
-        valid, far = _carried(a, b, pairs, level)
-        keep = keep & valid
-    if not keep.any():
-        return
-    pairs, far = _Pairs(pairs.a[keep], pairs.b[keep]), far[keep]
-    before, more_before = _more(a, pairs.a, inner, at_end=True)
-    after, more_after = _more(b, pairs.b, inner, at_end=False)
-    code = (far << (len(before) + len(after))) | (more_before << len(after)) | more_after
-    warps = [x // WARP_SIZE for x in (a.first[pairs.a], a.last[pairs.a], b.first[pairs.b])]
-    last = b.last[pairs.b] // WARP_SIZE
-    crosses = (warps[0] != warps[1]) | (warps[0] != warps[2]) | (warps[0] != last)
-    for value in sorted(set(code.tolist())):
-        chosen = code == value
-        wide = chosen & crosses
-        at = int(np.argmax(wide if wide.any() else chosen))
-        yield _Class(
-            scope=SyncScope.BLOCK if wide.any() else SyncScope.WARP,
-            is_far=bool(value >> (len(before) + len(after))),
-            more_before=_bits(before, value >> len(after)),
-            more_after=_bits(after, value),
-            example=_example(space, a, b, int(pairs.a[at]), int(pairs.b[at])),
-        )
 
 
-def _bits(loops: list[Path], value: int) -> tuple[Path, ...]:
-    return tuple(p for i, p in enumerate(loops) if value >> i & 1)
+def _batch_hazards(space: Space, a: _Batch, b: _Batch, kernel: Kernel) -> Iterator[Hazard]:
+    """The hazards with a member of `a` first, in the same iteration or carried by a loop."""
+    loops = common_loops(a.sample.site, b.sample.site)
+    for level in (None, *_carriers(loops)):
+        pairs = _join(a, b, len(loops) if level is None else level)
+        if pairs is None and len(a.members) + len(b.members) > 2:
+            for x in a.members:
+                for y in b.members:
+                    yield from _batch_hazards(space, _batch([x]), _batch([y]), kernel)
+            return
+        carrier = None if level is None else loops[level]
+        if pairs is None:
+            if carrier is not None or bool(_in_order(a, b, kernel)[0, 0]):
+                yield _hazard(space, a.sample, b.sample, carrier, _WORST)
+            continue
+        inner = len(loops) if level is None else level + 1
+        keep, far = _crosses_threads(a, b, pairs), np.zeros(pairs.a.size, dtype=np.int64)
+        if level is None:
+            keep &= _in_order(a, b, kernel)[a.member[pairs.a], b.member[pairs.b]]
+        else:
+            valid, far = _carried(a, b, pairs, level)
+            keep &= valid
+        if keep.any():
+            pairs = _Pairs(pairs.a[keep], pairs.b[keep])
+            yield from _classes(space, a, b, pairs, far[keep], inner, carrier)
 
 
-def _example(space: Space, a: Footprint, b: Footprint, i: int, j: int) -> Example:
-    assert a.cells is not None
-    before, after = int(a.first[i]), int(b.last[j])
-    if before == after:
-        before, after = int(a.last[i]), int(b.first[j])
-    return Example(before, after, int(a.cells[i]) * space.cell_nbytes)
+def _in_order(a: _Batch, b: _Batch, kernel: Kernel) -> Array:
+    """Which members of `a` come before which of `b` in one iteration, in one run of a branch."""
+    first = np.array([f.access.order for f in a.members])
+    second = np.array([f.access.order for f in b.members])
+    out: Array = first[:, None] < second
+    branched = [j for j, f in enumerate(b.members) if f.access.site.branches]
+    for i, x in enumerate(a.members):
+        for j in branched if x.access.site.branches else ():
+            out[i, j] &= not are_exclusive(x.access.site, b.members[j].access.site, kernel)
+    return out
 
 
-def _join(
-    a: Footprint, b: Footprint, level: int, inner: int, *, simultaneous: bool
-) -> _Pairs | None:
-    """All pairs of rows that share a cell and the iteration of the loops that must be equal;
-    None when there are too many."""
-    assert a.cells is not None and b.cells is not None
-    if not a.cells.size or not b.cells.size:
-        empty = np.zeros(0, dtype=np.int64)
-        return _Pairs(empty, empty)
-    equal = [i for i in a.loops if i in b.loops and i < level]
-    if simultaneous:
-        rows = np.arange(a.cells.size)
-        return _Pairs(rows, rows)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Rows of two batches that touch one cell: indices into each."""
+
+    a: Array
+    b: Array
+
+
+def _join(a: _Batch, b: _Batch, level: int) -> _Pairs | None:
+    """All pairs of rows that share a cell and the iteration of the first `level` loops; None when
+    there are too many."""
     ka, kb = a.cells, b.cells
-    for i in equal:
-        n = a.access.trips[i]
-        ka = ka * n + a.coords[a.loops.index(i)]
-        kb = kb * n + b.coords[b.loops.index(i)]
+    for i in a.loops:
+        if i in b.loops and i < level:
+            n = a.sample.trips[i]
+            ka = ka * n + a.coords[a.loops.index(i)]
+            kb = kb * n + b.coords[b.loops.index(i)]
     order = np.argsort(kb, kind="stable")
     ordered = kb[order]
     start, stop = np.searchsorted(ordered, ka, "left"), np.searchsorted(ordered, ka, "right")
@@ -246,34 +269,88 @@ def _join(
     return _Pairs(rows, order[np.repeat(start, counts) + within])
 
 
-def _carried(a: Footprint, b: Footprint, pairs: _Pairs, level: int) -> tuple[Array, Array]:
+def _crosses_threads(a: _Batch, b: _Batch, pairs: _Pairs) -> Array:
+    """Which pairs of rows are not all one thread."""
+    first, last = a.first[pairs.a], b.last[pairs.b]
+    return (first != a.last[pairs.a]) | (b.first[pairs.b] != last) | (first != last)
+
+
+def _crosses_warps(a: _Batch, b: _Batch, pairs: _Pairs) -> Array:
+    """Which pairs of rows are not all one warp."""
+    first, last = a.first[pairs.a] // WARP_SIZE, b.last[pairs.b] // WARP_SIZE
+    inside = (first == a.last[pairs.a] // WARP_SIZE) & (b.first[pairs.b] // WARP_SIZE == last)
+    return ~inside | (first != last)
+
+
+def _carried(a: _Batch, b: _Batch, pairs: _Pairs, level: int) -> tuple[Array, Array]:
     """Which pairs the loop at `level` can carry, and which of them over two iterations or more."""
-    loop = a.access.site.loops[level]
+    loop, trips = a.sample.site.loops[level], a.sample.trips[level]
     p = a.coords[a.loops.index(level)][pairs.a] if level in a.loops else None
     q = b.coords[b.loops.index(level)][pairs.b] if level in b.loops else None
     near = np.zeros(pairs.a.size, dtype=np.int64)
     if p is not None and q is not None:
         return q > p, (q - p > 1).astype(np.int64)
     if p is not None:
-        whole = loop.trips == a.access.trips[level]
-        return (p < a.access.trips[level] - 1) | (not whole), near
+        return (p < trips - 1) | (loop.trips != trips), near
     if q is not None:
         return q >= 1, near
     return np.ones(pairs.a.size, dtype=bool), near
 
 
-def _more(f: Footprint, rows: Array, inner: int, *, at_end: bool) -> tuple[list[Path], Array]:
+def _more(batch: _Batch, rows: Array, inner: int, *, at_end: bool) -> tuple[list[Path], Array]:
     """For loops from position `inner` on: bit i is set where a further iteration of loop i
     follows (`at_end`) or precedes the row."""
     bits = np.zeros(rows.size, dtype=np.int64)
     paths: list[Path] = []
-    for i in f.loops:
-        loop = f.access.site.loops[i]
-        trips = f.access.trips[i]
+    for at, i in enumerate(batch.loops):
+        loop, trips = batch.sample.site.loops[i], batch.sample.trips[i]
         if i < inner or (at_end and loop.trips != trips):
             continue
-        at = f.coords[f.loops.index(i)][rows]
-        more = at < trips - 1 if at_end else at > 0
+        now = batch.coords[at][rows]
+        more = now < trips - 1 if at_end else now > 0
         bits |= more.astype(np.int64) << len(paths)
         paths.append(loop.path)
     return paths, bits
+
+
+def _classes(
+    space: Space,
+    a: _Batch,
+    b: _Batch,
+    pairs: _Pairs,
+    far: Array,
+    inner: int,
+    carrier: LoopScope | None,
+) -> Iterator[Hazard]:
+    """One hazard for each class of the given conflicting rows, of each pair of members."""
+    before, more_before = _more(a, pairs.a, inner, at_end=True)
+    after, more_after = _more(b, pairs.b, inner, at_end=False)
+    width = len(before) + len(after)
+    code = a.member[pairs.a] * len(b.members) + b.member[pairs.b]
+    code = (((code << 1) | far) << width) | (more_before << len(after)) | more_after
+    key = (code << 1) | ~_crosses_warps(a, b, pairs)
+    found, chosen = np.unique(key, return_index=True)
+    classes, leading = np.unique(found >> 1, return_index=True)
+    i, j = pairs.a[chosen[leading]], pairs.b[chosen[leading]]
+    columns = (classes, found[leading] & 1, i, j, a.member[i], b.member[j])
+    table: list[list[int]] = np.stack(columns, axis=1).tolist()
+    for value, in_warp, row_a, row_b, x, y in table:
+        c = _Class(
+            scope=SyncScope.WARP if in_warp else SyncScope.BLOCK,
+            is_far=bool(value >> width & 1),
+            more_before=_bits(before, value >> len(after)) if before else (),
+            more_after=_bits(after, value) if after else (),
+            example=_example(space, a, b, row_a, row_b),
+        )
+        yield _hazard(space, a.members[x].access, b.members[y].access, carrier, c)
+
+
+def _bits(loops: list[Path], value: int) -> tuple[Path, ...]:
+    return tuple(p for i, p in enumerate(loops) if value >> i & 1)
+
+
+def _example(space: Space, a: _Batch, b: _Batch, i: int, j: int) -> Example:
+    before, after = int(a.first[i]), int(b.last[j])
+    if before == after:
+        before, after = int(a.last[i]), int(b.first[j])
+    return Example(before, after, int(a.cells[i]) * space.cell_nbytes)

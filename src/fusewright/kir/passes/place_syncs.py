@@ -77,7 +77,7 @@ def _decide(kernel: Kernel, pending: Sequence[Hazard]) -> list[Placement]:
     what one iteration does, and what it orders outside is free."""
     regions = {r.path: r for r in _regions(kernel.body, (), (), is_loop=False)}
     placements: list[Placement] = []
-    rest = list(pending)
+    rest: list[Hazard] = list(pending)
     for path in sorted({_region_of(h) for h in pending}, key=lambda p: (-len(p), p)):
         for scope in (SyncScope.BLOCK, SyncScope.WARP):
             mine = [h for h in rest if _region_of(h) == path and h.scope is scope]
