@@ -16,6 +16,7 @@ from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.place_syncs import place_syncs
+from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.unroll import unroll
@@ -64,6 +65,12 @@ PIPELINE: tuple[Pass, ...] = (
         place_syncs,
         "synced",
         "orders every cross-thread hazard; afterwards statements no longer move",
+    ),
+    Pass(
+        "promote",
+        promote,
+        "synced",
+        "buys syncs that let packing reuse memory, beside those that exist anyway",
     ),
     Pass(
         "pack_shared",
