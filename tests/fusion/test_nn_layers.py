@@ -36,6 +36,7 @@ def test_dropout_keeps_the_right_share_and_the_mean():
     out = run1(lambda v: nn.dropout(v, 0.3, seed=5), np.ones((100, 100), np.float32))
     assert abs(np.mean(out == 0) - 0.3) < 0.02
     assert abs(out.mean() - 1) < 0.03
+    np.testing.assert_array_equal(out != 0, philox_keep((100, 100), 0.3, 5, 0))
 
 
 def test_seed_and_offset_may_be_arrays_and_change_the_mask():

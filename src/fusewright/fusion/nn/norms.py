@@ -143,7 +143,7 @@ def rms_norm(
     eps: float | None = None,
 ) -> Array:
     """x / sqrt(mean(x**2) + eps) * weight over the last axes, which `normalized_shape` names.
-    Without eps it is the distance from 1 to the next number of x's dtype.
+    Without eps it is the distance from 1 to the next number of the compute dtype, as torch has it.
 
     Source: Zhang and Sennrich, Root mean square layer normalization (2019).
     """
@@ -160,7 +160,7 @@ def rms_norm_forward(
     x = check_float("rms_norm", x)
     axes = _normalised_axes("rms_norm", x, normalized_shape)
     _check_affine("rms_norm", x, axes, weight=weight)
-    epsilon = _epsilon(x.dtype) if eps is None else float(eps)
+    epsilon = _epsilon(x.dtype.compute) if eps is None else float(eps)
     wide = widened(x)
     rstd = expand_dims(rsqrt(mean(wide * wide, axis=axes) + epsilon), axes)
     return astype(scaled(wide * rstd, weight), x.dtype), rstd
