@@ -122,7 +122,8 @@ def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
     """The accesses that can take part in a hazard, in textual order.
 
-    Those to shared memory, and those to global buffers that this launch writes.
+    Those to shared memory, and those to global buffers that this launch writes; two parameters
+    are two places in memory.
     """
     uses = [
         (order, site, use)
