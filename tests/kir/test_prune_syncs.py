@@ -91,3 +91,28 @@ def test_random_kernels(seed: int) -> None:
 def test_many_random_kernels(start: int) -> None:
     for seed in range(start, start + 100):
         check_random_kernel(seed, Shape(buffers=2 + seed % 5, statements=6 + seed % 14))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_ring_with_a_symbolic_trip_count(stages: int) -> None:
+    """One sync an iteration from two stages on, two with one; every one of them needed."""
+    k = kernel(
+        f"""shared s: float32[{64 * stages}]
+        r[0] = load x[tx]
+        for (k < n) {{
+          store s[tx + 64*(k % {stages})] = r[0]
+          t[0] = load s[63 - tx + 64*(k % {stages})]
+          r[0] = add(r[0], t[0])
+        }}
+        store y[64*bx + tx] = r[0]""",
+        head="symbol n in [1, 100]",
+    )
+    done = _compiled(k)
+    assert outline(done) == ("l(BsBl)s" if stages == 1 else "l(sBl)s")
+    cases = []
+    for n in (1, 2, 3, 7):
+        x, y = np.ones(4096, np.float32), np.zeros(4096, np.float32)
+        arrays = dict(zip(done.params, (x, y), strict=True))
+        cases.append(Case(arrays, symbols={done.symbols[0]: n}))
+    report = verify_kernel(done, cases)
+    assert report.ok, str(report)
