@@ -160,6 +160,15 @@ def test_an_array_of_known_leaves_has_a_value():
     assert bool(fw.zeros(()) == 0)
 
 
+def test_a_value_is_computed_once():
+    x = Array(Known(np.array([1.0, 2.0]))) * 2
+    assert not isinstance(x.tensor, Known)
+    first = np.asarray(x)
+    assert isinstance(x.tensor, Known)
+    first[0] = 9
+    assert float(x[0]) == 2.0
+
+
 # --- rejections ---------------------------------------------------------------------------------
 
 N = TensorSpec(("n", 4), "float32")

@@ -190,6 +190,15 @@ def test_uniform_numbers_stay_below_one_and_are_uniform(dtype: str):
     np.testing.assert_allclose(shifted.astype(np.float64), x * 6 - 2, atol=0.02)
 
 
+def test_normal_numbers_come_from_pairs_of_words():
+    words = FUNCTIONS["philox"].numpy(9, 3, np.arange(8)) >> 8
+    radius = np.sqrt(-2 * np.log((words[::2] + 1) * 2.0**-24))
+    angle = words[1::2] * 2.0**-24 * (2 * math.pi)
+    expected = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()
+    actual = made(lambda: fw.random.normal((8,), seed=9, offset=3))
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_normal_numbers_are_normal(dtype: str):
     x = made(lambda: fw.random.normal((40000,), seed=5, dtype=dtype)).astype(np.float64)

@@ -96,6 +96,12 @@ def test_erf_rsqrt_exp2_fma():
     assert_same(run(lambda a: fw.fma(a, 2.0, 1.0), x), x * 2 + 1)
 
 
+def test_nextafter_steps_on_the_grid_of_the_dtype():
+    x = np.array([1.0, 0.0, -1.0], np.float32)
+    up = np.full(3, np.inf, np.float32)
+    assert_same(run(fw.nextafter, x, up), np.nextafter(x, up))
+
+
 # --- promotion ----------------------------------------------------------------------------------
 
 STRICT = ["bool", *INTEGERS, "float32", "float64"]

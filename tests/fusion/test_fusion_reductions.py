@@ -11,7 +11,7 @@ from fusion_cases import assert_same, run
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
 from fusewright.fusion.evaluate import evaluate
-from fusewright.fusion.ir import TensorSpec
+from fusewright.fusion.ir import Reduce, TensorSpec
 from fusewright.fusion.trace import trace
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5))
@@ -68,6 +68,14 @@ def test_the_mean_of_large_float16_does_not_overflow():
     x = np.full(64, 60000, np.float16)
     assert_same(run(fw.mean, x), np.float16(60000))
     assert_same(run(fw.var, x), np.float16(0))
+
+
+@pytest.mark.parametrize("fn", [fw.mean, fw.var, fw.std])
+def test_moments_of_short_floats_are_summed_in_float32(fn: object):
+    fusion = trace(fn, TensorSpec((64,), "float16"))
+    sums = [t for t in fusion.values if isinstance(t.op, Reduce)]
+    assert sums and all(t.dtype.name == "float32" for t in sums)
+    assert fusion.outputs[0].dtype.name == "float16"
 
 
 def test_the_mean_of_integers_is_float32():

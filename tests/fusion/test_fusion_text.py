@@ -152,12 +152,28 @@ def test_value_rejections(line: str, message: str):
         parse_fusion(f"{HEAD}{index}y: {line}\nreturn y")
 
 
+def test_operands_of_a_concat_agree_in_the_other_axes():
+    text = """
+    x: int8[2, 3] = Input(strides=(3, 1), alignment=1)
+    y: int8[2, 4] = Input(strides=(4, 1), alignment=1)
+    z: int8[4, 3] = Concat(x, y, axis=0)
+    return z
+    """
+    with pytest.raises(SpecError, match=r"operand y: int8\[2, 4\] differs in axis 1"):
+        parse_fusion(text)
+
+
 def test_program_rejections():
     x = Tensor("x", (as_expr(4),), dtypes.float32, ir.Input((), 0, (as_expr(1),), 4))
     y = Tensor("y", x.shape, x.dtype, ir.Pointwise((x,), "neg"))
     unnamed = Tensor("", x.shape, x.dtype, ir.Pointwise((x,), "neg"))
     loose = Tensor("z", (Var("m", 2),), dtypes.int64, ir.Iota((), 0))
+    first, second = (
+        Tensor(n, (Sym("m"),), dtypes.int8, ir.Input((), k, (as_expr(1),), 1))
+        for k, n in enumerate("ab")
+    )
     for fusion, message in (
+        (Fusion((first, second), (first,), (first, second)), "two sizes are called m"),
         (Fusion((x,), (y,), (y, x)), "operand x is not defined above it"),
         (Fusion((x,), (y,), (x,)), "not among the fusion's values"),
         (Fusion((x,), (unnamed,), (x, unnamed)), "the value has no name"),

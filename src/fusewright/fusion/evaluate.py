@@ -253,7 +253,7 @@ def _reduce(op: ir.Reduce, a: Array) -> Array:
 
 
 def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
-    """The indices counted from the front; UserError for one outside the axis."""
+    """The indices, of which negative ones count from the end; UserError for one outside the axis."""
     indices, n = args[1].astype(np.int64), args[0].shape[axis]
     wrong = (indices < -n) | (indices >= n)
     if wrong.any():
@@ -261,7 +261,7 @@ def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
             f"{t.name}: index {indices[wrong][0]} is outside axis {axis} of size {n}; indices go "
             f"from -{n} to {n - 1}"
         )
-    return np.where(indices < 0, indices + n, indices)
+    return indices
 
 
 def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:
