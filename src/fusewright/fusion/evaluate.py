@@ -253,7 +253,7 @@ def _reduce(op: ir.Reduce, a: Array) -> Array:
 
 
 def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
-    """The indices, of which negative ones count from the end; UserError for one outside the axis."""
+    """The indices, negative ones from the end; UserError for one outside the axis."""
     indices, n = args[1].astype(np.int64), args[0].shape[axis]
     wrong = (indices < -n) | (indices >= n)
     if wrong.any():
