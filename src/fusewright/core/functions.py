@@ -244,12 +244,23 @@ _BINARY_TO_BOOL: dict[str, Callable[..., Any]] = {
 }
 
 
+APPROXIMATE: dict[str, str] = {
+    name: f"{name}_approx" for name in ("exp", "exp2", "div", "reciprocal", "sqrt", "rsqrt")
+}
+"""Functions that have a fast float32 form, good to about 2**-21: for values that only reach 16 bits
+or fewer. The simulator computes them like the exact ones."""
+
+
 def _table() -> dict[str, ScalarFunction]:
+    exact = _UNARY | _BINARY
+    fast = {APPROXIMATE[name]: exact[name] for name in APPROXIMATE}
     groups: tuple[tuple[int, Result, dict[str, Callable[..., Any]]], ...] = (
         (1, "same", _UNARY),
         (1, "bool", _UNARY_TO_BOOL),
         (2, "same", _BINARY),
         (2, "bool", _BINARY_TO_BOOL),
+        (1, "same", {k: f for k, f in fast.items() if k != APPROXIMATE["div"]}),
+        (2, "same", {APPROXIMATE["div"]: exact["div"]}),
         (3, "same", {"where": np.where, "fma": _fma}),
         (3, "uint32", {"philox": _philox}),
     )

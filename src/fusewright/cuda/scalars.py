@@ -227,6 +227,15 @@ _FLOAT = {
     **{name: f"{name}{{f}}({{0}})" for name in _UNARY_LIBRARY},
     **{name: f"{name}{{f}}({{0}}, {{1}})" for name in _BINARY_LIBRARY},
 }
+_FLOAT32 = {
+    **_FLOAT,
+    "exp_approx": "fw_exp2_approx({0} * 1.4426950408889634f)",
+    "exp2_approx": "fw_exp2_approx({0})",
+    "div_approx": "fw_div_approx({0}, {1})",
+    "reciprocal_approx": "fw_rcp_approx({0})",
+    "sqrt_approx": "fw_sqrt_approx({0})",
+    "rsqrt_approx": "fw_rsqrt_approx({0})",
+}
 
 
 def _spellings(dtype: DType) -> dict[str, str]:
@@ -238,7 +247,7 @@ def _spellings(dtype: DType) -> dict[str, str]:
         case "uint":
             return _UNSIGNED
         case _:
-            return _FLOAT
+            return _FLOAT32 if dtype.compute is dtypes.float32 else _FLOAT
 
 
 def supports(fn: str, dtype: DType) -> bool:

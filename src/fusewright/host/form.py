@@ -117,11 +117,11 @@ class _Former:
             return "another kernel stands between its operands"
         mark = len(self.ids.log)
         g = union(chosen, number, self.ids)
-        for t in items:
-            problem = None if t in g.members else add(g, t, self.ids)
-            if problem is not None:
-                self.ids.undo(mark)
-                return problem
+        problem = next((p for t in items if t not in g.members and (p := add(g, t, self.ids))), None)
+        problem = problem or space_problem(g, self.ids)
+        if problem is not None:
+            self.ids.undo(mark)
+            return problem
         self._replace(chosen, g)
         self.home[items[-1]] = number
         for o in g.sources:

@@ -147,7 +147,8 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
 
 def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     """Puts an op into a group; the rule it breaks when the kernel could not hold it. The group is
-    then in no usable state: the caller drops it and takes the joins of ids back."""
+    then in no usable state: the caller drops it and takes the joins of ids back. `space_problem`
+    is asked once all ops that belong together are in."""
     if g.alone or (isinstance(t.op, Scan) and g.members):
         return "a scan stands in a kernel of its own"
     if len(g.members) >= MAX_OPS:
@@ -170,7 +171,7 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     if isinstance(t.op, Reduce):
         operand = g.axes[t.op.operands[0]]
         g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
-    return space_problem(g, ids)
+    return None
 
 
 def space_problem(g: Group, ids: AxisIds) -> str | None:

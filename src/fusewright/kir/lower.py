@@ -19,6 +19,7 @@ from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
 from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.precision import approximable
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
 
 
@@ -51,6 +52,7 @@ def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> 
         nodes=_node_variables(nest.root),
         buffers=dict(params),
         arguments={},
+        approximable=approximable(flow.stages, consumers_of(flow)),
     )
     body = _Tree(context).body(nest.root)
     kernel = Kernel(
@@ -62,6 +64,7 @@ def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> 
         block=block,
         body=body,
         min_blocks=min_blocks,
+        attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
     values = tuple(v for _, v in context.arguments.values())

@@ -31,6 +31,7 @@ from fusewright.core.expr import (
     substitute_condition,
     variables,
 )
+from fusewright.core.functions import APPROXIMATE
 from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
@@ -88,6 +89,7 @@ class Context:
     nodes: dict[LoopNode, Var]
     buffers: dict[Stage, Buffer]
     arguments: dict[object, tuple[Argument, bool | int | float]]
+    approximable: set[Stage]
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     temporaries: list[int] = field(default_factory=list[int])
@@ -554,6 +556,8 @@ class Definition:
         operands = [self.read(k) for k in range(len(s.operands))]
         if fn == "cast":
             return operands[0]
+        if s in self.emit.context.approximable:
+            fn = APPROXIMATE.get(fn, fn)
         out: list[Operand] = []
         known: dict[tuple[object, ...], Reg] = {}
         for lane in range(self.width):

@@ -21,6 +21,10 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 THREADS = 128
+MAX_VECTORS = 4
+BYTES_IN_FLIGHT = 64
+"""Bytes that a thread should load before it uses the first: with 1,500 threads a multiprocessor
+that is twice what latency times bandwidth asks for."""
 
 
 def reference_output(flow: Dataflow) -> Stage:
@@ -29,8 +33,9 @@ def reference_output(flow: Dataflow) -> Stage:
 
 
 def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
-    """Flattens the largest output, gives every thread one vector, inlines everything."""
-    cache_inputs(flow)
+    """Flattens the largest output, gives every thread a few vectors, inlines everything but the
+    loads: those of all vectors of a thread stand first, so that they are in flight together."""
+    held = cache_inputs(flow)
     reference = reference_output(flow)
     flat = merge_all(flow, reference.loops)
     if flat is None:
@@ -39,17 +44,48 @@ def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
         inline_most(flow)
         return Params("pointwise", (("elements", 1),))
     width = _vector(flow, reference, flat, target)
-    outer, inner = split(flow, flat, width) if width > 1 else (flat, None)
+    vectors = _vectors_a_thread(reference, held, width, target)
+    outer, lanes = split(flow, flat, width) if width > 1 else (flat, None)
     blocks, threads = split(flow, outer, THREADS)
     loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
-    if inner is not None:
-        loops.append(Loop(inner.axis))
+    if vectors > 1:
+        blocks, several = split(flow, blocks, vectors)
+        loops[0] = Loop(blocks.axis, Parallel.BIDX)
+        loops.append(Loop(several.axis, Parallel.UNROLL))
+    if lanes is not None:
+        loops.append(Loop(lanes.axis))
     reference.loops = tuple(loops)
     transform_like(flow, reference)
     if width > 1:
         vectorize_accesses(flow, reference.loops[-1].axis, width)
     inline_most(flow)
-    return Params("pointwise", (("vector", width), ("threads", THREADS)))
+    if vectors > 1:
+        _load_first(held)
+    return Params(
+        "pointwise", (("vector", width), ("vectors", vectors), ("threads", THREADS))
+    )
+
+
+def _load_first(held: list[Stage]) -> None:
+    """Takes the loads out of the loop over a thread's vectors."""
+    for s in held:
+        depth = next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0)
+        s.inline_depth = min(s.inline_depth, depth)
+
+
+def _vectors_a_thread(reference: Stage, held: list[Stage], width: int, target: Target) -> int:
+    """Enough that a thread has `BYTES_IN_FLIGHT` under way, as long as the grid fills the chip."""
+    size = numel(reference.shape)
+    nbytes = sum(s.dtype.nbytes * width for s in held if numel(s.shape) * 2 > size)
+    vectors = 1
+    while (
+        nbytes
+        and vectors < MAX_VECTORS
+        and 2 * vectors * nbytes <= BYTES_IN_FLIGHT
+        and size // (2 * vectors * width * THREADS) >= target.multiprocessors * 8
+    ):
+        vectors *= 2
+    return vectors
 
 
 def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int:

@@ -33,6 +33,7 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
 
 PERSISTENT_BYTES_PER_THREAD = 128
+STORED_REGISTERS = 72
 MAX_THREADS = 512
 
 
@@ -60,7 +61,9 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
     inner = _is_inner(flow, reference)
     plan = _plan(flow, reference, kept, reduced, inner, copies, target)
     if not plan.persistent:
-        _separate_phases(flow, reference)
+        _separate_phases(flow, reference, [])
+    elif _stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
+        _separate_phases(flow, reference, _before_reductions(flow, copies))
     reference.loops = _loops(flow, kept, reduced, plan)
     transform_like(flow, reference)
     if plan.vector > 1:
@@ -148,7 +151,7 @@ def _plan(
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(
         c.dtype.nbytes
-        for c in copies
+        for c in _before_reductions(flow, copies)
         if any(flow.graph.depends(a, reference.frame.reduced) for a in c.frame.output)
     )
     if inner:
@@ -168,6 +171,19 @@ def _plan(
     needed = _is_normalisation(flow, reference)
     persistent = constant and fits and needed
     return Plan(inner, persistent, vector, threads, kept_threads, trips)
+
+
+def _before_reductions(flow: Dataflow, copies: list[Stage]) -> list[Stage]:
+    """Those of the copies that a reduction needs, directly or not: they stay in registers until
+    the reduction is done. Others are read when they are used."""
+    needed: set[Stage] = set()
+    stack = [s for s in flow.stages if s.is_reduction]
+    while stack:
+        for o in stack.pop().operands:
+            if o not in needed:
+                needed.add(o)
+                stack.append(o)
+    return [c for c in copies if c in needed]
 
 
 def _power_of_two(n: int) -> int:
@@ -263,14 +279,30 @@ def _loops(flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan) 
     return tuple(out)
 
 
-def _separate_phases(flow: Dataflow, reference: Stage) -> None:
+def _stored_registers(flow: Dataflow, reference: Stage, copies: list[Stage], plan: Plan) -> int:
+    """Registers a thread would need for the values with reduced axes that several passes read."""
+    users = consumers_of(flow)
+    elements = plan.unrolled * plan.vector
+    words = 0
+    for s in computed(flow.stages):
+        wide = any(flow.graph.depends(c, reference.frame.reduced) for c in s.frame.output)
+        several = len({u for u in users[s] if u.is_reduction}) > 0 and len(users[s]) > 1
+        if wide and s.memory is Memory.LOCAL and (s in copies or several):
+            nbytes = s.dtype.nbytes if s in copies else max(s.dtype.nbytes, 4)
+            words += -(-elements * nbytes // 4)
+    return words
+
+
+def _separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None:
     """Gives every reduction, and the outputs together, their own clones of the values that have
-    reduced axes, so that each pass recomputes them from the inputs in a loop of its own."""
+    reduced axes, so that each pass recomputes them in a loop of its own, from the inputs or from
+    what is held in registers."""
     graph = flow.graph
 
     def is_wide(s: Stage) -> bool:
         return (
-            not s.is_input
+            s not in held
+            and not s.is_input
             and not s.is_virtual
             and not s.is_reduction
             and s.memory is Memory.LOCAL

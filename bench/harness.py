@@ -1,0 +1,249 @@
+"""Measures cases on a GPU: correctness first, then all peers interleaved in one run, medians.
+
+Method: inputs are random; outputs are checked against the same function in float64. A round times
+every peer once, each with enough repetitions to fill a few milliseconds between two CUDA events
+after one untimed call; the median over rounds counts. The floor of a case is a copy kernel of
+torch (or a read: a sum) over as many bytes as the case has to move, measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import fusewright as fw
+from bench.cases import Case
+from fusewright.core.expr import constant_value
+from fusewright.runtime.launch import LoadedKernel, launch_of
+
+ROUNDS = 7
+TARGET_MS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Medians in microseconds per peer, relative errors, and the floor's."""
+
+    name: str
+    nbytes: int
+    floor_us: float
+    times_us: dict[str, float]
+    errors: dict[str, float]
+    kernels: list[str]
+    failures: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        ours = self.times_us.get("fusewright")
+        return {
+            "case": self.name,
+            "bytes": self.nbytes,
+            "floor_us": round(self.floor_us, 2),
+            "times_us": {k: round(v, 2) for k, v in self.times_us.items()},
+            "of_floor": {k: round(self.floor_us / v, 4) for k, v in self.times_us.items()},
+            "speedup": {k: round(v / ours, 4) for k, v in self.times_us.items()} if ours else {},
+            "errors": self.errors,
+            "kernels": self.kernels,
+            "failures": self.failures,
+        }
+
+
+def make_inputs(case: Case, device: str = "cuda", seed: int = 0) -> list[Any]:
+    """Random arrays for a case."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    out: list[Any] = []
+    for shape, dtype in case.inputs:
+        kind = getattr(torch, dtype)
+        if dtype.startswith("int"):
+            out.append(torch.randint(0, case.high, shape, device=device, generator=generator))
+        else:
+            x = torch.randn(shape, device=device, generator=generator)
+            out.append((x.abs() + 0.5 if shape[-1:] == (1,) else x).to(kind))
+    return out
+
+
+class Launcher:
+    """A compiled program on torch tensors, launch by launch on the current stream; outputs and
+    intermediates are allocated once, so that device time is what is measured."""
+
+    def __init__(self, case: Case) -> None:
+        specs = [fw.TensorSpec(shape, dtype) for shape, dtype in case.inputs]
+        self.program = fw.compile(fw.trace(case.ours, *specs))
+        self.steps: list[tuple[LoadedKernel, tuple[Any, ...], Any]] = []
+        self.tensors: dict[Any, Any] = {}
+        for x in self.program.launches:
+            loaded = LoadedKernel(x.kernel.cubin(), x.kernel.ir)
+            for t in x.outputs:
+                shape = [constant_value(e) or 0 for e in t.shape]
+                kind = getattr(torch, t.dtype.name)
+                self.tensors[t] = torch.full(shape, -7, device="cuda").to(kind)
+            self.steps.append((loaded, (*x.inputs, *x.outputs), launch_of(x.kernel.ir, {})))
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        table = {**self.tensors, **dict(zip(self.program.fusion.inputs, arrays, strict=True))}
+        stream = torch.cuda.current_stream().cuda_stream
+        for x, (loaded, tensors, launch) in zip(self.program.launches, self.steps, strict=True):
+            values = [table[t].data_ptr() for t in tensors]
+            loaded.launch([*values, *x.kernel.argument_values], launch, stream=stream)
+        return [table[t] for t in self.program.fusion.outputs]
+
+
+def relative_error(got: Any, want: Any) -> float:
+    """Norm of the difference over the norm of the float64 reference."""
+    g, w = got.double(), want.double()
+    if not torch.isfinite(g).all():
+        return math.inf
+    norm = float(w.norm())
+    return float((g - w).norm()) / (norm or 1.0)
+
+
+def reference(case: Case, arrays: list[Any]) -> list[Any]:
+    """The case in float64, on slices of the leading axis where it is too large at once."""
+    wide = [a.double() if a.is_floating_point() else a for a in arrays]
+    result = case.torch(_DoubleTorch(), *wide)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+class _DoubleTorch:
+    """torch, as the cases see it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def time_us(fn: Callable[[], Any], repetitions: int) -> float:
+    """Microseconds per call between two events."""
+    start = torch.cuda.Event(enable_timing=True)
+    stop = torch.cuda.Event(enable_timing=True)
+    fn()
+    start.record()
+    for _ in range(repetitions):
+        fn()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) * 1000 / repetitions
+
+
+def moved_bytes(case: Case, arrays: list[Any], outputs: list[Any]) -> int:
+    """The bytes that any implementation has to move."""
+    read = sum(a.numel() * a.element_size() for a in arrays)
+    again = sum(arrays[i].numel() * arrays[i].element_size() for i in case.twice)
+    return read + again + sum(o.numel() * o.element_size() for o in outputs)
+
+
+def floor_of(case: Case, nbytes: int) -> Callable[[], Any]:
+    """A kernel of torch that moves as many bytes: a copy, or a sum for read-mostly cases."""
+    if case.read_mostly:
+        x = torch.ones(nbytes // 4, dtype=torch.float32, device="cuda")
+        return x.sum
+    source = torch.ones(nbytes // 2, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def measure(case: Case, peers: tuple[str, ...]) -> Outcome:
+    """Checks and times one case."""
+    arrays = make_inputs(case)
+    fns: dict[str, Callable[[], Any]] = {}
+    failures: dict[str, str] = {}
+    kernels: list[str] = []
+    for peer in peers:
+        try:
+            fns[peer] = _peer(peer, case, arrays, kernels)
+            fns[peer]()
+            torch.cuda.synchronize()
+        except Exception as e:
+            failures[peer] = f"{type(e).__name__}: {e}"[:300]
+            fns.pop(peer, None)
+    errors = _errors(case, arrays, fns)
+    outputs = case.torch(torch, *arrays)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    nbytes = moved_bytes(case, arrays, outputs)
+    del outputs
+    fns["floor"] = floor_of(case, nbytes)
+    once = {k: time_us(f, 2) for k, f in fns.items()}
+    counts = {k: max(2, min(200, int(TARGET_MS * 1000 / t))) for k, t in once.items()}
+    samples: dict[str, list[float]] = {k: [] for k in fns}
+    for _ in range(ROUNDS):
+        for k, f in fns.items():
+            samples[k].append(time_us(f, counts[k]))
+    medians = {k: statistics.median(v) for k, v in samples.items()}
+    floor = medians.pop("floor")
+    return Outcome(case.name, nbytes, floor, medians, errors, kernels, failures)
+
+
+def _errors(case: Case, arrays: list[Any], fns: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    try:
+        wanted = reference(case, arrays)
+    except torch.cuda.OutOfMemoryError:
+        return {}
+    errors: dict[str, float] = {}
+    for peer, f in fns.items():
+        got = f()
+        found = list(got) if isinstance(got, tuple | list) else [got]
+        errors[peer] = max(relative_error(g, w) for g, w in zip(found, wanted, strict=True))
+    return errors
+
+
+def _peer(peer: str, case: Case, arrays: list[Any], kernels: list[str]) -> Callable[[], Any]:
+    match peer:
+        case "eager":
+            return lambda: case.torch(torch, *arrays)
+        case "compile" | "max_autotune":
+            mode = "default" if peer == "compile" else "max-autotune-no-cudagraphs"
+            compiled = torch.compile(lambda *a: case.torch(torch, *a), dynamic=False, mode=mode)
+            return lambda: compiled(*arrays)
+        case "fusewright":
+            launcher = Launcher(case)
+            kernels.extend(f"{k.name}: {k.heuristic}" for k in launcher.program.kernels)
+            return lambda: launcher(*arrays)
+        case _:
+            from bench import peers
+
+            return peers.make(peer, case, arrays)
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Of positive numbers; nan for none."""
+    return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """One line a case: floor, then each peer's time and share of the floor."""
+    lines = [f"{'case':36s} {'floor':>9s} " + " ".join(f"{p:>20s}" for p in _names(outcomes))]
+    for o in outcomes:
+        cells = [
+            f"{t:10.1f} us {o.floor_us / t:6.1%}" if (t := o.times_us.get(p)) else f"{'-':>20s}"
+            for p in _names(outcomes)
+        ]
+        wrong = {k: f"{v:.1e}" for k, v in o.errors.items() if v > 2e-2}
+        lines.append(
+            f"{o.name:36s} {o.floor_us:9.1f} "
+            + " ".join(f"{c:>20s}" for c in cells)
+            + f" err {o.errors.get('fusewright', math.nan):.1e}"
+            + (f" WRONG {wrong}" if wrong else "")
+            + (f" {o.failures}" if o.failures else "")
+        )
+    for p in _names(outcomes):
+        shares = [o.floor_us / o.times_us[p] for o in outcomes if p in o.times_us]
+        lines.append(f"{p}: {geometric_mean(shares):.1%} of the floor, worst {min(shares):.1%}")
+    return "\n".join(lines)
+
+
+def _names(outcomes: list[Outcome]) -> list[str]:
+    return list(dict.fromkeys(p for o in outcomes for p in o.times_us))
+
+
+def environment() -> dict[str, str]:
+    """What a figure depends on."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": sys.version.split()[0],
+    }

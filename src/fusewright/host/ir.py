@@ -1,0 +1,130 @@
+"""The host program: roots of memory, launches that bind exact subranges of them, and edges.
+
+A `Root` is one piece of memory that someone else addresses: an input, an output, the arena of
+intermediates, constants. A launch binds views: kernels index from 0 inside a binding, so a kernel
+never sees more than `[offset, offset + nbytes)` of a root. All quantities are bytes, and may be
+expressions in the shape symbols.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from fusewright.core.expr import Expr
+from fusewright.dtypes import DType
+from fusewright.kir.ir import Kernel
+
+
+class RootKind(enum.Enum):
+    """Whose memory a root is."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    ARENA = "arena"
+    CONSTANT = "constant"
+
+
+class Access(enum.Enum):
+    """What a launch does to a binding."""
+
+    READ = "R"
+    WRITE = "W"
+    READ_WRITE = "RW"
+
+    @property
+    def reads(self) -> bool:
+        return self is not Access.WRITE
+
+    @property
+    def writes(self) -> bool:
+        return self is not Access.READ
+
+
+class EdgeKind(enum.Enum):
+    """Why one launch must wait for another. `REUSE`: the arena gives bytes to a new tensor;
+    `MAYBE`: an overlap that cannot be ruled out."""
+
+    RAW = "RAW"
+    WAW = "WAW"
+    WAR = "WAR"
+    REUSE = "reuse"
+    MAYBE = "maybe"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """One piece of memory: `position` counts the roots of its kind, `alignment` in bytes."""
+
+    kind: RootKind
+    position: int
+    name: str
+    nbytes: Expr
+    alignment: int
+
+    def __repr__(self) -> str:
+        return f"{self.kind.value} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The bytes of a view that are not one run: per axis a start, an extent and a step, in units
+    of that axis; axes from slow to fast. Two boxes of one root with equal steps are disjoint when
+    they are in one axis."""
+
+    start: tuple[Expr, ...]
+    extent: tuple[Expr, ...]
+    step: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """What a launch may touch of a root: its hull in bytes, and the box inside it when the hull
+    has holes. `total`: every byte of the hull (of the box) is written. `tensor` names the value."""
+
+    root: Root
+    offset: Expr
+    nbytes: Expr
+    access: Access
+    tensor: str
+    total: bool = False
+    box: Box | None = None
+
+    def __repr__(self) -> str:
+        end = self.offset + self.nbytes
+        return f"{self.access.value} {self.tensor}: {self.root}[{self.offset}, {end})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostLaunch:
+    """One kernel over bindings in the order of its parameters. `values` are its scalar arguments;
+    `role` is "kernel", "copy" (moves values and computes none) or "fill" (writes constants)."""
+
+    kernel: Kernel
+    values: tuple[bool | int | float, ...]
+    bindings: tuple[Binding, ...]
+    role: str = "kernel"
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Launch `consumer` must wait for launch `producer` (positions in the program)."""
+
+    producer: int
+    consumer: int
+    kind: EdgeKind
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """An array that a call takes or returns: sizes, element type, element strides."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    strides: tuple[Expr, ...]
