@@ -79,7 +79,7 @@ class Stack:
         self.graph = graph
         self.loops = list(domain)
         self.crops = crops
-        self.loses_points = False
+        self.was_cropped = False
         self.points = list(itertools.product(*(range(size(c)) for c in domain)))
         self.index = [[p[k] for p in self.points] for k in range(len(domain))]
 
@@ -125,9 +125,9 @@ class Stack:
                 return
             values = [x + low for x in self.index[k]]
             extent = size(self.loops[k]) + low + high
+            self.was_cropped = True
             inside = [0 <= x < extent for x in values]
             if not all(inside):
-                self.loses_points = True
                 keep = [n for n, ok in enumerate(inside) if ok]
                 self.points = [self.points[n] for n in keep]
                 self.index = [[row[n] for n in keep] for row in self.index]

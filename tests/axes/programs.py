@@ -90,17 +90,15 @@ class Program:
             index.insert(0, inner)
         index.insert(0, flat)
         old = p.shape
-        return self._tensor(
-            out, [Use(p, tuple(index), lambda x: unravel(ravel(x, shape), old))]
-        )
+        return self._tensor(out, [Use(p, tuple(index), lambda x: unravel(ravel(x, shape), old))])
 
     def resize(self, p: Tensor) -> Tensor:
         pads = [self.rng.choice([(0, 0), (1, 0), (0, 2), (1, 1), (-1, 0), (0, -1)]) for _ in p.axes]
-        pads = [(a, b) if a + b + n > 0 else (0, 0) for (a, b), n in zip(pads, p.shape, strict=True)]
+        pads = [
+            (a, b) if a + b + n > 0 else (0, 0) for (a, b), n in zip(pads, p.shape, strict=True)
+        ]
         out = self._fresh(tuple(a + n + b for (a, b), n in zip(pads, p.shape, strict=True)))
-        index = tuple(
-            self.graph.resize(c, -a, -b) for c, (a, b) in zip(out, pads, strict=True)
-        )
+        index = tuple(self.graph.resize(c, -a, -b) for c, (a, b) in zip(out, pads, strict=True))
         low = [a for a, _ in pads]
         return self._tensor(
             out,

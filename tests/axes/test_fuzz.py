@@ -33,13 +33,15 @@ def check_stack(seed: int) -> None:
         assert visits(path, loops) == everything(domain), seed
         check_linear(graph, loops, domain)
     else:
-        assert stack.loses_points, (seed, path)
+        assert stack.was_cropped, (seed, path)
     known = loop_vars(domain, "d")
     for k, (cls, _) in enumerate(loops):
         check_values(graph, known, cls, list(zip(stack.points, stack.index[k], strict=True)), seed)
     rows = [tuple(column[n] for column in stack.index) for n in range(len(stack.points))]
     for k, cls in enumerate(domain):
-        check_values(graph, loops, cls, [(r, p[k]) for r, p in zip(rows, stack.points, strict=True)], seed)
+        check_values(
+            graph, loops, cls, [(r, p[k]) for r, p in zip(rows, stack.points, strict=True)], seed
+        )
     check_graph(graph)
 
 

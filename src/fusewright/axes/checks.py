@@ -1,8 +1,9 @@
 """The invariants of the axis graph, as checks between passes.
 
-I1 frame and I2 coherence: the axes of every registered domain are pairwise independent and no line
-lies below itself. I3 canonical: what the graph stores is its own normal form. I4 linear: loops
-reach a domain and consume every digit at most once.
+I1 frame and I2 coherence: the axes of every registered domain are pairwise independent (those that
+no tie has looked at, by the same approximation as the ties) and no line lies below itself.
+I3 canonical: what the graph stores is its own normal form. I4 linear: loops reach a domain and
+consume every digit at most once.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 Two digits of one atom are independent iff the stride of one is a multiple of stride * extent of
 the other: disjoint ranges are not enough, `(B//10)%2` depends on `B%4`. Through boxes and lines
 dependence is approximated from above: a digit of a box that does not align with the box's
-definition depends on every digit of the definition.
+definition depends on every digit of the smallest aligned part around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusewright.axes.lines import Digit, Lines, Twist, Word, digits_of, ratio
+from fusewright.axes.lines import Digit, Lines, Twist, Word, aligned_hull, ratio
 from fusewright.core.expr import mul
 
 
@@ -41,14 +41,21 @@ class Independence:
             self._heights[root] = found
         return found
 
-    def _parts(self, root: int, *, twisted: bool) -> Word:
+    def _parts(self, x: Digit, *, twisted: bool) -> Word:
+        """The digits that a digit depends on, one level of definitions down."""
         out: dict[Digit, None] = {}
-        for atom in self._lines.atoms_on(root):
+        for atom in self._lines.atoms_on(self._lines.root(x.atom.line)):
             definition = self._lines.definition.get(atom)
-            if isinstance(definition, Twist) and not twisted:
-                out |= dict.fromkeys(self._lines.normal(definition.base))
-            elif definition is not None:
-                out |= dict.fromkeys(self._lines.normal(digits_of(definition)))
+            match definition:
+                case None:
+                    continue
+                case Twist(base, by):
+                    part = base + by if twisted else base
+                case _ if atom is x.atom:
+                    part = aligned_hull(definition, x.stride, x.extent)
+                case _:
+                    part = definition
+            out |= dict.fromkeys(self._lines.normal(part))
         return tuple(out)
 
     def digits(self, x: Digit, y: Digit, *, twisted: bool = True) -> bool:
@@ -65,8 +72,9 @@ class Independence:
         if not hx and not hy:
             return False
         if hx >= hy:
-            return any(self.digits(p, y, twisted=twisted) for p in self._parts(rx, twisted=twisted))
-        return any(self.digits(x, p, twisted=twisted) for p in self._parts(ry, twisted=True))
+            parts = self._parts(x, twisted=twisted)
+            return any(self.digits(p, y, twisted=twisted) for p in parts)
+        return any(self.digits(x, p, twisted=twisted) for p in self._parts(y, twisted=True))
 
     def words(self, x: Iterable[Digit], y: Word) -> bool:
         """Whether any digit of one may depend on any digit of the other."""
@@ -161,16 +169,16 @@ class Domains:
         """Check the pairs of axes that came to share a line; False when one of them depends.
 
         `check` is off for a tie between components, which cannot make axes dependent (a fibre
-        product over surjections is surjective on both sides); a pair that the approximation would
-        flag is then recorded as proved.
+        product over surjections is surjective on both sides). Pairs that pass are proved: a later
+        tie cannot make them dependent without bringing them together on another line, but it may
+        change their normal form so that the approximation would flag them.
         """
         suspects = list(self._suspects)
         self._suspects.clear()
         for suspect in suspects:
-            if self.is_dependent(*suspect):
-                if check:
-                    return False
-                self._lines.put(self.proved, suspect, None)
+            if check and self.is_dependent(*suspect):
+                return False
+            self._lines.put(self.proved, suspect, None)
         return True
 
     def is_dependent(self, domain: int, x: int, y: int) -> bool:

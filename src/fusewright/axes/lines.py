@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from fusewright.core.expr import ONE, ZERO, Expr, Int, constant_value, floordiv, mul
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Int,
+    Term,
+    constant_value,
+    floordiv,
+    mul,
+    parts_of,
+)
 from fusewright.errors import InternalError
 
 K = TypeVar("K")
@@ -85,7 +95,34 @@ def ratio(a: Expr, b: Expr) -> Expr | None:
     if a == b:
         return ONE
     q = floordiv(a, b)
-    return q if q != ZERO and mul(q, b) == a else None
+    if mul(q, b) == a:
+        return q if q != ZERO else None
+    return _polynomial_ratio(a, b)
+
+
+def _polynomial_ratio(a: Expr, b: Expr) -> Expr | None:
+    """`a / b` by long division, for a divisor of several terms such as `(n-1)//f + 1`."""
+    constant, terms = parts_of(b)
+    if not terms or (len(terms) == 1 and not constant):
+        return None
+    lead = term_value(terms[0])
+    quotient: Expr = ZERO
+    for _ in terms:
+        k = next((q for t in parts_of(a)[1] if (q := ratio(term_value(t), lead)) is not None), None)
+        if k is None:
+            return None
+        quotient, a = quotient + k, a - k * b
+        if a == ZERO:
+            return quotient
+    return None
+
+
+def term_value(t: Term) -> Expr:
+    """A term as an expression, without its sign."""
+    value: Expr = Int(abs(t.coefficient))
+    for a in t.atoms:
+        value = mul(value, a)
+    return value
 
 
 def word_extent(word: Word) -> Expr:
@@ -140,28 +177,56 @@ def _common(a: Expr, b: Expr, *, multiple: bool) -> Expr | None:
     return Int(math.lcm(ka, kb) if multiple else math.gcd(ka, kb))
 
 
+def _borders(word: Word) -> list[tuple[Expr, Expr]]:
+    """The (lower, upper) position of each digit, innermost first."""
+    found: list[tuple[Expr, Expr]] = []
+    position: Expr = ONE
+    for d in reversed(word):
+        above = mul(position, d.extent)
+        found.append((position, above))
+        position = above
+    return found
+
+
+def _first_aligned(word: Word, start: Expr, end: Expr | None) -> Expr | None:
+    """The lowest position on or within a digit that is a multiple of `start` and divides `end`."""
+    for below, above in _borders(word):
+        p = _common(start, below, multiple=True)
+        fits = p is not None and ratio(above, p) is not None
+        if p is not None and fits and (end is None or ratio(end, p) is not None):
+            return p
+    return None
+
+
+def _last_aligned(word: Word, start: Expr | None, end: Expr) -> Expr | None:
+    """The highest position on or within one digit that divides `end`, a multiple of `start`."""
+    for below, above in reversed(_borders(word)):
+        p = _common(end, above, multiple=False)
+        fits = p is not None and ratio(p, below) is not None
+        if p is not None and fits and (start is None or ratio(p, start) is not None):
+            return p
+    return None
+
+
 def aligned_core(word: Word, stride: Expr, extent: Expr) -> tuple[Expr, Expr] | None:
     """The largest part (stride, extent) of `(word // stride) % extent` that aligns with the word's
     digits: from the first to the last position inside that lies on or within one digit."""
-    borders: list[Expr] = [ONE]
-    for d in reversed(word):
-        borders.append(mul(borders[-1], d.extent))
     end = mul(stride, extent)
-    low = high = None
-    for below, above in zip([*borders], [*borders[1:], borders[-1]], strict=True):
-        p = _common(stride, below, multiple=True)
-        if p is not None and ratio(above, p) is not None and ratio(end, p) is not None:
-            low = p
-            break
-    for below, above in zip(reversed([ONE, *borders[:-1]]), reversed(borders), strict=True):
-        p = _common(end, above, multiple=False)
-        if p is not None and ratio(p, below) is not None and ratio(p, stride) is not None:
-            high = p
-            break
+    low, high = _first_aligned(word, stride, end), _last_aligned(word, stride, end)
     if low is None or high is None or low == high:
         return None
     size = ratio(high, low)
     return None if size is None else (low, size)
+
+
+def aligned_hull(word: Word, stride: Expr, extent: Expr) -> Word:
+    """The digits of a word on which `(word // stride) % extent` depends: the smallest aligned part
+    around it, or the whole word where that is not known."""
+    low = _last_aligned(word, None, stride)
+    high = _first_aligned(word, mul(stride, extent), None)
+    size = ratio(high, low) if low is not None and high is not None else None
+    part = cut_between(word, low, size) if low is not None and size is not None else None
+    return word if part is None else part
 
 
 class Lines:

@@ -18,6 +18,7 @@ from fusewright.axes.lines import (
     aligned_core,
     cut_between,
     ratio,
+    term_value,
 )
 from fusewright.axes.values import (
     Along,
@@ -38,9 +39,7 @@ from fusewright.core.expr import (
     And,
     Cond,
     Expr,
-    Int,
     Less,
-    Term,
     all_of,
     equal,
     lower_bound,
@@ -125,9 +124,7 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     )
 
 
-def _boxes_first(
-    graph: AxisGraph, classes: Sequence[AxisClass]
-) -> list[tuple[AxisClass, Digit]]:
+def _boxes_first(graph: AxisGraph, classes: Sequence[AxisClass]) -> list[tuple[AxisClass, Digit]]:
     """The digits of classes; what is left of a box can still give digits of its definition."""
     digits = [(c, d) for c in classes for d in c.word]
     return sorted(digits, key=lambda cd: -graph.independence.height(cd[1].atom.line))
@@ -187,15 +184,16 @@ class _Ledger:
     def _produce(self, d: Digit, value: Expr) -> None:
         self.live.setdefault(d.atom, []).append(_Piece(d, value))
 
-    def take(self, d: Digit) -> bool:
-        """Consume a digit; False when it does not follow or is consumed already."""
-        facts = self.table.run(d)
+    def take(self, d: Digit, before: int | None = None) -> bool:
+        """Consume a digit; False when it does not follow (from facts with numbers below `before`)
+        or is consumed already."""
+        facts = self.table.run(d, before)
         if facts is None or not all(self._realise(f) for f in facts):
             return False
         pieces = self.live.get(d.atom, [])
         run = find_run(pieces, d.stride, d.extent)
         if run is None:
-            return self._open_boxes(d) and self.take(d)
+            return self._open_boxes(d) and self.take(d, before)
         self.live[d.atom] = [p for p in pieces if p not in run] + self._rest(run, d)
         return True
 
@@ -255,7 +253,7 @@ class _Ledger:
             case Given():
                 return True
             case Along(source):
-                fits = self.take(Digit(source, ONE, source.extent))
+                fits = self.take(Digit(source, ONE, source.extent), f.number)
                 value = self.table.fact(f)
                 self.predicates.extend(value.predicates)
                 self._produce(Digit(f.atom, f.stride, f.extent), value.index)
@@ -271,17 +269,17 @@ class _Ledger:
         value = self.table.fact(f)
         if isinstance(definition, Twist):
             self.predicates.extend(value.predicates)
-        fits = all(self.take(d) for d in base_of(definition))
+        fits = all(self.take(d, f.number) for d in base_of(definition))
         self._produce(Digit(f.atom, f.stride, f.extent), value.index)
         return fits
 
     def _unpack(self, f: Fact, origin: Unpack) -> bool:
         """All digits of the definition come to life, also those that nothing asked for."""
-        if not self.take(origin.source):
+        if not self.take(origin.source, f.number):
             return False
         if isinstance(origin.definition, Twist):
             self.predicates.extend(self.table.fact(f).predicates)
-        values = self.table.unpacked_values(origin)
+        values = self.table.unpacked_values(f, origin)
         for d, v in zip(base_of(origin.definition), values, strict=True):
             self._produce(d, v)
         return True
@@ -345,13 +343,11 @@ def _implies(strong: Cond, weak: Cond) -> bool:
 
 def _scales(s: Expr, w: Expr) -> list[Expr]:
     """The positive factors by which a term of `w` appears in `s`."""
-    found = [ratio(_term(t), _term(u)) for u in parts_of(w)[1] for t in parts_of(s)[1]]
+    found = [
+        ratio(term_value(t), term_value(u))
+        for u in parts_of(w)[1]
+        for t in parts_of(s)[1]
+        if (t.coefficient > 0) == (u.coefficient > 0)
+    ]
     positive = [k for k in found if k is not None and (k.interval[0] or 0) > 0]
     return list(dict.fromkeys(positive))
-
-
-def _term(t: Term) -> Expr:
-    value: Expr = Int(t.coefficient)
-    for a in t.atoms:
-        value = mul(value, a)
-    return value

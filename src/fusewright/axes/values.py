@@ -3,8 +3,8 @@
 A fact is a digit whose value follows from the known classes. Facts are found forwards, once each:
 digits that tile an atom give the atom; an atom gives its relatives on the line (contained ones
 only, unless widening is allowed), its definition's digits, and, with its neighbours, the boxes and
-twists that mention it. Each fact has one origin, so derivations form a DAG rooted in the known classes.
-Values are computed on demand.
+twists that mention it. Each fact has one origin and is derived from older facts, so derivations
+form a DAG rooted in the known classes. Values are computed on demand.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ Origin: TypeAlias = Given | Along | Pack | Unpack
 
 @dataclass(slots=True, eq=False)
 class Fact:
-    """`(atom // stride) % extent` is known."""
+    """`(atom // stride) % extent` is known; derived from facts with smaller numbers only."""
 
     atom: Atom
     stride: Expr
     extent: Expr
     origin: Origin
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ class Table:
         self._facts: dict[Atom, list[Fact]] = {}
         self._values: dict[Fact, Value] = {}
         self._spread: set[Atom] = set()
+        self._count = 0
         self._stale: list[Atom] = []
         self.clash: Digit | None = None
         for word, value in known:
@@ -235,9 +237,11 @@ class Table:
         """The digits of the known classes."""
         return [f for fs in self._facts.values() for f in fs if isinstance(f.origin, Given)]
 
-    def run(self, d: Digit) -> list[Fact] | None:
-        """The facts that hold a digit, or None."""
+    def run(self, d: Digit, before: int | None = None) -> list[Fact] | None:
+        """The facts that hold a digit, or None; only those with numbers below `before`."""
         facts = self._facts.get(d.atom)
+        if facts is not None and before is not None:
+            facts = [f for f in facts if f.number < before]
         return None if facts is None else find_run(facts, d.stride, d.extent)
 
     def _overlaps(self, d: Digit) -> bool:
@@ -251,7 +255,8 @@ class Table:
 
     def _add(self, d: Digit, origin: Origin) -> None:
         facts = self._facts.setdefault(d.atom, [])
-        facts.append(Fact(d.atom, d.stride, d.extent, origin))
+        facts.append(Fact(d.atom, d.stride, d.extent, origin, self._count))
+        self._count += 1
         self._stale.append(d.atom)
 
     def _visit(self, atom: Atom) -> None:
@@ -290,7 +295,7 @@ class Table:
             self._unpack(Digit(atom, ONE, atom.extent), definition)
 
     def _unpack_parts(self) -> None:
-        """Where a part of a box is known that aligns with the box's definition, so are its digits."""
+        """Where a part of a box is known that aligns with its definition, so are its digits."""
         for atom, facts in tuple(self._facts.items()):
             definition = self._lines.definition.get(atom)
             if definition is None or isinstance(definition, Twist) or self._holds(atom):
@@ -317,13 +322,13 @@ class Table:
 
     # ----- values
 
-    def word(self, word: Word) -> Value | None:
-        """The value of a normal word, or None when it does not follow."""
+    def word(self, word: Word, before: int | None = None) -> Value | None:
+        """The value of a normal word, or None when it does not follow from facts below a number."""
         index: Expr = ZERO
         predicates: list[Cond] = []
         inner: Expr = ONE
         for d in reversed(word):
-            run = self.run(d)
+            run = self.run(d, before)
             if run is None:
                 return None
             value = self.digit(d, run)
@@ -360,14 +365,21 @@ class Table:
             case Given(value):
                 return Value(value, ())
             case Along(source):
-                start = self._known((Digit(source, ONE, source.extent),))
+                start = self._known((Digit(source, ONE, source.extent),), f)
                 index = start.index + (source.low - f.atom.low)
                 conditions = self._crossed(source, f.atom, index)
                 return Value(index, (*start.predicates, *conditions))
             case Pack(definition):
-                return self._packed(definition)
+                value = self._known(base_of(definition), f)
+                if not isinstance(definition, Twist):
+                    return value
+                by = self._known(definition.by, f)
+                return Value(xor(value.index, by.index), (*value.predicates, *by.predicates))
             case Unpack():
-                return self._unpacked(f, f.origin)
+                start = self._untwisted(f, f.origin)
+                base = base_of(f.origin.definition)
+                position = [(d.atom, d.stride) for d in base].index((f.atom, f.stride))
+                return Value(unpacked(base, start.index)[position], start.predicates)
             case _:
                 assert_never(f.origin)
 
@@ -378,32 +390,20 @@ class Table:
         above = prove(less_equal(*ends)) is not True
         return bounds(index, target.extent, below=below, above=above)
 
-    def _packed(self, definition: Definition) -> Value:
-        if not isinstance(definition, Twist):
-            return self._known(definition)
-        base, by = self._known(definition.base), self._known(definition.by)
-        return Value(xor(base.index, by.index), (*base.predicates, *by.predicates))
-
-    def _unpacked(self, f: Fact, origin: Unpack) -> Value:
-        base = base_of(origin.definition)
-        position = [(d.atom, d.stride) for d in base].index((f.atom, f.stride))
-        start = self._untwisted(origin)
-        return Value(unpacked(base, start.index)[position], start.predicates)
-
-    def _untwisted(self, origin: Unpack) -> Value:
-        start = self._known((origin.source,))
+    def _untwisted(self, f: Fact, origin: Unpack) -> Value:
+        start = self._known((origin.source,), f)
         if not isinstance(origin.definition, Twist):
             return start
-        by = self._known(origin.definition.by)
+        by = self._known(origin.definition.by, f)
         predicates = dict.fromkeys((*start.predicates, *by.predicates))
         return Value(xor(start.index, by.index), tuple(predicates))
 
-    def unpacked_values(self, origin: Unpack) -> list[Expr]:
-        """The values of all digits of an unpacked definition, outer first."""
-        return unpacked(base_of(origin.definition), self._untwisted(origin).index)
+    def unpacked_values(self, f: Fact, origin: Unpack) -> list[Expr]:
+        """The values of all digits of the definition that a fact was unpacked from, outer first."""
+        return unpacked(base_of(origin.definition), self._untwisted(f, origin).index)
 
-    def _known(self, word: Word) -> Value:
-        value = self.word(word)
+    def _known(self, word: Word, reader: Fact) -> Value:
+        value = self.word(word, reader.number)
         if value is None:
             raise InternalError(f"values: a fact was derived from {word}, which is not known")
         return value

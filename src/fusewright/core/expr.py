@@ -607,6 +607,9 @@ def _multiples_in(rest: list[Term], constant: int, f: Expr) -> tuple[Expr, Expr]
 
 
 def _in_range(r: Expr, f: Expr) -> bool:
+    """Whether `0 <= r < f` always; `f` is positive, being a divisor."""
+    if constant_value(r) == 0:
+        return True
     low, high = r.interval
     if low is None or low < 0:
         low = lower_bound(r)

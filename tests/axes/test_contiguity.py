@@ -1,0 +1,79 @@
+"""Vector width against enumeration of lane groups."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from brute import holds
+
+from fusewright.axes.contiguity import vector_width
+from fusewright.core.expr import Cond, Expr, Var, equal, evaluate, less
+
+
+def lane(extent: int) -> Var:
+    return Var("v", 0, extent - 1)
+
+
+def test_pad_left_bounds_the_width() -> None:
+    v = lane(8)
+    for pad, expected in ((1, 1), (2, 2), (4, 4)):
+        index = v - pad
+        assert vector_width(index, v, [less(-1, index), less(index, 8)], 4) == expected
+
+
+def test_rows_must_be_aligned() -> None:
+    v, row = lane(8), Var("row", 0, 99)
+    assert vector_width(8 * row + v, v, [], 8) == 8
+    assert vector_width(12 * row + v, v, [], 8) == 4
+    assert vector_width(33 * row + v, v, [], 8) == 1
+
+
+def test_ragged_bound_and_ragged_lane() -> None:
+    v, t = lane(4), Var("t", 0, 31)
+    n = Var("n", 2, multiple_of=4)
+    assert vector_width(4 * t + v, v, [less(4 * t + v, n)], 4) == 4
+    assert vector_width(4 * t + v, v, [less(4 * t + v, Var("m", 2))], 4) == 1
+    assert vector_width(lane(6), v, [], 4) == 1
+    w = lane(6)
+    assert vector_width(w, w, [], 4) == 2
+
+
+def test_not_contiguous() -> None:
+    v, t = lane(4), Var("t", 0, 31)
+    for address in (32 * v + t, 4 * t, 4 * t - v, v // 2 + 4 * t, Var("u", 0, 3) + 4 * t):
+        assert vector_width(address, v, [], 4) == 1
+    assert vector_width(4 * t + v, v, [equal(v, 0)], 4) == 1
+
+
+def is_vector(
+    address: Expr, v: Var, others: list[Var], predicates: list[Cond], width: int, extent: int
+) -> bool:
+    """Whether every group of lanes is consecutive, aligned and of one mind, by enumeration."""
+    for fixed in range(6):
+        at = dict.fromkeys(others, fixed)
+        for first in range(0, extent, width):
+            group = [{**at, v: first + k} for k in range(width)]
+            found = [evaluate(address, p) for p in group]
+            if found[0] % width or found != list(range(found[0], found[0] + width)):
+                return False
+            if any(len({holds([c], p) for p in group}) > 1 for c in predicates):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_never_unsound(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        extent = rng.choice([4, 8, 6])
+        v, t, u = lane(extent), Var("t", 0, 5), Var("u", 0, 5)
+        scale, bound = rng.choice([1, 2, 4, 8, 12]), rng.randint(1, 40)
+        shift = rng.choice([0, 0, 1, 2, 4])
+        index = scale * t + rng.choice([1, 1, 1, 2]) * v - shift
+        address = index + rng.choice([0, 3, 4, 8, 16]) * u
+        if rng.random() < 0.3:
+            address = (index + shift) // 2 * 2 + (index + shift) % 2
+        predicates = [c for c in (less(index, bound), less(-1, index)) if rng.random() < 0.6]
+        width = vector_width(address, v, predicates, 8)
+        assert is_vector(address, v, [t, u], predicates, width, extent), (seed, address, width)

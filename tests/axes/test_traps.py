@@ -1,0 +1,335 @@
+"""The known traps of axis graphs, one minimal case each."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from brute import everything, loop_vars, size, visits
+
+from fusewright.axes.checks import check_graph, check_linear
+from fusewright.axes.classes import AxisClass, AxisGraph, Digit
+from fusewright.axes.paths import Path, Refusal, domain_path, value_of
+from fusewright.core.expr import ONE, Int, Var, evaluate
+from fusewright.errors import InternalError, ScheduleError
+
+
+@pytest.fixture
+def graph() -> AxisGraph:
+    return AxisGraph()
+
+
+def axes(graph: AxisGraph, name: str, *shape: int) -> tuple[AxisClass, ...]:
+    """The axes of a new op, registered as its domain."""
+    out = tuple(graph.axis(n, f"{name}{k}") for k, n in enumerate(shape))
+    graph.register_domain(out)
+    return out
+
+
+def ties(graph: AxisGraph, index, producer) -> list[bool]:
+    return [graph.tie(c, p) for c, p in zip(index, producer, strict=True)]
+
+
+def flat(graph: AxisGraph, out) -> AxisClass:
+    merged = out[0]
+    for c in out[1:]:
+        merged = graph.merge(merged, c)
+    return merged
+
+
+def covers(graph: AxisGraph, loops, domain) -> Path:
+    """The path; every domain point is visited exactly once."""
+    known = loop_vars(loops)
+    path = domain_path(graph, known, domain)
+    assert isinstance(path, Path), path
+    assert visits(path, known) == everything(domain)
+    return path
+
+
+def refusal(graph: AxisGraph, loops, domain) -> str:
+    path = domain_path(graph, loop_vars(loops), domain)
+    assert isinstance(path, Refusal), path
+    return path.reason
+
+
+def test_1_intermediate_bounds_are_predicates(graph: AxisGraph) -> None:
+    (a,) = axes(graph, "a", 10)
+    outer, inner = graph.split(a, 4)
+    path = covers(graph, [outer, *graph.split(inner, 3)], [a])
+    assert [str(c) for c in path.predicates] == ["3*v1 + v2 < 4", "4*v0 + 3*v1 + v2 < 10"]
+
+
+def test_outer_chain_needs_only_the_last_bound(graph: AxisGraph) -> None:
+    (a,) = axes(graph, "a", 10)
+    outer, inner = graph.split(a, 4)
+    path = covers(graph, [*graph.split(outer, 2), inner], [a])
+    assert [str(c) for c in path.predicates] == ["8*v0 + 4*v1 + v2 < 10"]
+
+
+def test_2_outer_split_has_exactly_that_many_parts(graph: AxisGraph) -> None:
+    (a,) = axes(graph, "a", 5)
+    outer, inner = graph.split(a, 4, inner=False)
+    assert (size(outer), size(inner)) == (4, 2)
+    covers(graph, [outer, inner], [a])
+
+
+def test_3_a_loop_twice_is_refused(graph: AxisGraph) -> None:
+    a, b = axes(graph, "x", 4, 3)
+    assert "visited twice" in refusal(graph, [graph.merge(a, b), b], [a, b])
+
+
+def elementwise_with_transpose(graph: AxisGraph, *shape: int):
+    """Frames of e + e.T over the last two axes; the ties of e.T's use of e."""
+    e, t, o = (axes(graph, n, *shape) for n in "eto")
+    assert all(ties(graph, o, e)) and all(ties(graph, o, t))
+    return e, t, o, ties(graph, (*t[:-2], t[-1], t[-2]), e)
+
+
+def test_9_transpose_of_itself_is_refused(graph: AxisGraph) -> None:
+    e, t, o, tied = elementwise_with_transpose(graph, 4, 4)
+    assert tied == [False, False]
+    check_graph(graph)
+    assert graph.normal(o[0]) is graph.normal(e[0]) and not graph.depends(e[0], [e[1]])
+    index = value_of(graph, loop_vars(o), t[1])
+    assert index is not None and str(index[0]) == "v1"
+
+
+def test_10_batch_axis_stays_tied(graph: AxisGraph) -> None:
+    *_, tied = elementwise_with_transpose(graph, 2, 4, 4)
+    assert tied == [True, False, False]
+
+
+def test_11_two_views_of_one_tensor(graph: AxisGraph) -> None:
+    e, t = axes(graph, "e", 4, 6), axes(graph, "t", 6, 4)
+    (v,), (w,), (o,) = (axes(graph, n, 24) for n in "vwo")
+    assert graph.tie(o, v) and graph.tie(o, w)
+    assert all(ties(graph, graph.split(v, 6), e)) and all(ties(graph, graph.split(w, 4), t))
+    assert ties(graph, (t[1], t[0]), e) == [False, False]
+    check_graph(graph)
+    covers(graph, [o], e)
+    covers(graph, [o], t)
+
+
+def test_12_row_of_another_loop_is_refused(graph: AxisGraph) -> None:
+    x, s = axes(graph, "x", 4, 6), axes(graph, "s", 4, 6)
+    (v,), z = axes(graph, "v", 24), axes(graph, "z", 24, 4)
+    assert all(ties(graph, s, x))
+    assert graph.tie(z[0], v) and graph.tie(z[1], graph.axis(4, "y"))
+    assert all(ties(graph, graph.split(v, 6), x))
+    assert not graph.tie(z[1], s[0])
+    check_graph(graph)
+
+
+def test_13_stencil_is_refused(graph: AxisGraph) -> None:
+    (e,), (a,), (b,), (o,) = (axes(graph, n, k) for n, k in zip("eabo", (10, 9, 9, 9), strict=True))
+    assert graph.tie(o, a) and graph.tie(o, b)
+    assert graph.tie(graph.resize(a, 1, 0), e)
+    assert not graph.tie(graph.resize(b, 0, 1), e)
+    index = value_of(graph, loop_vars([o]), graph.resize(b, 0, 1))
+    assert index is not None and str(index[0]) == "v0"
+    index = value_of(graph, loop_vars([o]), e)
+    assert index is not None and str(index[0]) == "v0 + 1"
+
+
+def test_14_rotary_halves(graph: AxisGraph) -> None:
+    (x,), (low,), (high,), (out,) = (
+        axes(graph, n, k) for n, k in zip("xlho", (8, 4, 4, 8), strict=True)
+    )
+    pieces = graph.resize(out, 0, -4), graph.resize(out, -4, 0)
+    assert graph.tie(pieces[0], low) and graph.tie(pieces[1], high)
+    assert graph.tie(graph.resize(low, 0, 4), x)
+    assert graph.tie(graph.resize(high, 4, 0), x)
+    assert graph.normal(x) is graph.normal(out)
+    (swapped,) = axes(graph, "s", 8)
+    assert graph.tie(graph.resize(swapped, 0, -4), high)
+    assert not graph.tie(graph.resize(swapped, -4, 0), low)
+
+
+def test_15_slice_to_one_depends_on_the_line(graph: AxisGraph) -> None:
+    (e,), (s,), (o,) = (axes(graph, n, k) for n, k in zip("eso", (10, 1, 10), strict=True))
+    assert graph.tie(o, e)
+    assert graph.tie(graph.resize(s, 2, 7), e)
+    assert graph.depends(o, [s])
+    path = covers(graph, [o], [s])
+    assert [str(c) for c in path.predicates] == ["1 < v0", "v0 < 3"]
+    index = value_of(graph, [(s, Int(0))], e)
+    assert index is not None and index[0] == Int(2)
+
+
+def test_16_radices_that_do_not_nest(graph: AxisGraph) -> None:
+    x, y = axes(graph, "x", 4, 6), axes(graph, "y", 6, 4)
+    (a,), (b,), (o,) = (axes(graph, n, 24) for n in "abo")
+    assert graph.tie(o, a) and graph.tie(o, b)
+    assert all(ties(graph, graph.split(a, 6), x)) and all(ties(graph, graph.split(b, 4), y))
+    check_graph(graph)
+    loops = graph.split(o, 5)
+    assert [str(v) for v in covers(graph, loops, x).values] == ["(5*v0 + v1)//6", "(5*v0 + v1)%6"]
+    covers(graph, loops, y)
+    covers(graph, list(x), y)
+
+
+def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
+    (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
+    assert graph.tie(flat(graph, v), x)
+    loops = graph.split(flat(graph, v), 9)
+    path = covers(graph, loops, v)
+    assert [str(c) for c in path.predicates] == ["9*v0 + v1 < 24"]
+    covers(graph, loops, [x])
+
+
+def test_18_view_there_and_back_is_the_same_class(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 4, 6)
+    c, d = graph.split(graph.merge(a, b), 12)
+    assert graph.split(graph.merge(c, d), 6) == (a, b)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_19_pad_and_slice_back_is_the_same_class(graph: AxisGraph, sign: int) -> None:
+    a, b = axes(graph, "a", 4, 6)
+    for c in (a, graph.merge(a, b)):
+        moved = graph.resize(c, sign, 2 * sign)
+        assert moved is not c
+        assert graph.resize(moved, -sign, -2 * sign) is c
+
+
+def test_20_pads_of_two_units_are_two_classes(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 1, 1)
+    assert graph.resize(a, 1, 1) is not graph.resize(b, 1, 1)
+    _, unit = graph.split(graph.axis(4), 1)
+    assert graph.resize(unit, 1, 1) is not graph.resize(unit, 1, 1)
+
+
+def test_22_a_free_digit_is_guarded(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 5, 3)
+    loops = graph.split(graph.merge(a, b), 4)
+    path = covers(graph, loops, [a])
+    assert [str(c) for c in path.free_conditions] == ["(4*v0 + v1)%3 == 0"]
+    assert path.free == (Digit(b.digits[0].atom, ONE, Int(3)),)
+
+
+def test_26_loops_over_a_part_are_refused(graph: AxisGraph) -> None:
+    (a,) = axes(graph, "a", 4)
+    part = graph.resize(a, 0, -1)
+    assert "cover only a part" in refusal(graph, [part], [a])
+    with pytest.raises(InternalError, match=r"I4: the loops .* cover only a part"):
+        check_linear(graph, loop_vars([part]), [a])
+
+
+def test_34_the_second_piece_of_itself_is_refused(graph: AxisGraph) -> None:
+    (t,), (z,) = axes(graph, "t", 4), axes(graph, "z", 8)
+    assert graph.tie(graph.resize(z, 0, -4), t)
+    assert not graph.tie(graph.resize(z, -4, 0), t)
+
+
+def test_36_disjoint_ranges_are_not_independent(graph: AxisGraph) -> None:
+    (b,) = axes(graph, "b", 20)
+    top, _ = graph.split(b, 10)
+    _, low = graph.split(b, 4)
+    assert graph.depends(top, [low])
+    assert not graph.depends(top, [graph.split(b, 5)[1]])
+
+
+def test_40_digits_fold_back() -> None:
+    t = Var("t", 0, 127)
+    assert 32 * (t // 32) + 4 * ((t // 4) % 8) + t % 4 == t
+
+
+def test_undetermined_and_dependent_loops_are_refused(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 4, 3)
+    assert "do not determine" in refusal(graph, [a], [a, b])
+    assert "leave" in refusal(graph, [a, graph.resize(a, 1, 1)], [a])
+    assert value_of(graph, loop_vars([a]), b) is None
+
+
+def test_a_dependent_domain_is_an_internal_error(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 4, 3)
+    with pytest.raises(InternalError, match="depend on each other"):
+        graph.register_domain([a, graph.merge(a, b)])
+
+
+def test_a_refused_tie_changes_nothing(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 4, 6)
+    c, d = axes(graph, "c", 6, 4)
+    merged = graph.merge(a, b)
+    assert graph.tie(graph.merge(c, d), merged)
+    before = [str(graph.normal(x)) for x in (a, b, c, d)]
+    lines = len(graph.lines.definition)
+    assert not graph.tie(b, c)
+    assert not graph.tie(a, graph.axis(5))
+    assert [str(graph.normal(x)) for x in (a, b, c, d)] == before
+    assert len(graph.lines.definition) == lines
+    check_graph(graph)
+
+
+def test_a_class_cannot_be_part_of_itself(graph: AxisGraph) -> None:
+    n = graph.axis(4, "n")
+    wide = graph.merge(n, graph.axis(3, "m"))
+    box = graph.resize(graph.resize(wide, 1, 0), -1, -8)
+    assert size(box) == 4
+    assert not graph.tie(box, n)
+    check_graph(graph)
+
+
+def test_swizzle_undoes_itself_and_names_its_rule(graph: AxisGraph) -> None:
+    a, b, c = axes(graph, "a", 8, 32, 6)
+    kept, swizzled = graph.swizzle(a, b)
+    assert kept is a and size(swizzled) == 32
+    covers(graph, [a, swizzled], [a, b])
+    assert graph.swizzle(a, swizzled) == (a, b)
+    with pytest.raises(ScheduleError, match="constant power of two"):
+        graph.swizzle(c, b)
+
+
+def test_project_drops_what_a_tensor_lacks(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 5, 4)
+    assert graph.project(graph.merge(a, b), [a]) is a
+    assert graph.project(b, [a]).is_unit
+    outer, _ = graph.split(graph.merge(a, b), 3)
+    assert graph.project(outer, [a]) is outer
+
+
+def test_split_rejects_a_factor_that_may_be_zero(graph: AxisGraph) -> None:
+    with pytest.raises(InternalError, match="not known to be positive"):
+        graph.split(graph.axis(4), Var("f", 0, 3))
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_symbolic_split(graph: AxisGraph, inner: bool) -> None:
+    n, f = Var("n", 2), Var("f", 2)
+    a = graph.axis(n, "a")
+    loops = [(c, Var(f"v{k}", 0, c.extent - 1)) for k, c in enumerate(graph.split(a, f, inner))]
+    path = domain_path(graph, loops, [a])
+    assert isinstance(path, Path) and len(path.predicates) == 1 and not path.free
+    divided = graph.axis(4 * n, "b")
+    loops = [(c, Var(f"v{k}", 0, c.extent - 1)) for k, c in enumerate(graph.split(divided, 4))]
+    path = domain_path(graph, loops, [divided])
+    assert isinstance(path, Path) and path.predicates == ()
+
+
+def test_symbolic_view_and_ragged_chain(graph: AxisGraph) -> None:
+    n, m = Var("n", 2), Var("m", 2)
+    a, b = graph.axis(n, "a"), graph.axis(m, "b")
+    outer, inner = graph.split(graph.merge(a, b), 128)
+    classes = [*graph.split(outer, 4), inner]
+    loops = [(c, Var(f"v{k}", 0, c.extent - 1)) for k, c in enumerate(classes)]
+    path = domain_path(graph, loops, [a, b])
+    assert isinstance(path, Path)
+    assert [str(c) for c in path.predicates] == ["512*v0 + 128*v1 + v2 < m*n"]
+    point = {n: 5, m: 7, loops[0][1]: 0, loops[1][1]: 0, loops[2][1]: 23}
+    assert [evaluate(v, point) for v in path.values] == [3, 2]
+
+
+def test_chain_of_softmaxes_ties_fast(graph: AxisGraph) -> None:
+    """128 softmaxes are 513 tensors; two seconds here is ten times what it takes."""
+    start = time.perf_counter()
+    previous = axes(graph, "x", 1024, 512)
+    for _ in range(128):
+        peak, e = axes(graph, "m", 1024, 512), axes(graph, "e", 1024, 512)
+        total, out = axes(graph, "s", 1024, 512), axes(graph, "d", 1024, 512)
+        assert all(ties(graph, peak, previous) + ties(graph, e, previous))
+        assert graph.tie(e[0], peak[0])
+        assert all(ties(graph, total, e) + ties(graph, out, e))
+        assert graph.tie(out[0], total[0])
+        previous = out
+    assert time.perf_counter() - start < 2
+    assert graph.normal(previous[1]) is graph.normal(out[1])
