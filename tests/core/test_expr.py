@@ -1,0 +1,187 @@
+"""Integer expressions: normal forms, bounds, conditions, and a fuzz against direct evaluation."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fusewright.core.expr import (
+    FALSE,
+    TRUE,
+    Cond,
+    Expr,
+    Truth,
+    Var,
+    add,
+    as_expr,
+    ceildiv,
+    divisor_of,
+    equal,
+    evaluate,
+    floordiv,
+    is_multiple,
+    less,
+    less_equal,
+    lower_bound,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    negate,
+    prove,
+    substitute_condition,
+    xor,
+)
+
+A, J = Var("i", 0, 15), Var("j", 0, 7)
+N = Var("n", 2)
+
+
+def test_mixed_radix_digits_fold() -> None:
+    t = Var("t", 0, 127)
+    assert 32 * (t // 32) + 4 * ((t // 4) % 8) + t % 4 == t
+    assert 4 * ((t // 4) % 8) + t % 4 == t % 32
+    assert (t % 32) // 4 == (t // 4) % 8
+    assert (8 * A + J) // 8 == A
+    assert (8 * A + J) % 8 == J
+    assert (t // 4) // 8 == t // 32
+
+
+def test_symbolic_divisors() -> None:
+    k = Var("k", 0, N - 1)
+    assert (N * A + k) // N == A
+    assert (N * A + k) % N == k
+    assert N * (A // N) + A % N == A
+    four = Var("m", 4, multiple_of=4)
+    assert 4 * (four // 4) == four
+    assert four % 4 == 0 * N
+    assert floordiv(8 * A, 2 * A) == as_expr(4)
+
+
+def test_bounds_of_rounding() -> None:
+    assert lower_bound(4 * ceildiv(N, 4) - N) == 0
+    f = Var("f", 2)
+    assert prove(less_equal(N, f * ceildiv(N, f))) is True
+    assert prove(less_equal(f * (N // f), N)) is True
+    assert prove(less(N % f, f)) is True
+    assert prove(less(f * (N // f), N)) is None
+
+
+def test_limits_that_mention_each_other() -> None:
+    k = Var("k", 0, N - 1)
+    assert less(k, N) == TRUE
+    assert less(N, k) == FALSE
+    assert prove(less(k, N - 1)) is None
+
+
+def test_conditions() -> None:
+    assert str(less(A // 4, N)) == "i < 4*n"
+    assert equal(A, A) == TRUE and equal(A, A + 1) == FALSE
+    assert negate(less(A, J)) == less(J, A + 1)
+    assert xor(xor(A, J), J) == A
+
+
+def test_rejections() -> None:
+    with pytest.raises(TypeError, match="has no truth value"):
+        bool(A)
+    with pytest.raises(TypeError, match="has no truth value"):
+        bool(less(A, J))
+    with pytest.raises(ZeroDivisionError, match="the divisor must be positive"):
+        floordiv(A, 0)
+    with pytest.raises(ZeroDivisionError, match="the modulus must be positive"):
+        mod(A, -2)
+    with pytest.raises(KeyError, match="no value for n"):
+        evaluate(N + A, {A: 1})
+
+
+class Maker:
+    """Random expressions together with a direct meaning that knows no simplification."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.symbol = Var("n", 2, rng.choice([None, 9]), rng.choice([1, 1, 3]))
+        self.below = Var("k", 0, self.symbol - 1)
+        self.variables = [Var("a", 0, 11), Var("b", -3, 6), self.below, self.symbol]
+
+    def point(self) -> dict[Var, int]:
+        n = self.rng.choice([x for x in range(2, 10) if x % self.symbol.multiple_of == 0])
+        values = (self.rng.randint(0, 11), self.rng.randint(-3, 6), self.rng.randrange(n), n)
+        return dict(zip(self.variables, values, strict=True))
+
+    def make(self, depth: int):
+        rng = self.rng
+        if depth == 0 or rng.random() < 0.15:
+            if rng.random() < 0.3:
+                c = rng.randint(-4, 12)
+                return as_expr(c), lambda p: c
+            v = rng.choice(self.variables)
+            return v, lambda p: p[v]
+        x, fx = self.make(depth - 1)
+        match rng.choice(
+            ["add", "add", "scale", "mul", "div", "mod", "divn", "modn", "min", "max"]
+        ):
+            case "add":
+                y, fy = self.make(depth - 1)
+                return add(x, y), lambda p: fx(p) + fy(p)
+            case "scale":
+                c = rng.choice([-2, -1, 2, 3, 4, 6, 8])
+                return mul(x, c), lambda p: fx(p) * c
+            case "mul":
+                v = self.symbol
+                return mul(x, v), lambda p: fx(p) * p[v]
+            case "div":
+                c = rng.choice([1, 2, 3, 4, 6, 8])
+                return floordiv(x, c), lambda p: fx(p) // c
+            case "mod":
+                c = rng.choice([1, 2, 3, 4, 6, 8])
+                return mod(x, c), lambda p: fx(p) % c
+            case "divn":
+                v = self.symbol
+                return floordiv(x, v), lambda p: fx(p) // p[v]
+            case "modn":
+                v = self.symbol
+                return mod(x, v), lambda p: fx(p) % p[v]
+            case "min":
+                y, fy = self.make(depth - 1)
+                return minimum(x, y), lambda p: min(fx(p), fy(p))
+            case _:
+                y, fy = self.make(depth - 1)
+                return maximum(x, y), lambda p: max(fx(p), fy(p))
+
+
+def check_facts(e: Expr, value: int, where: object) -> None:
+    """What an expression claims about its values holds for this one."""
+    low, high = e.interval
+    assert low is None or low <= value, where
+    assert high is None or value <= high, where
+    bound = lower_bound(e)
+    assert bound is None or bound <= value, where
+    assert value % (divisor_of(e) or 1) == 0, where
+    for f in (2, 3, 4):
+        assert not is_multiple(e, f) or value % f == 0, where
+
+
+@pytest.mark.parametrize("start", range(0, 300, 100))
+def test_simplification_keeps_values(start: int) -> None:
+    for seed in range(start, start + 100):
+        maker = Maker(random.Random(seed))
+        e, meaning = maker.make(4)
+        other, other_meaning = maker.make(2)
+        conditions: list[tuple[Cond, str]] = [
+            (less(e, other), "<"),
+            (less_equal(e, other), "<="),
+            (equal(e, other), "=="),
+        ]
+        for _ in range(8):
+            p = maker.point()
+            value, against = meaning(p), other_meaning(p)
+            assert evaluate(e, p) == value, (seed, e)
+            check_facts(e, value, (seed, e))
+            truths = {"<": value < against, "<=": value <= against, "==": value == against}
+            for c, name in conditions:
+                found = substitute_condition(c, p)
+                assert isinstance(found, Truth) and found.value == truths[name], (seed, c)
+                assert prove(c) in (None, truths[name]), (seed, c)
+                flipped = substitute_condition(negate(c), p)
+                assert isinstance(flipped, Truth) and flipped.value != truths[name], (seed, c)
