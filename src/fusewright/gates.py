@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ class Entry(Protocol):
 
 def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") -> int:
     """Verify every entry of the corpus whose name contains `only`, and print the table; with
-    `cubin`, compile its kernels too. Returns 1 when a gate is broken.
+    `cubin`, compile its kernels too. Names go to stderr as work proceeds. Returns 1 when a gate
+    is broken.
 
     Raises UserError when no entry has such a name.
     """
@@ -40,6 +42,7 @@ def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") ->
     rows: list[tuple[str, ...]] = []
     problems: list[str] = []
     for entry in entries:
+        print(f"{entry.name} ...", file=sys.stderr, flush=True)
         try:
             row, found = _check(entry, target, cubin)
         except Exception as e:  # a crash is one more problem; the other entries are still checked
