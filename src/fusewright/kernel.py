@@ -23,6 +23,8 @@ from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.memory import Memory
+from fusewright.runtime.device import has_gpu
+from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.schedule.graph import Stage, strides_of
 from fusewright.schedule.heuristics.common import Params
 from fusewright.sim.machine import SimResult, simulate
@@ -229,22 +231,24 @@ class Kernel:
 
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
         """One flat array per parameter: the inputs in the layout of their specs, fresh outputs."""
-        flat = [
-            flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)
-        ]
+        flat = [flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)]
         for info in self.outputs:
             flat.append(np.empty(span(info, symbols), info.dtype.numpy))
         return flat
 
     def __call__(self, *arrays: Array, device: str = "auto") -> list[Array]:
         """Runs the kernel on numpy arrays: device "cuda", "sim", or "auto" (cuda if there is one)."""
-        from fusewright.runtime.launch import has_gpu, run_kernel
-
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
         if device == "sim" or (device == "auto" and not has_gpu()):
             return self.simulate(*arrays, check_races=False).outputs
-        return run_kernel(self, arrays)
+        symbols = self.symbol_values(arrays)
+        loaded = LoadedKernel(self.cubin(), self.ir)
+        flat = self.flat_arrays(arrays, symbols)
+        sizes = {s: symbols[s] for s in self.ir.symbols}
+        results = run(loaded, flat, arguments=self.argument_values, sizes=sizes)
+        outputs = results[-len(self.outputs) :]
+        return [shaped_view(a, i, symbols) for a, i in zip(outputs, self.outputs, strict=True)]
 
 
 def _collect_syncs(
@@ -316,8 +320,7 @@ def span(info: TensorInfo, symbols: Mapping[Var, int]) -> int:
     if 0 in sizes:
         return 0
     return 1 + sum(
-        (n - 1) * size_of(stride, symbols)
-        for n, stride in zip(sizes, info.strides, strict=True)
+        (n - 1) * size_of(stride, symbols) for n, stride in zip(sizes, info.strides, strict=True)
     )
 
 

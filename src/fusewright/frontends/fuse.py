@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fusewright.driver import compile
-from fusewright.dtypes import dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.trace import trace_call
 from fusewright.fusion.trees import Tree
 from fusewright.program import Program
-from fusewright.runtime.device import has_gpu
-
-_said = threading.Event()
+from fusewright.runtime.arrays import ArrayInfo, describe
 
 
 class Fused:
@@ -39,28 +35,28 @@ class Fused:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's own structure, with arrays of the caller's kind."""
         leaves, tree = trees.flatten((args, kwargs))
-        arrays = [_as_numpy(x, k) for k, x in enumerate(leaves)]
-        program, out_tree = self._program(arrays, tree)
-        if self.device == "auto" and not has_gpu() and not _said.is_set():
-            _said.set()
-            warnings.warn(
-                "no GPU: fusewright computes with its numpy oracle; device='sim' simulates the "
-                "kernels",
-                stacklevel=2,
-            )
-        return trees.unflatten(out_tree, list(program(*arrays, device=self.device)))
+        leaves = [np.asarray(x) if isinstance(x, np.generic) else x for x in leaves]
+        infos = [describe(x) for x in leaves]
+        program, out_tree = self._program(infos, tree)
+        return trees.unflatten(out_tree, list(program(*leaves, device=self.device)))
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
         leaves, tree = trees.flatten((args, kwargs))
-        return self._program([_as_numpy(x, k) for k, x in enumerate(leaves)], tree)[0]
+        return self._program(
+            [describe(np.asarray(x) if isinstance(x, np.generic) else x) for x in leaves], tree
+        )[0]
 
-    def _program(self, arrays: list[np.ndarray[Any, Any]], tree: Tree) -> tuple[Program, Tree]:
-        key = (tree, tuple((a.shape, a.dtype.name) for a in arrays))
+    def _program(self, infos: list[ArrayInfo], tree: Tree) -> tuple[Program, Tree]:
+        layouts = [_layout(x) for x in infos]
+        key = (tree, tuple((x.shape, x.dtype, s) for x, s in zip(infos, layouts, strict=True)))
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                specs = [TensorSpec(a.shape, dtype_of(a.dtype)) for a in arrays]
+                specs = [
+                    TensorSpec(x.shape, x.dtype, strides=s[0], alignment=s[1])
+                    for x, s in zip(infos, layouts, strict=True)
+                ]
                 args, kwargs = trees.unflatten(tree, list(specs))
                 traced = trace_call(self.fn, *args, **kwargs)
                 found = (compile(traced.fusion, self.target), traced.out_tree)
@@ -68,12 +64,16 @@ class Fused:
             return found
 
 
-def _as_numpy(x: object, position: int) -> np.ndarray[Any, Any]:
-    if isinstance(x, np.ndarray | np.generic):
-        return np.asarray(x)
-    raise UserError(
-        f"argument {position} is a {type(x).__name__}; pass numpy arrays or Python scalars"
-    )
+def _layout(x: ArrayInfo) -> tuple[tuple[int, ...] | None, int]:
+    """Strides (None for C order) and alignment as a kernel is specialised on them. Host arrays
+    are copied, so that theirs do not matter."""
+    if x.device.kind == "cpu":
+        return None, 16
+    step, contiguous = 1, True
+    for n, s in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        contiguous = contiguous and (n == 1 or s == step)
+        step *= n
+    return None if contiguous else x.strides, min(x.alignment, 16)
 
 
 def fuse(

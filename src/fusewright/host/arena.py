@@ -56,16 +56,18 @@ Conflicts = Callable[[int, int], bool]
 
 def pack(tensors: Sequence[Lifetime], conflicts: Conflicts | None = None) -> Arena:
     """Places every tensor; two that conflict (by default: whose lifetimes meet) share no byte."""
-    test = conflicts or (lambda a, b: tensors[a].meets(tensors[b]))
+
+    def meet(a: int, b: int) -> bool:
+        return tensors[a].meets(tensors[b])
+
+    test = conflicts or meet
     fixed = [i for i, t in enumerate(tensors) if isinstance(t.nbytes, Int)]
     symbolic = [i for i, t in enumerate(tensors) if not isinstance(t.nbytes, Int)]
     offsets: dict[int, Expr] = {}
     order, strips, peak = _pack_fixed(tensors, fixed, test)
     offsets |= {i: Int(o) for i, o in strips.items()}
     end = _pack_symbolic(tensors, symbolic, test, Int(peak), offsets)
-    return Arena(
-        tuple(offsets[i] for i in range(len(tensors))), end, lower_bound(tensors), order
-    )
+    return Arena(tuple(offsets[i] for i in range(len(tensors))), end, lower_bound(tensors), order)
 
 
 def aligned(nbytes: Expr) -> Expr:
@@ -94,8 +96,7 @@ def _pack_fixed(
     def breadth(i: int) -> int:
         steps = {t.first for t in tensors if t.meets(tensors[i])}
         return max(
-            sum(sizes[j] for j in chosen if tensors[j].first <= s <= tensors[j].last)
-            for s in steps
+            sum(sizes[j] for j in chosen if tensors[j].first <= s <= tensors[j].last) for s in steps
         )
 
     orders: list[tuple[str, Callable[[int], tuple[int, ...]]]] = [

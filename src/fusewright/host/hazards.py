@@ -35,7 +35,9 @@ def hazards(launches: Sequence[HostLaunch]) -> tuple[Edge, ...]:
                     found[p.launch] = edge
         edges += [found[p] for p in sorted(found)]
         for b in launch.bindings:
-            kept = [p for p in live.get(b.root, ()) if not (p.launch != c and _covers(b, p.binding))]
+            kept = [
+                p for p in live.get(b.root, ()) if not (p.launch != c and _covers(b, p.binding))
+            ]
             live[b.root] = [*kept, _Live(c, b)]
     return tuple(edges)
 

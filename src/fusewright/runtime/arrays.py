@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -193,3 +193,17 @@ def _dl_dtype(t: _DLTensor) -> DType:
     if t.lanes != 1:
         raise UserError(f"DLPack element type of {t.lanes} lanes is not supported")
     return dtype_of(name)
+
+
+def host_view(info: ArrayInfo) -> np.ndarray[Any, Any]:
+    """Host memory as a numpy array, without a copy, whatever library it comes from."""
+    if info.kind == "numpy":
+        return cast("np.ndarray[Any, Any]", info.owner)
+    if 0 in info.shape:
+        return np.empty(info.shape, info.dtype.numpy)
+    ends = [(n - 1) * s for n, s in zip(info.shape, info.strides, strict=True)]
+    low, high = sum(e for e in ends if e < 0), sum(e for e in ends if e > 0)
+    size = info.dtype.nbytes
+    raw = (ctypes.c_char * ((high - low + 1) * size)).from_address(info.pointer + low * size)
+    strides = tuple(s * size for s in info.strides)
+    return np.ndarray(info.shape, info.dtype.numpy, memoryview(raw), -low * size, strides)

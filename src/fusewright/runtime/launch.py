@@ -75,6 +75,11 @@ class ArgumentBlock:
         return self._formats[k].unpack_from(self._buffer, k * _SLOT_NBYTES)[0]
 
 
+def slot_format(kernel: Kernel) -> list[str]:
+    """The struct formats of a kernel's scalar parameters: arguments, then sizes."""
+    return [_FORMATS[p.ctype] for p in parameters(kernel) if not isinstance(p.symbol, Buffer)]
+
+
 def argument_bits(value: bool | int | float, argument: Argument) -> bool | int | float:
     """A scalar as its slot takes it: rounded to the dtype, short floats as their bits."""
     dtype = argument.dtype
@@ -124,7 +129,8 @@ class LoadedKernel:
             api.cuLibraryLoadData(cubin, [], [], 0, [], [], 0), "cuLibraryLoadData"
         )
         name = identifier(kernel.name).encode()
-        self._handle = check(api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel")
+        self._kernel = check(api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel")
+        self.handle = api.CUfunction(int(self._kernel))  # the launch takes either, as this type
         self._arguments = ArgumentBlock(self.parameters)
         self._config = api.CUlaunchConfig()
         self._lock = threading.Lock()
@@ -144,22 +150,24 @@ class LoadedKernel:
             return
         api = driver()
         with self._lock, current(device):
-            self._allow_shared(api, launch.shared_nbytes, device)
+            self.allow_shared(launch.shared_nbytes, device)
             self._arguments.fill(values)
             c = self._config
             c.gridDimX, c.gridDimY, c.gridDimZ = launch.grid
             c.blockDimX, c.blockDimY, c.blockDimZ = launch.block
             c.sharedMemBytes = launch.shared_nbytes
             c.hStream = stream
-            status = api.cuLaunchKernelEx(c, int(self._handle), self._arguments.address, 0)
+            status = api.cuLaunchKernelEx(c, self.handle, self._arguments.address, 0)
             check(status, f"launch of {self.kernel.name} with {launch}")
 
-    def _allow_shared(self, api: Any, nbytes: int, device: int) -> None:
+    def allow_shared(self, nbytes: int, device: int) -> None:
+        """Let launches on a device ask for this much shared memory."""
         if nbytes <= max(_STATIC_SHARED_LIMIT, self._allowed.get(device, 0)):
             return
+        api = driver()
         attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = check(api.cuDeviceGet(device), "cuDeviceGet")
-        status = api.cuKernelSetAttribute(attribute, nbytes, self._handle, handle)
+        status = api.cuKernelSetAttribute(attribute, nbytes, self._kernel, handle)
         check(status, f"{nbytes} bytes of shared memory for {self.kernel.name}")
         self._allowed[device] = nbytes
 

@@ -1,0 +1,190 @@
+"""What the runtime asks of an array library: new arrays, the current stream, and copies.
+
+Libraries are found through their arrays and never imported: an array of theirs can only exist
+when they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.runtime.arrays import ArrayInfo, Device, Kind
+from fusewright.runtime.memory import DeviceArray
+
+
+class Library(Protocol):
+    """One array library, as far as calls of programs need it."""
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        """A new array; element strides. Its memory is ordered on the current stream."""
+        ...
+
+    def stream(self, device: Device) -> int:
+        """The CUstream that the caller works on."""
+        ...
+
+    def copy(self, target: Any, source: Any) -> None:
+        """`target[...] = source` on the current stream; equal shapes and dtypes."""
+        ...
+
+    def contiguous(self, array: Any) -> Any:
+        """A copy in C order at a fresh, aligned address."""
+        ...
+
+    def address(self, array: Any) -> int:
+        """The address of the first element."""
+        ...
+
+
+class Torch:
+    """torch tensors, on the host and on GPUs."""
+
+    def __init__(self) -> None:
+        self._torch: Any = sys.modules["torch"]
+        self._dtypes: dict[DType, Any] = {}
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        return self._torch.empty_strided(
+            tuple(shape), tuple(strides), dtype=self.dtype(dtype), device=self.device(device)
+        )
+
+    def dtype(self, dtype: DType) -> Any:
+        """The torch dtype."""
+        name = {"float8_e4m3": "float8_e4m3fn"}.get(dtype.name, dtype.name)
+        found = getattr(self._torch, name, None)
+        if found is None:
+            raise UserError(f"this torch has no dtype {dtype}; cast the result")
+        return found
+
+    def device(self, device: Device) -> Any:
+        """The torch device."""
+        return self._torch.device(*(("cpu",) if device.kind == "cpu" else ("cuda", device.index)))
+
+    def stream(self, device: Device) -> int:
+        return int(self._torch.cuda.current_stream(device.index).cuda_stream)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def contiguous(self, array: Any) -> Any:
+        return array.clone(memory_format=self._torch.contiguous_format)
+
+    def address(self, array: Any) -> int:
+        return array.data_ptr()
+
+
+class Cupy:
+    """cupy arrays."""
+
+    def __init__(self) -> None:
+        self._cupy: Any = sys.modules["cupy"]
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        cp = self._cupy
+        with cp.cuda.Device(device.index):
+            span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+            flat = cp.empty(0 if 0 in shape else span, dtype.numpy)
+            nbytes = [s * dtype.nbytes for s in strides]
+            return cp.ndarray(tuple(shape), dtype.numpy, flat.data, tuple(nbytes))
+
+    def stream(self, device: Device) -> int:
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def contiguous(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+
+class Numpy:
+    """numpy arrays, and host memory of libraries without a name."""
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        order = sorted(range(len(shape)), key=lambda a: -strides[a])
+        dense = np.empty([shape[a] for a in order], dtype.numpy)
+        return dense.transpose(np.argsort(order)) if order else dense
+
+    def stream(self, device: Device) -> int:
+        return 0
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def contiguous(self, array: Any) -> Any:
+        return np.array(array, order="C")
+
+    def address(self, array: Any) -> int:
+        return int(array.__array_interface__["data"][0])
+
+
+class Interface:
+    """Device arrays that only describe themselves: results are `DeviceArray`s on the legacy
+    default stream, which every blocking stream waits for."""
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        return DeviceArray(tuple(shape), tuple(strides), dtype, device.index)
+
+    def stream(self, device: Device) -> int:
+        return 0
+
+    def copy(self, target: Any, source: Any) -> None:
+        raise UserError(
+            f"out= of {type(target).__name__} cannot take this result: its strides, alignment or "
+            "memory do not allow the kernel to write it directly; pass a C-contiguous array that "
+            "overlaps no argument"
+        )
+
+    def contiguous(self, array: Any) -> Any:
+        raise UserError(
+            f"{type(array).__name__} has negative strides or a misaligned address and no library "
+            "to copy it with; pass a contiguous copy"
+        )
+
+    def address(self, array: Any) -> int:
+        return int(array.__cuda_array_interface__["data"][0])
+
+
+def library_of(kind: Kind, device: Device) -> Library:
+    """The library of arrays of a kind."""
+    match kind:
+        case "numpy":
+            return Numpy()
+        case "torch":
+            return Torch()
+        case "cupy":
+            return Cupy()
+        case "cuda_array_interface" | "dlpack":
+            return Numpy() if device.kind == "cpu" else Interface()
+
+
+def common(infos: Sequence[ArrayInfo]) -> tuple[Kind, Device]:
+    """The one kind and device of a call. Raises UserError that names the ones that differ."""
+    first = infos[0]
+    for k, x in enumerate(infos):
+        if x.kind != first.kind or x.device != first.device:
+            raise UserError(
+                f"argument 0 is a {first.kind} array on {first.device}, argument {k} a {x.kind} "
+                f"array on {x.device}; a call takes arrays of one library on one device (Python "
+                "scalars anywhere)"
+            )
+    return first.kind, first.device
