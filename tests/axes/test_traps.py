@@ -280,6 +280,15 @@ def test_swizzle_undoes_itself_and_names_its_rule(graph: AxisGraph) -> None:
         graph.swizzle(c, b)
 
 
+def test_a_swizzle_by_a_slice_covers_a_part_only(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 3, 4)
+    part = graph.resize(a, 0, -1)
+    _, swizzled = graph.swizzle(part, b)
+    wide = graph.resize(part, 0, 4)
+    assert "only where v0 < 2" in refusal(graph, [wide, swizzled], [a, b])
+    covers(graph, [wide, swizzled], [part, b])
+
+
 def test_project_drops_what_a_tensor_lacks(graph: AxisGraph) -> None:
     a, b = axes(graph, "a", 5, 4)
     assert graph.project(graph.merge(a, b), [a]) is a

@@ -110,6 +110,10 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     index = {c: v.index for c, v in zip(reached, values, strict=True) if v is not None}
     left = ledger.left_over()
     wanted = tuple(d for c in domain for d in graph.normal(c).word)
+    predicates = _without_implied(ledger.predicates)
+    for c in ledger.borrowed:
+        if c not in predicates and not any(_implies(p, c) for p in predicates):
+            return Refusal(f"a swizzle has a value only where {c}, which is a part of the domain")
     entangled = _entangled(graph.independence, [p.digit for p in left], wanted)
     if entangled is not None:
         return Refusal(
@@ -118,7 +122,7 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
         )
     return Path(
         tuple(index.get(c, ZERO) for c in classes),
-        _without_implied(ledger.predicates),
+        predicates,
         tuple(p.digit for p in left),
         _flat(equal(p.value, ZERO) for p in left),
     )
@@ -175,6 +179,7 @@ class _Ledger:
     table: Table
     live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
     predicates: list[Cond] = field(default_factory=list[Cond])
+    borrowed: list[Cond] = field(default_factory=list[Cond])
     realised: set[object] = field(default_factory=set[object])
 
     def __post_init__(self) -> None:
@@ -267,8 +272,7 @@ class _Ledger:
 
     def _pack(self, f: Fact, definition: Definition) -> bool:
         value = self.table.fact(f)
-        if isinstance(definition, Twist):
-            self.predicates.extend(value.predicates)
+        self._borrow(f, definition)
         fits = all(self.take(d, f.number) for d in base_of(definition))
         self._produce(Digit(f.atom, f.stride, f.extent), value.index)
         return fits
@@ -277,12 +281,18 @@ class _Ledger:
         """All digits of the definition come to life, also those that nothing asked for."""
         if not self.take(origin.source, f.number):
             return False
-        if isinstance(origin.definition, Twist):
-            self.predicates.extend(self.table.fact(f).predicates)
+        self._borrow(f, origin.definition)
         values = self.table.unpacked_values(f, origin)
         for d, v in zip(base_of(origin.definition), values, strict=True):
             self._produce(d, v)
         return True
+
+    def _borrow(self, f: Fact, definition: Definition) -> None:
+        """Note where what a twist is by has a value; it is read and not consumed."""
+        if isinstance(definition, Twist):
+            value = self.table.word(definition.by, f.number)
+            assert value is not None
+            self.borrowed.extend(value.predicates)
 
     def left_over(self) -> list[_Piece]:
         """The pieces that nothing consumed, in the order in which they came to life."""
