@@ -113,17 +113,27 @@ def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
     for first in pieces:
         if ratio(stride, first.stride) is None:
             continue
-        run = [first]
-        top = mul(first.stride, first.extent)
-        while ratio(top, wanted) is None:
-            following = [p for p in pieces if p.stride == top and p.extent != ONE]
-            if not following:
-                break
-            run.append(following[0])
-            top = mul(top, following[0].extent)
-        else:
-            if best is None or len(run) < len(best):
-                best = run
+        run = _run_up_to(pieces, [first], wanted, None if best is None else len(best))
+        if run is not None:
+            best = run
+    return best
+
+
+def _run_up_to(
+    pieces: Sequence[P], run: list[P], wanted: Expr, limit: int | None
+) -> list[P] | None:
+    """The shortest continuation of a run, below a length, whose end is a multiple of `wanted`."""
+    if limit is not None and len(run) >= limit:
+        return None
+    top = mul(run[-1].stride, run[-1].extent)
+    if ratio(top, wanted) is not None:
+        return run
+    best: list[P] | None = None
+    for p in pieces:
+        if p.stride == top and p.extent != ONE:
+            found = _run_up_to(pieces, [*run, p], wanted, limit)
+            if found is not None:
+                best, limit = found, len(found)
     return best
 
 
