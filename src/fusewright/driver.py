@@ -51,38 +51,33 @@ def finish(
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
+    """Compiles every structure once. `kernels`: by structure, with the positions of the segment's
+    inputs that the kernel reads."""
+
     target: Target
-    kernels: dict[object, Kernel]
+    kernels: dict[object, tuple[Kernel, tuple[int, ...]]]
     reasons: list[Reason]
 
-    def kernel(self, segment: Segment, name: str) -> Kernel:
+    def kernel(self, segment: Segment, name: str) -> tuple[Kernel, tuple[int, ...]]:
         key = structure_key(segment.fusion)
         if key not in self.kernels:
             flow = Dataflow(segment.fusion)
             params = schedule_group(flow, self.target)
-            self.kernels[key] = finish(flow, name, self.target, params)
+            read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
+            self.kernels[key] = finish(flow, name, self.target, params), read
         return self.kernels[key]
 
     def launches(self, segment: Segment, name: str) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         try:
-            kernel = self.kernel(segment, name)
+            kernel, read = self.kernel(segment, name)
         except (ScheduleError, UnsupportedError) as e:
             halves = _halves(segment)
             if halves is None:
                 raise
             self.reasons.append(Reason(segment.outputs[-1].name, f"cut in two: {e}"))
             return [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
-        used = {t.name for t in kernel.inputs}
-        names = [t.name for t in segment.fusion.inputs]
-        inputs = tuple(
-            t for t, n in zip(segment.inputs, names, strict=True) if n in used or _same(kernel, n)
-        )
-        return [Launch(kernel, inputs, segment.outputs)]
-
-
-def _same(kernel: Kernel, name: str) -> bool:
-    return name in {p.name for p in kernel.params}
+        return [Launch(kernel, tuple(segment.inputs[i] for i in read), segment.outputs)]
 
 
 def _halves(segment: Segment) -> tuple[Segment, ...] | None:

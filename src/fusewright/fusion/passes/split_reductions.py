@@ -61,7 +61,14 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
     least = LEAST_PART if _is_inner(source, t.op.axes) else LEAST_PART // 32
     if reduced * kept < LEAST_TOTAL:
         return 1
-    return max(1, min(wanted, reduced // least))
+    return _near_divisor(reduced, max(1, min(wanted, reduced // least)))
+
+
+def _near_divisor(n: int, wanted: int) -> int:
+    """The divisor of `n` nearest to `wanted` within a factor of two, so that no part is padded;
+    `wanted` itself when there is none."""
+    near = [d for d in range(-(-wanted // 2), 2 * wanted + 1) if d and n % d == 0]
+    return min(near, key=lambda d: (abs(d - wanted), d), default=wanted) if wanted > 1 else 1
 
 
 def _is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
