@@ -6,111 +6,54 @@ every execution its syncs allow computes what that lockstep execution computes.
 
 Indices are `core.expr` expressions in the kernel's variables, in elements of the buffer they
 index. Values live in LOCAL buffers (a thread's registers); nothing else is computed on.
+
+Symbols and operands stand in `kir/symbols.py`, asynchronous work and syncs in
+`kir/synchronisation.py`; this module names them all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from fusewright.core.expr import TRUE, ZERO, Cond, Expr, Var
+from fusewright.core.expr import TRUE, Cond, Expr, Var
 from fusewright.core.node import Node
-from fusewright.dtypes import DType
-from fusewright.memory import Cache, Memory
+from fusewright.kir.symbols import (
+    Arg as Arg,
+    Argument as Argument,
+    Body as Body,
+    Buffer as Buffer,
+    Imm as Imm,
+    Index as Index,
+    Operand as Operand,
+    Reg as Reg,
+    RegVar as RegVar,
+    Statement as Statement,
+    SyncStatement as SyncStatement,
+)
+from fusewright.kir.synchronisation import (
+    AsyncCommit as AsyncCommit,
+    AsyncKind as AsyncKind,
+    AsyncWait as AsyncWait,
+    BarrierArrive as BarrierArrive,
+    BlockSync as BlockSync,
+    BulkLoad as BulkLoad,
+    BulkReduce as BulkReduce,
+    BulkStore as BulkStore,
+    CpAsync as CpAsync,
+    MbarArrive as MbarArrive,
+    MbarExpect as MbarExpect,
+    MbarInit as MbarInit,
+    MbarInvalidate as MbarInvalidate,
+    MbarWait as MbarWait,
+    NamedSync as NamedSync,
+    ProxyFence as ProxyFence,
+    WarpSync as WarpSync,
+)
+from fusewright.memory import Cache as Cache
+from fusewright.memory import Memory as Memory
 
 
-class Buffer:
-    """A symbol: a run of `size` elements of `dtype` in one memory. Equality is identity.
-
-    LOCAL is per thread, SHARED per block, GLOBAL a kernel parameter. `alignment` in bytes is
-    what the base is known to be aligned to.
-    """
-
-    __slots__ = ("alignment", "dtype", "memory", "name", "size")
-
-    def __init__(
-        self, name: str, dtype: DType, size: Expr, memory: Memory, alignment: int = 0
-    ) -> None:
-        self.name = name
-        self.dtype = dtype
-        self.size = size
-        self.memory = memory
-        self.alignment = alignment or dtype.nbytes
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class Argument:
-    """A symbol: a scalar kernel parameter that the caller's program supplied."""
-
-    __slots__ = ("dtype", "name")
-
-    def __init__(self, name: str, dtype: DType) -> None:
-        self.name = name
-        self.dtype = dtype
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-# --- operands of Compute ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reg(Node):
-    """Element `index` of a LOCAL buffer."""
-
-    buffer: Buffer
-    index: Expr = ZERO
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Imm(Node):
-    """A literal of a dtype."""
-
-    value: bool | int | float
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Index(Node):
-    """The value of an integer expression, as a dtype."""
-
-    expr: Expr
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arg(Node):
-    """The value of a scalar parameter."""
-
-    argument: Argument
-
-
-Operand: TypeAlias = Reg | Imm | Index | Arg
-
-
-class RegVar(Var):
-    """An integer register used inside an index expression (a gathered position)."""
-
-    __slots__ = ("reg",)
-
-    def __init__(self, reg: Reg, lower: Expr | int | None, upper: Expr | int | None) -> None:
-        super().__init__(f"{reg.buffer.name}[{reg.index}]", lower if lower is not None else 0, upper)
-        self.reg = reg
-
-
-# --- structure --------------------------------------------------------------------------------
-
-
-class Statement(Node):
-    """Base of everything that can stand in a body."""
-
-    __slots__ = ()
-
-
-Body: TypeAlias = tuple[Statement, ...]
+# --- structure ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +85,22 @@ class If(Statement):
     condition: Cond
     then: Body
     otherwise: Body = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Role(Statement):
+    """What warps `first` .. `stop`-1 of the block do; stands directly in a `Roles` only."""
+
+    first: int
+    stop: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles(Statement):
+    """Runs its `Role` statements side by side, each by its own warps; the others pass by."""
+
+    body: Body
 
 
 # --- data movement and computation --------------------------------------------------------------
@@ -215,27 +174,6 @@ class ThreadReduce(Statement):
     src: Reg
     dims: tuple[str, ...]
     identity: Imm
-
-
-# --- synchronisation ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SyncStatement(Statement):
-    """Base of every sync: `id` is unique in the kernel and reaches the PTX; `why` is for people."""
-
-    id: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockSync(SyncStatement):
-    """All threads of the block wait for each other; orders all memory among them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WarpSync(SyncStatement):
-    """The 32 lanes of each warp wait for each other; orders all memory among them."""
 
 
 # --- the kernel ---------------------------------------------------------------------------------

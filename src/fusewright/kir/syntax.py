@@ -343,8 +343,24 @@ def _template(
     return Template(cls, pieces, lead, assigns)
 
 
+def snake(cls: type) -> str:
+    """`BlockSync` -> `block_sync`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+
 _IF = (" if (", "{predicate}", ")")
 _CACHE = (" .", "{cache}")
+
+_BULK = ("{dst}", "[", "{index}", "] = ", "{src}", "[", "{src_index}", "] size ", "{size}")
+_BY = (" by thread ", "{issuer}")
+_BARRIER = (" ", "{barrier}", "[", "{slot}", "]")
+_MBARRIERS: tuple[tuple[type[ir.Statement], tuple[object, ...]], ...] = (
+    (ir.MbarInit, (*_BARRIER, " count ", "{count}", *_BY)),
+    (ir.MbarExpect, (*_BARRIER, " nbytes ", "{nbytes}", *_BY)),
+    (ir.MbarArrive, (*_BARRIER, Flag("per_warp", "per_warp"))),
+    (ir.MbarWait, (*_BARRIER, " parity ", "{parity}")),
+    (ir.MbarInvalidate, (*_BARRIER, *_BY)),
+)
 
 _WRITTEN: tuple[Template, ...] = (
     _template(
@@ -360,6 +376,15 @@ _WRITTEN: tuple[Template, ...] = (
               _CACHE),
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
+    _template(ir.Roles, "roles ", Braces("body")),
+    _template(ir.Role, "role warps ", "{first}", "..", "{stop}", " ", Braces("body")),
+    _template(ir.CpAsync, "cp_async ", "{dst}", "[", "{index}", "] = ", "{src}", "[",
+              "{src_index}", "]", (" width ", "{width}"), _IF, Flag("zero_fill", "zero_fill"),
+              _CACHE),
+    _template(ir.BulkLoad, "bulk_load ", *_BULK, " on ", "{barrier}", "[", "{slot}", "]", *_BY),
+    _template(ir.BulkStore, "bulk_store ", *_BULK, *_BY),
+    _template(ir.BulkReduce, "bulk_reduce.", Word("fn"), " ", *_BULK, *_BY),
+    *(_template(cls, f"{snake(cls)} #", "{id}", *row, Comment("why")) for cls, row in _MBARRIERS),
     _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
               Items("dims", BARE), ") identity ", "{identity}", assigns=True),
 )  # fmt: skip
@@ -373,11 +398,6 @@ COMPUTE = Template(
     (),
     assigns=True,
 )
-
-
-def snake(cls: type) -> str:
-    """`BlockSync` -> `block_sync`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def derive(cls: type[ir.Statement]) -> Template:
