@@ -194,9 +194,12 @@ class Kernel:
 
     # --- running --------------------------------------------------------------------------------
 
-    def symbol_values(self, arrays: Sequence[Array]) -> dict[Var, int]:
-        """The sizes that these arrays give the shape symbols. Raises UserError on a mismatch."""
-        return bind_symbols(self.inputs, [a.shape for a in arrays], self.name)
+    def symbol_values(
+        self, arrays: Sequence[Array], known: Mapping[Var, int] | None = None
+    ) -> dict[Var, int]:
+        """The sizes that these arrays, and what the caller knows already, give the shape symbols.
+        Raises UserError on a mismatch."""
+        return bind_symbols(self.inputs, [a.shape for a in arrays], self.name, known)
 
     def simulate(
         self,
@@ -204,9 +207,11 @@ class Kernel:
         blocks: object = None,
         check_races: bool = True,
         seed: int = 0,
+        symbols: Mapping[Var, int] | None = None,
     ) -> SimResult:
-        """Runs the kernel in the simulator. `outputs` of the result are shaped arrays."""
-        symbols = self.symbol_values(arrays)
+        """Runs the kernel in the simulator. `outputs` of the result are shaped arrays. `symbols`
+        gives sizes that are no axis of an input."""
+        symbols = self.symbol_values(arrays, symbols)
         flat = self.flat_arrays(arrays, symbols)
         outputs = self.ir.params[len(self.inputs) :]
         result = simulate(
@@ -269,15 +274,18 @@ def _collect_syncs(
 
 
 def bind_symbols(
-    infos: Sequence[TensorInfo], shapes: Sequence[Sequence[int]], name: str
+    infos: Sequence[TensorInfo],
+    shapes: Sequence[Sequence[int]],
+    name: str,
+    known: Mapping[Var, int] | None = None,
 ) -> dict[Var, int]:
-    """The sizes that concrete shapes give to the symbols of declared ones.
+    """The sizes that concrete shapes give to the symbols of declared ones, after those `known`.
 
     Raises UserError for a wrong count, rank or size, or a symbol outside its range.
     """
     if len(infos) != len(shapes):
         raise UserError(f"{name} takes {len(infos)} arrays, got {len(shapes)}")
-    values: dict[Var, int] = {}
+    values: dict[Var, int] = dict(known or {})
     for info, shape in zip(infos, shapes, strict=True):
         if len(shape) != len(info.shape):
             raise UserError(
@@ -330,7 +338,8 @@ def shaped_view(flat: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Ar
     strides = [size_of(e, symbols) * flat.itemsize for e in info.strides]
     if 0 in shape:
         return np.empty(shape, flat.dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+    raw = flat.view(f"u{flat.itemsize}")  # as_strided does not know every dtype
+    return np.lib.stride_tricks.as_strided(raw, shape, strides).view(flat.dtype)
 
 
 def flatten(a: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:

@@ -124,7 +124,10 @@ class Program:
                     values[t] = np.empty(s, t.dtype.numpy)
                 continue
             result = x.kernel.simulate(
-                *(values[t] for t in x.inputs), check_races=check_races, seed=seed
+                *(values[t] for t in x.inputs),
+                check_races=check_races,
+                seed=seed,
+                symbols=symbols,
             )
             races.extend(result.races)
             for k, v in result.stats.items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Var
+from fusewright.core.expr import Var, variables
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
 from fusewright.fusion.ir import Fusion
@@ -82,9 +82,11 @@ def _verify_one(
     report.seconds += found.seconds
 
 
-def case_of(k: Kernel, arrays: Sequence[Array]) -> Case:
-    """A witness from arrays."""
-    symbols = k.symbol_values(arrays)
+def case_of(
+    k: Kernel, arrays: Sequence[Array], known: Mapping[Var, int] | None = None
+) -> Case:
+    """A witness from arrays; `known` are sizes that are no axis of an input."""
+    symbols = k.symbol_values(arrays, known)
     flat = k.flat_arrays(arrays, symbols)
     outputs = k.ir.params[len(k.inputs) :]
     return Case(
@@ -99,16 +101,15 @@ def case_of(k: Kernel, arrays: Sequence[Array]) -> Case:
 def random_cases(k: Kernel, seed: int) -> list[Case]:
     """Witnesses with random arrays: one when all sizes are fixed, three for symbolic ones."""
     rng = np.random.default_rng(seed)
-    symbols = list(
-        dict.fromkeys(e for t in k.inputs for e in t.shape if isinstance(e, Var))
-    )
+    shapes = [e for t in (*k.inputs, *k.outputs) for e in t.shape]
+    symbols = list(dict.fromkeys([*(v for e in shapes for v in variables(e)), *k.ir.symbols]))
     if not symbols:
         return [case_of(k, [random_array(rng, t, {}) for t in k.inputs])]
     picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: 4096]
     cases: list[Case] = []
     for pick in picks:
         sizes = {s: clamp(s, pick(i)) for i, s in enumerate(symbols)}
-        cases.append(case_of(k, [random_array(rng, t, sizes) for t in k.inputs]))
+        cases.append(case_of(k, [random_array(rng, t, sizes) for t in k.inputs], sizes))
     return cases
 
 

@@ -19,6 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.dtypes import DType
+
 Array = npt.NDArray[Any]
 Result = Literal["same", "bool", "uint32"]
 
@@ -93,6 +95,20 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
         return a * b + c
     wide = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
     return wide.astype(a.dtype)
+
+
+def convert(x: Array, dtype: DType) -> Array:
+    """`x` in another dtype. Floats become integers by truncation, NaN as 0 and values out of range
+    as the nearest integer; integers wrap; floats round to the nearest, ties to even."""
+    x = np.asarray(x)
+    with np.errstate(all="ignore"):
+        if not dtype.is_integer or x.dtype.kind in "iub":
+            return x.astype(dtype.numpy)
+        low, high = dtype.integer_range
+        wide = x if x.dtype.itemsize == 8 else x.astype(np.float64)
+        whole = np.trunc(np.where(np.isnan(wide), 0.0, wide))
+        inside = np.clip(whole, float(low), np.nextafter(float(high), 0.0)).astype(dtype.numpy)
+        return np.where(whole < float(high), inside, np.asarray(high, dtype.numpy))
 
 
 # --- erf ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fusewright.core import expr
 from fusewright.core.expr import Expr, Var
-from fusewright.core.functions import FUNCTIONS
+from fusewright.core.functions import FUNCTIONS, convert
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import ir
@@ -138,12 +138,7 @@ def rounded(a: Array, dtype: DType) -> Array:
 def cast(a: Array, dtype: DType) -> Array:
     """A value of the oracle rounded to a dtype. Floats become integers by truncation, NaN as 0 and
     values out of range as the nearest integer; integers wrap."""
-    if a.dtype.kind == "f" and dtype.is_integer:
-        low, high = dtype.integer_range
-        whole = np.trunc(np.where(np.isnan(a), 0.0, a))
-        inside = np.clip(whole, float(low), np.nextafter(float(high), 0.0)).astype(dtype.numpy)
-        return np.where(whole < float(high), inside, np.asarray(high, dtype.numpy))
-    return carried(rounded(a, dtype), dtype)
+    return carried(convert(a, dtype), dtype)
 
 
 def _literal(v: Scalar, dtype: DType) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from fusewright.core.functions import FUNCTIONS
+from fusewright.core.functions import FUNCTIONS, convert
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
@@ -80,15 +80,11 @@ def _same(value: Array) -> Array:
     return value
 
 
-def _converted(dtype: np.dtype[Any], value: Array) -> Array:
-    return value.astype(dtype)
-
-
 def _function(s: ir.Compute, dtype: np.dtype[Any]) -> Callable[..., Array]:
     if s.fn == "copy":
         return _same
     if s.fn == "cast":
-        return functools.partial(_converted, dtype)
+        return functools.partial(convert, dtype=s.dst.buffer.dtype)
     found = FUNCTIONS.get(s.fn)
     if found is None:
         raise SpecError(f"no scalar function is named {s.fn!r}, in `{statement_text(s)}`")

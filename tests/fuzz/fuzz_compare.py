@@ -1,0 +1,150 @@
+"""How far a kernel may be from the oracle: measured by rounding and disturbing the oracle itself.
+
+The oracle runs again with every result of an operation rounded to the type that kernels compute in,
+and moved by a random part of that type's precision; values that cross from one kernel to the next
+are rounded to their dtype. The spread of a few such runs bounds what rounding may do to each
+element, whatever the program; where it says nothing (a comparison that rounding decides), nothing
+is compared, and `Verdict.undecided` counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusewright.dtypes import DType
+from fusewright.fusion import evaluate as oracle
+from fusewright.fusion import ir
+from fusewright.fusion.ir import Fusion, Tensor
+
+RUNS = 4
+SAFETY = 8.0
+EXACT = ("copy", "neg", "abs", "max", "min", "where", "cast", "sign", "floor", "ceil", "trunc",
+         "round", "copysign")
+PRECISION = {"float8_e4m3": 4, "float8_e5m2": 3, "float16": 11, "bfloat16": 8, "float32": 24,
+             "float64": 53}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problem` is None when the outputs agree; elements compared, and those not decided."""
+
+    problem: str | None
+    compared: int
+    undecided: int
+
+
+def compare(
+    fusion: Fusion,
+    arrays: Sequence[np.ndarray],
+    got: Sequence[np.ndarray],
+    stored: Collection[Tensor] = (),
+) -> Verdict:
+    """Whether `got` are outputs of a fusion that kernels may give; `stored` are the values that
+    cross from one kernel to another."""
+    sizes = oracle.bind_sizes(fusion, *arrays)
+    want = oracle.evaluate(fusion, *arrays)
+    runs = [disturbed(fusion, arrays, sizes, stored, seed) for seed in range(RUNS)]
+    compared = undecided = 0
+    for k, (w, g) in enumerate(zip(want, got, strict=True)):
+        t = fusion.outputs[k]
+        if g.shape != w.shape or g.dtype != w.dtype:
+            return Verdict(f"output {k} is {g.dtype}{g.shape}, not {w.dtype}{w.shape}", 0, 0)
+        wrong, open_ = differences(t.dtype, w, g, [r[k] for r in runs])
+        compared += w.size
+        undecided += int(open_.sum())
+        if wrong.any():
+            at = tuple(int(i[0]) for i in np.nonzero(wrong))
+            return Verdict(
+                f"output {k} at {at}: got {g[at]}, want {w[at]} "
+                f"(disturbed: {[str(r[k][at]) for r in runs]}); {int(wrong.sum())} of {w.size} "
+                "elements are wrong",
+                compared,
+                undecided,
+            )
+    return Verdict(None, compared, undecided)
+
+
+def differences(
+    dtype: DType, want: np.ndarray, got: np.ndarray, runs: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements are wrong, and which cannot be decided."""
+    if not dtype.is_float:
+        unsure = np.any([r != want for r in runs], axis=0) if runs else np.zeros(want.shape, bool)
+        return (got != want) & ~unsure, unsure
+    with np.errstate(all="ignore"):
+        w, g = want.astype(np.float64), got.astype(np.float64)
+        rs = [r.astype(np.float64) for r in runs]
+        finite = np.isfinite(w) & np.all([np.isfinite(r) for r in rs], axis=0)
+        spread = np.max([np.abs(r - w) for r in rs], axis=0)
+        step = 2.0 ** (1 - PRECISION[dtype.name])
+        least = float(np.abs(np.nextafter(dtype.numpy.type(0), dtype.numpy.type(1))))
+        allowed = SAFETY * spread + 2 * step * np.abs(w) + 2 * least
+        agree = _same(w, g) | np.any([_same(r, g) for r in rs], axis=0)
+        unsure = ~finite & ~np.all([_same(r, w) for r in rs], axis=0)
+        far = finite & ~(np.abs(g - w) <= allowed)
+    wrong = ~agree & (far | (~finite & ~unsure))
+    vague = unsure | (finite & (allowed > 0.5 * np.abs(w) + 0.1))
+    return wrong, vague
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def disturbed(
+    fusion: Fusion,
+    arrays: Sequence[np.ndarray],
+    sizes: dict,
+    stored: Collection[Tensor],
+    seed: int,
+) -> list[np.ndarray]:
+    """The outputs with every inexact result rounded and moved."""
+    rng = np.random.default_rng(seed)
+    values = {
+        t: oracle.carried(a, t.dtype) for t, a in zip(fusion.inputs, arrays, strict=True)
+    }
+    with np.errstate(all="ignore"):
+        for t in fusion.values:
+            if t in values:
+                continue
+            operands = [values[o] for o in t.op.operands]
+            v = oracle._compute(t, operands, sizes)
+            if t.dtype.is_float:
+                v = _moved(t, v, operands, rng)
+                if t in stored:
+                    v = oracle.carried(oracle.rounded(v, t.dtype), t.dtype)
+            values[t] = v
+        return [oracle.rounded(values[t], t.dtype) for t in fusion.outputs]
+
+
+def _moved(
+    t: Tensor, v: np.ndarray, operands: list[np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    compute = t.dtype.compute
+    step = 2.0 ** (1 - PRECISION[compute.name])
+    noise = rng.choice([-1.0, 1.0], size=np.shape(v)) * (1 + rng.random(np.shape(v)))
+    match t.op:
+        case ir.Pointwise(fn="cast") if operands[0].dtype.kind == "f":
+            return v
+        case ir.Pointwise(fn=fn) if fn not in EXACT:
+            v = v * (1 + step * noise) + np.where(v == 0, 0, 2.0**-140) * noise
+        case ir.Reduce(fn="add", axes=axes):
+            n = np.prod([operands[0].shape[a] for a in axes]) + 1
+            scale = np.add.reduce(np.abs(operands[0]), axis=axes)
+            v = v + step * np.log2(n) * noise * scale
+        case ir.Reduce(fn="mul", axes=axes):
+            v = v * (1 + step * np.prod([operands[0].shape[a] for a in axes]) * noise)
+        case ir.Scan(fn="add", axis=axis):
+            n = operands[0].shape[axis]
+            v = v + step * n * noise * np.add.accumulate(np.abs(operands[0]), axis=axis)
+        case ir.Scan(fn="mul", axis=axis):
+            v = v * (1 + step * operands[0].shape[axis] * noise)
+        case ir.MatMul():
+            scale = np.matmul(np.abs(operands[0]), np.abs(operands[1]))
+            v = v + step * np.log2(operands[0].shape[-1] + 2) * noise * scale
+        case _:
+            pass
+    return oracle.carried(oracle.rounded(np.asarray(v), compute), compute)
