@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from fusewright.core.expr import Expr, Int, Var, constant_value, maximum
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Input
-from fusewright.kir.ir import Alloc, Argument, Body, Buffer, Dim, For, Kernel, Statement
-from fusewright.kir.statements import Context, Statements, carrying_loops
+from fusewright.kir.ir import Alloc, Body, Buffer, Dim, For, Kernel, Statement
+from fusewright.kir.placement import Context, Storage, carrying_loops
+from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
@@ -93,11 +94,13 @@ def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
                 extents[x.parallel] = (
                     x.axis.extent if known is None else maximum(known, x.axis.extent)
                 )
+
     def dims(names: dict[Parallel, str]) -> tuple[Dim, ...]:
         return tuple(
             Dim(Var(n, 0, extents.get(p, Int(1)) - 1), extents.get(p, Int(1)))
             for p, n in names.items()
         )
+
     return dims(BLOCK_DIMS), dims(THREAD_DIMS)
 
 
@@ -145,7 +148,8 @@ class _Tree:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.emit = Statements(context, strides_of)
+        self.storage = Storage(context, strides_of)
+        self.emit = Statements(self.storage)
         self.nest: Nest = context.nest
         self.carried = self._carried()
         self.allocated = self._allocated()
@@ -164,11 +168,11 @@ class _Tree:
     def _allocated(self) -> dict[LoopNode, list[Statement]]:
         table: dict[LoopNode, list[Statement]] = {}
         for s in computed(self.context.flow.stages):
-            buffer = self.emit.allocate(s)
+            buffer = self.storage.allocate(s)
             if buffer is not None:
                 alloc = Alloc(buffer, promote=s.promote)
                 table.setdefault(self.nest.shared(s), []).append(alloc)
-            carry = self.emit.carry(s)
+            carry = self.storage.carry(s)
             if carry is not None:
                 scope = self._carry_scope(s)
                 table.setdefault(scope, []).append(Alloc(carry))
@@ -203,4 +207,3 @@ class _Tree:
                 inside = any(child in group for group in self.carried.values())
                 out.extend(self.emit.stage(child, standalone=not inside))
         return tuple(out)
-

@@ -1,0 +1,290 @@
+"""Definitions: what one stage computes, accumulates and writes where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.axes.frames import Gathered
+from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, all_of, equal, variables
+from fusewright.core.functions import APPROXIMATE
+from fusewright.core.identities import reduction_identity
+from fusewright.dtypes import DType, bool_, int64
+from fusewright.errors import InternalError, ScheduleError
+from fusewright.fusion.ir import (
+    Concat,
+    Iota,
+    Pointwise,
+    Reduce,
+    Resize,
+    Scan,
+    Take,
+    TakeAlong,
+)
+from fusewright.kir.ir import (
+    Compute,
+    Imm,
+    Index,
+    Operand,
+    Reg,
+    RegVar,
+    Statement,
+    Store,
+    ThreadReduce,
+)
+from fusewright.kir.placement import register_dtype
+from fusewright.kir.reading import Reader, dtype_of_operand, literal_as, operand_key
+from fusewright.memory import Memory
+from fusewright.schedule.graph import moves_data
+from fusewright.schedule.nest import reduced_loops
+from fusewright.schedule.parallel import THREAD_DIMS, Parallel
+from fusewright.schedule.views import operand
+
+
+class Definition(Reader):
+    """One stage at one place: collects the statements that define it there.
+
+    Values are kept in the type they are stored in when they were only moved, and in the compute
+    type of their dtype otherwise. A Vectorize loop becomes lanes: computation is repeated per lane,
+    memory is accessed once, wide.
+    """
+
+    # --- computing ------------------------------------------------------------------------------
+
+    def as_type(self, value: Operand, dtype: DType) -> Operand:
+        """The value converted to a register type."""
+        have = dtype_of_operand(value)
+        if have is dtype:
+            return value
+        if isinstance(value, Imm):
+            return Imm(literal_as(value.value, dtype), dtype)
+        if isinstance(value, Index):
+            return Index(value.expr, dtype)
+        tmp = Reg(self.temporary(dtype))
+        self.out.append(Compute("cast", tmp, (value,)))
+        return tmp
+
+    def compute(self) -> list[Statement]:
+        """The statements of a definition that is no reduction."""
+        s = self.s
+        match s.op:
+            case Pointwise(fn="copy") | Resize():
+                values = self.read(0)
+            case Concat():
+                values = self._concat()
+            case Pointwise():
+                values = self._pointwise(s.op.fn)
+            case Iota():
+                at = self.view.output[s.op.axis]
+                values: list[Operand] = [
+                    Index(self.at_lane(at, k), s.dtype) for k in range(self.width)
+                ]
+            case Take() | TakeAlong():
+                values = self._take()
+            case Scan():
+                values = self._scan(s.op.fn)
+            case _ if moves_data(s.op):
+                values = self.read(0)
+            case _:
+                raise InternalError(f"{type(s.op).__name__} has no statements")
+        self.write(values)
+        return self.out
+
+    def _pointwise(self, fn: str) -> list[Operand]:
+        s = self.s
+        operands = [self.read(k) for k in range(len(s.operands))]
+        if fn == "cast":
+            return operands[0]
+        if s in self.storage.context.approximable:
+            fn = APPROXIMATE.get(fn, fn)
+        out: list[Operand] = []
+        known: dict[tuple[object, ...], Reg] = {}
+        for lane in range(self.width):
+            inputs = tuple(
+                self.as_type(values[lane], p.dtype.compute)
+                for values, p in zip(operands, s.operands, strict=True)
+            )
+            key = tuple(operand_key(i) for i in inputs)
+            if key not in known:
+                known[key] = self._result(lane, s.dtype.compute)
+                self.out.append(Compute(fn, known[key], inputs))
+            out.append(known[key])
+        return out
+
+    def _result(self, lane: int, dtype: DType) -> Reg:
+        """Where a computed lane goes: its register when the stage lives in registers."""
+        if self.s.memory is Memory.LOCAL and register_dtype(self.s) is dtype:
+            return self.register(lane)
+        if self.results is None or self.results.dtype is not dtype:
+            self.results = self.temporary(dtype, self.width)
+        return Reg(self.results, Int(lane))
+
+    def _concat(self) -> list[Operand]:
+        s = self.s
+        dtype = register_dtype(s)
+        tmp = self.temporary(dtype, self.width)
+        for k in range(self.width):
+            self.out.append(Compute("copy", Reg(tmp, Int(k)), (Imm(literal_as(0, dtype), dtype),)))
+        for position in range(len(s.operands)):
+            conditions = operand(self.graph, self.view, position).predicates
+            values = self.read(position)
+            for k, v in enumerate(values):
+                where = all_of(self.condition_at(c, k) for c in conditions)
+                self.out.append(Compute("copy", Reg(tmp, Int(k)), (self.as_type(v, dtype),), where))
+        return [Reg(tmp, Int(k)) for k in range(self.width)]
+
+    def _take(self) -> list[Operand]:
+        read = self.s.frame.operands[0]
+        extent = next(i.extent for i in read if isinstance(i, Gathered))
+        size = Index(extent, int64)
+        zero = Imm(0, int64)
+        picked: list[RegVar] = []
+        valid: list[Reg] = []
+        known: dict[tuple[object, ...], tuple[RegVar, Reg]] = {}
+        for value in self.read(1):
+            key = operand_key(value)
+            if key not in known:
+                index = self.as_type(value, int64)
+                wrapped = self._call("add", int64, index, size)
+                negative = self._call("lt", bool_, index, zero)
+                index = self._call("where", int64, negative, wrapped, index)
+                low = self._call("ge", bool_, index, zero)
+                high = self._call("lt", bool_, index, size)
+                inside = self._call("and", bool_, low, high)
+                safe = self._call("where", int64, inside, index, zero)
+                known[key] = (RegVar(safe, 0, extent - 1), inside)
+            picked.append(known[key][0])
+            valid.append(known[key][1])
+        out: list[Operand] = []
+        for value, inside in zip(self.read(0, picked), valid, strict=True):
+            dtype = dtype_of_operand(value)
+            fill = Imm(literal_as(0, dtype), dtype)
+            out.append(self._call("where", dtype, inside, value, fill))
+        return out
+
+    def _call(self, fn: str, dtype: DType, *operands: Operand) -> Reg:
+        result = Reg(self.temporary(dtype))
+        self.out.append(Compute(fn, result, operands))
+        return result
+
+    def _scan(self, fn: str) -> list[Operand]:
+        dtype = self.s.dtype.compute
+        out: list[Operand] = []
+        for lane, value in enumerate(self.read(0)):
+            acc = self.accumulator(lane)
+            x = self.as_type(value, dtype)
+            where = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
+            self.out.append(Compute(fn, acc, (acc, x), where))
+            out.append(acc)
+        return out
+
+    # --- reductions -----------------------------------------------------------------------------
+
+    def accumulator(self, lane: int) -> Reg:
+        """The register that a lane of a reduction or scan accumulates in."""
+        carry = self.storage.context.carries.get(self.s)
+        if carry is None:
+            return self.register(lane)
+        index: Expr = ZERO
+        for i in self.storage.carried_lanes(self.s):
+            index = index * self.s.loops[i].axis.extent + self.view.variables[i]
+        return Reg(carry, self.at_lane(index, lane))
+
+    def accumulate(self) -> list[Statement]:
+        """`acc = fn(acc, operand)` for every lane."""
+        assert isinstance(self.s.op, Reduce)
+        dtype = self.s.dtype.compute
+        conditions = self.predicates(writes=False)
+        for lane, value in enumerate(self.read(0)):
+            acc = self.accumulator(lane)
+            where = all_of(self.condition_at(c, lane) for c in conditions)
+            x = self.as_type(value, dtype)
+            self.out.append(Compute(self.s.op.fn, acc, (acc, x), where))
+        return self.out
+
+    def finish(self) -> list[Statement]:
+        """Across the threads that reduce, then to memory."""
+        s = self.s
+        assert isinstance(s.op, Reduce)
+        reducing = reduced_loops(self.graph, s)
+        bound = [s.loops[i].parallel for i in reducing if s.loops[i].axis.extent != Int(1)]
+        blocks = [p.value for p in bound if p.is_block]
+        if blocks:
+            raise ScheduleError(
+                f"{s.name} reduces over {', '.join(blocks)}; blocks cannot combine their sums in "
+                "one kernel: rfactor it and make the partial result an output"
+            )
+        dims = tuple(sorted(THREAD_DIMS[p] for p in bound if p.is_thread))
+        dtype = s.dtype.compute
+        identity = Imm(reduction_identity(s.op.fn, dtype), dtype)
+        lanes = self.width if self._lanes_are_kept() else 1
+        accs = [self.accumulator(k) for k in range(lanes)]
+        if dims:
+            self.out.extend(ThreadReduce(s.op.fn, a, a, dims, identity) for a in accs)
+        if s.memory is not Memory.LOCAL:
+            self._store(list(accs), self._kept_conditions(reducing))
+        return self.out
+
+    def _lanes_are_kept(self) -> bool:
+        reducing = reduced_loops(self.graph, self.s)
+        return any(
+            x.parallel is Parallel.VECTORIZE and i not in reducing
+            for i, x in enumerate(self.s.loops)
+        )
+
+    def _kept_conditions(self, reducing: tuple[int, ...]) -> list[Cond]:
+        own = {v for i in reducing for v in variables(self.view.variables[i])}
+        kept = [c for c in self.predicates(writes=True) if not own.intersection(variables(c))]
+        for i in reducing:
+            if self.s.loops[i].parallel.is_thread and isinstance(self.view.variables[i], Var):
+                kept.append(equal(self.view.variables[i], 0))
+        return kept
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def write(self, values: Sequence[Operand]) -> None:
+        """Puts the lanes where the stage lives."""
+        s = self.s
+        if s.memory is not Memory.LOCAL:
+            self._store(values, self.predicates(writes=True))
+            return
+        dtype = register_dtype(s)
+        for lane, value in enumerate(values):
+            target = self.register(lane)
+            if (
+                isinstance(value, Reg)
+                and value.buffer is target.buffer
+                and value.index == target.index
+            ):
+                continue
+            fn = "copy" if dtype_of_operand(value) is dtype else "cast"
+            self.out.append(Compute(fn, target, (value,)))
+
+    def _store(self, values: Sequence[Operand], conditions: Sequence[Cond]) -> None:
+        s = self.s
+        buffer = self.storage.context.buffers[s]
+        lanes = len(values)
+        index = self.own_element()
+        source = self._gathered_registers(values, buffer.dtype)
+        for first, width in self.chunks(s, buffer, index, conditions, lanes):
+            predicate = all_of(self.condition_at(c, first) for c in conditions)
+            place = self.at_lane(index, first)
+            register = Reg(source.buffer, source.index + first)
+            self.out.append(Store(buffer, place, register, width, predicate, s.cache))
+
+    def _gathered_registers(self, values: Sequence[Operand], dtype: DType) -> Reg:
+        """The lanes in consecutive registers of the buffer's type."""
+        first = values[0]
+        if (
+            isinstance(first, Reg)
+            and all(
+                isinstance(v, Reg) and v.buffer is first.buffer and v.index == first.index + k
+                for k, v in enumerate(values)
+            )
+            and first.buffer.dtype is dtype
+        ):
+            return first
+        tmp = self.temporary(dtype, len(values))
+        for k, v in enumerate(values):
+            fn = "copy" if dtype_of_operand(v) is dtype else "cast"
+            self.out.append(Compute(fn, Reg(tmp, Int(k)), (v,)))
+        return Reg(tmp)

@@ -1,0 +1,177 @@
+"""Where the values of a kernel live: buffers and accumulators of definitions, loop variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
+from fusewright.dtypes import DType
+from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong
+from fusewright.kir.ir import Argument, Buffer, Dim
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage, moves_data
+from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
+from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.target import MAX_VECTOR_NBYTES
+
+Strides: TypeAlias = Callable[[Stage], tuple[Expr, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all definitions of a kernel share."""
+
+    flow: Dataflow
+    nest: Nest
+    dims: dict[str, Dim]
+    nodes: dict[LoopNode, Var]
+    buffers: dict[Stage, Buffer]
+    arguments: dict[object, tuple[Argument, bool | int | float]]
+    approximable: set[Stage]
+    lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
+    carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
+    temporaries: list[int] = field(default_factory=list[int])
+
+
+def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:
+    """The loops across which a reduction or a scan carries its accumulator."""
+    if isinstance(s.op, Scan):
+        axis = s.frame.output[s.op.axis]
+        return tuple(i for i, x in enumerate(s.loops) if context.flow.graph.depends(x.axis, [axis]))
+    return reduced_loops(context.flow.graph, s)
+
+
+def register_dtype(s: Stage) -> DType:
+    """The type a value has in registers and shared memory: as stored when it was only moved or
+    cast, else the compute type of its dtype."""
+    if s.is_input or isinstance(s.op, Iota):
+        return s.dtype
+    if isinstance(s.op, Pointwise) and s.op.fn == "cast":
+        return s.dtype
+    if isinstance(s.op, Take | TakeAlong):
+        return register_dtype(s.operands[0])
+    if moves_data(s.op):
+        kinds = list(dict.fromkeys(register_dtype(o) for o in s.operands))
+        return kinds[0] if len(kinds) == 1 else s.dtype.compute
+    return s.dtype.compute
+
+
+class Storage:
+    """Where the values of a kernel's definitions live, and what their loops are called."""
+
+    def __init__(self, context: Context, strides: Strides) -> None:
+        self.context = context
+        self.graph = context.flow.graph
+        self.strides = strides
+
+    # --- storage --------------------------------------------------------------------------------
+
+    def allocate(self, s: Stage) -> Buffer | None:
+        """The LOCAL or SHARED buffer of a stage; None for those in global memory."""
+        if s.memory is Memory.GLOBAL:
+            return None
+        size: Expr = Int(1)
+        for i in self.stored_loops(s):
+            size = size * s.loops[i].axis.extent
+        if constant_value(size) is None:
+            raise ScheduleError(
+                f"{s.name} would need {size} elements of {s.memory.value} memory; the size must "
+                "be constant: inline it deeper, or split its loops by constants and bind the outer"
+            )
+        wide = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
+        dtype = register_dtype(s)
+        alignment = MAX_VECTOR_NBYTES if wide or s.memory is Memory.SHARED else dtype.nbytes
+        buffer = Buffer(s.name, dtype, size, s.memory, alignment)
+        self.context.buffers[s] = buffer
+        return buffer
+
+    def stored_loops(self, s: Stage) -> tuple[int, ...]:
+        """The loops that a stage's buffer is indexed by: its own, but those that reduce, that are
+        repeated for nothing, or whose copies have memory of their own."""
+        carried = reduced_loops(self.graph, s)
+        out: list[int] = []
+        for i, x in enumerate(s.loops):
+            separate = x.parallel.is_block or (x.parallel.is_thread and s.memory is Memory.LOCAL)
+            shared = x.parallel.is_serial and i < s.inline_depth
+            if i in carried or separate or shared or x.axis.extent == Int(1):
+                continue
+            if self.graph.depends(x.axis, s.frame.domain):
+                out.append(i)
+        return tuple(out)
+
+    def carry(self, s: Stage) -> Buffer | None:
+        """The register accumulator of a scan, or of a reduction that is not itself in registers."""
+        scan = isinstance(s.op, Scan)
+        if not scan and (not s.is_reduction or s.memory is Memory.LOCAL):
+            return None
+        size: Expr = Int(1)
+        for i in self.carried_lanes(s):
+            size = size * s.loops[i].axis.extent
+        if constant_value(size) is None:
+            raise ScheduleError(
+                f"{s.name} would carry {size} accumulators; the count must be constant"
+            )
+        dtype = s.dtype.compute
+        buffer = Buffer(f"{s.name}_acc", dtype, size, Memory.LOCAL, dtype.nbytes)
+        self.context.carries[s] = buffer
+        return buffer
+
+    def carried_lanes(self, s: Stage) -> tuple[int, ...]:
+        """The kept loops inside the outermost carrying loop: one accumulator for each point."""
+        carrying = carrying_loops(self.context, s)
+        first = self._first_carrying(s)
+        return tuple(
+            i
+            for i, x in enumerate(s.loops)
+            if i not in carrying
+            and x.axis.extent != Int(1)
+            and (x.parallel is Parallel.VECTORIZE or (x.parallel.is_serial and i > first))
+        )
+
+    def _first_carrying(self, s: Stage) -> int:
+        nodes = self.context.nest.nodes[s]
+        found = [i for i in carrying_loops(self.context, s) if nodes[i] is not None]
+        return found[0] if found else len(s.loops)
+
+    # --- loop variables -------------------------------------------------------------------------
+
+    def loop_values(self, s: Stage) -> tuple[Expr, ...]:
+        """The expression that each loop of a stage has where the stage stands."""
+        out: list[Expr] = []
+        for i, x in enumerate(s.loops):
+            if x.axis.extent == Int(1):
+                out.append(ZERO)
+            elif x.parallel.is_serial:
+                node = self.context.nest.nodes[s][i]
+                assert node is not None
+                out.append(self.context.nodes[node])
+            elif x.parallel is Parallel.VECTORIZE:
+                out.append(self.lane(s))
+            else:
+                out.append(self.context.dims[(BLOCK_DIMS | THREAD_DIMS)[x.parallel]].var)
+        return tuple(out)
+
+    def lane(self, s: Stage) -> Var:
+        """The variable that stands for the lane of a wide access."""
+        if s not in self.context.lanes:
+            extent = next(x.axis.extent for x in s.loops if x.parallel is Parallel.VECTORIZE)
+            self.context.lanes[s] = Var("lane", 0, extent - 1)
+        return self.context.lanes[s]
+
+    def width(self, s: Stage) -> int:
+        """The number of lanes of a stage."""
+        for x in s.loops:
+            if x.parallel is Parallel.VECTORIZE:
+                n = constant_value(x.axis.extent)
+                assert n is not None
+                return n
+        return 1
+
+    def temporary(self, dtype: DType, size: int = 1) -> Buffer:
+        """A fresh register buffer."""
+        self.context.temporaries.append(0)
+        name = f"t{len(self.context.temporaries) - 1}"
+        return Buffer(name, dtype, Int(size), Memory.LOCAL, dtype.nbytes)

@@ -1,0 +1,312 @@
+"""Reading: the operands of one definition as registers, and when the definition runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fusewright.axes.contiguity import vector_width
+from fusewright.core.expr import (
+    TRUE,
+    ZERO,
+    Cond,
+    Expr,
+    Int,
+    all_of,
+    equal,
+    less,
+    substitute,
+    substitute_condition,
+    variables,
+)
+from fusewright.dtypes import DType
+from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Constant, Resize, Size
+from fusewright.kir.ir import (
+    Alloc,
+    Arg,
+    Argument,
+    Buffer,
+    Compute,
+    Imm,
+    Index,
+    Load,
+    Operand,
+    Reg,
+    RegVar,
+    Statement,
+)
+from fusewright.kir.placement import Storage, register_dtype
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Stage, moves_data
+from fusewright.schedule.nest import reduced_loops
+from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS
+from fusewright.schedule.views import Operand as Access
+from fusewright.schedule.views import View, loop_value, operand, view
+from fusewright.target import MAX_VECTOR_NBYTES
+
+UNNAMED = (0, 1, -1, math.inf, -math.inf)
+"""Literals that stay in the kernel's text; all others are parameters, so that programs that
+differ in them share one kernel."""
+
+
+class Reader:
+    """One stage at one place: its predicates, and its operands as registers, with the statements
+    that bring them there collected in `out`."""
+
+    def __init__(self, storage: Storage, s: Stage, values: tuple[Expr, ...]) -> None:
+        self.storage = storage
+        self.s = s
+        self.graph = storage.graph
+        self.view: View = view(storage.graph, s, values)
+        self.width = storage.width(s)
+        self.lane = storage.lane(s) if self.width > 1 else None
+        self.results: Buffer | None = None
+        self.out: list[Statement] = []
+
+    # --- predicates -----------------------------------------------------------------------------
+
+    def predicates(self, *, writes: bool) -> list[Cond]:
+        """When the statement runs. A write to memory that other threads see also needs one copy
+        of every dimension that the definition is only repeated over."""
+        s = self.s
+        conditions = [*self.view.path.predicates, *self._guards()]
+        reducing = reduced_loops(self.graph, s)
+        if writes:
+            conditions.extend(self.view.path.free_conditions)
+            conditions.extend(self._one_copy(s.memory is Memory.GLOBAL))
+        elif reducing:
+            own = {v for i in reducing for v in variables(self.view.variables[i])}
+            conditions.extend(
+                c for c in self.view.path.free_conditions if own.intersection(variables(c))
+            )
+        return conditions
+
+    def _guards(self) -> list[Cond]:
+        out: list[Cond] = []
+        for x, v in zip(self.s.loops, self.view.variables, strict=True):
+            if (x.parallel.is_thread or x.parallel.is_block) and self.graph.depends(
+                x.axis, self.s.frame.domain
+            ):
+                out.append(less(v, x.axis.extent))
+        return [c for c in out if c != TRUE]
+
+    def _one_copy(self, across_blocks: bool) -> list[Cond]:
+        bound = {x.parallel for x in self.s.loops if x.axis.extent != Int(1)}
+        names = {**THREAD_DIMS, **(BLOCK_DIMS if across_blocks else {})}
+        out: list[Cond] = []
+        for parallel, name in names.items():
+            dim = self.storage.context.dims[name]
+            if parallel not in bound and dim.extent != Int(1):
+                out.append(equal(dim.var, 0))
+        return out
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def at_lane(self, e: Expr, lane: int) -> Expr:
+        return e if self.lane is None else substitute(e, {self.lane: lane})
+
+    def read(self, position: int, gathered: Sequence[RegVar] = ()) -> list[Operand]:
+        """Operand `position`, one value a lane (the same one where it does not depend on it)."""
+        p = self.s.operands[position]
+        literal = self.literal(p)
+        if literal is not None:
+            return [literal] * self.width
+        found = operand(self.graph, self.view, position)
+        if gathered:
+            return self._gather(p, found, gathered)
+        index = self.element(p, found)
+        if p.memory is Memory.LOCAL:
+            return self._read_registers(p, index, found.predicates)
+        return self._load(p, index, found.predicates)
+
+    def literal(self, p: Stage) -> Operand | None:
+        """A literal in place: an immediate, a parameter, or a size."""
+        if not p.is_virtual:
+            return None
+        while p.operands:
+            p = p.operands[0]
+        if isinstance(p.op, Size):
+            return Index(p.op.expr, p.dtype)
+        assert isinstance(p.op, Constant)
+        value, dtype = p.op.value, p.dtype.compute
+        if isinstance(value, bool) or value in UNNAMED or value != value:
+            return Imm(value, dtype)
+        arguments = self.storage.context.arguments
+        key = (value, dtype)
+        if key not in arguments:
+            arguments[key] = (Argument(f"s{len(arguments)}", dtype), value)
+        return Arg(arguments[key][0])
+
+    def element(self, p: Stage, read: Access) -> Expr:
+        """The index, in the buffer of `p`, of the element that is read."""
+        if p.memory is Memory.GLOBAL:
+            return self._address(p, read.coordinates)
+        index: Expr = ZERO
+        for i in self.storage.stored_loops(p):
+            value = loop_value(self.graph, self.view, read, i)
+            if value is None:
+                raise ScheduleError(
+                    f"{self.s.name} reads {p.name} at a place that loop {i} of {p.name} does not "
+                    "determine; keep it in shared memory under loops of its own axes"
+                )
+            index = index * p.loops[i].axis.extent + value
+        return index
+
+    def _address(self, p: Stage, coordinates: Sequence[Expr | None]) -> Expr:
+        index: Expr = ZERO
+        for c, stride in zip(coordinates, self.storage.strides(p), strict=True):
+            assert c is not None
+            index = index + c * stride
+        return index
+
+    def own_element(self) -> Expr:
+        """The index, in the stage's own buffer, of the element that is defined."""
+        s = self.s
+        if s.memory is Memory.GLOBAL:
+            return self._address(s, self.view.output)
+        index: Expr = ZERO
+        for i in self.storage.stored_loops(s):
+            index = index * s.loops[i].axis.extent + self.view.variables[i]
+        return index
+
+    def _read_registers(self, p: Stage, index: Expr, conditions: tuple[Cond, ...]) -> list[Operand]:
+        buffer = self.storage.context.buffers[p]
+        dims = [d.var for d in self.storage.context.dims.values() if d.var in variables(index)]
+        if dims:
+            raise ScheduleError(
+                f"{self.s.name} reads {p.name} at register {index}: registers cannot be indexed "
+                f"by {dims[0]}; keep {p.name} in shared memory, or bind its loops like the reader's"
+            )
+        regs: list[Operand] = [Reg(buffer, self.at_lane(index, k)) for k in range(self.width)]
+        if not conditions:
+            return regs
+        tmp = self.temporary(buffer.dtype, self.width)
+        fill = self._fill(buffer.dtype)
+        for k, r in enumerate(regs):
+            self.out.append(Compute("copy", Reg(tmp, Int(k)), (fill,)))
+            where = all_of(self.condition_at(c, k) for c in conditions)
+            self.out.append(Compute("copy", Reg(tmp, Int(k)), (r,), where))
+        return [Reg(tmp, Int(k)) for k in range(self.width)]
+
+    def condition_at(self, c: Cond, lane: int) -> Cond:
+        return c if self.lane is None else substitute_condition(c, {self.lane: lane})
+
+    def _fill(self, dtype: DType) -> Imm:
+        value = self.s.op.fill if isinstance(self.s.op, Resize) else 0
+        return Imm(literal_as(value, dtype), dtype)
+
+    def _load(self, p: Stage, index: Expr, extra: tuple[Cond, ...]) -> list[Operand]:
+        buffer = self.storage.context.buffers[p]
+        conditions = [*self.predicates(writes=False), *extra]
+        depends = self.lane is not None and (
+            self.lane in variables(index) or any(self.lane in variables(c) for c in conditions)
+        )
+        lanes = self.width if depends else 1
+        target = self._load_target(buffer.dtype, lanes)
+        for first, width in self.chunks(p, buffer, index, conditions, lanes):
+            predicate = all_of(self.condition_at(c, first) for c in conditions)
+            self.out.append(
+                Load(
+                    Reg(target.buffer, target.index + first),
+                    buffer,
+                    self.at_lane(index, first),
+                    width,
+                    predicate,
+                    None if predicate == TRUE else self._fill(buffer.dtype),
+                    self.s.cache if p.is_input and moves_data(self.s.op) else p.cache,
+                )
+            )
+        return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
+
+    def register(self, lane: int) -> Reg:
+        """The register of a lane of a stage that lives in registers."""
+        index = self.own_element()
+        return Reg(self.storage.context.buffers[self.s], self.at_lane(index, lane))
+
+    def _load_target(self, dtype: DType, lanes: int) -> Reg:
+        """Where loaded lanes go: the stage's own registers when it only moves its operand."""
+        s = self.s
+        own = s.memory is Memory.LOCAL and register_dtype(s) is dtype and len(s.operands) == 1
+        if own and moves_data(s.op) and lanes == self.width:
+            first = self.register(0)
+            if all(self.register(k).index == first.index + k for k in range(lanes)):
+                return first
+        return Reg(self.temporary(dtype, lanes))
+
+    def chunks(
+        self, s: Stage, buffer: Buffer, index: Expr, conditions: Sequence[Cond], lanes: int
+    ) -> list[tuple[int, int]]:
+        """(first lane, width) of the accesses that cover the lanes, at most 16 bytes each."""
+        if lanes == 1 or self.lane is None:
+            return [(0, 1)]
+        width = min(lanes, MAX_VECTOR_NBYTES // buffer.dtype.nbytes)
+        width = min(width, buffer.alignment // buffer.dtype.nbytes or 1)
+        possible = vector_width(index, self.lane, conditions, width)
+        if possible < width:
+            raise ScheduleError(
+                f"Vectorize({lanes}) on {self.s.name}: its access to {s.name} at {index} allows "
+                f"{possible} elements at once, not {width}; use a narrower vector, or cache "
+                f"{s.name} and vectorise that copy along its contiguous axis"
+            )
+        return [(k, width) for k in range(0, lanes, width)]
+
+    def temporary(self, dtype: DType, size: int = 1) -> Buffer:
+        tmp = self.storage.temporary(dtype, size)
+        self.out.append(Alloc(tmp))
+        return tmp
+
+    def _gather(self, p: Stage, read: Access, gathered: Sequence[RegVar]) -> list[Operand]:
+        if p.memory is Memory.LOCAL:
+            raise ScheduleError(
+                f"{self.s.name} gathers from {p.name}, which is in registers; "
+                "keep it in shared memory or read it from global memory"
+            )
+        if len(set(gathered)) == 1:
+            at = tuple(gathered[0] if c is None else c for c in read.coordinates)
+            place = self.element(p, Access(read.position, at, read.predicates))
+            return self._load(p, place, read.predicates)
+        out: list[Operand] = []
+        lane, width = self.lane, self.width
+        assert lane is not None
+        for k in range(width):
+            at = tuple(gathered[k] if c is None else c for c in read.coordinates)
+            place = self.element(p, Access(read.position, at, read.predicates))
+            conditions = tuple(substitute_condition(c, {lane: k}) for c in read.predicates)
+            self.lane, self.width = None, 1
+            out.extend(self._load(p, substitute(place, {lane: k}), conditions))
+            self.lane, self.width = lane, width
+        return out
+
+
+def dtype_of_operand(o: Operand) -> DType:
+    """The register type of an operand."""
+    match o:
+        case Reg():
+            return o.buffer.dtype
+        case Imm() | Index():
+            return o.dtype
+        case Arg():
+            return o.argument.dtype
+
+
+def operand_key(o: Operand) -> tuple[object, ...]:
+    match o:
+        case Reg():
+            return ("reg", o.buffer, o.index)
+        case Imm():
+            return ("imm", repr(o.value), o.dtype)
+        case Index():
+            return ("index", o.expr, o.dtype)
+        case Arg():
+            return ("arg", o.argument)
+
+
+def literal_as(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """A literal as a value of a dtype, exactly as numpy would convert it."""
+    if dtype.is_float and dtype.nbytes == 8:
+        return float(value)
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype.numpy).item() if not dtype.is_float else float(value)
