@@ -17,6 +17,7 @@ from fusewright.core.expr import (
     evaluate,
     substitute_condition,
 )
+from fusewright.errors import ScheduleError
 
 
 def size(cls: AxisClass) -> int:
@@ -138,7 +139,10 @@ class Stack:
         for j, other in enumerate(self.loops):
             n = size(self.loops[k])
             if j != k and n & (n - 1) == 0 and n > 1 and size(other) % n == 0:
-                _, swizzled = self.graph.swizzle(self.loops[k], other)
+                try:
+                    _, swizzled = self.graph.swizzle(self.loops[k], other)
+                except ScheduleError:
+                    return
                 self.loops[j] = swizzled
                 pairs = zip(self.index[k], self.index[j], strict=True)
                 self.index[j] = [y ^ x for x, y in pairs]

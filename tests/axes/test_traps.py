@@ -280,6 +280,13 @@ def test_swizzle_undoes_itself_and_names_its_rule(graph: AxisGraph) -> None:
         graph.swizzle(c, b)
 
 
+def test_a_swizzle_there_and_across_is_rejected(graph: AxisGraph) -> None:
+    a, b = axes(graph, "a", 4, 4)
+    _, swizzled = graph.swizzle(a, b)
+    with pytest.raises(ScheduleError, match="share a digit"):
+        graph.swizzle(swizzled, a)
+
+
 def test_a_swizzle_by_a_slice_covers_a_part_only(graph: AxisGraph) -> None:
     a, b = axes(graph, "a", 3, 4)
     part = graph.resize(a, 0, -1)
@@ -287,6 +294,12 @@ def test_a_swizzle_by_a_slice_covers_a_part_only(graph: AxisGraph) -> None:
     wide = graph.resize(part, 0, 4)
     assert "only where v0 < 2" in refusal(graph, [wide, swizzled], [a, b])
     covers(graph, [wide, swizzled], [part, b])
+
+
+def test_a_swizzle_by_a_guarded_loop_is_refused(graph: AxisGraph) -> None:
+    unit, b = axes(graph, "a", 1, 4)
+    by, swizzled = graph.swizzle(graph.resize(unit, 1, 0), b)
+    assert "only where 0 < v0" in refusal(graph, [graph.resize(by, 1, 0), swizzled], [b])
 
 
 def test_project_drops_what_a_tensor_lacks(graph: AxisGraph) -> None:

@@ -147,10 +147,11 @@ class AxisGraph:
     def swizzle(self, a: AxisClass, b: AxisClass) -> tuple[AxisClass, AxisClass]:
         """`(a, b ^ a)`, a bijection on two axes of one loop domain.
 
-        Raises ScheduleError unless the extent of `a` is a power of two that divides that of `b`.
+        Raises ScheduleError unless the extent of `a` is a power of two that divides that of `b`,
+        and when the two share a digit (`a` was swizzled by `b`): the map could not be inverted.
         """
         twist, base = self.normal(a), self.normal(b)
-        word = transforms.swizzle(self.lines, twist.digits, base.digits)
+        word = transforms.swizzle(self.lines, self.independence, twist.digits, base.digits)
         return twist, self._of_word(word)
 
     def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:

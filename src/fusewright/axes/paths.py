@@ -259,9 +259,9 @@ class _Ledger:
                 return True
             case Along(source):
                 fits = self.take(Digit(source, ONE, source.extent), f.number)
-                value = self.table.fact(f)
-                self.predicates.extend(value.predicates)
-                self._produce(Digit(f.atom, f.stride, f.extent), value.index)
+                index = self.table.fact(f).index
+                self.predicates.extend(self.table.crossed(source, f.atom, index))
+                self._produce(Digit(f.atom, f.stride, f.extent), index)
                 return fits
             case Pack(definition):
                 return self._pack(f, definition)

@@ -6,6 +6,7 @@ of a split and split across a merge come out as one word with no rewrite rules.
 
 from __future__ import annotations
 
+from fusewright.axes.independence import Independence
 from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, ceildiv, constant_value, mul
 from fusewright.errors import ScheduleError
@@ -33,7 +34,7 @@ def split(lines: Lines, word: Word, factor: Expr, *, inner: bool) -> tuple[Word,
     return lines.cut(word, factor if inner else parts)
 
 
-def swizzle(lines: Lines, a: Word, b: Word) -> Word:
+def swizzle(lines: Lines, independence: Independence, a: Word, b: Word) -> Word:
     """The word of `b ^ a`, where the extent of `a` is a power of two that divides that of `b`.
 
     rewrite:  b = (q, r) with r as long as a   ->   (q, r ^ a);  (r ^ a) ^ a -> r
@@ -52,6 +53,11 @@ def swizzle(lines: Lines, a: Word, b: Word) -> Word:
     undone = _twisted_by(lines, low, a)
     if undone is not None:
         return lines.normal((*above, *undone))
+    if independence.words(a, low):
+        raise ScheduleError(
+            "swizzle: the two axes share a digit, as after an earlier swizzle of one by the other; "
+            "swizzle axes that do not depend on each other"
+        )
     return lines.normal((*above, *whole(lines.twist(Twist(low, a)))))
 
 

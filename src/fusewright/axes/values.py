@@ -377,7 +377,7 @@ class Table:
             case Along(source):
                 start = self._known((Digit(source, ONE, source.extent),), f)
                 index = start.index + (source.low - f.atom.low)
-                conditions = self._crossed(source, f.atom, index)
+                conditions = self.crossed(source, f.atom, index)
                 return Value(index, (*start.predicates, *conditions))
             case Pack(definition):
                 value = self._known(base_of(definition), f)
@@ -393,7 +393,7 @@ class Table:
             case _:
                 assert_never(f.origin)
 
-    def _crossed(self, source: Atom, target: Atom, index: Expr) -> list[Cond]:
+    def crossed(self, source: Atom, target: Atom, index: Expr) -> list[Cond]:
         """The conditions of a step along a line: sides where the target ends before the source."""
         below = prove(less_equal(target.low, source.low)) is not True
         ends = source.low + source.extent, target.low + target.extent
