@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.share import share
+from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.form import Cut, form
 from fusewright.host.groups import Reason
@@ -112,13 +115,21 @@ def compile(
         flow_fusion = fusion.original
         launch = Launch(kernel, flow_fusion.inputs, flow_fusion.outputs)
         return Program(flow_fusion, (launch,), (), chosen)
-    whole = split_reductions(decompose(fusion), chosen)
+    whole = split_reductions(decompose(fold_empty(fusion)), chosen)
     cut = form(whole)
     compiler = _Compiler(chosen, {}, list(cut.reasons))
     launches: list[Launch] = []
     for i, segment in enumerate(segments(whole, cut)):
+        if all(is_empty(t) for t in segment.outputs):
+            continue
         launches.extend(compiler.launches(segment, kernel_name(segment, i)))
     return Program(whole, tuple(launches), tuple(compiler.reasons), chosen)
+
+
+def prepare(fusion: Fusion, target: Target) -> Fusion:
+    """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
+    reductions in parts."""
+    return split_reductions(chunk_reductions(share(decompose(fusion))), target)
 
 
 def kernel_name(segment: Segment, number: int) -> str:

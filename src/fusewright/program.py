@@ -13,18 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var
-from fusewright.dtypes import dtype_of
+from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
 from fusewright.kernel import Kernel, TensorInfo, bind_symbols, flatten, shaped_view, size_of
-from fusewright.runtime.arrays import ArrayInfo, describe, host_view
+from fusewright.runtime.arrays import CPU, ArrayInfo, describe, host_view
+from fusewright.runtime.config import active
 from fusewright.runtime.device import has_gpu
-from fusewright.runtime.executor import Executor
+from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
+from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients, learn_torch
 from fusewright.sim.machine import SimResult
 from fusewright.target import Target
 
@@ -61,7 +64,7 @@ class Program:
     launches: tuple[Launch, ...]
     reasons: tuple[Reason, ...]
     target: Target
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _calls: dict[Any, TorchCall] = field(default_factory=dict[Any, TorchCall], repr=False)
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -115,14 +118,13 @@ class Program:
         """Runs every kernel in the simulator."""
         symbols = self.symbol_values([np.asarray(a) for a in arrays])
         values: dict[Tensor, Array] = dict(zip(self.fusion.inputs, arrays, strict=True))
+        for t in self.fusion.outputs:
+            if t not in values and is_empty(t):
+                shape = [size_of(e, symbols) for e in t.shape]
+                values[t] = np.empty(shape, t.dtype.numpy)
         races: list[Any] = []
         stats: dict[str, int | float] = {}
         for x in self.launches:
-            shapes = [tuple(size_of(e, symbols) for e in t.shape) for t in x.outputs]
-            if all(0 in s for s in shapes):
-                for t, s in zip(x.outputs, shapes, strict=True):
-                    values[t] = np.empty(s, t.dtype.numpy)
-                continue
             result = x.kernel.simulate(
                 *(values[t] for t in x.inputs),
                 check_races=check_races,
@@ -138,67 +140,120 @@ class Program:
     def run_cuda(self, *arrays: Any) -> list[Any]:
         """Runs on the GPU: device arrays without a copy on the caller's stream, host arrays
         through copies. Results are of the caller's library, in the order of the outputs."""
-        infos = [describe(a) for a in arrays]
-        if not infos:
-            return self._on_host_arrays((), "cuda")
-        kind, device = common(infos)
-        if device.kind == "cpu":
-            views = [host_view(x) for x in infos]
-            return _given_back(
-                self._on_host_arrays(views, "cuda"), infos[0], library_of(kind, device)
-            )
-        return self._on_device(infos, library_of(kind, device))
+        return self(*arrays, device="cuda")
 
-    def _on_device(self, infos: list[ArrayInfo], library: Library) -> list[Any]:
-        sizes = self.symbol_values(infos)
-        results = self._executor.on_device(infos, library, sizes)
-        return [results[p - len(self.inputs)] for p in self.host.outputs]
-
-    def _on_host_arrays(self, arrays: Sequence[Array], device: str) -> list[Array]:
-        if device == "sim":
-            return self.simulate(*arrays, check_races=False).outputs
-        if device == "oracle":
-            return evaluate(self.fusion, *arrays)
-        sizes = self.symbol_values(arrays)
-        flat = [flatten(a, i, sizes) for a, i in zip(arrays, self.inputs, strict=True)]
-        results = self._executor.on_host(flat, sizes)
-        shaped = [shaped_view(a, i, sizes) for a, i in zip(results, self.results, strict=True)]
-        return [shaped[p - len(self.inputs)] for p in self.host.outputs]
-
-    def __call__(self, *arrays: Any, device: str = "auto") -> list[Any]:
+    def __call__(self, *arrays: Any, device: str = "auto", out: Sequence[Any] = ()) -> list[Any]:
         """Runs the program; results are arrays of the caller's library, in order of the outputs.
 
         `device`: "cuda", "sim" (the simulator), or "auto": where device arrays are, else a GPU if
-        there is one, else the numpy oracle, which is said once.
+        there is one, else the numpy oracle, which is said once. `out`: an array or None per
+        output, written instead of a new one.
         """
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
+        key = None if out else call_key(arrays, {})
+        found = self._calls.get(key)
+        if found is not None and device != "sim":
+            made = found(arrays)
+            return [made[p] for p in self._places]
         infos = [describe(a) for a in arrays]
-        on_gpu = any(x.device.kind == "cuda" for x in infos)
-        if device == "cuda" or (device == "auto" and (on_gpu or has_gpu())):
-            return self.run_cuda(*arrays)
-        if on_gpu:
-            raise UserError("device='sim' takes host arrays; copy these to the host first")
-        if device == "auto":
-            device = "oracle"
+        call = self.bind_torch(infos) if key is not None and device != "sim" else None
+        if call is None:
+            return self.run(infos, device, [None if o is None else describe(o) for o in out])
+        self._calls[key] = call
+        return self(*arrays, device=device)
+
+    def bind_torch(self, infos: Sequence[ArrayInfo]) -> TorchCall | None:
+        """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment;
+        None for other arrays, and for tensors that must be copied first."""
+        if not infos or infos[0].kind != "torch" or infos[0].device.kind == "cpu":
+            return None
+        learn_torch()
+        _, device = common(infos)
+        sizes = self.check_arguments(infos)
+        executor = self._executor
+        if not executor.fits(infos, sizes):
+            return None
+        grad = any(x.owner.requires_grad for x in infos)  # type: ignore[attr-defined]
+        types = executor.result_types(sizes)
+        return TorchCall(executor.plan(sizes), types, device, active(), requires_grad=grad)
+
+    def run(
+        self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()
+    ) -> list[Any]:
+        """Runs on described arrays, all of one library and on one device."""
+        kind, where = common(infos) if infos else ("numpy", CPU)
+        library = library_of(kind, where)
+        if kind == "torch":
+            check_gradients([x.owner for x in infos])
+        sizes = self.check_arguments(infos)
+        given = self._given(out, sizes, f"{kind} on {where}")
+        if where.kind == "cuda":
+            if device == "sim":
+                raise UserError("device='sim' takes host arrays; copy these to the host first")
+            made = self._executor.on_device(infos, library, sizes, where, given)
+            return [made[p] for p in self._places]
+        views = [host_view(x) for x in infos]
+        results = self._on_host(views, device, sizes)
+        made = [results[self._places.index(k)] for k in range(len(self.results))]
+        shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
+        return [shown[p] for p in self._places]
+
+    def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
+        if device == "sim":
+            return self.simulate(*arrays, check_races=False).outputs
+        if device == "auto" and not has_gpu():
             say_once()
-        results = self._on_host_arrays([host_view(x) for x in infos], device)
-        if not infos:
-            return results
-        return _given_back(results, infos[0], library_of(*common(infos)))
+            return evaluate(self.fusion, *arrays)
+        flat = [flatten(a, i, sizes) for a, i in zip(arrays, self.inputs, strict=True)]
+        results = self._executor.on_host(flat, sizes)
+        shaped = [shaped_view(a, i, sizes) for a, i in zip(results, self.results, strict=True)]
+        return [shaped[p] for p in self._places]
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """For each output the position of its array among the different results."""
+        position = {t: k for k, t in enumerate(dict.fromkeys(self.fusion.outputs))}
+        return [position[t] for t in self.fusion.outputs]
+
+    def check_arguments(self, infos: Sequence[ArrayInfo]) -> dict[Var, int]:
+        """The sizes of the symbols. Raises UserError for wrong counts, shapes and dtypes."""
+        sizes = self.symbol_values(infos)
+        for x, i in zip(infos, self.inputs, strict=True):
+            if x.dtype is not i.dtype:
+                raise UserError(f"{i.name} must be {i.dtype}, got {x.dtype}; cast it first")
+        return sizes
+
+    def _given(
+        self, out: Sequence[ArrayInfo | None], sizes: dict[Var, int], like: str
+    ) -> list[ArrayInfo | None]:
+        """The arrays of `out=`, one per different result. Raises UserError where they do not fit."""
+        if not out:
+            return [None] * len(self.results)
+        if len(out) != len(self._places):
+            raise UserError(
+                f"out= has {len(out)} arrays, the program has {len(self._places)} outputs"
+            )
+        given = [out[self._places.index(k)] for k in range(len(self.results))]
+        check_out(given, [shape_of(r, sizes) for r in self.results], like)
+        return given
 
 
-def _given_back(results: list[Array], like: ArrayInfo, library: Library) -> list[Any]:
-    """Host results as arrays of the caller's library."""
-    if like.kind in ("numpy", "dlpack"):
-        return results
-    out: list[Any] = []
-    for r in results:
-        strides = [s // r.itemsize for s in r.strides]
-        info = describe(library.empty(r.shape, strides, dtype_of(r.dtype), like.device))
-        host_view(info)[...] = r
-        out.append(info.owner)
-    return out
+def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:
+    """A result's shape and dtype."""
+    return tuple(size_of(e, sizes) for e in r.shape), r.dtype
+
+
+def _shown(result: Array, out: ArrayInfo | None, library: Library, kind: str) -> Any:
+    """A host result as an array of the caller's library, or in the array of `out=`."""
+    if out is None and kind in ("numpy", "dlpack"):
+        return result
+    if out is None:
+        strides = [s // result.itemsize for s in result.strides]
+        out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
+    if result.size:
+        host_view(out)[...] = result
+    return out.owner
 
 
 def say_once() -> None:

@@ -14,6 +14,7 @@ from fusewright.core.expr import Int, Var, constant_value
 from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
@@ -346,7 +347,7 @@ class Schedule:
 
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
-        self.flow = Dataflow(decompose(fusion))
+        self.flow = Dataflow(decompose(fold_empty(fusion)))
         self.min_blocks = 0
         self.max_blocks: int | None = None
 

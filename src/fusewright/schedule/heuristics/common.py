@@ -102,10 +102,13 @@ class Access:
     view: View
 
 
-def global_accesses(flow: Dataflow, lane_axis: object, lane: Var) -> list[Access]:
-    """Every access to an input or output, with the loop whose class is `lane_axis` as `lane`."""
+def global_accesses(
+    flow: Dataflow, lane_axis: object, lane: Var, stages: Sequence[Stage] | None = None
+) -> list[Access]:
+    """Every access to an input or output by the stages (default all), with the loop whose class is
+    `lane_axis` as `lane`."""
     found: list[Access] = []
-    for s in computed(flow.stages):
+    for s in computed(flow.stages if stages is None else stages):
         variables: list[Expr] = []
         for i, x in enumerate(s.loops):
             if x.axis is lane_axis:
@@ -175,7 +178,7 @@ def vectorize_accesses(flow: Dataflow, lane_axis: AxisClass, width: int) -> None
 
 def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
     """The accesses of one stage, its innermost loop as `lane`."""
-    return [a for a in global_accesses(flow, s.loops[-1].axis, lane) if a.stage is s]
+    return global_accesses(flow, s.loops[-1].axis, lane, [s])
 
 
 def _mentions(e: Expr, v: Var) -> bool:
