@@ -7,27 +7,15 @@ each other; a check holds from its stage on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Iterator
 
 from fusewright.core.expr import (
     TRUE,
     Cond,
     Expr,
-    FloorDiv,
     Int,
-    Max,
-    Min,
-    Mod,
-    Term,
     Var,
-    Xor,
-    add,
     constant_value,
-    divisor_of,
-    mul,
-    parts_of,
     prove,
     variables,
 )
@@ -35,13 +23,16 @@ from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType, bool_, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform
+from fusewright.kir.checks import STAGES as STAGES
+from fusewright.kir.checks import Check, Facts, Problem, is_misaligned, places_of, same_dtype
+from fusewright.kir.checks import Stage as Stage
 from fusewright.kir.ir import (
     Alloc,
     Arg,
     BlockSync,
-    Body,
     Buffer,
     Compute,
+    CpAsync,
     For,
     If,
     Imm,
@@ -58,8 +49,9 @@ from fusewright.kir.ir import (
     ThreadReduce,
     WarpSync,
 )
+from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.text import print_statement
-from fusewright.kir.traverse import all_variables, body_fields, own_registers, own_values
+from fusewright.kir.traverse import all_variables, own_registers, own_values
 from fusewright.memory import Memory
 from fusewright.target import (
     MAX_THREADS_PER_BLOCK,
@@ -68,49 +60,15 @@ from fusewright.target import (
     Target,
 )
 
-Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
-
 DIM_NAMES = ("tx", "ty", "tz")
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
 SHUFFLE_MODES = ("xor", "down", "up", "index")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A statement with what is in scope there; `conditions` are those of enclosing Ifs."""
-
-    statement: Statement
-    variables: frozenset[Var]
-    buffers: frozenset[Buffer]
-    conditions: tuple[Cond, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What checks look at; `target` is None when the kernel is for no target in particular."""
-
-    kernel: Kernel
-    target: Target | None
-    places: tuple[Place, ...]
-
-
-Problem: TypeAlias = "tuple[Statement | None, str]"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A named rule that holds from a stage on; `find` yields where it is broken and how."""
-
-    name: str
-    since: Stage
-    find: Callable[[Facts], Iterator[Problem]]
-
-
 def check_kernel(kernel: Kernel, stage: Stage, *, target: Target | None = None) -> None:
     """Raise SpecError for the first broken check of `stage` or an earlier one; the message names
     the check, shows the statement and says what breaks which rule."""
-    facts = Facts(kernel, target, tuple(_places(kernel)))
+    facts = Facts(kernel, target, places_of(kernel))
     for check in CHECKS:
         if STAGES.index(check.since) > STAGES.index(stage):
             continue
@@ -123,31 +81,6 @@ def check_kernel(kernel: Kernel, stage: Stage, *, target: Target | None = None) 
 
 def _headline(statement: Statement) -> str:
     return print_statement(statement).splitlines()[0].removesuffix(" {")
-
-
-def _places(kernel: Kernel) -> Iterator[Place]:
-    dims = (d.var for d in (*kernel.grid, *kernel.block))
-    known = frozenset((*kernel.symbols, *dims))
-    yield from _walk(kernel.body, known, frozenset(kernel.params), ())
-
-
-def _walk(
-    body: Body, known: frozenset[Var], buffers: frozenset[Buffer], conditions: tuple[Cond, ...]
-) -> Iterator[Place]:
-    for s in body:
-        yield Place(s, known, buffers, conditions)
-        match s:
-            case Alloc():
-                buffers = buffers | {s.buffer}
-            case For():
-                yield from _walk(s.body, known | {s.var}, buffers, conditions)
-            case If():
-                inner = (*conditions, s.condition)
-                yield from _walk(s.then, known, buffers, inner)
-                yield from _walk(s.otherwise, known, buffers, inner)
-            case _:
-                for name in body_fields(type(s)):
-                    yield from _walk(getattr(s, name), known, buffers, conditions)
 
 
 # --- the header -------------------------------------------------------------------------------
@@ -263,25 +196,21 @@ def _dtypes(facts: Facts) -> Iterator[Problem]:
         s = place.statement
         match s:
             case Load():
-                yield from _same(s, s.dst.buffer.dtype, s.src.dtype, "a load keeps the dtype")
+                yield from same_dtype(s, s.dst.buffer.dtype, s.src.dtype, "a load keeps the dtype")
                 if s.fill is not None:
-                    yield from _same(s, s.fill.dtype, s.src.dtype, "so does the fill")
+                    yield from same_dtype(s, s.fill.dtype, s.src.dtype, "so does the fill")
             case Store():
-                yield from _same(s, s.src.buffer.dtype, s.dst.dtype, "a store keeps the dtype")
+                stored = s.src.buffer.dtype
+                yield from same_dtype(s, stored, s.dst.dtype, "a store keeps the dtype")
             case Shuffle() | ThreadReduce():
-                yield from _same(s, s.dst.buffer.dtype, s.src.buffer.dtype, "values keep a dtype")
+                moved = s.src.buffer.dtype
+                yield from same_dtype(s, s.dst.buffer.dtype, moved, "values keep a dtype")
                 if isinstance(s, ThreadReduce):
-                    identity = s.identity.dtype
-                    yield from _same(s, identity, s.src.buffer.dtype, "so does the identity")
+                    yield from same_dtype(s, s.identity.dtype, moved, "so does the identity")
             case Compute():
                 yield from _compute_dtypes(s)
             case _:
                 pass
-
-
-def _same(s: Statement, a: DType, b: DType, rule: str) -> Iterator[Problem]:
-    if a is not b:
-        yield s, f"{a} meets {b}; {rule}"
 
 
 def _compute_dtypes(s: Compute) -> Iterator[Problem]:
@@ -298,11 +227,11 @@ def _compute_dtypes(s: Compute) -> Iterator[Problem]:
             yield s, f"the condition of 'where' is {dtypes[0]}, not bool"
         dtypes = dtypes[1:]
     for d in dtypes[1:]:
-        yield from _same(s, d, dtypes[0], f"the operands of '{s.fn}' have one dtype")
+        yield from same_dtype(s, d, dtypes[0], f"the operands of '{s.fn}' have one dtype")
     if s.fn == "cast":
         return
     result = {"same": dtypes[0], "bool": bool_, "uint32": uint32}[function.result]
-    yield from _same(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")
+    yield from same_dtype(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")
 
 
 def _widths(facts: Facts) -> Iterator[Problem]:
@@ -317,24 +246,8 @@ def _widths(facts: Facts) -> Iterator[Problem]:
             yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
         elif buffer.alignment % nbytes:
             yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
-        elif _is_misaligned(s.index, s.width):
+        elif is_misaligned(s.index, s.width):
             yield s, f"the index {s.index} is not a multiple of the width {s.width}"
-
-
-def _is_misaligned(index: Expr, width: int) -> bool:
-    """Whether the linear part of an index is not known to be a multiple of `width`."""
-    constant, terms = parts_of(index)
-    opaque = (FloorDiv, Mod, Min, Max, Xor, RegVar)
-    linear = [t for t in terms if not any(isinstance(a, opaque) for a in t.atoms)]
-    plain = add(constant, *(_term(t) for t in linear))
-    return width > 1 and len(linear) == len(terms) and divisor_of(plain) % width != 0
-
-
-def _term(t: Term) -> Expr:
-    product: Expr = Int(t.coefficient)
-    for a in t.atoms:
-        product = mul(product, a)
-    return product
 
 
 def _bounds(facts: Facts) -> Iterator[Problem]:
@@ -461,7 +374,7 @@ def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
         if isinstance(s, If):
             if prove(s.condition) is not None:
                 yield s, "the condition is decided; there is nothing to choose"
-        elif isinstance(s, Load | Store | Compute) and s.predicate != TRUE:
+        elif isinstance(s, Load | Store | Compute | CpAsync) and s.predicate != TRUE:
             known = prove(s.predicate)
             if known is not None:
                 yield s, f"the predicate is always {str(known).lower()}"
@@ -482,6 +395,7 @@ CHECKS: tuple[Check, ...] = (
     Check("uniform extents", "lowered", _uniform_extents),
     Check("convergence", "lowered", _convergence),
     Check("unique sync ids", "lowered", _unique_ids),
+    *SYNC_CHECKS,
     Check("no thread reductions", "expanded", _no_thread_reduce),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

@@ -89,7 +89,9 @@ class RegVar(Var):
     __slots__ = ("reg",)
 
     def __init__(self, reg: Reg, lower: Expr | int | None, upper: Expr | int | None) -> None:
-        super().__init__(f"{reg.buffer.name}[{reg.index}]", lower if lower is not None else 0, upper)
+        super().__init__(
+            f"{reg.buffer.name}[{reg.index}]", lower if lower is not None else 0, upper
+        )
         self.reg = reg
 
 

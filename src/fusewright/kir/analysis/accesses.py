@@ -27,6 +27,7 @@ from fusewright.core.expr import (
     variables,
     walk,
 )
+from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.lanes import (
     ALWAYS,
     Array,
@@ -40,7 +41,19 @@ from fusewright.kir.analysis.lanes import (
     thread_values,
 )
 from fusewright.kir.analysis.sites import LoopScope, Path, Site, sites
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Load, Memory, Statement, Store
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    BulkLoad,
+    BulkReduce,
+    BulkStore,
+    CpAsync,
+    Kernel,
+    Load,
+    Memory,
+    Statement,
+    Store,
+)
 
 MAX_ENTRIES = 1 << 18
 """Byte ranges enumerated per access; an access with more is treated as touching everything."""
@@ -113,6 +126,11 @@ def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
         case Store():
             use = MemoryUse(
                 statement.dst, True, statement.index, statement.width, statement.predicate
+            )
+        case CpAsync() | BulkLoad() | BulkStore() | BulkReduce():
+            raise UnsupportedError(
+                f"the static analyses do not know when {type(statement).__name__} completes; "
+                "synchronise such a kernel by hand"
             )
         case _:
             return ()

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.core.expr import constant_value, lower_bound
-from fusewright.kir.ir import Body, For, If, Kernel, Statement
+from fusewright.errors import UnsupportedError
+from fusewright.kir.ir import Body, For, If, Kernel, Roles, Statement
 
 Path: TypeAlias = tuple[int, ...]
 
@@ -76,6 +77,10 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
                     at = (*here, branch)
                     taken = BranchScope(at, statement, branch == 0)
                     yield from _sites(inner, at, (*scopes, taken))
+            case Roles():
+                raise UnsupportedError(
+                    "the static analyses do not follow Roles; synchronise such a kernel by hand"
+                )
             case _:
                 yield Site(here, statement, scopes)
 

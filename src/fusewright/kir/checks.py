@@ -1,0 +1,126 @@
+"""What the checks of the kernel spec look at: every statement with what is in scope there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from fusewright.core.expr import (
+    Cond,
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Term,
+    Var,
+    Xor,
+    add,
+    divisor_of,
+    mul,
+    parts_of,
+)
+from fusewright.dtypes import DType
+from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, RegVar, Role, Statement
+from fusewright.kir.traverse import body_fields
+from fusewright.target import Target
+
+Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A statement with what is in scope there; `conditions` are those of enclosing Ifs, `role` is
+    the enclosing Role, `parent` the statement around it."""
+
+    statement: Statement
+    variables: frozenset[Var]
+    buffers: frozenset[Buffer]
+    conditions: tuple[Cond, ...]
+    role: Role | None
+    parent: Statement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What checks look at; `target` is None when the kernel is for no target in particular."""
+
+    kernel: Kernel
+    target: Target | None
+    places: tuple[Place, ...]
+
+
+Problem: TypeAlias = "tuple[Statement | None, str]"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named rule that holds from a stage on; `find` yields where it is broken and how."""
+
+    name: str
+    since: Stage
+    find: Callable[[Facts], Iterator[Problem]]
+
+
+def places_of(kernel: Kernel) -> tuple[Place, ...]:
+    """All statements in textual order, outer ones first."""
+    dims = (d.var for d in (*kernel.grid, *kernel.block))
+    top = _Scope(frozenset((*kernel.symbols, *dims)), frozenset(kernel.params), (), None, None)
+    return tuple(_walk(kernel.body, top))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    variables: frozenset[Var]
+    buffers: frozenset[Buffer]
+    conditions: tuple[Cond, ...]
+    role: Role | None
+    parent: Statement | None
+
+
+def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
+    for s in body:
+        yield Place(s, scope.variables, scope.buffers, scope.conditions, scope.role, scope.parent)
+        inner = replace(scope, parent=s)
+        match s:
+            case Alloc():
+                scope = replace(scope, buffers=scope.buffers | {s.buffer})
+            case For():
+                yield from _walk(s.body, replace(inner, variables=scope.variables | {s.var}))
+            case If():
+                inner = replace(inner, conditions=(*scope.conditions, s.condition))
+                yield from _walk(s.then, inner)
+                yield from _walk(s.otherwise, inner)
+            case Role():
+                yield from _walk(s.body, replace(inner, role=s))
+            case _:
+                for name in body_fields(type(s)):
+                    yield from _walk(getattr(s, name), inner)
+
+
+# --- what several checks ask ------------------------------------------------------------------
+
+
+def same_dtype(s: Statement, a: DType, b: DType, rule: str) -> Iterator[Problem]:
+    """The problem of two dtypes that should be one."""
+    if a is not b:
+        yield s, f"{a} meets {b}; {rule}"
+
+
+def is_misaligned(index: Expr, width: int) -> bool:
+    """Whether the linear part of an index is not known to be a multiple of `width`."""
+    constant, terms = parts_of(index)
+    opaque = (FloorDiv, Mod, Min, Max, Xor, RegVar)
+    linear = [t for t in terms if not any(isinstance(a, opaque) for a in t.atoms)]
+    plain = add(constant, *(_term(t) for t in linear))
+    return width > 1 and len(linear) == len(terms) and divisor_of(plain) % width != 0
+
+
+def _term(t: Term) -> Expr:
+    product: Expr = Int(t.coefficient)
+    for a in t.atoms:
+        product = mul(product, a)
+    return product
