@@ -82,8 +82,8 @@ class Stage:
 
     @property
     def is_virtual(self) -> bool:
-        """A literal, or a literal spread over a shape: read in place, never computed."""
-        if self.memory is Memory.GLOBAL:
+        """A literal in registers, or one spread over a shape: read in place, never computed."""
+        if self.memory is not Memory.LOCAL:
             return False
         match self.op:
             case Constant() | Size():

@@ -22,8 +22,8 @@ def promote(kernel: Kernel, target: Target) -> Kernel:
 
     A buffer is freed by a block-wide sync between its last access and the next first write to
     another one. A sync that stands there is used, a new one serves all buffers free at that
-    point. Unasked, syncs are bought when without them the kernel does not fit, or when they
-    raise the number of blocks a multiprocessor holds.
+    point, and none is bought that saves no bytes. Unasked, syncs are bought when without them the
+    kernel does not fit, or when they raise the number of blocks a multiprocessor holds.
 
     rewrite:  b = a[t+1];  c[t] = d   ->   b = a[t+1];  BlockSync;  c[t] = d
     checks:   none: where no later buffer is written there is nothing to free for
@@ -37,7 +37,7 @@ def promote(kernel: Kernel, target: Target) -> Kernel:
     present = [p for _, p in sync_points(kernel) if p.scope is SyncScope.BLOCK]
     asked = {x.buffer for _, x in allocs if x.promote}
     wanted = [g for g in gaps if g.buffer in asked and not any(_lies_in(p, g) for p in present)]
-    bought = _stab(wanted)
+    bought = _saving(kernel, _stab(wanted))
     rest = [g for g in gaps if g.buffer not in asked]
     points = [*present, *(b.point for b in bought)]
     rest = [g for g in rest if not any(_lies_in(p, g) for p in points)]
@@ -83,10 +83,15 @@ def _gap(
             continue
         end = max(a.site.path[len(body)] for a in mine)
         nearest = _next_first_write(life, lives, body, end)
+        last = max(a.site.path for a in mine)
         if nearest is not None:
             writer, index = nearest
-            last = max(a.site.path for a in mine)
             return _Gap(life.buffer, writer, last, body, around, end + 1, index)
+        if around and isinstance(around[-1], LoopScope):
+            writer = _first_writer(life, lives, body)
+            if writer is not None:
+                size = len(around[-1].node.body)
+                return _Gap(life.buffer, writer, last, body, around, end + 1, size)
     return None
 
 
@@ -104,16 +109,23 @@ def _next_first_write(
     life: Interval, lives: Sequence[Interval], body: Path, end: int
 ) -> tuple[Buffer, int] | None:
     """The buffer first accessed next after statement `end` of the body, and by which statement."""
-    starts = [
-        (other.first[len(body)], other.buffer)
+    later = [s for s in _starts(life, lives, body) if s[1] > end]
+    return min(later, key=lambda s: s[1]) if later else None
+
+
+def _first_writer(life: Interval, lives: Sequence[Interval], body: Path) -> Buffer | None:
+    """The buffer first accessed in the next iteration of the loop at `body`."""
+    starts = _starts(life, lives, body)
+    return min(starts, key=lambda s: s[1])[0] if starts else None
+
+
+def _starts(life: Interval, lives: Sequence[Interval], body: Path) -> list[tuple[Buffer, int]]:
+    """The other buffers first accessed in a body, and by which of its statements."""
+    return [
+        (other.buffer, other.first[len(body)])
         for other in lives
         if other.first is not None and other is not life and contains(body, other.first)
     ]
-    later = [s for s in starts if s[0] > end]
-    if not later:
-        return None
-    index, buffer = min(later, key=lambda s: s[0])
-    return buffer, index
 
 
 def _lies_in(point: SyncPoint, gap: _Gap) -> bool:
@@ -137,6 +149,23 @@ def _stab(gaps: Sequence[_Gap]) -> list[Placement]:
 # --- what a sync is worth -----------------------------------------------------------------------
 
 
+def _saving(kernel: Kernel, asked: Sequence[Placement]) -> list[Placement]:
+    """The fewest of the syncs asked for that need as few bytes as all of them together."""
+    chosen = list(asked)
+    best = _total_nbytes(kernel, chosen) if chosen else 0
+    for p in asked:
+        fewer = [q for q in chosen if q is not p]
+        if _total_nbytes(kernel, fewer) <= best:
+            chosen = fewer
+    return chosen
+
+
+def _total_nbytes(kernel: Kernel, more: Sequence[Placement]) -> int:
+    """Bytes of shared memory that packing needs with the syncs `more`."""
+    offsets = packing_of(kernel, [p.point for p in more])
+    return max(offset + shared_nbytes(b) for b, offset in offsets.items())
+
+
 def _worth_buying(
     kernel: Kernel, target: Target, bought: Sequence[Placement], offered: Sequence[Placement]
 ) -> list[Placement]:
@@ -149,8 +178,7 @@ def _worth_buying(
         return []
 
     def blocks(extra: Sequence[Placement]) -> int:
-        offsets = packing_of(kernel, [p.point for p in (*bought, *extra)])
-        return _blocks(kernel, target, max(offsets[b] + n for b, n in sizes))
+        return _blocks(kernel, target, _total_nbytes(kernel, [*bought, *extra]))
 
     chosen = list(offered)
     best = blocks(chosen)
