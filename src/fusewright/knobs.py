@@ -53,7 +53,7 @@ def _switch(text: str) -> bool:
 
 
 def _level(text: str) -> str:
-    if text.lower() not in ("debug", "info", "warning", "error"):
+    if text.lower() not in ("debug", "info", "warning", "error", "recompiles"):
         raise ValueError(text)
     return text.lower()
 
@@ -104,8 +104,9 @@ LOG = Knob(
     "FUSEWRIGHT_LOG",
     lambda: "warning",
     _level,
-    "debug, info, warning or error",
-    "The least serious message that is logged.",
+    "debug, info, warning, error or recompiles",
+    "The least serious message that is logged; recompiles: warnings, and every compile of a "
+    "function that was compiled before.",
 )
 THREADS = Knob(
     "FUSEWRIGHT_THREADS",

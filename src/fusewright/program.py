@@ -155,7 +155,7 @@ class Program:
         found = self._calls.get(key)
         if found is not None and device != "sim":
             made = found(arrays)
-            return [made[p] for p in self._places]
+            return [made[p] for p in self.places]
         infos = [describe(a) for a in arrays]
         call = self.bind_torch(infos) if key is not None and device != "sim" else None
         if call is None:
@@ -192,12 +192,12 @@ class Program:
             if device == "sim":
                 raise UserError("device='sim' takes host arrays; copy these to the host first")
             made = self._executor.on_device(infos, library, sizes, where, given)
-            return [made[p] for p in self._places]
+            return [made[p] for p in self.places]
         views = [host_view(x) for x in infos]
         results = self._on_host(views, device, sizes)
-        made = [results[self._places.index(k)] for k in range(len(self.results))]
+        made = [results[self.places.index(k)] for k in range(len(self.results))]
         shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
-        return [shown[p] for p in self._places]
+        return [shown[p] for p in self.places]
 
     def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
         if device == "sim":
@@ -208,10 +208,10 @@ class Program:
         flat = [flatten(a, i, sizes) for a, i in zip(arrays, self.inputs, strict=True)]
         results = self._executor.on_host(flat, sizes)
         shaped = [shaped_view(a, i, sizes) for a, i in zip(results, self.results, strict=True)]
-        return [shaped[p] for p in self._places]
+        return [shaped[p] for p in self.places]
 
     @cached_property
-    def _places(self) -> list[int]:
+    def places(self) -> list[int]:
         """For each output the position of its array among the different results."""
         position = {t: k for k, t in enumerate(dict.fromkeys(self.fusion.outputs))}
         return [position[t] for t in self.fusion.outputs]
@@ -227,14 +227,14 @@ class Program:
     def _given(
         self, out: Sequence[ArrayInfo | None], sizes: dict[Var, int], like: str
     ) -> list[ArrayInfo | None]:
-        """The arrays of `out=`, one per different result. Raises UserError where they do not fit."""
+        """The arrays of `out=`, one per different result. Raises UserError for unfit ones."""
         if not out:
             return [None] * len(self.results)
-        if len(out) != len(self._places):
+        if len(out) != len(self.places):
             raise UserError(
-                f"out= has {len(out)} arrays, the program has {len(self._places)} outputs"
+                f"out= has {len(out)} arrays, the program has {len(self.places)} outputs"
             )
-        given = [out[self._places.index(k)] for k in range(len(self.results))]
+        given = [out[self.places.index(k)] for k in range(len(self.results))]
         check_out(given, [shape_of(r, sizes) for r in self.results], like)
         return given
 

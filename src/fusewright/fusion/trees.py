@@ -99,3 +99,28 @@ def paths(tree: Tree, root: str) -> list[str]:
             steps = tree.keys or tuple(range(len(tree.items)))
             named = zip(steps, tree.items, strict=True)
             return [path for step, item in named for path in paths(item, f"{root}_{step}")]
+
+
+def leaves_like(tree: Tree, structure: object) -> list[Any] | None:
+    """The leaves of `structure` at the leaves of `tree`, None where one is missing; None when the
+    structures differ elsewhere."""
+    out: list[Any] = []
+    return out if _leaves_like(tree, structure, out) else None
+
+
+def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
+    match tree:
+        case Leaf():
+            out.append(x)
+            return not isinstance(x, tuple | list | dict)
+        case Static():
+            return True
+        case Branch():
+            if isinstance(x, dict):
+                table = cast("dict[object, object]", x)
+                items = list(table.values()) if tuple(table) == tree.keys else []
+            else:
+                items = list(cast("tuple[object, ...]", x)) if isinstance(x, tuple | list) else []
+            return len(items) == len(tree.items) and all(
+                _leaves_like(t, item, out) for t, item in zip(tree.items, items, strict=True)
+            )

@@ -56,6 +56,23 @@ class ArrayInfo:
     def alignment(self) -> int:
         return min(self.pointer & -self.pointer, MAX_ALIGNMENT) or MAX_ALIGNMENT
 
+    @property
+    def bytes_range(self) -> tuple[int, int]:
+        """The addresses of its first byte and behind its last one; equal without elements."""
+        if 0 in self.shape:
+            return self.pointer, self.pointer
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(e for e in ends if e < 0), sum(e for e in ends if e > 0) + 1
+        size = self.dtype.nbytes
+        return self.pointer + low * size, self.pointer + high * size
+
+    def overlaps(self, other: ArrayInfo) -> bool:
+        """Whether the memory from first to last byte meets that of another array."""
+        if self.device != other.device:
+            return False
+        (a, b), (c, d) = self.bytes_range, other.bytes_range
+        return a < d and c < b
+
 
 def describe(array: object) -> ArrayInfo:
     """The description of an array of any known library.
@@ -201,9 +218,8 @@ def host_view(info: ArrayInfo) -> np.ndarray[Any, Any]:
         return cast("np.ndarray[Any, Any]", info.owner)
     if 0 in info.shape:
         return np.empty(info.shape, info.dtype.numpy)
-    ends = [(n - 1) * s for n, s in zip(info.shape, info.strides, strict=True)]
-    low, high = sum(e for e in ends if e < 0), sum(e for e in ends if e > 0)
-    size = info.dtype.nbytes
-    raw = (ctypes.c_char * ((high - low + 1) * size)).from_address(info.pointer + low * size)
-    strides = tuple(s * size for s in info.strides)
-    return np.ndarray(info.shape, info.dtype.numpy, memoryview(raw), -low * size, strides)
+    first, last = info.bytes_range
+    raw = (ctypes.c_char * (last - first)).from_address(first)
+    strides = tuple(s * info.dtype.nbytes for s in info.strides)
+    at = info.pointer - first
+    return np.ndarray(info.shape, info.dtype.numpy, memoryview(raw), at, strides)

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from fusewright.errors import InternalError, UserError
+from fusewright.runtime.locks import after_fork
 
 
 @cache
@@ -81,6 +82,14 @@ def current(index: int) -> Generator[None]:
         check(api.cuCtxPopCurrent(), "cuCtxPopCurrent")
 
 
+def adopt(index: int) -> None:
+    """Gives a thread without a context that of device `index`, as a first call of the CUDA
+    runtime would do."""
+    api = driver()
+    if not int(check(api.cuCtxGetCurrent(), "cuCtxGetCurrent")):
+        check(api.cuCtxSetCurrent(_primary_context(index)), "cuCtxSetCurrent")
+
+
 def architecture(index: int = 0) -> str:
     """The architecture code for device `index` is compiled for, such as "sm_90a"."""
     api = driver()
@@ -95,6 +104,13 @@ def architecture(index: int = 0) -> str:
     )
     number = 10 * major + minor
     return f"sm_{number}{'a' if number in (90, 100) else ''}"
+
+
+@after_fork
+def _forget() -> None:
+    """CUDA does not survive a fork: the child may look again, and fails with CUDA's own message."""
+    for f in (has_gpu, driver, _primary_context):
+        f.cache_clear()
 
 
 def device_of(pointer: int) -> int:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var, evaluate
 from fusewright.dtypes import DType, uint8
+from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
-from fusewright.runtime.arrays import ArrayInfo
+from fusewright.runtime.arrays import ArrayInfo, Device, describe
+from fusewright.runtime.config import active
 from fusewright.runtime.device import check, current, driver
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
+from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.memory import allocate, free
-from fusewright.runtime.plan import Plan
+from fusewright.runtime.plan import Plan, uses_graph
 
-HostArray = npt.NDArray[Any]
+HostArray: TypeAlias = npt.NDArray[Any]
+ResultType: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType]
+"""Shape, element strides and dtype of one result."""
+MAX_PLANS = 1024
+_LEGACY_STREAMS = (0, 1)
 
 
 class ArraySpec(Protocol):
@@ -36,7 +42,11 @@ class ArraySpec(Protocol):
 
 
 class Executor:
-    """One host program, runnable on any device from any thread. Kernels are loaded on first use."""
+    """One host program, runnable on any device from any thread. Kernels are loaded on first use.
+
+    `copies` counts arguments that had to be copied because their strides, address or overlap with
+    `out=` do not fit the kernels.
+    """
 
     def __init__(
         self,
@@ -50,26 +60,29 @@ class Executor:
         self.host = host
         self.inputs = tuple(inputs)
         self.results = tuple(results)
+        self.copies = 0
         self._load = load
         self._kernels: Sequence[LoadedKernel] | None = None
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def plan(self, sizes: Mapping[Var, int]) -> Plan:
-        """The plan for these sizes, made once."""
+        """The plan for these sizes; the last thousand or so are kept."""
         key = tuple(sizes.values())
         found = self._plans.get(key)
-        if found is None:
-            with self._lock:
-                if self._kernels is None:
-                    self._kernels = self._load()
-                found = self._plans.setdefault(key, Plan(self.host, self._kernels, sizes))
-        return found
+        if found is not None:
+            return found
+        with self._lock:
+            if self._kernels is None:
+                self._kernels = self._load()
+            if key not in self._plans:
+                if len(self._plans) >= MAX_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[key] = Plan(self.host, self._kernels, sizes)
+            return self._plans[key]
 
-    def result_types(
-        self, sizes: Mapping[Var, int]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...], DType]]:
-        """Shape, element strides and dtype of each result."""
+    def result_types(self, sizes: Mapping[Var, int]) -> list[ResultType]:
+        """The types of the results, in the order of the output roots."""
         return [
             (
                 tuple(evaluate(e, sizes) for e in r.shape),
@@ -79,47 +92,109 @@ class Executor:
             for r in self.results
         ]
 
-    def on_device(
+    # --- arguments ------------------------------------------------------------------------------
+
+    def fits(self, infos: Sequence[ArrayInfo], sizes: Mapping[Var, int]) -> bool:
+        """Whether the kernels can read every argument where it is."""
+        return all(
+            self._fits(x, k, s, sizes)
+            for k, (x, s) in enumerate(zip(infos, self.inputs, strict=True))
+        )
+
+    def _fits(self, x: ArrayInfo, k: int, spec: ArraySpec, sizes: Mapping[Var, int]) -> bool:
+        aligned = x.alignment >= max(self.host.roots[k].alignment, x.dtype.nbytes)
+        expected = tuple(evaluate(e, sizes) for e in spec.strides)
+        same = all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, expected, strict=True))
+        return 0 in x.shape or (aligned and same)
+
+    def fitted(
         self, infos: Sequence[ArrayInfo], library: Library, sizes: Mapping[Var, int]
+    ) -> list[ArrayInfo]:
+        """The arguments, those that do not fit copied into arrays that do."""
+        out: list[ArrayInfo] = []
+        for k, (x, s) in enumerate(zip(infos, self.inputs, strict=True)):
+            if not self._fits(x, k, s, sizes):
+                strides = tuple(evaluate(e, sizes) for e in s.strides)
+                copy = library.empty(x.shape, strides, x.dtype, x.device)
+                library.copy(copy, x.owner)
+                self.copies += 1
+                x = describe(copy)
+            out.append(x)
+        return out
+
+    # --- running --------------------------------------------------------------------------------
+
+    def on_device(
+        self,
+        infos: Sequence[ArrayInfo],
+        library: Library,
+        sizes: Mapping[Var, int],
+        device: Device,
+        out: Sequence[ArrayInfo | None] = (),
     ) -> list[Any]:
-        """Runs on device arrays that meet the inputs' specs; new arrays of the same library."""
-        device = infos[0].device
+        """Runs on device arrays; results are new arrays of their library, or those of `out`."""
         plan = self.plan(sizes)
-        results = [library.empty(*t, device) for t in self.result_types(sizes)]
-        roots = [x.pointer for x in infos] + [library.address(r) for r in results]
-        scratch = None
-        if plan.arena_nbytes:
-            scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
-            roots.append(library.address(scratch))
-        stream = library.stream(device)
         with current(device.index):
-            for s in dict.fromkeys(x.ready_on for x in infos):
+            stream = library.stream(device)
+            for s in dict.fromkeys(x.ready_on for x in (*infos, *(o for o in out if o))):
                 wait_for(s, stream)
-            plan.enqueue(roots, stream, device.index)
+            infos = self.fitted(infos, library, sizes)
+            types = self.result_types(sizes)
+            given = [self._direct(o, infos, out, t) for o, t in _paired(out, types)]
+            results = [
+                library.empty(*t, device) if o is None else o.owner
+                for o, t in zip(given, types, strict=True)
+            ]
+            roots = [x.pointer for x in infos] + [library.address(r) for r in results]
+            scratch = None
+            if plan.arena_nbytes:
+                scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
+                roots.append(library.address(scratch))
+            graph = uses_graph(len(plan.launches), active().execution) and not capturing(stream)
+            plan.enqueue(roots, stream, device.index, graph=graph)
+            for k, (o, _) in enumerate(_paired(out, types)):
+                if o is not None and given[k] is None:
+                    library.copy(o.owner, results[k])
+                    results[k] = o.owner
         return results
+
+    def _direct(
+        self,
+        o: ArrayInfo | None,
+        infos: Sequence[ArrayInfo],
+        out: Sequence[ArrayInfo | None],
+        wanted: ResultType,
+    ) -> ArrayInfo | None:
+        """The array of `out` if kernels may write it directly, else None (copied afterwards)."""
+        if o is None:
+            return None
+        shape, strides, _ = wanted
+        same = all(n <= 1 or a == b for n, a, b in zip(shape, o.strides, strides, strict=True))
+        others = [*infos, *(x for x in out if x is not None and x is not o)]
+        if same and o.alignment >= 16 and not any(o.overlaps(x) for x in others):
+            return o
+        self.copies += 1
+        return None
 
     def on_host(
         self, arrays: Sequence[HostArray], sizes: Mapping[Var, int], device: int = 0
     ) -> list[HostArray]:
         """Copies flat host arrays in, runs, copies the results out (flat, in their layouts)."""
         plan = self.plan(sizes)
-        spans = [
-            0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-            for shape, strides, _ in self.result_types(sizes)
+        outputs = [
+            np.empty(_span(shape, strides), dtype.numpy)
+            for shape, strides, dtype in self.result_types(sizes)
         ]
-        outputs = [np.empty(n, r.dtype.numpy) for n, r in zip(spans, self.results, strict=True)]
-        sizes_of = [a.nbytes for a in (*arrays, *outputs)]
-        if plan.arena_nbytes:
-            sizes_of.append(plan.arena_nbytes)
-        memory: list[int] = []
+        nbytes = [a.nbytes for a in (*arrays, *outputs)] + [plan.arena_nbytes]
         api = driver()
+        memory: list[int] = []
         with current(device):
             try:
-                memory += [allocate(n, device) if n else 0 for n in sizes_of]
+                memory += [allocate(n, device) if n else 0 for n in nbytes]
                 for a, p in zip(arrays, memory, strict=False):
                     if a.nbytes:
                         check(api.cuMemcpyHtoD(p, a.ctypes.data, a.nbytes), "copy to the device")
-                plan.enqueue(memory, 0, device)
+                plan.enqueue(memory, 0, device, graph=False)
                 for a, p in zip(outputs, memory[len(arrays) :], strict=False):
                     if a.nbytes:
                         check(api.cuMemcpyDtoH(a.ctypes.data, p, a.nbytes), "copy from the device")
@@ -129,10 +204,50 @@ class Executor:
         return outputs
 
 
+def _paired(
+    out: Sequence[ArrayInfo | None], types: Sequence[ResultType]
+) -> list[tuple[ArrayInfo | None, ResultType]]:
+    return list(zip(out or [None] * len(types), types, strict=True))
+
+
+def check_out(
+    out: Sequence[ArrayInfo | None],
+    types: Sequence[tuple[tuple[int, ...], DType]],
+    like: str,
+) -> None:
+    """Raises UserError when an array of `out=` is not what the program returns there."""
+    for k, (o, (shape, dtype)) in enumerate(zip(out, types, strict=True)):
+        if o is None:
+            continue
+        if o.shape != shape or o.dtype is not dtype:
+            raise UserError(
+                f"out= {k} is {o.dtype}{list(o.shape)}, the result is {dtype}{list(shape)}; pass "
+                "an array of this shape and dtype"
+            )
+        if f"{o.kind} on {o.device}" != like:
+            raise UserError(f"out= {k} is {o.kind} on {o.device}, the arguments are {like}")
+        if any(s == 0 and n > 1 for n, s in zip(o.shape, o.strides, strict=True)):
+            raise UserError(f"out= {k} is an expanded array: several elements share memory")
+
+
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def capturing(stream: int) -> bool:
+    """Whether work given to the stream is recorded into the caller's CUDA graph."""
+    if stream in _LEGACY_STREAMS:
+        return False  # the legacy default stream cannot be captured
+    api = driver()
+    status = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
+    return int(status) != 0
+
+
 def wait_for(stream: int | None, ours: int) -> None:
     """Makes our stream wait for what another one has been given so far."""
-    legacy = (0, 1)
-    if stream is None or stream == ours or (stream in legacy and ours in legacy):
+    if stream is None or stream == ours or (stream in _LEGACY_STREAMS and ours in _LEGACY_STREAMS):
         return
     api = driver()
     event = check(api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate")

@@ -129,8 +129,12 @@ class LoadedKernel:
             api.cuLibraryLoadData(cubin, [], [], 0, [], [], 0), "cuLibraryLoadData"
         )
         name = identifier(kernel.name).encode()
-        self._kernel = check(api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel")
-        self.handle = api.CUfunction(int(self._kernel))  # the launch takes either, as this type
+        self.library_kernel = check(
+            api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel"
+        )
+        self.handle = api.CUfunction(
+            int(self.library_kernel)
+        )  # the launch takes either, as this type
         self._arguments = ArgumentBlock(self.parameters)
         self._config = api.CUlaunchConfig()
         self._lock = threading.Lock()
@@ -167,7 +171,7 @@ class LoadedKernel:
         api = driver()
         attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = check(api.cuDeviceGet(device), "cuDeviceGet")
-        status = api.cuKernelSetAttribute(attribute, nbytes, self._kernel, handle)
+        status = api.cuKernelSetAttribute(attribute, nbytes, self.library_kernel, handle)
         check(status, f"{nbytes} bytes of shared memory for {self.kernel.name}")
         self._allowed[device] = nbytes
 

@@ -1,0 +1,174 @@
+"""The short way for torch tensors: a key of what a program depends on, and calls bound to it.
+
+A steady call costs one dictionary look-up, one `data_ptr` per argument, one allocation per result
+(and one for the arena), and one launch per kernel or one graph replay.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fusewright.dtypes import uint8
+from fusewright.errors import UserError
+from fusewright.runtime.arrays import Device
+from fusewright.runtime.config import Config, active
+from fusewright.runtime.device import adopt, current
+from fusewright.runtime.executor import ResultType
+from fusewright.runtime.libraries import Torch
+from fusewright.runtime.plan import Plan, uses_graph
+
+_VECTOR_MASK = 15
+
+
+def _tensor_key(x: Any) -> Hashable:
+    """All that the choice of a program and its plan depends on."""
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & _VECTOR_MASK, x.requires_grad
+
+
+def _float_key(x: float) -> Hashable:
+    return float, x.hex()
+
+
+def _plain_key(x: object) -> Hashable:
+    return type(x), x
+
+
+_KEYS: dict[type, Callable[[Any], Hashable]] = {
+    int: _plain_key,
+    bool: _plain_key,
+    str: _plain_key,
+    type(None): _plain_key,
+    float: _float_key,
+}
+
+
+def learn_torch() -> None:
+    """Makes torch's own tensor types known to `call_key`."""
+    torch: Any = sys.modules["torch"]
+    _KEYS[torch.Tensor] = _tensor_key
+    _KEYS[torch.nn.Parameter] = _tensor_key
+
+
+def call_key(args: Iterable[object], kwargs: Mapping[str, object]) -> Hashable | None:
+    """A key for a call whose arguments are torch tensors and plain values; None for others."""
+    parts: list[Hashable] = [active()]
+    try:
+        parts += [_KEYS[type(a)](a) for a in args]
+        if kwargs:
+            parts.append(tuple(kwargs))
+            parts += [_KEYS[type(a)](a) for a in kwargs.values()]
+    except KeyError:
+        return None
+    return tuple(parts)
+
+
+def loses_gradients(tensors: Iterable[Any]) -> bool:
+    """Whether torch would record a gradient for these tensors here and now."""
+    torch: Any = sys.modules["torch"]
+    found = list(tensors)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in found):
+        return True
+    forward = torch.autograd.forward_ad
+    if getattr(forward, "_current_level", -1) < 0:
+        return False
+    return any(forward.unpack_dual(x).tangent is not None for x in found)
+
+
+def check_gradients(tensors: Sequence[Any]) -> None:
+    """Raises UserError where the result of a call would silently have no gradient."""
+    if loses_gradients(tensors):
+        which = [k for k, x in enumerate(tensors) if x.requires_grad]
+        raise UserError(
+            f"tensor arguments {which} require gradients, which a fused kernel does not record; "
+            "call under torch.no_grad(), detach() them, or compile with "
+            "torch.compile(backend='fusewright'), which differentiates"
+        )
+
+
+class _TorchApi:
+    """The functions of torch that a call needs, in the cheapest form that this torch has."""
+
+    def __init__(self) -> None:
+        torch: Any = sys.modules["torch"]
+        core = torch._C
+        self.forward_ad = torch.autograd.forward_ad
+        self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self.current_device: Callable[[], int] = getattr(
+            core, "_cuda_getDevice", torch.cuda.current_device
+        )
+        self.stream: Callable[[int], int] = getattr(
+            core,
+            "_cuda_getCurrentRawStream",
+            lambda index: torch.cuda.current_stream(index).cuda_stream,
+        )
+        self.capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        guards = getattr(getattr(core, "_dynamo", None), "guards", None)
+        self.empty_on_current: Any = getattr(guards, "_empty_strided_cuda", None)
+        self.empty_strided: Any = torch.empty_strided
+
+    def allocator(self, device: Any) -> Callable[[Any, Any, Any], Any]:
+        """A function (shape, strides, dtype) -> new tensor on `device`."""
+
+        def empty(shape: Any, strides: Any, dtype: Any) -> Any:
+            return self.empty_strided(shape, strides, dtype=dtype, device=device)
+
+        return empty
+
+
+class TorchCall:
+    """A program bound to shapes, strides and a device of torch tensors; called with tensors of
+    exactly these. Results in the order of the host program's output roots."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        results: Sequence[ResultType],
+        device: Device,
+        config: Config,
+        *,
+        requires_grad: bool,
+    ) -> None:
+        library = Torch()
+        self._api = _TorchApi()
+        self._empty_there = self._api.allocator(library.device(device))
+        self._empty = self._api.empty_on_current or self._empty_there
+        self._plan = plan
+        self._index = device.index
+        self._results = [(s, t, library.dtype(dtype)) for s, t, dtype in results]
+        self._scratch = ((plan.arena_nbytes,), (1,), library.dtype(uint8))
+        self._has_arena = plan.arena_nbytes > 0
+        self._graph = uses_graph(len(plan.launches), config.execution)
+        self._requires_grad = requires_grad
+        self._threads = threading.local()
+
+    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
+        """Enqueues the program on the current stream of the tensors' device.
+
+        Raises UserError where gradients would be lost.
+        """
+        api = self._api
+        if (self._requires_grad and api.is_grad_enabled()) or api.forward_ad._current_level >= 0:
+            check_gradients(tensors)
+        index = self._index
+        if api.current_device() == index and hasattr(self._threads, "ready"):
+            return self._run(tensors, self._empty)
+        adopt(index)
+        self._threads.ready = True
+        with current(index):
+            return self._run(tensors, self._empty_there)
+
+    def _run(self, tensors: Sequence[Any], empty: Callable[[Any, Any, Any], Any]) -> list[Any]:
+        results = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
+        roots = [x.data_ptr() for x in tensors]
+        roots += [r.data_ptr() for r in results]
+        if self._has_arena:
+            scratch = empty(*self._scratch)  # returned to the allocator in stream order
+            roots.append(scratch.data_ptr())
+        api = self._api
+        index = self._index
+        graph = self._graph and not api.capturing()
+        self._plan.enqueue(roots, api.stream(index), index, graph=graph)
+        return results
