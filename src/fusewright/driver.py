@@ -8,8 +8,9 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
-from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
+from fusewright.fusion.passes.hoist_gathers import hoist_gathers
+from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.form import Cut, form
 from fusewright.host.groups import Reason
@@ -115,7 +116,7 @@ def compile(
         flow_fusion = fusion.original
         launch = Launch(kernel, flow_fusion.inputs, flow_fusion.outputs)
         return Program(flow_fusion, (launch,), (), chosen)
-    whole = split_reductions(decompose(fold_empty(fusion)), chosen)
+    whole = prepare(fusion, chosen)
     cut = form(whole)
     compiler = _Compiler(chosen, {}, list(cut.reasons))
     launches: list[Launch] = []
@@ -129,7 +130,8 @@ def compile(
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
-    return split_reductions(chunk_reductions(share(decompose(fusion))), target)
+    small = share(hoist_gathers(decompose(fold_empty(fusion))))
+    return split_reductions(chunk_reductions(small), target)
 
 
 def kernel_name(segment: Segment, number: int) -> str:

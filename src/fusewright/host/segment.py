@@ -8,12 +8,12 @@ from fusewright.core.expr import Expr
 from fusewright.fusion.ir import (
     Fusion,
     Input,
-    Op,
     Tensor,
     contiguous_strides,
     topological,
     with_operands,
 )
+from fusewright.fusion.passes.share import op_key
 from fusewright.host.form import Cut
 from fusewright.host.groups import is_leaf
 
@@ -80,24 +80,7 @@ def structure_key(fusion: Fusion) -> tuple[object, ...]:
     number = {t: i for i, t in enumerate(fusion.values)}
     out: list[object] = []
     for t in fusion.values:
-        out.append((_op_key(t.op), tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
+        out.append((op_key(t.op), tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
     out.append(tuple(number[t] for t in fusion.inputs))
     out.append(tuple(number[t] for t in fusion.outputs))
     return tuple(out)
-
-
-def _op_key(op: Op) -> tuple[object, ...]:
-    fields = [
-        (name, _field(getattr(op, name)))
-        for name in op.__dataclass_fields__
-        if name != "operands"
-    ]
-    return (type(op).__name__, *fields)
-
-
-def _field(value: object) -> object:
-    if isinstance(value, float) and value != value:
-        return "nan"
-    if isinstance(value, bool | int | float):
-        return (type(value).__name__, repr(value))
-    return value

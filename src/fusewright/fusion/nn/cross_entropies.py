@@ -34,7 +34,9 @@ from fusewright.fusion.ops import (
     logical_and,
     max,
     not_equal,
+    squeeze,
     sum,
+    take_along_axis,
     where,
 )
 
@@ -45,7 +47,8 @@ class _Labels(NamedTuple):
     `share` is the weight of each class's log-probability in the loss, and `total` its sum over the
     classes, None for 1. `hot` tells the only class that has a share, of weight `each` (None for 1);
     it is None where several have one. `valid` tells the samples that count, None for all; `divisor`
-    is what "mean" divides by.
+    is what "mean" divides by. `picked` is the index of that class, of extent 1 along the class axis
+    and 0 for targets outside the classes, where each sample has one class of weight 1.
     """
 
     axis: int
@@ -55,6 +58,7 @@ class _Labels(NamedTuple):
     total: Array | None
     valid: Array | None
     divisor: Array
+    picked: Array | None = None
 
 
 class _Options(NamedTuple):
@@ -126,7 +130,11 @@ def _index_labels(
         share = where(hot, each, 0)
     term = None if smoothing else hot
     if class_weight is None:
-        return _Labels(axis, term, None, share, None, valid, sum(astype(valid, wide)))
+        inside = logical_and(target >= 0, target < element_count(x, (axis,), target.dtype))
+        picked = None if smoothing else expand_dims(where(inside, target, 0), axis)
+        valid_count = sum(astype(valid, wide))
+        valid = logical_and(valid, inside) if picked is not None else valid
+        return _Labels(axis, term, None, share, None, valid, valid_count, picked)
     counted = where(logical_and(hot, expand_dims(valid, axis)), class_weight, 0)
     total = sum(share, axis=axis)
     return _Labels(axis, term, class_weight, share, total, valid, sum(counted))
@@ -233,7 +241,12 @@ def cross_entropy_forward(
     top = max(wide, axis=labels.axis)
     shifted = wide - expand_dims(top, labels.axis)
     log_sum = log(sum(exp(shifted), axis=labels.axis))
-    loss = _sample_losses(labels, shifted - expand_dims(log_sum, labels.axis))
+    if labels.picked is not None:  # reads one logit a sample instead of all of them
+        chosen = widened(take_along_axis(x, labels.picked, axis=labels.axis))
+        loss = log_sum - (squeeze(chosen, axis=labels.axis) - top)
+        loss = loss if labels.valid is None else where(labels.valid, loss, 0)
+    else:
+        loss = _sample_losses(labels, shifted - expand_dims(log_sum, labels.axis))
     return _reduced(labels, loss, reduction, x.dtype), log_sum + top
 
 

@@ -56,22 +56,35 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
         return 1
     reduced = math.prod(sizes[a] or 1 for a in t.op.axes)
     kept = math.prod(n or 1 for a, n in enumerate(sizes) if a not in t.op.axes)
-    blocks = kept if _is_inner(source, t.op.axes) else -(-kept // COLUMNS_PER_BLOCK)
+    blocks = kept if is_inner(source, t.op.axes) else -(-kept // COLUMNS_PER_BLOCK)
     wanted = 2 * target.multiprocessors // max(blocks, 1)
-    least = LEAST_PART if _is_inner(source, t.op.axes) else LEAST_PART // 32
+    least = LEAST_PART if is_inner(source, t.op.axes) else LEAST_PART // 32
     if reduced * kept < LEAST_TOTAL:
         return 1
-    return _near_divisor(reduced, max(1, min(wanted, reduced // least)))
+    lengths = [sizes[a] or 1 for a in t.op.axes]
+    return parts_near(lengths, max(1, min(wanted, reduced // least)))
 
 
-def _near_divisor(n: int, wanted: int) -> int:
-    """The divisor of `n` nearest to `wanted` within a factor of two, so that no part is padded;
-    `wanted` itself when there is none."""
-    near = [d for d in range(-(-wanted // 2), 2 * wanted + 1) if d and n % d == 0]
-    return min(near, key=lambda d: (abs(d - wanted), d), default=wanted) if wanted > 1 else 1
+def parts_near(sizes: list[int], wanted: int) -> int:
+    """A number of parts within a factor of two of `wanted` that divides the product of the sizes, so
+    that no part is padded; where possible one whose parts are whole slices of the first axes that
+    the part's length reaches, so that they need no division to address. `wanted` when none is."""
+    if wanted <= 1:
+        return 1
+    total = math.prod(sizes)
+    whole: list[int] = []
+    inner = 1
+    for size in reversed(sizes):
+        whole += [total // (inner * d) for d in range(1, size + 1) if size % d == 0]
+        inner *= size
+    for candidates in (whole, range(-(-wanted // 2), 2 * wanted + 1)):
+        near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and total % d == 0]
+        if near:
+            return min(near, key=lambda d: (abs(d - wanted), d))
+    return wanted
 
 
-def _is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
+def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
     """Whether the fastest axis of the operand in memory is reduced."""
     strides = source.op.strides if isinstance(source.op, Input) else None
     sized = [a for a, e in enumerate(source.shape) if e != Int(1)]

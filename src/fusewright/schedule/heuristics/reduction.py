@@ -166,6 +166,10 @@ def _plan(
         threads = min(16, _power_of_two(columns // 4))
         if rows // max(vector * kept_threads, 1) < target.multiprocessors:
             threads = min(256 // kept_threads, _power_of_two(columns // 4))
+        most = min(2 * MAX_THREADS // kept_threads, _power_of_two(columns))
+        if _is_normalisation(flow, reference):
+            while _held(columns, 1, threads, vector * held) and threads < most:
+                threads *= 2
         trips = -(-columns // threads)
     fits = trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD
     needed = _is_normalisation(flow, reference)

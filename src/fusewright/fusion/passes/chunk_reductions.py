@@ -1,0 +1,164 @@
+"""Two reductions of one tensor, the second needing the first, in one pass over the tensor.
+
+    m = sum(x) / N;  v = sum((x - m)**2)     per chunk: s_c, v_c = sum((x - s_c/Q)**2)
+                                        ->   s = sum(s_c);  v = sum(v_c + Q*(s_c/Q - m)**2)
+    m = max(x);      s = sum(exp(x - m))     per chunk: m_c, s_c = sum(exp(x - m_c))
+                                        ->   m = max(m_c);  s = sum(s_c * exp(m_c - m))
+
+A chunk fits into the registers of a block, so x is read once for both. Sources: Chan, Golub,
+LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979);
+Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fusewright.core.expr import Expr, Int, constant_value
+from fusewright.fusion import build, ir
+from fusewright.fusion.ir import Fusion, Reduce, Tensor
+from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.split_reductions import is_inner, parts_near
+
+LEAST_TOTAL = 1 << 20
+"""Elements below which reading twice costs less than a second kernel."""
+ROW_NBYTES = 96 * 1024
+"""Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
+CHUNK = 16384
+"""Elements of a chunk along the fast axis."""
+CHUNK_ROWS = 128
+"""Rows of a chunk down the slow axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The first reduction, the second, what both reduce, and which pattern it is."""
+
+    first: Tensor
+    second: Tensor
+    source: Tensor
+    kind: str
+
+
+def chunk_reductions(fusion: Fusion) -> Fusion:
+    """Rewrites every such pair whose rows are too long to stay in one block.
+
+    checks:   constant sizes; chunks divide the reduced size
+    order:    after share (the patterns need shared values), before split_reductions
+    """
+    pairs = [p for t in fusion.values if (p := _pair(t)) is not None and _chunks(p) > 1]
+    if not pairs:
+        return fusion
+    made: dict[Tensor, Tensor] = {}
+    wanted = {p.first: p for p in pairs}
+    seconds = {p.second for p in pairs}
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if t in wanted:
+            pair = wanted[t]
+            first, second = _rewrite(pair, operands[0], _chunks(pair))
+            made[pair.second] = second
+            return first
+        return made[t] if t in seconds else None
+
+    return rebuild(fusion, replace)
+
+
+def _pair(t: Tensor) -> Pair | None:
+    if not isinstance(t.op, Reduce) or t.op.fn != "add":
+        return None
+    axes = t.op.axes
+    body = t.op.operands[0]
+    if is_call(body, "mul") and body.op.operands[0] is body.op.operands[1]:
+        difference = body.op.operands[0]
+        if is_call(difference, "sub"):
+            source, shift = difference.op.operands
+            mean = through_spread(shift)
+            count = math.prod(constant_value(source.shape[a]) or 0 for a in axes)
+            if is_call(mean, "div") and is_count(mean.op.operands[1], count):
+                total = through_spread(mean.op.operands[0])
+                if is_reduction(total, "add", axes, source):
+                    return Pair(total, t, source, "variance")
+    if is_call(body, "exp") and is_call(body.op.operands[0], "sub"):
+        source, shift = body.op.operands[0].op.operands
+        largest = through_spread(shift)
+        if is_reduction(largest, "max", axes, source):
+            return Pair(largest, t, source, "exponentials")
+    return None
+
+
+def _chunks(p: Pair) -> int:
+    """The number of chunks; 1 where the pair stays as it is."""
+    assert isinstance(p.second.op, Reduce)
+    axes = p.second.op.axes
+    sizes = [constant_value(e) for e in p.source.shape]
+    if any(not n for n in sizes):
+        return 1
+    reduced = math.prod(sizes[a] or 1 for a in axes)
+    total = math.prod(n or 1 for n in sizes)
+    stored = p.source.op.operands[0] if is_call(p.source, "cast") else p.source
+    if total < LEAST_TOTAL:
+        return 1
+    if is_inner(stored, axes):
+        if reduced * stored.dtype.nbytes <= ROW_NBYTES:
+            return 1
+        wanted = -(-reduced // CHUNK)
+    else:
+        if reduced <= 4 * CHUNK_ROWS:
+            return 1
+        wanted = -(-reduced // CHUNK_ROWS)
+    chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
+    return chunks if reduced % chunks == 0 else 1
+
+
+def _rewrite(p: Pair, source: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
+    assert isinstance(p.second.op, Reduce)
+    axes = p.second.op.axes
+    kept = [a for a in range(source.ndim) if a not in axes]
+    order = (*kept, *axes)
+    rows = tuple(source.shape[a] for a in kept)
+    size = math.prod(constant_value(source.shape[a]) or 1 for a in axes)
+    moved = build.permute(source, order)
+    shape: tuple[Expr, ...] = (*rows, Int(chunks), Int(size // chunks))
+    spread = build.value(shape, source.dtype, ir.Reshape((moved,)))
+    rank = len(rows)
+    if p.kind == "variance":
+        return _variance(spread, rank, size, size // chunks)
+    return _exponentials(spread, rank)
+
+
+def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
+    """A value without `axis` spread along it over the shape of another."""
+    return build.spread(build.expand(t, axis), like.shape)
+
+
+def _variance(x: Tensor, rank: int, size: int, each: int) -> tuple[Tensor, Tensor]:
+    last = rank + 1
+
+    def number(n: int, like: Tensor) -> Tensor:
+        return build.spread(build.constant(float(n), x.dtype), like.shape)
+
+    sums = build.reduce("add", x, (last,))
+    means = build.pointwise("div", sums, number(each, sums))
+    d = build.pointwise("sub", x, _over(means, x, last))
+    squares = build.reduce("add", build.pointwise("mul", d, d), (last,))
+    total = build.reduce("add", sums, (rank,))
+    mean = build.pointwise("div", total, number(size, total))
+    apart = build.pointwise("sub", means, _over(mean, means, rank))
+    weighted = build.pointwise("mul", build.pointwise("mul", apart, apart), number(each, apart))
+    return total, build.reduce("add", build.pointwise("add", squares, weighted), (rank,))
+
+
+def _exponentials(x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    last = rank + 1
+    highs = build.reduce("max", x, (last,))
+    lowest = build.spread(build.constant(-math.inf, x.dtype), highs.shape)
+    zero = build.spread(build.constant(0.0, x.dtype), highs.shape)
+    shift = build.pointwise("where", build.pointwise("eq", highs, lowest), zero, highs)
+    powers = build.pointwise("exp", build.pointwise("sub", x, _over(shift, x, last)))
+    sums = build.reduce("add", powers, (last,))
+    high = build.reduce("max", highs, (rank,))
+    factor = build.pointwise("exp", build.pointwise("sub", highs, _over(high, highs, rank)))
+    return high, build.reduce("add", build.pointwise("mul", sums, factor), (rank,))

@@ -1,0 +1,47 @@
+"""Common subexpressions: equal ops of equal operands are computed once."""
+
+from __future__ import annotations
+
+from fusewright.fusion import ir
+from fusewright.fusion.ir import Fusion, Op, Tensor
+
+
+def share(fusion: Fusion) -> Fusion:
+    """Replaces every value by the first one that is computed the same way.
+
+    rewrite:  a = f(x); b = f(x)   ->   a = f(x)   with b's readers reading a
+    checks:   an output stays an output: its value may then be an output twice
+    order:    first of all, so that patterns and cuts see each value once
+    """
+    first: dict[object, Tensor] = {}
+    new: dict[Tensor, Tensor] = {}
+    for t in fusion.values:
+        op = ir.with_operands(t.op, tuple(new[o] for o in t.op.operands))
+        if isinstance(op, ir.Input):
+            new[t] = t
+            continue
+        key = (op_key(op), op.operands, t.shape, t.dtype)
+        found = first.get(key)
+        new[t] = found if found is not None else t
+        if found is None:
+            new[t] = t if op is t.op else Tensor(t.name, t.shape, t.dtype, op)
+            first[key] = new[t]
+    if all(new[t] is t for t in fusion.values):
+        return fusion
+    outputs = tuple(new[t] for t in fusion.outputs)
+    return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
+
+
+def op_key(op: Op) -> tuple[object, ...]:
+    """Equal for ops of one kind with equal attributes, whatever their operands."""
+    fields = [
+        (name, _field(getattr(op, name))) for name in op.__dataclass_fields__ if name != "operands"
+    ]
+    return (type(op).__name__, *fields)
+
+
+def _field(value: object) -> object:
+    """A field as a key: 1, 1.0 and True are different, and so are 0.0 and -0.0."""
+    if isinstance(value, bool | int | float):
+        return (type(value).__name__, repr(value))
+    return value
