@@ -77,6 +77,26 @@ def test_gathered_positions_follow() -> None:
     assert "given p[1] in [0, 9]: r[1] = load x[p[1]]" in print_kernel(kernel)
 
 
+def test_shared_memory_is_allocated_once_before_the_copies() -> None:
+    kernel = unroll(
+        _kernel(
+            """for (i < 2) {
+            shared s: float32[32]
+            store s[tx] = r[i]
+            r[i] = load s[tx]
+            }"""
+        )
+    )
+    assert _lines(kernel) == [
+        "shared s: float32[32]",
+        *(
+            f"{line}"
+            for k in range(2)
+            for line in (f"store s[tx] = r[{k}]", f"r[{k}] = load s[tx]")
+        ),
+    ]
+
+
 def test_nothing_to_unroll_is_the_same_kernel() -> None:
     kernel = _kernel("for (i < 3) { r[0] = load x[i] }\nfor (j < n) unroll { r[1] = load x[j] }")
     assert unroll(kernel) is kernel

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from fusewright.core.expr import Var, constant_value
-from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Statement, SyncStatement
+from fusewright.core.node import rewrite
+from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Statement, SyncStatement
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import all_variables, own_registers, walk_statements
 
@@ -18,8 +19,9 @@ def unroll(kernel: Kernel) -> Kernel:
     rewrite:  for (i < 2) unroll { r[i] = f(s[4*i]) }   ->   r[0] = f(s[0]);  r[1] = f(s[4])
     checks:   nothing; a loop of unknown extent stays, and the final spec names it if a register
               index is left without a literal
-    order:    before syncs are placed, so that addresses are explicit; each copy has buffers and
-              inner loop variables of its own, and syncs ids that are new
+    order:    before syncs are placed, so that addresses are explicit; each copy has registers and
+              inner loop variables of its own, and syncs ids that are new; shared memory is
+              allocated once, before the copies, which use it in turn as the iterations did
     """
     ids = [s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement)]
     body = _Unroller(count(max(ids, default=-1) + 1)).body(kernel.body)
@@ -38,8 +40,11 @@ class _Unroller:
         for s in body:
             trips = constant_value(s.extent) if isinstance(s, For) else None
             if isinstance(s, For) and trips is not None and (s.unroll or counts_registers(s)):
+                once = [a for a in walk_statements(s) if _is_shared(a)]
+                out += once
+                loop = rewrite(s, lambda n, gone=once: () if n in gone else n) if once else s
                 for k in range(trips):
-                    out += self.body(self._copy(s, k))
+                    out += self.body(self._copy(loop, k))
             else:
                 out.append(self._inside(s))
         same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
@@ -88,6 +93,10 @@ class _Unroller:
                 return dataclasses.replace(s, then=then, otherwise=otherwise)
             case _:
                 return s
+
+
+def _is_shared(s: Statement) -> bool:
+    return isinstance(s, Alloc) and s.buffer.memory is Memory.SHARED
 
 
 def counts_registers(loop: For) -> bool:
