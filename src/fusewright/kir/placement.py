@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fusewright.axes.classes import AxisClass
+from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
@@ -74,8 +76,8 @@ class Storage:
         if s.memory is Memory.GLOBAL:
             return None
         size: Expr = Int(1)
-        for i in self.stored_loops(s):
-            size = size * s.loops[i].axis.extent
+        for axis in self.places(s):
+            size = size * axis.extent
         if constant_value(size) is None:
             raise ScheduleError(
                 f"{s.name} would need {size} elements of {s.memory.value} memory; the size must "
@@ -87,6 +89,24 @@ class Storage:
         buffer = Buffer(s.name, dtype, size, s.memory, alignment)
         self.context.buffers[s] = buffer
         return buffer
+
+    def places(self, s: Stage) -> tuple[AxisClass, ...]:
+        """The classes, outer first, that a stage's buffer is indexed by. Raises ScheduleError when
+        an allocation that was asked for does not hold every element once."""
+        if s.allocation is None:
+            return tuple(s.loops[i].axis for i in self.stored_loops(s))
+        stored = self.stored_loops(s)
+        outside = [x.axis for i, x in enumerate(s.loops) if i not in stored]
+        axes = [*outside, *s.allocation]
+        known = [(a, Var(f"a{k}", 0, a.extent - 1)) for k, a in enumerate(axes)]
+        path = domain_path(self.graph, known, s.frame.domain)
+        if isinstance(path, Refusal):
+            shown = ", ".join(map(str, s.allocation))
+            raise ScheduleError(
+                f"{s.name} cannot be stored by ({shown}): {path.reason}; its allocation and the "
+                "loops that share its memory must determine every element once"
+            )
+        return s.allocation
 
     def stored_loops(self, s: Stage) -> tuple[int, ...]:
         """The loops that a stage's buffer is indexed by: its own, but those that reduce, that are

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
+from fusewright.axes.paths import value_of
 from fusewright.core.expr import (
     TRUE,
     ZERO,
@@ -44,7 +46,7 @@ from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS
 from fusewright.schedule.views import Operand as Access
-from fusewright.schedule.views import View, loop_value, operand, view
+from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
 
 UNNAMED = (0, 1, -1, math.inf, -math.inf)
@@ -145,14 +147,15 @@ class Reader:
         if p.memory is Memory.GLOBAL:
             return self._address(p, read.coordinates)
         index: Expr = ZERO
-        for i in self.storage.stored_loops(p):
-            value = loop_value(self.graph, self.view, read, i)
+        for axis in self.storage.places(p):
+            value = class_value(self.graph, self.view, read, axis)
             if value is None:
                 raise ScheduleError(
-                    f"{self.s.name} reads {p.name} at a place that loop {i} of {p.name} does not "
-                    "determine; keep it in shared memory under loops of its own axes"
+                    f"{self.s.name} reads {p.name} at a place that {axis}, by which {p.name} is "
+                    "stored, does not determine; keep it in shared memory under loops of its own "
+                    "axes"
                 )
-            index = index * p.loops[i].axis.extent + value
+            index = index * axis.extent + value
         return index
 
     def _address(self, p: Stage, coordinates: Sequence[Expr | None]) -> Expr:
@@ -167,10 +170,22 @@ class Reader:
         s = self.s
         if s.memory is Memory.GLOBAL:
             return self._address(s, self.view.output)
+        known = [(x.axis, v) for x, v in zip(s.loops, self.view.variables, strict=True)]
         index: Expr = ZERO
-        for i in self.storage.stored_loops(s):
-            index = index * s.loops[i].axis.extent + self.view.variables[i]
+        for axis in self.storage.places(s):
+            index = index * axis.extent + self._own_value(known, axis)
         return index
+
+    def _own_value(self, known: Sequence[tuple[AxisClass, Expr]], axis: AxisClass) -> Expr:
+        for c, v in known:
+            if c is axis:
+                return v
+        found = value_of(self.graph, known, axis)
+        if found is None:
+            raise ScheduleError(
+                f"the loops of {self.s.name} do not determine {axis}, by which it is stored"
+            )
+        return found[0]
 
     def _read_registers(self, p: Stage, index: Expr, conditions: tuple[Cond, ...]) -> list[Operand]:
         buffer = self.storage.context.buffers[p]

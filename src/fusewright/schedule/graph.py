@@ -39,10 +39,15 @@ from fusewright.schedule.parallel import Loop
 
 
 class Stage:
-    """One definition: a value of the scheduled dataflow and how it is computed."""
+    """One definition: a value of the scheduled dataflow and how it is computed.
+
+    `allocation`: the classes, outer first, by which its buffer in shared memory is indexed; None
+    for those of its loops that are stored.
+    """
 
     __slots__ = (
         "alignment",
+        "allocation",
         "allocation_order",
         "cache",
         "dtype",
@@ -71,6 +76,7 @@ class Stage:
         self.promote = False
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
+        self.allocation: tuple[AxisClass, ...] | None = None
         self.frame = Frame((), (), ())
 
     def __repr__(self) -> str:

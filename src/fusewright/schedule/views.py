@@ -97,15 +97,21 @@ def _class_value(
 
 def loop_value(graph: AxisGraph, reader: View, read: Operand, position: int) -> Expr | None:
     """The value of loop `position` of the producer at the element that `read` reads, as the reader
+    sees it; None when that is not determined."""
+    producer = reader.stage.operands[read.position]
+    return class_value(graph, reader, read, producer.loops[position].axis)
+
+
+def class_value(graph: AxisGraph, reader: View, read: Operand, wanted: AxisClass) -> Expr | None:
+    """The value that a class of the producer has at the element that `read` reads, as the reader
     sees it; None when that is not determined.
 
     An axis of the producer is loose for this use when it is not the class that the reader reads
-    it at (untied, broadcast, or data). A loop that depends on no loose axis has the reader's own
+    it at (untied, broadcast, or data). A class that depends on no loose axis has the reader's own
     value. Any other follows from the coordinates, with the digits that the producer only repeats
     taken from the reader's loops.
     """
     producer = reader.stage.operands[read.position]
-    wanted = producer.loops[position].axis
     used = reader.stage.frame.operands[read.position]
     axes = producer.frame.output
     loose = [a for a, index in zip(axes, used, strict=True) if index is not a and not a.is_unit]
