@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Int, Var, constant_value, substitute
 from fusewright.core.node import walk
-from fusewright.cuda.compile import Compiled, compile_cubin, contracts
+from fusewright.cuda.compile import Compiled
 from fusewright.cuda.emit import emit, shared_nbytes
 from fusewright.cuda.names import identifier
 from fusewright.cuda.resources import Resources, resources
@@ -23,8 +25,10 @@ from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.memory import Memory
+from fusewright.runtime.builds import BUILDER
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.launch import LoadedKernel, run
+from fusewright.runtime.locks import fork_safe_lock
 from fusewright.schedule.graph import Stage, strides_of
 from fusewright.schedule.heuristics.common import Params
 from fusewright.sim.machine import SimResult, simulate
@@ -105,8 +109,10 @@ class Kernel:
     argument_values: tuple[bool | int | float, ...]
     schedule: str
     heuristic: Params | None = None
-    _compiled: Compiled | None = field(default=None, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    program_kernels: Sequence[Kernel] = field(default=(), repr=False)
+    """The kernels of the program that this one was compiled for: they are compiled together."""
+    _build: Future[Compiled] | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
     @property
     def name(self) -> str:
@@ -167,14 +173,23 @@ class Kernel:
         """The CUDA C++ text."""
         return emit(self.ir, self.target)
 
+    def start_compiling(self, together: Sequence[Kernel] = ()) -> None:
+        """Starts to compile in the background, with other kernels of the same target in one
+        module where they are small. Raises UserError without NVRTC."""
+        waiting = [k for k in (together or (self,)) if k._build is None]
+        futures = BUILDER.submit([k.ir for k in waiting], self.target)
+        for k, f in zip(waiting, futures, strict=True):
+            k._build = f
+
     def compiled(self) -> Compiled:
-        """Machine code and the compiler's log; compiled once. Raises UserError without NVRTC."""
+        """Machine code and the compiler's log of the module that holds this kernel; compiled
+        once, together with the other kernels of its program. Raises UserError without NVRTC."""
         with self._lock:
-            if self._compiled is None:
-                self._compiled = compile_cubin(
-                    self.cuda, self.target, name=self.name, contract=contracts(self.ir)
-                )
-            return self._compiled
+            if self._build is None:
+                self.start_compiling(self.program_kernels)
+            build = self._build
+        assert build is not None
+        return build.result()
 
     def cubin(self) -> bytes:
         """The machine code."""
@@ -182,11 +197,11 @@ class Kernel:
 
     def ptx(self) -> str:
         """The PTX on the way to the machine code."""
-        return self.compiled().ptx
+        return entry_of(self.compiled().ptx, identifier(self.name))
 
     def sass(self) -> str:
         """The disassembly. Raises UserError when the `sass` extra is not installed."""
-        return sass(self.cubin())
+        return section_of(sass(self.cubin()), identifier(self.name))
 
     def resources(self) -> Resources:
         """Registers, spills, stack, shared memory and warnings as ptxas reports them."""
@@ -242,7 +257,7 @@ class Kernel:
         return flat
 
     def __call__(self, *arrays: Array, device: str = "auto") -> list[Array]:
-        """Runs the kernel on numpy arrays: device "cuda", "sim", or "auto" (cuda if there is one)."""
+        """Runs on numpy arrays: device "cuda", "sim", or "auto" (a GPU if there is one)."""
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
         if device == "sim" or (device == "auto" and not has_gpu()):
@@ -254,6 +269,20 @@ class Kernel:
         results = run(loaded, flat, arguments=self.argument_values, sizes=sizes)
         outputs = results[-len(self.outputs) :]
         return [shaped_view(a, i, symbols) for a, i in zip(outputs, self.outputs, strict=True)]
+
+
+def entry_of(ptx: str, name: str) -> str:
+    """The PTX of one kernel of a module: the module's head and the kernel's entry."""
+    head, *entries = re.split(r"(?m)^(?=(?:\t// \.globl.*\n)?\.visible \.entry )", ptx)
+    wanted = [e for e in entries if re.search(rf"\.entry {name}\(", e)]
+    return head + "".join(wanted)
+
+
+def section_of(listing: str, name: str) -> str:
+    """The disassembly of one kernel of a module."""
+    sections = re.split(r"(?m)^(?=//-+ \.)", listing)
+    wanted = [s for s in sections if re.match(rf"//-+ \.text\.{name}\s", s)]
+    return "".join(wanted) or listing
 
 
 def _collect_syncs(
@@ -289,7 +318,8 @@ def bind_symbols(
     for info, shape in zip(infos, shapes, strict=True):
         if len(shape) != len(info.shape):
             raise UserError(
-                f"{name}: {info.name} has rank {len(info.shape)}, got an array of shape {tuple(shape)}"
+                f"{name}: {info.name} has rank {len(info.shape)}, got an array of shape "
+                f"{tuple(shape)}"
             )
         for axis, (e, n) in enumerate(zip(info.shape, shape, strict=True)):
             if isinstance(e, Var) and e not in values:
@@ -310,7 +340,8 @@ def _check_symbol(e: Var, n: int, tensor: str, axis: int) -> None:
     if n < (low or 0) or (high is not None and n > high) or n % e.multiple_of:
         raise UserError(
             f"{tensor}: axis {axis} is the symbolic size {e.name} (at least {low}"
-            f"{'' if high is None else f', at most {high}'}, a multiple of {e.multiple_of}), got {n}"
+            f"{'' if high is None else f', at most {high}'}, a multiple of {e.multiple_of}), "
+            f"got {n}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
-from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients, learn_torch
+from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
 from fusewright.sim.machine import SimResult
 from fusewright.target import Target
 
@@ -71,6 +72,14 @@ class Program:
         """The different kernels, in order of first launch."""
         return list(dict.fromkeys(x.kernel for x in self.launches))
 
+    def __post_init__(self) -> None:
+        kernels = tuple(self.kernels)
+        for k in kernels:
+            k.program_kernels = kernels
+        if kernels and has_gpu():
+            with contextlib.suppress(UserError):  # without a compiler: said when code is needed
+                kernels[0].start_compiling(kernels)
+
     # --- the host program -----------------------------------------------------------------------
 
     @cached_property
@@ -107,6 +116,11 @@ class Program:
     def _load(self) -> list[LoadedKernel]:
         loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in self.kernels}
         return [loaded[x.kernel] for x in self.launches]
+
+    @property
+    def copies(self) -> int:
+        """How many arguments had to be copied because they do not meet the specs."""
+        return self._executor.copies
 
     def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
         """The sizes that these arrays give the symbols. Raises UserError where they do not fit."""
@@ -168,7 +182,6 @@ class Program:
         None for other arrays, and for tensors that must be copied first."""
         if not infos or infos[0].kind != "torch" or infos[0].device.kind == "cpu":
             return None
-        learn_torch()
         _, device = common(infos)
         sizes = self.check_arguments(infos)
         executor = self._executor

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
 from fusewright.kir.ir import Argument, Buffer, Kernel, Load
 from fusewright.runtime.device import check, current, driver
+from fusewright.runtime.locks import after_fork
 from fusewright.target import MAX_GRID_X, MAX_GRID_YZ
 
 _SLOT_NBYTES = 8
@@ -117,6 +119,16 @@ def _extents(extents: tuple[Expr, ...], sizes: Mapping[Var, int]) -> Grid:
     return x, y, z
 
 
+@cache
+def _library(cubin: bytes) -> Any:
+    """A module on the device, loaded once per process. Never unloaded: a CUDA graph that the
+    caller captured may launch its kernels long after our last reference is gone."""
+    return check(driver().cuLibraryLoadData(cubin, [], [], 0, [], [], 0), "cuLibraryLoadData")
+
+
+after_fork(_library.cache_clear)
+
+
 class LoadedKernel:
     """A kernel on the device, ready to launch from any thread, on any device and stream."""
 
@@ -125,16 +137,10 @@ class LoadedKernel:
         api = driver()
         self.kernel = kernel
         self.parameters = parameters(kernel)
-        self._library = check(
-            api.cuLibraryLoadData(cubin, [], [], 0, [], [], 0), "cuLibraryLoadData"
-        )
         name = identifier(kernel.name).encode()
-        self.library_kernel = check(
-            api.cuLibraryGetKernel(self._library, name), "cuLibraryGetKernel"
-        )
-        self.handle = api.CUfunction(
-            int(self.library_kernel)
-        )  # the launch takes either, as this type
+        found = api.cuLibraryGetKernel(_library(cubin), name)
+        self.library_kernel = check(found, "cuLibraryGetKernel")
+        self.handle = api.CUfunction(int(self.library_kernel))  # the type the launch converts to
         self._arguments = ArgumentBlock(self.parameters)
         self._config = api.CUlaunchConfig()
         self._lock = threading.Lock()

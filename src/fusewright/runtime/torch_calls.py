@@ -45,14 +45,16 @@ _KEYS: dict[type, Callable[[Any], Hashable]] = {
 }
 
 
-def learn_torch() -> None:
-    """Makes torch's own tensor types known to `call_key`."""
-    torch: Any = sys.modules["torch"]
-    _KEYS[torch.Tensor] = _tensor_key
-    _KEYS[torch.nn.Parameter] = _tensor_key
+def _learn(kind: type) -> bool:
+    """Makes torch's own tensor types known to `call_key` once one of them is met."""
+    torch: Any = sys.modules.get("torch")
+    if kind in _KEYS or torch is None or kind not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    _KEYS[torch.Tensor] = _KEYS[torch.nn.Parameter] = _tensor_key
+    return True
 
 
-def call_key(args: Iterable[object], kwargs: Mapping[str, object]) -> Hashable | None:
+def call_key(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
     """A key for a call whose arguments are torch tensors and plain values; None for others."""
     parts: list[Hashable] = [active()]
     try:
@@ -60,8 +62,8 @@ def call_key(args: Iterable[object], kwargs: Mapping[str, object]) -> Hashable |
         if kwargs:
             parts.append(tuple(kwargs))
             parts += [_KEYS[type(a)](a) for a in kwargs.values()]
-    except KeyError:
-        return None
+    except KeyError as e:
+        return call_key(args, kwargs) if _learn(e.args[0]) else None
     return tuple(parts)
 
 

@@ -1,0 +1,46 @@
+"""Fixtures: a GPU that is a simulator, and a torch that is numpy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from fake_cuda import FakeDriver
+from fake_torch import FakeTorch
+
+from fusewright import kernel as kernel_module
+from fusewright import program as program_module
+from fusewright.kernel import Kernel
+from fusewright.runtime import device, executor, graphs, launch, memory, plan, torch_calls
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """Every module sees the fake driver; kernels are known to it once their code is asked for."""
+    fake = FakeDriver()
+    for module in (device, executor, graphs, launch, memory, plan):
+        monkeypatch.setattr(module, "driver", lambda: fake)
+    for module in (device, program_module, kernel_module):
+        monkeypatch.setattr(module, "has_gpu", lambda: True)
+
+    def cubin(self: Kernel) -> bytes:
+        fake.register(self.ir)
+        return b"code"
+
+    monkeypatch.setattr(Kernel, "cubin", cubin)
+    monkeypatch.setattr(Kernel, "start_compiling", lambda self, together=(): None)
+    launch._library.cache_clear()
+    device._primary_context.cache_clear()
+    yield fake
+    launch._library.cache_clear()
+    device._primary_context.cache_clear()
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTorch]:
+    """A module called torch."""
+    fake = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(torch_calls, "_KEYS", dict(torch_calls._KEYS))
+    yield fake

@@ -1,0 +1,208 @@
+"""A CUDA driver in host memory: addresses are real, kernels run in the simulator.
+
+Counts its calls. Launches read their parameters through the pointers that the real driver would
+read, at the moment of the call, and graph nodes keep what they were given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from fusewright.core.expr import evaluate
+from fusewright.cuda.emit import parameters, written_buffers
+from fusewright.cuda.names import identifier
+from fusewright.kir.ir import Argument, Buffer, Kernel
+from fusewright.runtime.launch import slot_format
+from fusewright.sim.machine import simulate
+
+OK = 0
+
+
+class Struct:
+    """A bag of fields, as the binding's structures are."""
+
+    hStream = 0
+
+
+class FakeDriver:
+    """The functions that the runtime calls, for kernels that were registered."""
+
+    CUlaunchConfig = Struct
+    CUDA_KERNEL_NODE_PARAMS = Struct
+
+    class CUevent_flags:
+        CU_EVENT_DISABLE_TIMING = 2
+
+    class CUfunction_attribute:
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.launched: list[tuple[str, int]] = []
+        self.kernels: dict[int, Kernel] = {}
+        self.names: dict[bytes, int] = {}
+        self.memory: dict[int, Any] = {}
+        self.context = 1
+        self.capturing: set[int] = set()
+        self.graphs: list[list[tuple[Any, ...]]] = []
+        self.refuse: str = ""
+
+    def register(self, kernel: Kernel) -> None:
+        """Makes a kernel loadable."""
+        handle = 1000 + len(self.kernels)
+        self.kernels[handle] = kernel
+        self.names[identifier(kernel.name).encode()] = handle
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        body = getattr(self, f"_{name}")
+
+        def call(*args: Any) -> tuple[Any, ...]:
+            self.calls[name] += 1
+            if self.refuse == name:
+                return (700,)
+            result = body(*args)
+            return (OK,) if result is None else (OK, result)
+
+        return call
+
+    # --- contexts, memory, streams --------------------------------------------------------------
+
+    def _cuInit(self, flags: int) -> None: ...
+
+    def _cuDeviceGet(self, index: int) -> int:
+        return index
+
+    def _cuDevicePrimaryCtxRetain(self, device: int) -> int:
+        return device + 1
+
+    def _cuCtxGetCurrent(self) -> int:
+        return self.context
+
+    def _cuCtxSetCurrent(self, context: int) -> None:
+        self.context = int(context)
+
+    def _cuCtxPushCurrent(self, context: int) -> None:
+        self.pushed = self.context
+        self.context = int(context)
+
+    def _cuCtxPopCurrent(self) -> int:
+        self.context = self.pushed
+        return self.context
+
+    def _cuCtxSynchronize(self) -> None: ...
+
+    def _cuMemAllocAsync(self, nbytes: int, stream: int) -> int:
+        raw = ctypes.create_string_buffer(b"\xff" * (nbytes + 256), nbytes + 256)
+        address = -(-ctypes.addressof(raw) // 256) * 256
+        self.memory[address] = raw
+        return address
+
+    def _cuMemFreeAsync(self, address: int, stream: int) -> None:
+        del self.memory[address]
+
+    def _cuMemcpyHtoD(self, target: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(target, source, nbytes)
+
+    _cuMemcpyDtoH = _cuMemcpyHtoD
+
+    def _cuStreamIsCapturing(self, stream: int) -> int:
+        return int(stream in self.capturing)
+
+    def _cuEventCreate(self, flags: int) -> int:
+        return 5
+
+    def _cuEventRecord(self, event: int, stream: int) -> None: ...
+
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None: ...
+
+    def _cuEventDestroy(self, event: int) -> None: ...
+
+    # --- kernels --------------------------------------------------------------------------------
+
+    def CUfunction(self, handle: int) -> int:
+        return handle
+
+    def _cuLibraryLoadData(self, cubin: bytes, *rest: Any) -> int:
+        return 9
+
+    def _cuLibraryGetKernel(self, library: int, name: bytes) -> int:
+        return self.names[name]
+
+    def _cuKernelSetAttribute(self, *args: Any) -> None: ...
+
+    def _cuLaunchKernelEx(self, config: Any, handle: int, table: int, extra: int) -> None:
+        self._run(self.kernels[handle], self._read(handle, table))
+        self.launched.append((self.kernels[handle].name, config.hStream))
+
+    def _read(self, handle: int, table: int) -> list[Any]:
+        kernel = self.kernels[handle]
+        formats = ["Q"] * len(kernel.params) + slot_format(kernel)
+        slots = (ctypes.c_void_p * len(formats)).from_address(table)
+        return [
+            struct.unpack(form, ctypes.string_at(slot, struct.calcsize(form)))[0]
+            for form, slot in zip(formats, slots, strict=True)
+        ]
+
+    def _run(self, kernel: Kernel, values: list[Any]) -> None:
+        params = parameters(kernel)
+        table = dict(zip((p.symbol for p in params), values, strict=True))
+        sizes = {s: table[s] for s in kernel.symbols}
+        arrays: dict[Buffer, Any] = {}
+        for b in kernel.params:
+            count = evaluate(b.size, sizes)
+            raw = (ctypes.c_char * (count * b.dtype.nbytes)).from_address(table[b])
+            arrays[b] = np.frombuffer(raw, b.dtype.numpy)
+        arguments = {a: _scalar(a, table[a]) for a in kernel.arguments}
+        outputs = written_buffers(kernel)
+        done = simulate(
+            kernel,
+            {b: a.copy() for b, a in arrays.items()},
+            arguments=arguments,
+            symbols=sizes,
+            outputs=outputs,
+            check_races=False,
+        )
+        for b, a in zip(outputs, done.outputs, strict=True):
+            arrays[b][:] = a
+
+    # --- graphs ---------------------------------------------------------------------------------
+
+    def _cuGraphCreate(self, flags: int) -> int:
+        self.graphs.append([])
+        return len(self.graphs) - 1
+
+    def _cuGraphAddKernelNode(self, graph: int, after: list[int], count: int, p: Any) -> int:
+        assert count == len(after)
+        self.graphs[graph].append((p.kern, self._read(p.kern, p.kernelParams), tuple(after)))
+        return len(self.graphs[graph]) - 1
+
+    def _cuGraphInstantiate(self, graph: int, flags: int) -> int:
+        return graph
+
+    def _cuGraphExecKernelNodeSetParams(self, graph: int, node: int, p: Any) -> None:
+        kern, _, after = self.graphs[graph][node]
+        assert kern == p.kern
+        self.graphs[graph][node] = (kern, self._read(p.kern, p.kernelParams), after)
+
+    def _cuGraphLaunch(self, graph: int, stream: int) -> None:
+        for kern, values, _ in self.graphs[graph]:
+            self._run(self.kernels[kern], values)
+            self.launched.append((self.kernels[kern].name, stream))
+
+    def _cuGraphExecDestroy(self, graph: int) -> None: ...
+
+    def _cuGraphDestroy(self, graph: int) -> None: ...
+
+
+def _scalar(argument: Argument, bits: Any) -> Any:
+    if argument.dtype.is_float and argument.dtype.nbytes < 4:
+        raw = np.array(bits, f"u{argument.dtype.nbytes}")
+        return raw.view(argument.dtype.numpy).item()
+    return bits

@@ -1,0 +1,115 @@
+"""As much of torch as the runtime asks: tensors with strides in "device" memory of this process."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+class DType:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+NAMES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+DTYPES = {n: DType(n) for n in NAMES}
+
+
+class TorchDevice:
+    _known: dict[tuple[str, int | None], TorchDevice] = {}
+
+    def __new__(cls, type: str, index: int | None = None) -> TorchDevice:
+        made = cls._known.setdefault((type, index), super().__new__(cls))
+        made.type, made.index = type, index
+        return made
+
+    def __repr__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+CUDA = TorchDevice("cuda", 0)
+
+
+class Tensor:
+    """A numpy array that says it is on a device. The allocator aligns to 512 bytes."""
+
+    __module__ = "torch"
+
+    def __init__(self, array: Any, device: TorchDevice = CUDA) -> None:
+        self.array = array
+        self.device = device
+        self.dtype = DTYPES[array.dtype.name]
+        self.shape = tuple(array.shape)
+        self.layout = "torch.strided"
+        self.requires_grad = False
+        self.tangent: Any = None
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def data_ptr(self) -> int:
+        return self.array.__array_interface__["data"][0]
+
+    def copy_(self, other: Tensor) -> None:
+        self.array[...] = other.array
+
+    def permute(self, order: tuple[int, ...]) -> Tensor:
+        return Tensor(self.array.transpose(order), self.device)
+
+
+class Parameter(Tensor):
+    pass
+
+
+class FakeTorch(SimpleNamespace):
+    """The module. `allocations` are the shapes asked for, `stream` the current stream."""
+
+    def __init__(self) -> None:
+        super().__init__(**DTYPES)
+        self.Tensor = Tensor
+        self.nn = SimpleNamespace(Parameter=Parameter)
+        self.device = TorchDevice
+        self.allocations: list[tuple[int, ...]] = []
+        self.stream = 77
+        self.grad = False
+        self.captured = False
+        self.current = 0
+        self.is_grad_enabled = lambda: self.grad
+        self.autograd = SimpleNamespace(
+            forward_ad=SimpleNamespace(
+                _current_level=-1, unpack_dual=lambda x: SimpleNamespace(tangent=x.tangent)
+            )
+        )
+        self._C = SimpleNamespace()
+        self.cuda = SimpleNamespace(
+            current_device=lambda: self.current,
+            current_stream=lambda index: SimpleNamespace(cuda_stream=self.stream + index),
+            is_current_stream_capturing=lambda: self.captured,
+        )
+
+    def empty_strided(self, shape: Any, strides: Any, *, dtype: Any, device: Any) -> Tensor:
+        self.allocations.append(tuple(shape))
+        return tensor(np.empty(shape, dtype.name), strides, device)
+
+
+def tensor(array: Any, strides: Any = None, device: TorchDevice = CUDA) -> Tensor:
+    """A tensor at an address that is a multiple of 512, in C order or with element strides."""
+    array = np.asarray(array)
+    if strides is None:
+        strides = [math.prod(array.shape[k + 1 :]) for k in range(array.ndim)]
+    span = 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
+    nbytes = 0 if 0 in array.shape else span * array.itemsize
+    raw = np.zeros(nbytes + 1024, np.uint8)
+    start = -raw.__array_interface__["data"][0] % 512
+    view = np.ndarray(
+        array.shape, array.dtype, raw.data, start, [s * array.itemsize for s in strides]
+    )
+    if array.size:
+        view[...] = array
+    return Tensor(view, device)

@@ -1,0 +1,343 @@
+"""Calls with torch tensors: results, promises, and what a steady call costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_cuda import FakeDriver
+from fake_torch import CUDA, FakeTorch, Parameter, Tensor, TorchDevice, tensor
+
+import fusewright as fw
+from fusewright.errors import UserError
+from fusewright.runtime.config import config
+
+
+def softmax(x):
+    e = fw.exp(x - fw.max(x, axis=-1, keepdims=True))
+    return e / fw.sum(e, axis=-1, keepdims=True)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+def chain(x):
+    """Kernels that cannot be one: each sums what the last one made over the other axis."""
+    for axis in (0, 1, 0, 1):
+        x = x - fw.sum(x, axis=axis, keepdims=True) * 0.25
+    return x
+
+
+def chained(x: np.ndarray) -> np.ndarray:
+    for axis in (0, 1, 0, 1):
+        x = x - x.sum(axis, keepdims=True) * 0.25
+    return x
+
+
+def test_a_call_returns_tensors_on_the_current_stream(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(softmax)
+    x = normal(6, 40)
+    for _ in range(3):
+        y = f(tensor(x))
+        assert isinstance(y, Tensor) and y.shape == (6, 40) and y.stride() == (40, 1)
+        np.testing.assert_allclose(y.array, expected(x), rtol=1e-5)
+    assert {stream for _, stream in gpu.launched} == {77}
+    assert len(gpu.launched) == 3
+
+
+def test_a_steady_call_asks_the_driver_for_one_launch(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(softmax)
+    x = tensor(normal(6, 40))
+    f(x)
+    f(x)
+    gpu.calls.clear()
+    torch.allocations.clear()
+    f(x)
+    assert dict(gpu.calls) == {"cuLaunchKernelEx": 1}
+    assert torch.allocations == [(6, 40)]
+
+
+def test_kernels_of_a_chain_share_one_arena(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(chain)
+    x = normal(24, 40)
+    with config(execution="stream"):
+        y = f(tensor(x))
+        np.testing.assert_allclose(y.array, chained(x), rtol=1e-3, atol=1e-3)
+        torch.allocations.clear()
+        f(tensor(x))
+    program = f.program(tensor(x))
+    assert len(program.launches) >= 3
+    assert torch.allocations == [(24, 40), (program.host.stats["peak_bytes"],)]
+
+
+def test_graphs_replay_while_addresses_repeat(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = fw.fuse(chain)
+    x = tensor(normal(24, 40))
+    pool: dict[tuple[int, ...], Tensor] = {}
+    allocate = torch.empty_strided
+
+    def same(shape, strides, *, dtype, device):
+        if shape not in pool:
+            pool[shape] = allocate(shape, strides, dtype=dtype, device=device)
+        return pool[shape]
+
+    monkeypatch.setattr(torch, "empty_strided", same)
+    f(x)
+    gpu.calls.clear()
+    for _ in range(5):
+        y = f(x)
+    assert dict(gpu.calls) == {"cuGraphLaunch": 5}
+    np.testing.assert_allclose(y.array, chained(x.array), rtol=1e-3, atol=1e-3)
+
+
+def test_moving_addresses_update_the_oldest_graph(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(chain)
+    xs = [normal(24, 40) + k for k in range(9)]
+    tensors = [tensor(x) for x in xs]
+    launches = len(f.program(tensors[0]).launches)
+    kept = [f(t) for t in tensors]  # all results alive: no two calls have the same addresses
+    for x, y in zip(xs, kept, strict=True):
+        np.testing.assert_allclose(y.array, chained(x), rtol=1e-3, atol=1e-2)
+    assert gpu.calls["cuGraphInstantiate"] == 4
+    assert gpu.calls["cuGraphExecKernelNodeSetParams"] == 5 * launches
+    assert gpu.calls["cuLaunchKernelEx"] == 0
+
+
+def test_graph_edges_are_those_of_the_host_program(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(chain)
+    x = tensor(normal(24, 40))
+    f(x)
+    host = f.program(x).host
+    nodes = [after for _, _, after in gpu.graphs[0]]
+    assert [(p, c) for c, after in enumerate(nodes) for p in sorted(after)] == [
+        (e.producer, e.consumer) for e in host.edges
+    ]
+
+
+def test_execution_is_chosen_by_config(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(chain)
+    x = tensor(normal(24, 40))
+    with config(execution="stream"):
+        f(x)
+    assert gpu.calls["cuGraphLaunch"] == 0
+    with config(execution="graph"):
+        f(x)
+    assert gpu.calls["cuGraphLaunch"] == 1
+
+
+def test_a_capturing_stream_is_given_launches(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(chain)
+    x = tensor(normal(24, 40))
+    f(x)
+    gpu.calls.clear()
+    torch.captured = True
+    f(x)
+    assert set(gpu.calls) == {"cuLaunchKernelEx"}
+
+
+def test_raises_where_gradients_would_be_lost(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(softmax)
+    x = tensor(normal(6, 40))
+    x.requires_grad = True
+    f(x)  # under no_grad
+    torch.grad = True
+    with pytest.raises(UserError, match=r"arguments \[0\] require gradients.*no_grad"):
+        f(x)
+    with pytest.raises(UserError, match="require gradients"):
+        fw.fuse(softmax)(x)
+    x.requires_grad = False
+    f(x)
+
+
+def test_raises_for_forward_mode_tangents(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(softmax)
+    x = tensor(normal(6, 40))
+    f(x)
+    torch.autograd.forward_ad._current_level = 0
+    f(x)
+    x.tangent = x
+    with pytest.raises(UserError, match="gradients"):
+        f(x)
+
+
+def test_parameters_and_keywords_are_bound_too(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, scale, flag=None: x * scale if flag is None else x + scale)
+    x = normal(4, 8)
+    p = Parameter(tensor(x).array)
+    for scale in (2.0, -0.0, 0.0, 3):
+        np.testing.assert_array_equal(f(p, scale).array, x * scale)
+        np.testing.assert_array_equal(f(p, scale=scale).array, x * scale)
+        np.testing.assert_array_equal(f(p, flag=1, scale=scale).array, x + scale)
+    gpu.calls.clear()
+    np.testing.assert_array_equal(f(p, scale=-0.0).array, x * -0.0)
+    assert np.signbit(f(p, scale=-0.0).array).tolist() == np.signbit(x * -0.0).tolist()
+    assert dict(gpu.calls) == {"cuLaunchKernelEx": 2}
+
+
+def test_strided_tensors_run_where_they_are(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, y: x + y)
+    x = tensor(normal(8, 6), strides=(1, 8))
+    y = tensor(normal(8, 6), strides=(10, 1))
+    z = Tensor(np.broadcast_to(tensor(normal(6)).array, (8, 6)))
+    np.testing.assert_array_equal(f(x, y).array, x.array + y.array)
+    np.testing.assert_array_equal(f(x, z).array, x.array + z.array)
+    assert f(x, y).stride() == (6, 1)
+
+
+def test_misaligned_tensors_run_where_they_are(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x: x * 2)
+    whole = tensor(normal(65))
+    x = Tensor(whole.array[1:])
+    assert x.data_ptr() % 16 == 4
+    np.testing.assert_array_equal(f(x).array, x.array * 2)
+    assert f.program(x).fusion.inputs[0].op.alignment == 4
+    np.testing.assert_array_equal(f(Tensor(whole.array[:64])).array, whole.array[:64] * 2)
+    assert f.program(Tensor(whole.array[:64])).fusion.inputs[0].op.alignment == 16
+
+
+def test_a_program_copies_what_its_specs_do_not_allow(gpu: FakeDriver, torch: FakeTorch) -> None:
+    p = fw.compile(fw.trace(softmax, fw.TensorSpec((8, 6), "float32")))
+    x = tensor(normal(8, 6), strides=(1, 8))
+    np.testing.assert_allclose(p(x)[0].array, expected(x.array), rtol=1e-5)
+    assert p.copies == 1
+    np.testing.assert_allclose(p(tensor(x.array))[0].array, expected(x.array), rtol=1e-5)
+    assert p.copies == 1
+
+
+def test_results_go_where_out_says(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x: {"a": x + 1, "b": [x * 2]})
+    x = tensor(normal(8, 6))
+    a = tensor(np.zeros((8, 6), np.float32))
+    made = f(x, out={"a": a, "b": [None]})
+    assert made["a"] is a and isinstance(made["b"][0], Tensor)
+    np.testing.assert_array_equal(a.array, x.array + 1)
+    np.testing.assert_array_equal(made["b"][0].array, x.array * 2)
+    strided = tensor(np.zeros((8, 6), np.float32), strides=(1, 8))
+    f(x, out={"a": strided, "b": [a]})
+    np.testing.assert_array_equal(strided.array, x.array + 1)
+
+
+def test_out_may_overlap_an_argument(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x: x + fw.flip(x, axis=0))
+    x = tensor(normal(8, 6))
+    want = x.array + x.array[::-1]
+    assert f(x, out=x) is x
+    np.testing.assert_array_equal(x.array, want)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (lambda: tensor(np.zeros((6, 8), np.float32)), r"out= 0 is float32\[6, 8\], the result is"),
+        (lambda: tensor(np.zeros((8, 6), np.int32)), r"out= 0 is int32\[8, 6\]"),
+        (lambda: np.zeros((8, 6), np.float32), "out= 0 is numpy on cpu, the arguments are torch"),
+        (lambda: [tensor(np.zeros((8, 6), np.float32))], "does not have the structure"),
+        (
+            lambda: Tensor(np.broadcast_to(np.zeros(6, np.float32), (8, 6))),
+            "several elements share memory",
+        ),
+    ],
+)
+def test_rejects_an_out_that_does_not_fit(gpu: FakeDriver, torch: FakeTorch, out, message) -> None:
+    with pytest.raises(UserError, match=message):
+        fw.fuse(softmax)(tensor(normal(8, 6)), out=out())
+
+
+def test_rejects_arrays_of_two_libraries_or_devices(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, y: x + y)
+    x = tensor(normal(4))
+    with pytest.raises(
+        UserError, match="argument 0 is a torch array on cuda:0, argument 1 a numpy array on cpu"
+    ):
+        f(x, normal(4))
+    with pytest.raises(UserError, match="argument 1 a torch array on cuda:1"):
+        f(x, tensor(normal(4), device=TorchDevice("cuda", 1)))
+    with pytest.raises(UserError, match="device='sim' takes host arrays"):
+        fw.fuse(softmax, device="sim")(x)
+
+
+def test_another_device_runs_in_its_own_context(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(softmax)
+    x = tensor(normal(6, 40), device=TorchDevice("cuda", 1))
+    assert repr(f(x).device) == "cuda:1"
+    f(x)
+    assert gpu.context == 1, "the caller's context is back"
+    assert gpu.launched[-1][1] == 78
+
+
+def test_a_failing_launch_says_which(gpu: FakeDriver, torch: FakeTorch, monkeypatch) -> None:
+    gpu.refuse = "cuLaunchKernelEx"
+    gpu.cuGetErrorString = lambda status: (0, b"illegal address")
+    f = fw.fuse(softmax)
+    monkeypatch.setattr("importlib.import_module", lambda name: gpu)
+    with pytest.raises(fw.InternalError, match=r"launch of fw_.*failed: illegal address \(700\)"):
+        f(tensor(normal(6, 40)))
+
+
+def test_sizes_marked_dynamic_share_a_program(gpu: FakeDriver, torch: FakeTorch, caplog) -> None:
+    f = fw.fuse(softmax, dynamic=True)
+    caplog.set_level("INFO", "fusewright.recompiles")
+    for n in (2, 17, 40, 100):
+        x = normal(3 + n % 5, n)
+        if x.shape[0] != n:
+            np.testing.assert_allclose(f(tensor(x)).array, expected(x), rtol=1e-5)
+    assert caplog.records == []
+    np.testing.assert_allclose(f(tensor(normal(1, 8))).array, expected(normal(1, 8)), rtol=1e-5)
+    assert "softmax: compile 2, for TensorSpec((1, n0), float32)" in caplog.text
+
+
+def test_zero_size_results_need_no_launch(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x: x * 2)
+    assert f(tensor(np.zeros((0, 5), np.float32))).shape == (0, 5)
+    assert gpu.launched == []
+
+
+def test_zero_dimensional_tensors(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, y: (x * 2, fw.sum(y) * x))
+    a, b = f(tensor(np.float32(3)), tensor(normal(5, 5)))
+    assert a.array == 6 and a.shape == ()
+    np.testing.assert_allclose(b.array, normal(5, 5).sum() * 3, rtol=1e-5)
+
+
+def test_required_layouts_of_results(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x: (x * 2, x + 1), out_layouts=[(1, 0), None])
+    x = normal(8, 6)
+    a, b = f(tensor(x))
+    assert a.shape == (8, 6) and a.stride() == (1, 8) and b.stride() == (6, 1)
+    np.testing.assert_array_equal(a.array, x * 2)
+    target = tensor(np.zeros((8, 6), np.float32), strides=(1, 8))
+    got, _ = f(tensor(x), out=(target, None))
+    np.testing.assert_array_equal(target.array, x * 2)
+    assert got.data_ptr() == target.data_ptr()
+
+
+def test_numpy_arrays_travel_through_the_gpu(gpu: FakeDriver) -> None:
+    f = fw.fuse(softmax)
+    x = normal(6, 40)
+    y = f(x)
+    assert isinstance(y, np.ndarray)
+    np.testing.assert_allclose(y, expected(x), rtol=1e-5)
+    np.testing.assert_allclose(f(x[::-1, ::2]), expected(x[::-1, ::2]), rtol=1e-5)
+    assert gpu.memory == {}, "device memory given back"
+
+
+def test_device_memory_is_given_back_when_a_copy_fails(gpu: FakeDriver, monkeypatch) -> None:
+    gpu.refuse = "cuMemcpyDtoH"
+    gpu.cuGetErrorString = lambda status: (0, b"lost")
+    f = fw.fuse(softmax)
+    f.program(normal(6, 40))
+    monkeypatch.setattr("importlib.import_module", lambda name: gpu)
+    with pytest.raises(fw.InternalError, match="copy from the device failed: lost"):
+        f(normal(6, 40))
+    assert gpu.memory == {}
+
+
+def test_the_fake_device_is_cuda_zero() -> None:
+    assert repr(CUDA) == "cuda:0"
