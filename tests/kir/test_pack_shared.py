@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from random_sync_kernels import Shape, random_kernel
 from sync_kernels import kernel
 
 from fusewright.errors import InternalError
-from fusewright.kir.analysis.accesses import accesses, shared_allocs
+from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.cell_times import CellTimes, Timeline, cell_times, meet, timeline
 from fusewright.kir.analysis.hazards import unordered
 from fusewright.kir.analysis.liveness import interferes, intervals
-from fusewright.kir.analysis.ownership import shared_nbytes
-from fusewright.kir.ir import Kernel
+from fusewright.kir.analysis.ownership import footprint, shared_nbytes
+from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack, total_nbytes
 from fusewright.kir.passes.place_syncs import place_syncs
+from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -224,13 +228,70 @@ def test_larger_problems_are_valid_and_not_below_the_largest_item(n: int) -> Non
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_kernels_keep_what_is_needed(seed: int) -> None:
+    """What a packed kernel computes is what it computes with every buffer to itself; buffers that
+    overlap while both are alive do so in bytes that are not."""
     shape = Shape(buffers=8, statements=24, depth=2)
-    k = pack_shared(place_syncs(random_kernel(seed, shape), TARGET), TARGET)
-    assert all(h.is_simultaneous for h in unordered(k))
-    found, lives = accesses(k), intervals(k)
+    k = place_syncs(random_kernel(seed, shape), TARGET)
+    packed = pack_shared(k, TARGET)
+    assert all(h.is_simultaneous for h in unordered(packed))
+    if not unordered(packed):
+        assert np.array_equal(_outcome(k), _outcome(packed))
+    found, lives = accesses(packed), intervals(packed)
+    line = timeline(packed)
     spans = [
-        (a.offset or 0, (a.offset or 0) + shared_nbytes(a.buffer)) for _, a in shared_allocs(k)
+        (a.offset or 0, (a.offset or 0) + shared_nbytes(a.buffer)) for _, a in shared_allocs(packed)
     ]
     for (i, a), (j, b) in itertools.combinations(enumerate(lives), 2):
         overlap = spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
-        assert not (overlap and interferes(a, b, found)), (seed, a.buffer, b.buffer)
+        if overlap and interferes(a, b, found):
+            times = [_times(x.buffer, found, line) for x in (a, b)]
+            assert not meet(*times, (spans[j][0] - spans[i][0]) // 4), (seed, a.buffer, b.buffer)
+
+
+def _times(buffer: Buffer, found: Sequence[Access], line: Timeline) -> CellTimes:
+    rows = [footprint(a, 0, 4, 64) for a in found if a.buffer is buffer]
+    return cell_times(rows, shared_nbytes(buffer) // 4, line, ())
+
+
+def _outcome(k: Kernel) -> np.ndarray:
+    x, y = k.params
+    x_values = np.arange(64, dtype=np.float32) % 7 + 1
+    arrays = {x: x_values, y: np.zeros(64, np.float32)}
+    return simulate(k, arrays, outputs=[y], check_races=False).outputs[0]
+
+
+# --- in place -------------------------------------------------------------------------------------
+
+
+IN_PLACE = """shared a: float32[256] align 128
+shared b: float32[256] align 128
+for (i < 4) { store a[tx + 64*i] = r[i] }
+for (i < 4) {
+  r[i] = load a[READ]
+  store b[tx + 64*i] = r[i]
+}
+SYNC
+for (i < 4) { r[i] = load b[tx + 64*i] }"""
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        ("tx + 64*i", [0, 0]),  # every thread overwrites what it has just read
+        ("tx + 64*(3 - i)", [0, 768]),  # only the last row of a is read before the first of b
+        ("63 - tx + 64*i", [0, 1024]),  # another thread may not have read yet
+        ("(tx + 64*i + 64) % 256", [0, 256]),  # the first row of a is read last
+    ],
+)
+def test_a_loop_may_overwrite_what_it_has_read(read: str, expected: list[int]) -> None:
+    body = IN_PLACE.replace("READ", read).replace("SYNC", "")
+    k = kernel(body)
+    assert _offsets(place_syncs(k, TARGET)) == expected
+    packed = pack_shared(place_syncs(k, TARGET), TARGET)
+    assert not unordered(packed)
+
+
+def test_a_loop_of_unknown_extent_is_not_in_place() -> None:
+    body = IN_PLACE.replace("READ", "tx + 64*i").replace("SYNC", "")
+    body = body.replace("for (i < 4) {\n", "for (i < max(1, min(4, 3 + bx))) {\n")
+    assert sorted(_offsets(kernel(body)), key=str) == [0, 1024]

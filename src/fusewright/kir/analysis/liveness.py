@@ -62,7 +62,7 @@ def intervals_of(kernel: Kernel, found: Iterable[Access]) -> tuple[Interval, ...
 
 def interferes(a: Interval, b: Interval, found: Iterable[Access]) -> bool:
     """Whether a write to one, or its allocation, happens while the other's contents are needed."""
-    if a.alloc in b.live_after or b.alloc in a.live_after:
+    if begins_within(a, b):
         return True
     for access in found:
         if access.writes and access.buffer in (a.buffer, b.buffer):
@@ -70,6 +70,11 @@ def interferes(a: Interval, b: Interval, found: Iterable[Access]) -> bool:
             if access.site.path in other.live_after:
                 return True
     return False
+
+
+def begins_within(a: Interval, b: Interval) -> bool:
+    """Whether one is allocated while the other's contents are needed."""
+    return a.alloc in b.live_after or b.alloc in a.live_after
 
 
 # --- data flow ----------------------------------------------------------------------------------

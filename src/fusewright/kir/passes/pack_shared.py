@@ -10,9 +10,10 @@ import numpy as np
 from fusewright.core.node import Node, rewrite
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet, timeline
 from fusewright.kir.analysis.hazards import are_exclusive
 from fusewright.kir.analysis.lanes import Array
-from fusewright.kir.analysis.liveness import Interval, interferes, intervals_of
+from fusewright.kir.analysis.liveness import Interval, begins_within, interferes, intervals_of
 from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
 from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
 from fusewright.kir.analysis.sites import common_loops
@@ -28,9 +29,10 @@ _MAX_DISTANCES = 16
 def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     """Place shared buffers so that they need the fewest bytes under the syncs that exist.
 
-    Two buffers may share bytes when neither is written while the other is needed and, between
-    every two accesses to them, either a sync stands on every path or the byte belongs to one
-    thread (to one warp, where a warp sync stands).
+    Two buffers may share bytes when neither is written while the other is needed (for the bytes
+    they share it may be: a loop that reads one element by element and writes the other behind
+    itself works in place) and, between every two accesses to them, either a sync stands on every
+    path or the byte belongs to one thread (to one warp, where a warp sync stands).
 
     rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
     checks:   alignments divide that of the base, else InternalError
@@ -91,11 +93,16 @@ class _Pairs:
         found = [a for a in accesses(kernel) if a.buffer in buffers]
         self._kernel = kernel
         self._buffers = buffers
+        self._allocs = [site for site, _ in shared_allocs(kernel)]
         self._cell = _cell_nbytes(found, buffers, kernel.nthreads)
         self._owners: dict[tuple[Access, SyncScope], Array] = {}
         self._answers: dict[tuple[int, int, int], bool] = {}
         self._needs: dict[tuple[int, int], tuple[_Need, ...]] = {}
         self._distances: dict[tuple[int, int], Sequence[int]] = {}
+        self._found = found
+        self._line = timeline(kernel)
+        self._times: dict[tuple[int, int], CellTimes] = {}
+        self._timed: set[tuple[int, int]] = set()
         lives = intervals_of(kernel, found)
         self.overlap = [[Overlap.FREE] * len(buffers) for _ in buffers]
         for i in range(len(buffers)):
@@ -111,7 +118,8 @@ class _Pairs:
         found: Sequence[Access],
         points: Sequence[SyncPoint],
     ) -> Overlap:
-        if interferes(lives[i], lives[j], found):
+        in_place = interferes(lives[i], lives[j], found)
+        if in_place and begins_within(lives[i], lives[j]):
             return Overlap.NEVER
         first = [a for a in found if a.buffer is self._buffers[i]]
         second = [a for a in found if a.buffer is self._buffers[j]]
@@ -123,8 +131,10 @@ class _Pairs:
                 scope = self._open_scope(a, b, points)
                 if scope is not None:
                     needs.append(_Need(a, b, scope))
-        if not needs:
+        if not needs and not in_place:
             return Overlap.FREE
+        if in_place:
+            self._timed.update({(i, j), (j, i)})
         self._needs[i, j] = tuple(needs)
         self._needs[j, i] = tuple(_Need(n.b, n.a, n.scope) for n in needs)
         return Overlap.SOMETIMES if self.distances(i, j) else Overlap.NEVER
@@ -144,10 +154,32 @@ class _Pairs:
         """Whether buffer `j` may lie `distance` bytes after buffer `i`."""
         key = (i, j, distance)
         if key not in self._answers:
-            self._answers[key] = distance % self._cell == 0 and all(
-                self._agree(need, distance // self._cell) for need in self._needs[i, j]
+            self._answers[key] = (
+                distance % self._cell == 0
+                and not self._meet(i, j, distance // self._cell)
+                and all(self._agree(need, distance // self._cell) for need in self._needs[i, j])
             )
         return self._answers[key]
+
+    def _meet(self, i: int, j: int, shift: int) -> bool:
+        """Whether the two, alive at once, are so in a cell that they would share."""
+        if (i, j) not in self._timed:
+            return False
+        return meet(self._cell_times(i, j), self._cell_times(j, i), shift)
+
+    def _cell_times(self, i: int, j: int) -> CellTimes:
+        """The times of buffer `i` in an iteration of the loops that hold both allocations."""
+        if (i, j) not in self._times:
+            mine = self._buffers[i]
+            rows = [
+                footprint(a, 0, self._cell, self._kernel.nthreads)
+                for a in self._found
+                if a.buffer is mine
+            ]
+            around = [loop.path for loop in common_loops(self._allocs[i], self._allocs[j])]
+            ncells = shared_nbytes(mine) // self._cell
+            self._times[i, j] = cell_times(rows, ncells, self._line, around)
+        return self._times[i, j]
 
     def _agree(self, need: _Need, shift: int) -> bool:
         a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
@@ -177,7 +209,7 @@ class _Pairs:
         return self._distances[i, j]
 
     def _find_distances(self, i: int, j: int) -> list[int]:
-        found: dict[int, None] = {}
+        found: dict[int, None] = {0: None}
         for need in self._needs[i, j]:
             a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
             for x, y in ((a, b), (b, a)):
