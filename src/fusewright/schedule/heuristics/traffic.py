@@ -1,0 +1,178 @@
+"""How a group walks global memory: its accesses as strides over a few common dimensions.
+
+The axes of the reference output and of every tensor read are words of digits. Cut at each other's
+borders and merged again where all accesses are contiguous across, they become the dimensions of
+the group; an access is then a stride for each, and its fast dimension is the one of stride 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fusewright.axes.classes import Atom, AxisClass, AxisGraph
+from fusewright.axes.frames import Pinned
+from fusewright.core.expr import ONE, Expr, constant_value, is_multiple
+from fusewright.fusion.ir import Input
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.heuristics.common import estimate, numel
+from fusewright.schedule.nest import computed
+from fusewright.target import MAX_VECTOR_NBYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One access to global memory: operand `position` of `stage`, or for None what it writes.
+    `strides` in elements, for the dimensions that the tensor has."""
+
+    stage: Stage
+    position: int | None
+    strides: dict[AxisClass, Expr]
+
+    @property
+    def tensor(self) -> Stage:
+        """The input or output in global memory."""
+        return self.stage if self.position is None else self.stage.operands[self.position]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the tensor, estimated."""
+        return numel(self.tensor.shape) * self.tensor.dtype.nbytes
+
+    @property
+    def fast(self) -> AxisClass | None:
+        """The dimension along which neighbours are adjacent in memory; None for none."""
+        return next((d for d, stride in self.strides.items() if stride == ONE), None)
+
+    def width(self) -> int:
+        """Elements along the fast dimension that one access may take, at most 16 bytes."""
+        fast = self.fast
+        tensor = self.tensor
+        alignment = tensor.op.alignment if isinstance(tensor.op, Input) else MAX_VECTOR_NBYTES
+        width = min(alignment, MAX_VECTOR_NBYTES) // tensor.dtype.nbytes or 1
+        while fast is not None and width > 1:
+            steps = [s for d, s in self.strides.items() if d is not fast]
+            if is_multiple(fast.extent, width) and all(is_multiple(s, width) for s in steps):
+                break
+            width //= 2
+        return width
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The dimensions of a group, outermost in the reference's memory first, and the accesses that
+    can be told as strides over them."""
+
+    dims: tuple[AxisClass, ...]
+    walks: tuple[Walk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An access before there are dimensions: the class and the stride of every axis that is not of
+    size one."""
+
+    stage: Stage
+    position: int | None
+    axes: tuple[tuple[AxisClass, Expr], ...]
+
+
+def traffic(flow: Dataflow, reference: Stage) -> Traffic:
+    """How the stages of a pointwise group walk global memory, in dimensions of `reference`."""
+    graph = flow.graph
+    accesses = [a for s in computed(flow.stages) for a in _accesses(s)]
+    own = next(a for a in accesses if a.stage is reference and a.position is None)
+    borders = _borders(c for a in accesses for c, _ in a.axes)
+    dims = list(_strides(graph, own, borders))
+    tables = [(a, _strides(graph, a, borders)) for a in accesses]
+    told = [(a, t) for a, t in tables if all(d in dims for d in t)]
+    merged = _merged(graph, dims, [t for _, t in told])
+    walks = [
+        Walk(
+            a.stage, a.position, {m: t[group[-1]] for m, group in merged.items() if group[-1] in t}
+        )
+        for a, t in told
+    ]
+    return Traffic(tuple(merged), tuple(walks))
+
+
+def _accesses(s: Stage) -> Iterable[_Access]:
+    """The accesses of a stage whose places classes decide, not data or expressions."""
+    reads = [(k, p, s.frame.operands[k]) for k, p in enumerate(s.operands)]
+    for position, tensor, axes in [*reads, (None, s, s.frame.output)]:
+        if tensor.memory is not Memory.GLOBAL:
+            continue
+        sized = [
+            (c, stride)
+            for c, stride, extent in zip(axes, strides_of(tensor), tensor.shape, strict=True)
+            if extent != ONE and not isinstance(c, Pinned)
+        ]
+        known = [(c, stride) for c, stride in sized if isinstance(c, AxisClass)]
+        if len(known) == len(sized):
+            yield _Access(s, position, tuple(known))
+
+
+def _borders(classes: Iterable[AxisClass]) -> dict[Atom, list[int]]:
+    """For every atom the strides at which digits of these classes begin and end, ascending."""
+    found: dict[Atom, set[int]] = {}
+    for c in classes:
+        for d in c.digits:
+            ends = (constant_value(d.stride), constant_value(d.stride * d.extent))
+            found.setdefault(d.atom, set()).update(e for e in ends if e is not None)
+    return {a: sorted(ends) for a, ends in found.items()}
+
+
+def _strides(
+    graph: AxisGraph, access: _Access, borders: dict[Atom, list[int]]
+) -> dict[AxisClass, Expr]:
+    """The stride of every piece of the axes, outermost in memory first."""
+    table: list[tuple[AxisClass, Expr]] = []
+    for c, stride in access.axes:
+        step = stride
+        for piece in _pieces(graph, c, borders):
+            table.append((piece, step))
+            step = step * piece.extent
+    return dict(sorted(table, key=lambda entry: -estimate(entry[1])))
+
+
+def _pieces(graph: AxisGraph, c: AxisClass, borders: dict[Atom, list[int]]) -> Iterable[AxisClass]:
+    """A class cut at the borders inside its digits, innermost piece first."""
+    rest = c
+    for d in reversed(c.digits):
+        start, size = constant_value(d.stride), constant_value(d.extent)
+        cuts = [] if start is None or size is None else [start, start * size]
+        if cuts:
+            cuts[1:1] = [b for b in borders[d.atom] if cuts[0] < b < cuts[-1]]
+        if any(b % a for a, b in pairwise(cuts)):
+            cuts = [cuts[0], cuts[-1]]
+        for size in [b // a for a, b in pairwise(cuts)] or [d.extent]:
+            rest, piece = graph.split(rest, size)
+            yield piece
+
+
+def _merged(
+    graph: AxisGraph, dims: Sequence[AxisClass], tables: Sequence[dict[AxisClass, Expr]]
+) -> dict[AxisClass, list[AxisClass]]:
+    """Neighbouring dimensions as one where every access is contiguous across them or has neither;
+    with the dimensions that each is made of."""
+    groups: list[list[AxisClass]] = []
+    for d in dims:
+        if groups and all(_runs_on(t, groups[-1][-1], d) for t in tables):
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    out: dict[AxisClass, list[AxisClass]] = {}
+    for group in groups:
+        whole = group[0]
+        for d in group[1:]:
+            whole = graph.merge(whole, d)
+        out[whole] = group
+    return out
+
+
+def _runs_on(table: dict[AxisClass, Expr], outer: AxisClass, inner: AxisClass) -> bool:
+    if outer not in table or inner not in table:
+        return outer not in table and inner not in table
+    return table[outer] == table[inner] * inner.extent

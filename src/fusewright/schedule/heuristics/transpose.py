@@ -1,0 +1,381 @@
+"""Pointwise groups whose tensors are fast along different dimensions: through shared memory.
+
+`near` is the dimension along which most bytes are fast, and along which the group is computed;
+`far` tensors are fast along another one. A block takes a tile of both dimensions. Far inputs go
+from global memory to registers in vectors along their own fast dimension, from there to a tile in
+shared memory, and are read along `near`; far outputs go the other way.
+
+    far input     x -> x_far (registers) -> x_tile (shared) -> x_near (registers) -> users
+    far output    y_near (registers) -> y_tile (shared) -> y
+
+A thread owns `rows` neighbouring vectors, so it turns a small block in registers and writes the
+tile in words of `rows` elements. The granules of a tile's row are permuted by an exclusive or with
+the number of the vector that a writing thread holds: neither side meets bank conflicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.core.expr import ONE
+from fusewright.fusion.ir import Pointwise
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.common import (
+    Params,
+    cache_inputs,
+    estimate,
+    numel,
+    vectorize_accesses,
+)
+from fusewright.schedule.heuristics.traffic import Traffic, Walk, traffic
+from fusewright.schedule.inline import inline_most
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
+from fusewright.target import (
+    MAX_VECTOR_NBYTES,
+    SHARED_BANK_NBYTES,
+    SHARED_BANKS,
+    Target,
+)
+
+THREADS = 256
+TILE_NBYTES = 16 * 1024
+TILES_NBYTES = 48 * 1024
+LEAST_TILE = 32
+LEAST_ELEMENTS = 1024
+ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
+"""Bytes in one pass through the banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The two dimensions with their extents in a tile and the elements of a vector along each, the
+    far accesses, and the bytes of the largest far element."""
+
+    dims: tuple[AxisClass, ...]
+    near: AxisClass
+    far: AxisClass
+    near_tile: int
+    far_tile: int
+    near_width: int
+    far_width: int
+    walks: tuple[Walk, ...]
+    nbytes: int
+
+    @property
+    def threads(self) -> int:
+        """As many as have a vector on both sides, at most 256."""
+        size = self.near_tile * self.far_tile
+        return min(THREADS, size // max(self.near_width, self.far_width))
+
+    def rows(self, own_width: int, other_width: int) -> int:
+        """Neighbouring vectors of a thread: not more than it has, nor than the other side takes
+        at once."""
+        mine = self.near_tile * self.far_tile // (own_width * self.threads)
+        return min(mine, other_width)
+
+    def granule(self, writer_width: int, reader_width: int, writer_tile: int) -> int:
+        """Elements of a tile's row that keep together: what either side takes at once, a whole
+        bank, and no less than spreads the vectors of a writer's tile over all banks."""
+        word = max(reader_width, self.rows(writer_width, reader_width)) * self.nbytes
+        spread = ROW_NBYTES * writer_width // writer_tile
+        nbytes = max(word, SHARED_BANK_NBYTES, min(spread, MAX_VECTOR_NBYTES))
+        return max(1, nbytes // self.nbytes)
+
+
+def schedule_transpose(flow: Dataflow, target: Target) -> Params | None:
+    """Schedules a pointwise group with tensors that are fast along different dimensions; None, and
+    the dataflow as it was, for any other."""
+    reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+    if numel(reference.shape) < LEAST_ELEMENTS:
+        return None
+    plan = _plan(reference, traffic(flow, reference), target)
+    if plan is None:
+        return None
+    names = dict.fromkeys(w.tensor.name for w in plan.walks)
+    saved = _Saved(flow)
+    if not _apply(flow, reference, plan):
+        saved.restore()
+        return None
+    return Params(
+        "transpose",
+        (
+            ("tile", f"{plan.far_tile}x{plan.near_tile}"),
+            ("vectors", f"{plan.far_width}, {plan.near_width}"),
+            ("threads", plan.threads),
+            ("through_shared", ", ".join(names)),
+        ),
+    )
+
+
+# --- deciding -----------------------------------------------------------------------------------
+
+
+def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
+    weight: dict[AxisClass, int] = {}
+    own = next(w.fast for w in found.walks if w.tensor is reference)
+    for w in found.walks:
+        if w.fast is not None:
+            weight[w.fast] = weight.get(w.fast, 0) + w.nbytes
+    near = max(weight, key=lambda d: (weight[d], d is own))
+    crossing = [w for w in found.walks if w.fast is not near and near in w.strides]
+    others = [w.fast for w in crossing if w.fast is not None]
+    if not others:
+        return None
+    far = max(others, key=lambda d: weight[d])
+    walks = tuple(w for w in crossing if w.fast is far)
+    nbytes = max(w.tensor.dtype.nbytes for w in walks)
+    near_tile, far_tile = _tile(found, near, far, nbytes, len(walks), target)
+    near_walks = [w for w in found.walks if w.fast is near]
+    return Plan(
+        found.dims,
+        near,
+        far,
+        near_tile,
+        far_tile,
+        _width(near_walks, near_tile),
+        _width(walks, far_tile),
+        walks,
+        nbytes,
+    )
+
+
+def _width(walks: tuple[Walk, ...] | list[Walk], tile: int) -> int:
+    return min([tile, *(w.width() for w in walks)])
+
+
+def _tile(
+    found: Traffic, near: AxisClass, far: AxisClass, nbytes: int, count: int, target: Target
+) -> tuple[int, int]:
+    """The extents of a tile: square but for short dimensions, small enough for the shared memory
+    of several blocks and for blocks on every multiprocessor."""
+    sizes = [_power_of_two(estimate(near.extent)), _power_of_two(estimate(far.extent))]
+    budget = min(TILE_NBYTES, TILES_NBYTES // count) // nbytes
+    tile = [1, 1]
+    while True:
+        order = (0, 1) if tile[0] <= tile[1] else (1, 0)
+        k = next((k for k in order if tile[k] < sizes[k]), None)
+        if k is None or 2 * tile[0] * tile[1] > budget:
+            break
+        tile[k] *= 2
+    total = numel([d.extent for d in found.dims])
+    while max(tile) > LEAST_TILE and total // (tile[0] * tile[1]) < 2 * target.multiprocessors:
+        tile[0 if tile[0] > tile[1] else 1] //= 2
+    return tile[0], tile[1]
+
+
+def _power_of_two(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
+# --- doing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How the threads of a block walk its tile when neighbours along one dimension are accessed
+    together: a thread has `outer` times `rows` vectors of `lanes` elements. `tile` is the tile's
+    extent of that dimension, `spread` what permutes the granules that this side writes."""
+
+    blocks: AxisClass
+    threads: AxisClass
+    outer: AxisClass
+    rows: AxisClass
+    lanes: AxisClass
+    tile: AxisClass
+    spread: AxisClass
+
+    def along(self, lanes: Parallel = Parallel.VECTORIZE) -> tuple[Loop, ...]:
+        """The loops that access memory along the dimension."""
+        return self._loops((self.rows, Parallel.UNROLL), (self.lanes, lanes))
+
+    def across(self) -> tuple[Loop, ...]:
+        """The loops by which the same threads access memory along the other dimension."""
+        return self._loops((self.lanes, Parallel.UNROLL), (self.rows, Parallel.VECTORIZE))
+
+    def _loops(self, *inner: tuple[AxisClass, Parallel]) -> tuple[Loop, ...]:
+        outer = (
+            (self.blocks, Parallel.BIDX),
+            (self.threads, Parallel.TIDX),
+            (self.outer, Parallel.UNROLL),
+        )
+        return tuple(Loop(axis, kind) for axis, kind in (*outer, *inner) if axis.extent != ONE)
+
+
+class _Saved:
+    """A dataflow before it is edited."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self.flow = flow
+        self.stages = list(flow.stages)
+        self.parts = [(s.op, s.operands, s.frame, s.memory) for s in flow.stages]
+
+    def restore(self) -> None:
+        """Everything as it was; loops start over as each op's own domain."""
+        self.flow.stages[:] = self.stages
+        for s, (op, operands, frame, memory) in zip(self.stages, self.parts, strict=True):
+            s.op, s.operands, s.frame, s.memory = op, operands, frame, memory
+            s.inline_depth = 0
+        self.flow.retie()
+        for s in computed(self.stages):
+            s.loops = tuple(Loop(a) for a in s.frame.domain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The stages that bring far tensors through shared memory."""
+
+    loads: tuple[Stage, ...]
+    written_far: tuple[Stage, ...]
+    read_near: tuple[Stage, ...]
+    written_near: tuple[Stage, ...]
+    stores: tuple[Stage, ...]
+    computed: dict[Stage, Stage]
+
+
+def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
+    tiles = _insert_tiles(flow, plan)
+    held = cache_inputs(flow)
+    near, far = _sides(flow.graph, plan)
+    first = tiles.computed.get(reference, reference)
+    special = (*tiles.loads, *tiles.written_far, *tiles.written_near, *tiles.stores)
+    first.loops = near.along(Parallel.SERIAL)
+    plain = [s for s in computed(flow.stages) if s not in special]
+    if transform_like(flow, first, plain):
+        return False
+    if plan.near_width > 1:
+        vectorize_accesses(flow, near.lanes, plan.near_width)
+    for s in (*tiles.loads, *tiles.stores):
+        s.loops = far.along()
+    for s in tiles.read_near:
+        s.loops = near.along()
+    for s in tiles.written_far:
+        s.loops = far.across()
+        s.allocation = _allocation(flow.graph, plan, far, near, plan.far_width, plan.near_width)
+    for s in tiles.written_near:
+        s.loops = near.across()
+        s.allocation = _allocation(flow.graph, plan, near, far, plan.near_width, plan.far_width)
+    _loads_first(flow, [*tiles.loads, *held])
+    return True
+
+
+def _sides(graph: AxisGraph, plan: Plan) -> tuple[Side, Side]:
+    """How threads walk a tile along the near and along the far dimension."""
+    near_out, near = graph.split(graph.normal(plan.near), plan.near_tile)
+    far_out, far = graph.split(graph.normal(plan.far), plan.far_tile)
+    blocks: AxisClass | None = None
+    for d in plan.dims:
+        part = {plan.near: near_out, plan.far: far_out}.get(d, graph.normal(d))
+        blocks = part if blocks is None else graph.merge(blocks, part)
+    assert blocks is not None
+    reads_far = any(w.position is not None for w in plan.walks)
+    writes_far = any(w.position is None for w in plan.walks)
+    return (
+        _side(graph, plan, blocks, (near, far), (plan.near_width, plan.far_width), writes_far),
+        _side(graph, plan, blocks, (far, near), (plan.far_width, plan.near_width), reads_far),
+    )
+
+
+def _side(
+    graph: AxisGraph,
+    plan: Plan,
+    blocks: AxisClass,
+    tiles: tuple[AxisClass, AxisClass],
+    widths: tuple[int, int],
+    is_writer: bool,
+) -> Side:
+    """The walk along the first of two dimensions. The threads of one pass through the banks write
+    all granules of a row of the tile, each granule from vectors next to each other."""
+    own, other = tiles
+    vectors, lanes = graph.split(own, widths[0])
+    words, rows = graph.split(other, plan.rows(*widths))
+    own_tile = estimate(own.extent)
+    granule = plan.granule(*widths, own_tile)
+    passes = min(ROW_NBYTES // (granule * plan.nbytes), own_tile // widths[0])
+    high, spread = graph.split(vectors, passes)
+    if not is_writer:
+        walk = graph.merge(words, vectors)
+    else:
+        above, beside = graph.split(words, max(1, granule // plan.rows(*widths)))
+        walk = graph.merge(graph.merge(graph.merge(above, high), beside), spread)
+    outer, threads = graph.split(walk, plan.threads)
+    return Side(blocks, threads, outer, rows, lanes, own, spread)
+
+
+def _allocation(
+    graph: AxisGraph, plan: Plan, writer: Side, reader: Side, writer_width: int, reader_width: int
+) -> tuple[AxisClass, ...]:
+    """A tile whose rows run along the reader's dimension, their granules permuted by the writer."""
+    granule = plan.granule(writer_width, reader_width, estimate(writer.tile.extent))
+    granules, within = graph.split(reader.tile, granule)
+    size = min(estimate(granules.extent), estimate(writer.spread.extent))
+    _, by = graph.split(writer.spread, size)
+    _, permuted = graph.swizzle(by, granules)
+    return writer.tile, permuted, within
+
+
+def _insert_tiles(flow: Dataflow, plan: Plan) -> _Tiles:
+    """The copies of far tensors, tied to what they copy; loops are set later."""
+    written = [w.tensor for w in plan.walks if w.position is None]
+    stores = [_insert_output(flow, s) for s in written]
+    computed_by = {s: near for s, (near, _) in zip(written, stores, strict=True)}
+    reads: dict[object, tuple[Stage, list[Stage]]] = {}
+    for w in plan.walks:
+        if w.position is not None:
+            user = computed_by.get(w.stage, w.stage)
+            key = (w.tensor, user.frame.operands[w.position])
+            reads.setdefault(key, (w.tensor, []))[1].append(user)
+    chains = [_insert_input(flow, x, users) for x, users in reads.values()]
+    flow.sort()
+    flow.retie()
+    return _Tiles(
+        tuple(c[0] for c in chains),
+        tuple(c[1] for c in chains),
+        tuple(c[2] for c in chains),
+        tuple(tile for _, tile in stores),
+        tuple(written),
+        computed_by,
+    )
+
+
+def _insert_output(flow: Dataflow, y: Stage) -> tuple[Stage, Stage]:
+    """`y = op(..)` as `y_near = op(..); y_tile = cast(y_near); y = copy(y_tile)`."""
+    near = flow.insert(y, f"{y.name}_near", y.shape, y.dtype, y.op, y.operands)
+    near.frame = y.frame
+    tile = flow.insert(near, f"{y.name}_tile", y.shape, y.dtype, Pointwise((), "cast"), [near])
+    tile.memory = Memory.SHARED
+    y.op, y.operands = Pointwise((), "copy"), (tile,)
+    flow.attach(tile)
+    flow.attach(y)
+    return near, tile
+
+
+def _insert_input(flow: Dataflow, x: Stage, users: list[Stage]) -> tuple[Stage, Stage, Stage]:
+    """`x_far = copy(x); x_tile = copy(x_far); x_near = copy(x_tile)`, which the users read."""
+    chain: list[Stage] = [x]
+    for suffix in ("far", "tile", "near"):
+        last = chain[-1]
+        copy = Pointwise((), "copy")
+        chain.append(flow.insert(last, f"{x.name}_{suffix}", x.shape, x.dtype, copy, [last]))
+        flow.attach(chain[-1])
+    flow.replace_operand(users, x, chain[-1])
+    _, far, tile, near = chain
+    tile.memory = Memory.SHARED
+    return far, tile, near
+
+
+def _loads_first(flow: Dataflow, loads: list[Stage]) -> None:
+    """All of a thread's loads stand before the first write to shared memory, so that they are in
+    flight together."""
+    early = [s for s in loads if all(o.is_input or o.is_virtual for o in s.operands)]
+    start = [s for s in flow.stages if s.is_input or s.is_virtual]
+    front = dict.fromkeys([*start, *early])
+    flow.stages = [*front, *(s for s in flow.stages if s not in front)]
+    inline_most(flow)
+    for s in early:
+        depth = next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0)
+        s.inline_depth = min(s.inline_depth, depth)
