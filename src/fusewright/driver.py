@@ -12,8 +12,8 @@ from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
-from fusewright.host.form import Cut, form
-from fusewright.host.groups import Reason
+from fusewright.host.form import Cut, connected, form
+from fusewright.host.groups import Reason, is_leaf
 from fusewright.host.segment import Segment, segments, structure_key
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
@@ -40,6 +40,7 @@ def finish(
 ) -> Kernel:
     """Lowers a scheduled dataflow and runs the kernel pipeline."""
     text = print_schedule(flow)
+    min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks)
     final = run_pipeline(lowered.kernel, target)
     return Kernel(
@@ -85,14 +86,19 @@ class _Compiler:
 
 
 def _halves(segment: Segment) -> tuple[Segment, ...] | None:
-    inner = [t for t in segment.fusion.values if t not in segment.fusion.inputs]
+    whole = segment.fusion
+    inner = [
+        t
+        for t in whole.values
+        if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
+    ]
     if len(inner) < 2:
         return None
     middle = len(inner) // 2
-    groups = (tuple(inner[:middle]), tuple(inner[middle:]))
-    outer = dict(zip(segment.fusion.inputs, segment.inputs, strict=True))
-    outer |= dict(zip(segment.fusion.outputs, segment.outputs, strict=True))
-    found = segments(segment.fusion, Cut(groups, ()))
+    groups = (*connected(inner[:middle]), *connected(inner[middle:]))
+    outer = dict(zip(whole.inputs, segment.inputs, strict=True))
+    outer |= dict(zip(whole.outputs, segment.outputs, strict=True))
+    found = segments(whole, Cut(groups, ()))
     return tuple(
         Segment(
             s.fusion,
@@ -113,9 +119,10 @@ def compile(
     chosen = target_of(target)
     if isinstance(fusion, HandSchedule):
         kernel = finish(fusion.flow, "kernel", chosen, None, min_blocks=fusion.min_blocks)
-        flow_fusion = fusion.original
-        launch = Launch(kernel, flow_fusion.inputs, flow_fusion.outputs)
-        return Program(flow_fusion, (launch,), (), chosen)
+        whole, flow = fusion.original, fusion.flow
+        pairs = zip(whole.inputs, flow.inputs, strict=True)
+        read = tuple(t for t, s in pairs if flow.consumers(s))
+        return Program(whole, (Launch(kernel, read, whole.outputs),), (), chosen)
     whole = prepare(fusion, chosen)
     cut = form(whole)
     compiler = _Compiler(chosen, {}, list(cut.reasons))

@@ -294,8 +294,8 @@ class _Emitter:
         extent = exprs.integer(s.extent, self._spell)
         wide = not exprs.fits_int(s.extent)
         var = self._bind(s.var, wide=wide).code
-        if s.unroll:
-            self._line("#pragma unroll")
+        if s.unroll or s.overlap:
+            self._line("#pragma unroll" if s.unroll else f"#pragma unroll {s.overlap}")
         ctype = "long long" if wide else "int"
         head = f"for ({ctype} {var} = 0; {var} < {extent.operand}; ++{var})"
         self._block(head, lambda: self._body(s.body))

@@ -121,12 +121,14 @@ class Alloc(Statement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Statement):
-    """Runs the body for `var` = 0 .. extent-1; the extent is the same for all threads of a block."""
+    """Runs the body for `var` = 0 .. extent-1; the extent is the same for all threads of a block.
+    `overlap`: how many iterations the compiler may interleave, 0 for as many as it likes."""
 
     var: Var
     extent: Expr
     body: Body
     unroll: bool = False
+    overlap: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

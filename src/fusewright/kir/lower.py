@@ -24,6 +24,10 @@ from fusewright.schedule.precision import approximable
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
 
 
+SHORT_LOOP = 32
+OVERLAP = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """A kernel and what its launch must supply: the stages behind its parameters (inputs, then
@@ -119,6 +123,12 @@ def _symbols(flow: Dataflow) -> tuple[Var, ...]:
     return flow.fusion().symbols
 
 
+def _overlap(extent: Expr) -> int:
+    """Short constant loops would be unrolled whole, and all their loads held in registers."""
+    n = constant_value(extent)
+    return OVERLAP if n is not None and n <= SHORT_LOOP else 0
+
+
 def _check_launch(kernel: Kernel, target: Target) -> None:
     threads = 1
     for d in kernel.block:
@@ -199,6 +209,7 @@ class _Tree:
                         child.axis.extent,
                         self.body(child),
                         unroll=child.parallel is Parallel.UNROLL,
+                        overlap=_overlap(child.axis.extent),
                     )
                 )
                 for s in self.carried.get(child, []):

@@ -13,18 +13,27 @@ from fusewright.schedule.parallel import Loop, Parallel
 
 
 def project_loops(
-    graph: AxisGraph, loops: Sequence[Loop], domain: Sequence[AxisClass]
+    graph: AxisGraph,
+    loops: Sequence[Loop],
+    domain: Sequence[AxisClass],
+    *,
+    align: bool = False,
 ) -> tuple[Loop, ...] | None:
     """Loops like these over another domain: axes it lacks are dropped, axes of its own that the
     loops do not determine follow as serial loops. A loop bound to the grid or the block that mixes
-    in an axis it lacks is kept whole: every thread then computes the value it needs itself. None
-    when the result does not cover the domain."""
+    in an axis it lacks is kept whole: every thread then computes the value it needs itself. With
+    `align` those loops are kept in front of others even when it lacks them wholly, so that it can
+    be computed inside a reader's loops. None when the result does not cover the domain."""
     out: list[Loop] = []
+    free: list[Loop] = []
     for x in loops:
         c = graph.project(x.axis, domain)
         if c.is_unit or c.extent == Int(1):
+            if align and not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
+                free.append(x)
             continue
-        out.append(Loop(c if x.parallel.is_serial else x.axis, x.parallel))
+        out += [*free, Loop(c if x.parallel.is_serial else x.axis, x.parallel)]
+        free = []
     for axis in domain:
         if axis.extent != Int(1) and not graph.depends(axis, [x.axis for x in out]):
             out.append(Loop(axis))
@@ -33,18 +42,30 @@ def project_loops(
     return None if isinstance(path, Refusal) else tuple(out)
 
 
+def _mixes(graph: AxisGraph, loops: Sequence[Loop], s: Stage) -> bool:
+    """Whether a loop would run over a reduced and a kept axis of a stage."""
+    return any(
+        graph.depends(x.axis, s.frame.reduced) and graph.depends(x.axis, s.frame.output)
+        for x in loops
+    )
+
+
 def transform_like(
-    flow: Dataflow, reference: Stage, others: Iterable[Stage] | None = None
+    flow: Dataflow,
+    reference: Stage,
+    others: Iterable[Stage] | None = None,
+    *,
+    align: bool = False,
 ) -> list[Stage]:
-    """Gives the loops of `reference` to the others (default: every stage). Returns the stages
-    that could not take them and keep their own loops."""
+    """Gives the loops of `reference` to the others (default: every stage); `align` as in
+    `project_loops`. Returns the stages that could not take them and keep their own loops."""
     refused: list[Stage] = []
     chosen = list(others) if others is not None else computed(flow.stages)
     for s in chosen:
         if s is reference or s.is_input:
             continue
-        loops = project_loops(flow.graph, reference.loops, s.frame.domain)
-        if loops is None:
+        loops = project_loops(flow.graph, reference.loops, s.frame.domain, align=align)
+        if loops is None or _mixes(flow.graph, loops, s):
             refused.append(s)
         else:
             s.loops = tuple(

@@ -24,7 +24,7 @@ from fusewright.fusion.passes.split_reductions import is_inner, parts_near
 
 LEAST_TOTAL = 1 << 20
 """Elements below which reading twice costs less than a second kernel."""
-ROW_NBYTES = 96 * 1024
+ROW_NBYTES = 200 * 1024
 """Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
 CHUNK = 16384
 """Elements of a chunk along the fast axis."""
@@ -98,10 +98,10 @@ def _chunks(p: Pair) -> int:
         return 1
     reduced = math.prod(sizes[a] or 1 for a in axes)
     total = math.prod(n or 1 for n in sizes)
-    stored = p.source.op.operands[0] if is_call(p.source, "cast") else p.source
+    stored = _stored(p.source)
     if total < LEAST_TOTAL:
         return 1
-    if is_inner(stored, axes):
+    if is_inner(p.source, axes):
         if reduced * stored.dtype.nbytes <= ROW_NBYTES:
             return 1
         wanted = -(-reduced // CHUNK)
@@ -111,6 +111,13 @@ def _chunks(p: Pair) -> int:
         wanted = -(-reduced // CHUNK_ROWS)
     chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
     return chunks if reduced % chunks == 0 else 1
+
+
+def _stored(t: Tensor) -> Tensor:
+    """What is read from memory for a value: the value behind casts and reshapes."""
+    while is_call(t, "cast") or isinstance(t.op, ir.Reshape):
+        t = t.op.operands[0]
+    return t
 
 
 def _rewrite(p: Pair, source: Tensor, chunks: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import math
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build, ir
-from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
+from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
 
@@ -86,12 +86,15 @@ def parts_near(sizes: list[int], wanted: int) -> int:
 
 def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
     """Whether the fastest axis of the operand in memory is reduced."""
-    strides = source.op.strides if isinstance(source.op, Input) else None
+    behind = source
+    while isinstance(behind.op, Pointwise) and behind.op.fn == "cast":
+        behind = behind.op.operands[0]
     sized = [a for a, e in enumerate(source.shape) if e != Int(1)]
     if not sized:
         return True
-    if strides is None:
+    if not isinstance(behind.op, Input):
         return sized[-1] in axes
+    strides = behind.op.strides
     fastest = min(sized, key=lambda a: constant_value(strides[a]) or 1 << 60)
     return fastest in axes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, constant_value, variables
 from fusewright.fusion.ir import Input, Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
@@ -20,10 +20,12 @@ from fusewright.target import MAX_VECTOR_NBYTES
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """What a heuristic decided, for `explain`: its name and named numbers."""
+    """What a heuristic decided, for `explain`: its name and named numbers, and how many blocks a
+    multiprocessor must hold (0: no matter)."""
 
     scheduler: str
     values: tuple[tuple[str, object], ...]
+    min_blocks: int = 0
 
     def __str__(self) -> str:
         return f"{self.scheduler}({', '.join(f'{k}={v}' for k, v in self.values)})"
@@ -94,12 +96,12 @@ def _moves(s: Stage) -> bool:
 @dataclass(frozen=True, slots=True)
 class Access:
     """One access to global memory by a stage: the tensor, the address with `lane` in place of the
-    innermost loop, and the conditions of the stage."""
+    innermost loop, and the conditions under which the element is accessed."""
 
     stage: Stage
     tensor: Stage
     address: Expr
-    view: View
+    conditions: tuple[Cond, ...]
 
 
 def global_accesses(
@@ -123,13 +125,15 @@ def global_accesses(
         v = View(s, tuple(variables), path)
         for k, p in enumerate(s.operands):
             if p.memory is Memory.GLOBAL:
-                address = _address(p, operand(flow.graph, v, k).coordinates)
+                read = operand(flow.graph, v, k)
+                address = _address(p, read.coordinates)
                 if address is not None:
-                    found.append(Access(s, p, address, v))
+                    conditions = (*v.path.predicates, *read.predicates)
+                    found.append(Access(s, p, address, conditions))
         if s.memory is Memory.GLOBAL:
             address = _address(s, v.output)
             if address is not None:
-                found.append(Access(s, s, address, v))
+                found.append(Access(s, s, address, v.path.predicates))
     return found
 
 
@@ -147,32 +151,30 @@ def access_width(access: Access, lane: Var, limit: int) -> int:
     p = access.tensor
     alignment = p.op.alignment if isinstance(p.op, Input) else MAX_VECTOR_NBYTES
     limit = min(limit, alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
-    return vector_width(access.address, lane, access.view.path.predicates, limit)
+    return vector_width(access.address, lane, access.conditions, limit)
 
 
 def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
     """The loops bound to these, without those that are None."""
-    return tuple(
-        Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None
-    )
+    return tuple(Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None)
 
 
-def vectorize_accesses(flow: Dataflow, lane_axis: AxisClass, width: int) -> None:
-    """Binds the loop over the lanes to Vectorize in every stage that accesses global memory and
-    may do so at full width; in the others it is unrolled."""
+def vectorize_accesses(
+    flow: Dataflow, lane_axis: AxisClass, width: int, in_shared: Sequence[Stage] = ()
+) -> None:
+    """Binds the loop over the lanes to Vectorize in every stage that accesses global memory, or one
+    of the tensors in shared memory, and may do so at full width; in others it is unrolled."""
     for s in computed(flow.stages):
         if not s.loops or s.loops[-1].axis is not lane_axis:
             continue
         lane = Var("lane", 0, width - 1)
-        own = [
-            a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)
-        ]
+        own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         wide = bool(own) and all(
-            access_width(a, lane, width)
-            == min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+            access_width(a, lane, width) == min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
             for a in own
         )
-        kind = Parallel.VECTORIZE if wide else Parallel.UNROLL
+        shared = s in in_shared or any(o in in_shared for o in s.operands)
+        kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
 
 

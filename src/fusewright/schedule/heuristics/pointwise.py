@@ -40,7 +40,7 @@ def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
     flat = merge_all(flow, reference.loops)
     if flat is None:
         reference.loops = ()
-        transform_like(flow, reference)
+        transform_like(flow, reference, align=True)
         inline_most(flow)
         return Params("pointwise", (("elements", 1),))
     width = _vector(flow, reference, flat, target)
@@ -55,15 +55,13 @@ def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
     if lanes is not None:
         loops.append(Loop(lanes.axis))
     reference.loops = tuple(loops)
-    transform_like(flow, reference)
+    transform_like(flow, reference, align=True)
     if width > 1:
         vectorize_accesses(flow, reference.loops[-1].axis, width)
     inline_most(flow)
     if vectors > 1:
         _load_first(held)
-    return Params(
-        "pointwise", (("vector", width), ("vectors", vectors), ("threads", THREADS))
-    )
+    return Params("pointwise", (("vector", width), ("vectors", vectors), ("threads", THREADS)))
 
 
 def _load_first(held: list[Stage]) -> None:
@@ -107,7 +105,7 @@ def _allows(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> bool:
     outer, inner = split(flow, flat, width)
     saved = {s: s.loops for s in flow.stages}
     reference.loops = (outer, inner)
-    transform_like(flow, reference)
+    transform_like(flow, reference, align=True)
     lane = Var("lane", 0, width - 1)
     large = numel(reference.shape) // 2
     wide = [

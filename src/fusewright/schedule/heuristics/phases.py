@@ -1,0 +1,56 @@
+"""Passes over a row: each reduction, and the outputs, with values of its own to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.inline import consumers_of
+from fusewright.schedule.nest import computed
+
+
+def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None:
+    """Gives every reduction, and the outputs together, their own clones of the values that have
+    reduced axes, so that each pass recomputes them in a loop of its own, from the inputs or from
+    what is held in registers."""
+    graph = flow.graph
+
+    def is_wide(s: Stage) -> bool:
+        return (
+            s not in held
+            and not s.is_input
+            and not s.is_virtual
+            and not s.is_reduction
+            and s.memory is Memory.LOCAL
+            and any(graph.depends(c, reference.frame.reduced) for c in s.frame.output)
+        )
+
+    roots: list[list[Stage]] = [[s] for s in computed(flow.stages) if s.is_reduction]
+    final = [s for s in flow.outputs if not s.is_reduction]
+    for phase in [*roots, final]:
+        cloned: dict[Stage, Stage] = {}
+        for root in phase:
+            _clone_into(flow, root, is_wide, cloned)
+    used = consumers_of(flow)
+    for s in reversed(list(flow.stages)):
+        if is_wide(s) and not used[s]:
+            flow.remove(s)
+            used = consumers_of(flow)
+    flow.sort()
+    flow.retie()
+
+
+def _clone_into(
+    flow: Dataflow, user: Stage, is_wide: Callable[[Stage], bool], cloned: dict[Stage, Stage]
+) -> None:
+    for o in dict.fromkeys(user.operands):
+        if not is_wide(o):
+            continue
+        if o not in cloned:
+            c = flow.insert(o, o.name, o.shape, o.dtype, o.op, o.operands)
+            c.cache = o.cache
+            flow.attach(c)
+            cloned[o] = c
+            _clone_into(flow, c, is_wide, cloned)
+        flow.replace_operand([user], o, cloned[o])
