@@ -49,7 +49,7 @@ def _problem(recipe: Recipe, verify: bool, cubins: bool, tally: Tally) -> str | 
     result = program.simulate(*arrays)
     if result.races:
         return f"race: {result.races[0]}"
-    stored = {t for x in program.launches for t in x.outputs}
+    stored = {t.name for x in program.launches for t in x.outputs}
     verdict = compare(program.fusion, arrays, result.outputs, stored)
     tally.add("elements", verdict.compared)
     tally.add("elements undecided", verdict.undecided)

@@ -8,6 +8,7 @@ through them. Groups are numbered so that values flow from lower to higher numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -219,6 +220,17 @@ class _Former:
         )
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
         return Cut((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
+
+
+def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    """The tensors, apart into those that operands among them connect, each part in order."""
+    order = {t: i for i, t in enumerate(tensors)}
+    parts: list[list[Tensor]] = []
+    for t in tensors:
+        near = [p for p in parts if any(o in p for o in t.op.operands)]
+        parts = [p for p in parts if p not in near]
+        parts.append([t, *(x for p in near for x in p)])
+    return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
 
 
 def _choices(producers: list[Group]) -> list[list[Group]]:

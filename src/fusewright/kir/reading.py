@@ -19,6 +19,7 @@ from fusewright.core.expr import (
     all_of,
     equal,
     less,
+    prove,
     substitute,
     substitute_condition,
     variables,
@@ -196,6 +197,9 @@ class Reader:
                 f"by {dims[0]}; keep {p.name} in shared memory, or bind its loops like the reader's"
             )
         regs: list[Operand] = [Reg(buffer, self.at_lane(index, k)) for k in range(self.width)]
+        if prove(less(index, buffer.size)) is not True:
+            # Beyond its domain a padded loop of the reader asks for registers that do not exist.
+            conditions = (*self.predicates(writes=False), *conditions)
         if not conditions:
             return regs
         tmp = self.temporary(buffer.dtype, self.width)

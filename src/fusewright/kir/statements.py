@@ -27,6 +27,8 @@ class Statements:
             if not standalone:
                 return body
             return [*self.initialise(s), *body, *self.finish(s)]
+        if isinstance(s.op, Scan) and standalone:
+            return [*self.initialise(s), *d.compute()]
         return d.compute()
 
     def initialise(self, s: Stage) -> list[Statement]:

@@ -130,7 +130,8 @@ class Dataflow:
         for t in fusion.outputs:
             stage = made[t]
             literal = isinstance(t.op, Constant | Size)
-            if t in uses or stage.is_input or literal or stage in self.outputs:
+            several = fusion.outputs.count(t) > 1
+            if t in uses or stage.is_input or literal or several:
                 stage = self.append(
                     stage.name, stage.shape, stage.dtype, Pointwise((), "copy"), [stage]
                 )
