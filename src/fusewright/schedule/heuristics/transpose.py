@@ -15,6 +15,7 @@ the number of the vector that a writing thread holds: neither side meets bank co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -35,6 +36,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
+    MAX_GRID_YZ,
     MAX_VECTOR_NBYTES,
     SHARED_BANK_NBYTES,
     SHARED_BANKS,
@@ -119,7 +121,8 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     own = next(w.fast for w in found.walks if w.tensor is reference)
     for w in found.walks:
         if w.fast is not None:
-            weight[w.fast] = weight.get(w.fast, 0) + w.nbytes
+            is_large = 2 * numel(w.tensor.shape) >= numel(reference.shape)
+            weight[w.fast] = weight.get(w.fast, 0) + (w.nbytes if is_large else 0)
     near = max(weight, key=lambda d: (weight[d], d is own))
     crossing = [w for w in found.walks if w.fast is not near and near in w.strides]
     others = [w.fast for w in crossing if w.fast is not None]
@@ -128,7 +131,7 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     far = max(others, key=lambda d: weight[d])
     walks = tuple(w for w in crossing if w.fast is far)
     nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    near_tile, far_tile = _tile(found, near, far, nbytes, len(walks), target)
+    near_tile, far_tile = _tile(found, near, far, walks, target)
     near_walks = [w for w in found.walks if w.fast is near]
     return Plan(
         found.dims,
@@ -136,34 +139,40 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
         far,
         near_tile,
         far_tile,
-        _width(near_walks, near_tile),
+        _width(near_walks, min(near_tile, MAX_VECTOR_NBYTES // nbytes)),
         _width(walks, far_tile),
         walks,
         nbytes,
     )
 
 
-def _width(walks: tuple[Walk, ...] | list[Walk], tile: int) -> int:
-    return min([tile, *(w.width() for w in walks)])
+def _width(walks: Sequence[Walk], most: int) -> int:
+    return min([most, *(w.width() for w in walks)])
 
 
 def _tile(
-    found: Traffic, near: AxisClass, far: AxisClass, nbytes: int, count: int, target: Target
+    found: Traffic, near: AxisClass, far: AxisClass, walks: Sequence[Walk], target: Target
 ) -> tuple[int, int]:
     """The extents of a tile: square but for short dimensions, small enough for the shared memory
-    of several blocks and for blocks on every multiprocessor."""
+    of several blocks and for blocks on every multiprocessor. A row of a tile in shared memory, which
+    runs along what its reader wants, does not get shorter than one pass through the banks."""
+    nbytes = max(w.tensor.dtype.nbytes for w in walks)
     sizes = [_power_of_two(estimate(near.extent)), _power_of_two(estimate(far.extent))]
-    budget = min(TILE_NBYTES, TILES_NBYTES // count) // nbytes
+    budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
     tile = [1, 1]
     while True:
-        order = (0, 1) if tile[0] <= tile[1] else (1, 0)
-        k = next((k for k in order if tile[k] < sizes[k]), None)
-        if k is None or 2 * tile[0] * tile[1] > budget:
+        growing = [k for k in (0, 1) if tile[k] < sizes[k]]
+        if not growing or 2 * tile[0] * tile[1] > budget:
             break
-        tile[k] *= 2
+        tile[min(growing, key=lambda k: tile[k])] *= 2
+    is_read = [any(w.position is not None for w in walks), any(w.position is None for w in walks)]
+    least = [ROW_NBYTES // nbytes if r else LEAST_TILE for r in is_read]
     total = numel([d.extent for d in found.dims])
-    while max(tile) > LEAST_TILE and total // (tile[0] * tile[1]) < 2 * target.multiprocessors:
-        tile[0 if tile[0] > tile[1] else 1] //= 2
+    while total // (tile[0] * tile[1]) < 2 * target.multiprocessors:
+        shrinking = [k for k in (0, 1) if tile[k] > least[k]]
+        if not shrinking:
+            break
+        tile[max(shrinking, key=lambda k: tile[k])] //= 2
     return tile[0], tile[1]
 
 
@@ -181,7 +190,7 @@ class Side:
     together: a thread has `outer` times `rows` vectors of `lanes` elements. `tile` is the tile's
     extent of that dimension, `spread` what permutes the granules that this side writes."""
 
-    blocks: AxisClass
+    blocks: tuple[Loop, ...]
     threads: AxisClass
     outer: AxisClass
     rows: AxisClass
@@ -198,12 +207,9 @@ class Side:
         return self._loops((self.lanes, Parallel.UNROLL), (self.rows, Parallel.VECTORIZE))
 
     def _loops(self, *inner: tuple[AxisClass, Parallel]) -> tuple[Loop, ...]:
-        outer = (
-            (self.blocks, Parallel.BIDX),
-            (self.threads, Parallel.TIDX),
-            (self.outer, Parallel.UNROLL),
-        )
-        return tuple(Loop(axis, kind) for axis, kind in (*outer, *inner) if axis.extent != ONE)
+        outer = ((self.threads, Parallel.TIDX), (self.outer, Parallel.UNROLL))
+        own = tuple(Loop(axis, kind) for axis, kind in (*outer, *inner) if axis.extent != ONE)
+        return (*self.blocks, *own)
 
 
 class _Saved:
@@ -250,7 +256,9 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
     if plan.near_width > 1:
         vectorize_accesses(flow, near.lanes, plan.near_width)
     for s in (*tiles.loads, *tiles.stores):
-        s.loops = far.along()
+        s.loops = far.along(Parallel.SERIAL)
+    if plan.far_width > 1:
+        vectorize_accesses(flow, far.lanes, plan.far_width)
     for s in tiles.read_near:
         s.loops = near.along()
     for s in tiles.written_far:
@@ -267,11 +275,8 @@ def _sides(graph: AxisGraph, plan: Plan) -> tuple[Side, Side]:
     """How threads walk a tile along the near and along the far dimension."""
     near_out, near = graph.split(graph.normal(plan.near), plan.near_tile)
     far_out, far = graph.split(graph.normal(plan.far), plan.far_tile)
-    blocks: AxisClass | None = None
-    for d in plan.dims:
-        part = {plan.near: near_out, plan.far: far_out}.get(d, graph.normal(d))
-        blocks = part if blocks is None else graph.merge(blocks, part)
-    assert blocks is not None
+    others = [graph.normal(d) for d in plan.dims if d not in (plan.near, plan.far)]
+    blocks = _blocks(graph, near_out, far_out, others)
     reads_far = any(w.position is not None for w in plan.walks)
     writes_far = any(w.position is None for w in plan.walks)
     return (
@@ -280,10 +285,32 @@ def _sides(graph: AxisGraph, plan: Plan) -> tuple[Side, Side]:
     )
 
 
+def _blocks(
+    graph: AxisGraph, near: AxisClass, far: AxisClass, others: list[AxisClass]
+) -> tuple[Loop, ...]:
+    """The grid: neighbouring tiles along the near dimension run together. A dimension of its own
+    for each of the two spares the divisions; what may be too long for that is merged."""
+    rest = graph.split(near, near.extent)[0]
+    for d in others:
+        rest = graph.merge(rest, d)
+    if all(_fits_grid(c) for c in (far, rest)):
+        bound = ((near, Parallel.BIDX), (far, Parallel.BIDY), (rest, Parallel.BIDZ))
+    elif all(_fits_grid(c) for c in (near, far)):
+        bound = ((rest, Parallel.BIDX), (near, Parallel.BIDY), (far, Parallel.BIDZ))
+    else:
+        bound = ((graph.merge(graph.merge(rest, far), near), Parallel.BIDX),)
+    return tuple(Loop(c, kind) for c, kind in bound if c.extent != ONE)
+
+
+def _fits_grid(c: AxisClass) -> bool:
+    most = c.extent.interval[1]
+    return most is not None and most <= MAX_GRID_YZ
+
+
 def _side(
     graph: AxisGraph,
     plan: Plan,
-    blocks: AxisClass,
+    blocks: tuple[Loop, ...],
     tiles: tuple[AxisClass, AxisClass],
     widths: tuple[int, int],
     is_writer: bool,
@@ -297,13 +324,21 @@ def _side(
     granule = plan.granule(*widths, own_tile)
     passes = min(ROW_NBYTES // (granule * plan.nbytes), own_tile // widths[0])
     high, spread = graph.split(vectors, passes)
+    by = graph.split(spread, _same_banks(plan, widths[0], other))[0]
     if not is_writer:
         walk = graph.merge(words, vectors)
     else:
         above, beside = graph.split(words, max(1, granule // plan.rows(*widths)))
         walk = graph.merge(graph.merge(graph.merge(above, high), beside), spread)
     outer, threads = graph.split(walk, plan.threads)
-    return Side(blocks, threads, outer, rows, lanes, own, spread)
+    return Side(blocks, threads, outer, rows, lanes, own, by)
+
+
+def _same_banks(plan: Plan, width: int, row: AxisClass) -> int:
+    """How many neighbouring vectors lie in different banks without a permutation, as a power of
+    two: the rows of the tile that they belong to are short."""
+    step = width * estimate(row.extent) * plan.nbytes
+    return max(1, ROW_NBYTES // step)
 
 
 def _allocation(
@@ -312,10 +347,11 @@ def _allocation(
     """A tile whose rows run along the reader's dimension, their granules permuted by the writer."""
     granule = plan.granule(writer_width, reader_width, estimate(writer.tile.extent))
     granules, within = graph.split(reader.tile, granule)
+    above, word = graph.split(within, reader_width)
     size = min(estimate(granules.extent), estimate(writer.spread.extent))
     _, by = graph.split(writer.spread, size)
     _, permuted = graph.swizzle(by, granules)
-    return writer.tile, permuted, within
+    return writer.tile, permuted, above, *graph.split(word, plan.rows(writer_width, reader_width))
 
 
 def _insert_tiles(flow: Dataflow, plan: Plan) -> _Tiles:
