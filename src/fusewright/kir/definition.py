@@ -12,11 +12,13 @@ from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
     Concat,
+    Constant,
     Iota,
     Pointwise,
     Reduce,
     Resize,
     Scan,
+    Size,
     Take,
     TakeAlong,
 )
@@ -73,9 +75,11 @@ class Definition(Reader):
                 values = self._concat()
             case Pointwise():
                 values = self._pointwise(s.op.fn)
+            case Constant() | Size():
+                values: list[Operand] = [self.constant(s)] * self.width
             case Iota():
                 at = self.view.output[s.op.axis]
-                values: list[Operand] = [
+                values = [
                     Index(self.at_lane(at, k), s.dtype) for k in range(self.width)
                 ]
             case Take() | TakeAlong():

@@ -126,11 +126,15 @@ class Reader:
         return self._load(p, index, found.predicates)
 
     def literal(self, p: Stage) -> Operand | None:
-        """A literal in place: an immediate, a parameter, or a size."""
+        """The literal that a virtual operand stands for; None for others."""
         if not p.is_virtual:
             return None
         while p.operands:
             p = p.operands[0]
+        return self.constant(p)
+
+    def constant(self, p: Stage) -> Operand:
+        """A literal in place: an immediate, a parameter, or a size."""
         if isinstance(p.op, Size):
             return Index(p.op.expr, p.dtype)
         assert isinstance(p.op, Constant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewright.errors import ScheduleError
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import LoopNode, build_nest, computed, reduced_loops
@@ -11,9 +12,12 @@ from fusewright.schedule.parallel import Parallel
 def print_schedule(flow: Dataflow) -> str:
     """The tree of serial loops with the definitions in it, then every tensor's loop domain with
     its axes numbered (r marks a reducing loop, `|` the depth it is inlined at)."""
-    nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
     lines: list[str] = []
-    _print_node(flow, nest.root, 0, lines)
+    try:
+        nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
+        _print_node(flow, nest.root, 0, lines)
+    except ScheduleError as e:  # a reader was edited after it was inlined into
+        lines.append(f"not legal: {e}")
     lines.append("")
     for s in computed(flow.stages):
         lines.append(f"{s.name}: {s.memory.value} {s.dtype} {_loops(flow, s)}")
