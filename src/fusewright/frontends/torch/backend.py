@@ -1,0 +1,68 @@
+"""The torch.compile backend: aten graphs, forward and backward, partitioned and fused."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fusewright.frontends.torch.decompositions import decompositions
+from fusewright.frontends.torch.options import Options, options_of
+from fusewright.frontends.torch.partition import partition
+from fusewright.frontends.torch.region import Part, Region
+from fusewright.frontends.torch.report import GraphReport
+from fusewright.frontends.torch.rewrite import parts_of, rewrite
+
+Observer = Callable[[GraphReport], None]
+
+
+def backend(module: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """The entry point of `torch.compile(..., backend="fusewright", options={...})`.
+
+    Raises UserError for options that do not exist, and nothing for what it cannot fuse.
+    """
+    return compiler(options_of(kwargs.get("options")))(module, example_inputs)
+
+
+def compiler(options: Options, observe: Observer | None = None) -> Any:
+    """A backend with these options. `observe` is given the report of each graph."""
+    common = importlib.import_module("torch._dynamo.backends.common")
+    partitioners = importlib.import_module("functorch.compile")
+
+    def side(name: str) -> Callable[[Any, Sequence[Any]], Any]:
+        def compile_graph(module: Any, example_inputs: Sequence[Any]) -> Any:
+            return fuse_graph(module, options, name, observe)
+
+        return compile_graph
+
+    return common.aot_autograd(
+        fw_compiler=side("forward"),
+        bw_compiler=side("backward"),
+        inference_compiler=side("inference"),
+        decompositions=decompositions(),
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+def fuse_graph(
+    module: Any, options: Options, name: str = "graph", observe: Observer | None = None
+) -> Any:
+    """An aten graph module, whose nodes carry example values, as a boxed function that computes its
+    regions fused."""
+    found = partition(module.graph, options)
+    regions: dict[str, Region] = {}
+
+    def call(part: Part) -> Region:
+        regions[part.name] = Region(part, options)
+        return regions[part.name]
+
+    fused = rewrite(module, parts_of(found), call)
+    if observe is not None:
+        observe(GraphReport(name, tuple(regions.values()), found.reasons))
+
+    def run(args: list[Any]) -> Any:
+        return fused.forward(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

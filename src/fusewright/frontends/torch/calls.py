@@ -1,0 +1,133 @@
+"""One call of an aten operator as fused operations: tracing it, and whether that can be done."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fusewright.dtypes import dtype_of
+from fusewright.errors import FusewrightError, UnsupportedError
+from fusewright.frontends.torch.library import fx, torch
+from fusewright.frontends.torch.table import LOWERINGS, VIEWS, Result, positional
+from fusewright.fusion.array import Array
+from fusewright.fusion.ir import TensorSpec
+from fusewright.fusion.trace import trace
+
+
+def is_getitem(node: Any) -> bool:
+    """Whether a node selects one result of an operator that has several."""
+    return node.op == "call_function" and node.target is operator.getitem
+
+
+def is_view(node: Any) -> bool:
+    """Whether torch makes the node's result in its operand's memory, without a kernel."""
+    if is_getitem(node):
+        return is_view(node.args[0])
+    return node.op == "call_function" and node.target in VIEWS
+
+
+def tensors_of(value: object) -> Iterator[Any]:
+    """The tensors of a node's value."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for v in value:
+            yield from tensors_of(v)
+
+
+def hint(size: Any) -> int:
+    """An integer for a size: itself, or the example that a symbolic one was traced with."""
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
+    """The node's result as fused operations of the values of its operands.
+
+    Raises FusewrightError where the operator's lowering does not take these arguments.
+    """
+    if is_getitem(node):
+        return values[node.args[0]][node.args[1]]
+    args = fx.node.map_arg(node.args, lambda n: values[n])
+    kwargs = dict(fx.node.map_arg(node.kwargs, lambda n: values[n]))
+    dtypes = tuple(dtype_of(t.dtype) for t in tensors_of(node.meta["val"]))
+    return LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
+
+
+def refusal(node: Any) -> str | None:
+    """Why a node cannot be fused; None when it can. Found by tracing it alone."""
+    if node.op != "call_function":
+        return f"{node.op} is not a call of an operator"
+    if is_getitem(node):
+        return refusal(node.args[0])
+    if node.target not in LOWERINGS:
+        return "the operator is not in the table"
+    try:
+        _check_tensors(node)
+        _try(node)
+    except FusewrightError as e:
+        return str(e)
+    return None
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+def _check_tensors(node: Any) -> None:
+    """Raises UnsupportedError unless all tensors are dense, real and on one device."""
+    if "val" not in node.meta or not list(tensors_of(node.meta["val"])):
+        raise UnsupportedError("the result is not a tensor")
+    found = [t for n in (*node.all_input_nodes, node) for t in tensors_of(n.meta.get("val"))]
+    first = found[-1]
+    for t in found:
+        if t.device != first.device:
+            raise UnsupportedError(f"tensors on {t.device} and on {first.device}")
+        if t.device.type not in ("cpu", "cuda"):
+            raise UnsupportedError(f"a tensor on {t.device}")
+        if t.layout != torch.strided:
+            raise UnsupportedError(f"a tensor of layout {t.layout}")
+        if t.is_complex() or t.is_quantized:
+            raise UnsupportedError(f"a tensor of {t.dtype}")
+        dtype_of(t.dtype)
+
+
+def _try(node: Any) -> None:
+    """Traces the node alone, at the sizes of the example, and compares the result's type."""
+    sources = node.all_input_nodes
+    arrays = [n for n in sources if isinstance(n.meta.get("val"), torch.Tensor)]
+    rest = {n: _constant(n) for n in sources if n not in arrays}
+    expected = list(tensors_of(node.meta["val"]))
+
+    def alone(*operands: Array) -> list[Array]:
+        result = trace_node(node, rest | dict(zip(arrays, operands, strict=True)))
+        made = [result] if isinstance(result, Array) else [r for r in result if r is not None]
+        for m, t in zip(made, expected, strict=True):
+            _check_type(m, t)
+        return made
+
+    specs = [TensorSpec(tuple(map(hint, t.shape)), t.dtype) for t in _values(arrays)]
+    trace(alone, *specs)
+
+
+def _values(nodes: list[Any]) -> list[Any]:
+    return [n.meta["val"] for n in nodes]
+
+
+def _constant(node: Any) -> int | float | bool:
+    """The example of a symbolic number. Raises UnsupportedError for several tensors at once."""
+    value = node.meta.get("val")
+    if isinstance(value, int | float | bool):
+        return value
+    if not isinstance(value, torch.SymInt):
+        raise UnsupportedError(f"{node.name} is neither a tensor nor an integer")
+    return hint(value)
+
+
+def _check_type(made: Array, expected: Any) -> None:
+    shape, dtype = tuple(map(hint, expected.shape)), dtype_of(expected.dtype)
+    if made.shape != shape or made.dtype is not dtype:
+        raise UnsupportedError(
+            f"the lowering gives {made.dtype}{list(made.shape)}, torch {dtype}{list(shape)}"
+        )
+
+

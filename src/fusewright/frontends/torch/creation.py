@@ -1,0 +1,107 @@
+"""Tensors that aten makes from nothing: fills, ranges, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mul
+from fusewright.errors import UnsupportedError
+from fusewright.fusion import build, ops
+from fusewright.fusion.array import Array
+from fusewright.frontends.torch.library import aten, prims
+from fusewright.frontends.torch.promotion import Operand, Scalar, cast_to
+from fusewright.frontends.torch.table import Dtypes, lowers, lowers_creation
+
+Sizes = Sequence[IntLike]
+
+
+def _filled(shape: tuple[int | Expr, ...], value: Operand, out: Dtypes) -> Array:
+    return ops.broadcast_to(cast_to(value, out[0]), shape)
+
+
+@lowers_creation(aten.full.default)
+def _full(out: Dtypes, size: Sizes, value: Scalar, **_options: object) -> Array:
+    return _filled(tuple(size), value, out)
+
+
+@lowers_creation(aten.full_like.default)
+def _full_like(out: Dtypes, x: Array, value: Scalar, **_options: object) -> Array:
+    return _filled(x.shape, value, out)
+
+
+@lowers_creation(aten.new_full.default)
+def _new_full(out: Dtypes, x: Array, size: Sizes, value: Scalar, **_options: object) -> Array:
+    return _filled(tuple(size), value, out)
+
+
+@lowers_creation(aten.zeros.default)
+def _zeros(out: Dtypes, size: Sizes, **_options: object) -> Array:
+    return _filled(tuple(size), 0, out)
+
+
+@lowers_creation(aten.ones.default)
+def _ones(out: Dtypes, size: Sizes, **_options: object) -> Array:
+    return _filled(tuple(size), 1, out)
+
+
+@lowers_creation(aten.zeros_like.default)
+def _zeros_like(out: Dtypes, x: Array, **_options: object) -> Array:
+    return _filled(x.shape, 0, out)
+
+
+@lowers_creation(aten.ones_like.default)
+def _ones_like(out: Dtypes, x: Array, **_options: object) -> Array:
+    return _filled(x.shape, 1, out)
+
+
+@lowers_creation(aten.scalar_tensor.default)
+def _scalar_tensor(out: Dtypes, value: Scalar, **_options: object) -> Array:
+    return cast_to(value, out[0])
+
+
+@lowers(aten.fill.Scalar, aten.fill.Tensor)
+def _fill(out: Dtypes, x: Array, value: Operand) -> Array:
+    return _filled(x.shape, value, out)
+
+
+# --- ranges -------------------------------------------------------------------------------------
+
+
+@lowers_creation(prims.iota.default)
+def _iota(
+    out: Dtypes, length: IntLike, *, start: IntLike, step: IntLike, **_options: object
+) -> Array:
+    along = Array(build.iota((as_expr(length),), 0))
+    first, by = cast_to(start, along.dtype), cast_to(step, along.dtype)
+    return cast_to(along * by + first, out[0])
+
+
+@lowers_creation(aten.arange.start_step, aten.arange.start, aten.arange.default)
+def _arange(out: Dtypes, *limits: Scalar, **_options: object) -> Array:
+    start, end, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
+    if not all(isinstance(v, int | Expr) for v in (start, end, step)) or isinstance(step, Expr):
+        raise UnsupportedError("arange with limits that are not integers")
+    assert isinstance(step, int) and not isinstance(start, float) and not isinstance(end, float)
+    distance = add(end, mul(start, -1), step - 1 if step > 0 else step + 1)
+    length = floordiv(distance if step > 0 else mul(distance, -1), abs(step))
+    known = constant_value(length)
+    return _iota(out, length if known is None else max(known, 0), start=start, step=step)
+
+
+# --- triangles ----------------------------------------------------------------------------------
+
+
+@lowers(aten.tril)
+def _tril(out: Dtypes, x: Array, diagonal: int = 0) -> Array:
+    return ops.where(_distance(x) <= diagonal, x, cast_to(0, x.dtype))
+
+
+@lowers(aten.triu)
+def _triu(out: Dtypes, x: Array, diagonal: int = 0) -> Array:
+    return ops.where(_distance(x) >= diagonal, x, cast_to(0, x.dtype))
+
+
+def _distance(x: Array) -> Array:
+    """Column minus row."""
+    shape = x.tensor.shape
+    return Array(build.iota(shape, x.ndim - 1)) - Array(build.iota(shape, x.ndim - 2))

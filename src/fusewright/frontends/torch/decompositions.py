@@ -1,0 +1,53 @@
+"""torch's own decompositions for operators that are not taken whole."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fusewright.frontends.torch.library import aten, torch
+from fusewright.frontends.torch.table import LOWERINGS
+
+_WHOLE = (
+    "baddbmm",
+    "embedding_dense_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "grid_sampler_2d",
+    "im2col",
+    "col2im",
+    "lstm",
+    "gru",
+    "index_add",
+    "index_copy",
+    "max_pool2d_with_indices",
+    "addmm",
+    "addmv",
+    "mv",
+    "dot",
+    "vdot",
+    "unfold_backward",
+)
+"""Operators whose decomposition would be slower than torch's own kernel."""
+
+
+def decompositions() -> dict[Any, Any]:
+    """torch's core decompositions, without the operators that are taken whole or left to torch."""
+    core = importlib.import_module("torch._decomp").core_aten_decompositions()
+    whole = {getattr(aten, name) for name in _WHOLE if hasattr(aten, name)}
+    table = {
+        op: rule
+        for op, rule in dict(core.items()).items()
+        if op not in LOWERINGS and getattr(op, "overloadpacket", None) not in whole
+    }
+    table[aten.native_dropout.default] = _native_dropout
+    return table
+
+
+def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
+    """The mask is torch's, from its generator; the product is ours."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    mask = torch.ops.aten.bernoulli.p(torch.empty_like(x, dtype=torch.bool), 1.0 - p)
+    return x * mask * (1.0 / (1.0 - p)), mask

@@ -1,0 +1,33 @@
+"""Options of the backend: `torch.compile(model, backend="fusewright", options={...})`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from fusewright.errors import UserError
+
+_ALLOWED: dict[str, tuple[object, ...]] = {"cpu": ("oracle", "sim", "torch")}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`cpu`: who computes on host tensors: the numpy "oracle", the simulator ("sim"), or "torch".
+    `min_ops`: regions with fewer operators that compute something are left to torch. `target`: what
+    code is made for; None: the device at hand."""
+
+    cpu: Literal["oracle", "sim", "torch"] = "oracle"
+    min_ops: int = 2
+    target: str | None = None
+
+
+def options_of(given: Mapping[str, Any] | None) -> Options:
+    """Options from a mapping. Raises UserError for names and values that do not exist."""
+    names = [f.name for f in fields(Options)]
+    for name, value in (given or {}).items():
+        if name not in names:
+            raise UserError(f"option {name!r} of the fusewright backend: use one of {names}")
+        if name in _ALLOWED and value not in _ALLOWED[name]:
+            raise UserError(f"option {name}={value!r}: use one of {_ALLOWED[name]}")
+    return Options(**(given or {}))

@@ -1,0 +1,185 @@
+"""A region of a graph as one callable on torch tensors: fused, or as torch would run it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusewright.errors import FusewrightError
+from fusewright.frontends.fuse import Fused
+from fusewright.frontends.torch.calls import trace_node
+from fusewright.frontends.torch.layouts import axis_order
+from fusewright.frontends.torch.library import fx, torch
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.oracle import OracleCall
+from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
+from fusewright.fusion import ir, ops
+from fusewright.fusion.array import Array
+
+_log = logging.getLogger("fusewright.torch")
+
+Way = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Nodes of a graph that are computed together, what they read, and which results others read.
+    `constants` are made here for this part alone, `owned` nowhere else.
+    Every input is a tensor or an integer."""
+
+    name: str
+    constants: tuple[Any, ...]
+    owned: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+    @property
+    def nodes(self) -> tuple[Any, ...]:
+        """All nodes, operands before users."""
+        return (*self.constants, *self.owned)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The inputs that are tensors."""
+        return [n for n in self.inputs if isinstance(n.meta["val"], torch.Tensor)]
+
+    @property
+    def integers(self) -> list[Any]:
+        """The inputs that are symbolic integers."""
+        return [n for n in self.inputs if not isinstance(n.meta["val"], torch.Tensor)]
+
+    def trace(self, values: Mapping[Any, Any]) -> list[Array]:
+        """The results as fused operations of the inputs' values."""
+        known = dict(values)
+        for n in self.nodes:
+            known[n] = trace_node(n, known)
+        taken: dict[ir.Tensor, None] = {}
+        results: list[Array] = []
+        for n in self.outputs:
+            x = known[n]
+            if x.tensor in taken or isinstance(x.tensor.op, ir.Input):
+                x = ops.copy(x)  # every result has memory of its own
+            taken[x.tensor] = None
+            results.append(x)
+        return results
+
+    def as_torch(self) -> Way:
+        """The same nodes, run one by one by torch."""
+        graph = fx.Graph()
+        known = {n: graph.placeholder(n.name) for n in self.inputs}
+        for n in self.nodes:
+            known[n] = graph.node_copy(n, lambda m: known[m])
+        graph.output([known[n] for n in self.outputs])
+        return fx.GraphModule(torch.nn.Module(), graph).forward
+
+
+class Region:
+    """Called with tensors and integers in the order of the part's inputs. Fusing that fails is
+    logged, and torch computes the region from then on."""
+
+    def __init__(self, part: Part, options: Options) -> None:
+        self.part = part
+        self.__name__ = self.__qualname__ = part.name
+        self._ways = list(_ways(part, options))
+        self.failures: list[str] = []
+
+    def __call__(self, *args: Any) -> list[Any]:
+        try:
+            return self._ways[0](*args)
+        except FusewrightError as e:
+            if len(self._ways) == 1:
+                raise
+            self._give_up(e)
+            return self(*args)
+
+    def _give_up(self, error: FusewrightError) -> None:
+        way = self._ways.pop(0)
+        message = f"{self.part.name} ({getattr(way, 'label', 'fused')}): {error}"
+        self.failures.append(message)
+        _log.warning("%s; torch computes it if nothing else is left", message)
+
+    @property
+    def fused(self) -> Fused | OracleCall | None:
+        """What computes the region; None for torch."""
+        way = self._ways[0]
+        return way.fused if isinstance(way, _Symbolic) else way if len(self._ways) > 1 else None
+
+
+def _ways(part: Part, options: Options) -> list[Any]:
+    """Ways to compute a part, best first; the last one is torch's."""
+    ways: list[Any] = []
+    on_host = part.tensors[0].meta["val"].device.type == "cpu"
+    if part.integers or any(symbolic_axes(n.meta["val"]) for n in part.tensors):
+        try:
+            if not on_host or options.cpu == "sim":
+                ways.append(_Symbolic(part, options))
+        except ValueError as e:
+            _log.info("%s: compiled for each size: %s", part.name, e)
+    ways.append(_by_size(part, options, on_host=on_host))
+    ways.append(part.as_torch())
+    return ways
+
+
+def _by_size(part: Part, options: Options, *, on_host: bool) -> Fused | OracleCall:
+    """A program per size; integers are part of what it is made for."""
+
+    def traced(*args: Any) -> list[Array]:
+        return part.trace(dict(zip(part.inputs, args, strict=True)))
+
+    _set_signature(traced, part.name, len(part.inputs))
+    if on_host and options.cpu == "oracle":
+        return OracleCall(traced, _orders(part))
+    return _fused(traced, part, options, on_host=on_host)
+
+
+class _Symbolic:
+    """A program for many sizes. Integers are not arguments: they follow from the sizes."""
+
+    label = "symbolic sizes"
+
+    def __init__(self, part: Part, options: Options) -> None:
+        """Raises ValueError where an integer does not follow from the tensors' sizes."""
+        tensors = part.tensors
+        sizes = Sizes(tensors, part.integers)
+
+        def traced(*arrays: Array) -> list[Array]:
+            return part.trace(dict(zip(tensors, arrays, strict=True)) | sizes.values(arrays))
+
+        _set_signature(traced, part.name, len(tensors))
+        axes = {k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)}
+        on_host = tensors[0].meta["val"].device.type == "cpu"
+        self.fused = _fused(traced, part, options, on_host=on_host, dynamic=axes)
+        self._positions = [k for k, n in enumerate(part.inputs) if n in tensors]
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return self.fused(*[args[k] for k in self._positions])
+
+
+def _fused(
+    traced: Way,
+    part: Part,
+    options: Options,
+    *,
+    on_host: bool,
+    dynamic: Mapping[str | int, Sequence[int]] | None = None,
+) -> Fused:
+    device = "sim" if on_host else "cuda"
+    orders = _orders(part)
+    layouts = orders if any(o is not None for o in orders) else None
+    return Fused(
+        traced, target=options.target, device=device, out_layouts=layouts, dynamic=dynamic
+    )
+
+
+def _orders(part: Part) -> list[tuple[int, ...] | None]:
+    return [axis_order(n.meta["val"]) for n in part.outputs]
+
+
+def _set_signature(fn: Any, name: str, count: int) -> None:
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(f"x{k}", kind) for k in range(count)]
+    fn.__signature__ = inspect.Signature(parameters)
+    fn.__name__ = name

@@ -1,0 +1,67 @@
+"""What the backend took of a model, and why it left the rest to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusewright.frontends.torch.calls import is_getitem, is_view
+from fusewright.frontends.torch.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """One aten graph: its fused regions, and the reason for each operator call that is in none."""
+
+    name: str
+    regions: tuple[Region, ...]
+    reasons: Mapping[Any, str]
+
+    @property
+    def taken(self) -> list[str]:
+        """The operators that are fused, in order, views left out."""
+        return [str(n.target) for r in self.regions for n in r.part.owned if not is_free(n)]
+
+    @property
+    def left(self) -> list[tuple[str, str]]:
+        """The operators that torch runs, with the reasons, views left out."""
+        return [(str(n.target), why) for n, why in self.reasons.items() if not is_free(n)]
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {len(self.taken)} operators in {len(self.regions)} fused regions"]
+        for r in self.regions:
+            own = [_short(n) for n in r.part.owned if not is_free(n)]
+            lines.append(f"  {r.part.name}: {', '.join(own)}")
+            lines += [f"    failed: {f}" for f in r.failures]
+        counted: dict[tuple[str, str], int] = {}
+        for entry in self.left:
+            counted[entry] = counted.get(entry, 0) + 1
+        if counted:
+            lines.append(f"{self.name}: {len(self.left)} operators run by torch")
+        lines += [f"  {count} x {op}: {why}" for (op, why), count in counted.items()]
+        return "\n".join(lines)
+
+
+def is_free(node: Any) -> bool:
+    """Whether a node costs nothing: a view, or the choice of one result of several."""
+    return is_view(node) or is_getitem(node)
+
+
+def _short(node: Any) -> str:
+    return str(node.target).removeprefix("aten.").removesuffix(".default")
+
+
+@dataclass(slots=True)
+class TorchReport:
+    """The graphs of a model, in the order in which they were compiled."""
+
+    graphs: list[GraphReport]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.graphs)) or "nothing was compiled"
+
+    @property
+    def regions(self) -> Sequence[Region]:
+        """The fused regions of all graphs."""
+        return [r for g in self.graphs for r in g.regions]

@@ -1,0 +1,130 @@
+"""A graph with its regions replaced by single calls."""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusewright.frontends.torch.calls import is_view
+from fusewright.frontends.torch.library import fx
+from fusewright.frontends.torch.partition import Partition
+from fusewright.frontends.torch.region import Part
+
+
+def parts_of(partition: Partition) -> list[Part]:
+    """What each region computes, reads and gives away.
+
+    Views are never given away: torch makes them again, in no time, from what is. Constants that a
+    region reads are made in it.
+    """
+    return [
+        _part(f"fused_{k}", region, partition.constants)
+        for k, region in enumerate(partition.regions)
+    ]
+
+
+def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Part:
+    inside = dict.fromkeys(region)
+    outputs: dict[Any, None] = {}
+    for n in region:
+        if any(u not in inside for u in n.users):
+            _give_away(n, inside, outputs)
+    made = dict.fromkeys(p for n in region for p in n.all_input_nodes if p in constants)
+    read = dict.fromkeys(p for n in (*made, *region) for p in n.all_input_nodes)
+    inputs = tuple(p for p in read if p not in inside and p not in made)
+    ordered = tuple(n for n in region if n in outputs)
+    return Part(name, tuple(made), tuple(region), inputs, ordered)
+
+
+def _give_away(node: Any, inside: Mapping[Any, None], outputs: dict[Any, None]) -> None:
+    if not is_view(node):
+        outputs[node] = None
+        return
+    for p in node.all_input_nodes:
+        if p in inside:
+            _give_away(p, inside, outputs)
+
+
+# --- the new graph ------------------------------------------------------------------------------
+
+
+class BoxedCode(fx.graph.CodeGen):  # type: ignore[name-defined, misc]
+    """Code that takes its arguments in one list and empties it, so that each is freed after its
+    last use."""
+
+    def gen_fn_def(self, free_vars: list[str], returns: str, **_options: Any) -> str:
+        names = [v.split(":")[0].split("=")[0].strip() for v in free_vars if v != "self"]
+        head = f"def {self._func_name}(self, boxed){returns}:"
+        if not names:
+            return head
+        return f"{head}\n    {', '.join(names)}, = boxed\n    boxed.clear()"
+
+
+def rewrite(module: Any, parts: Sequence[Part], call: Callable[[Part], Any]) -> Any:
+    """The graph module with `call(part)` in place of each part's nodes; takes a boxed list."""
+    writer = _Writer()
+    for unit in in_order(module.graph, parts):
+        if isinstance(unit, Part):
+            writer.call(unit, call(unit))
+        else:
+            writer.copy(unit)
+    writer.graph.eliminate_dead_code()
+    writer.graph.set_codegen(BoxedCode())
+    return fx.GraphModule(module, writer.graph)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self._known: dict[Any, Any] = {}
+
+    def copy(self, node: Any) -> Any:
+        """The node over the new graph's values."""
+        self._known[node] = self.graph.node_copy(node, self.value)
+        return self._known[node]
+
+    def value(self, node: Any) -> Any:
+        """The node's value outside of regions; a view that a region made for itself is repeated."""
+        found = self._known.get(node)
+        return self.copy(node) if found is None else found
+
+    def call(self, part: Part, target: Any) -> None:
+        """A call of the part, and its results."""
+        args = tuple(self.value(n) for n in part.inputs)
+        made = self.graph.create_node("call_function", target, args, name=part.name)
+        for k, n in enumerate(part.outputs):
+            self._known[n] = self.graph.call_function(operator.getitem, (made, k))
+            self._known[n].meta = dict(n.meta)
+
+
+def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
+    """Parts, and the nodes outside of them, each after all that it reads, otherwise in the order of
+    their last nodes."""
+    owner = {n: p for p in parts for n in p.owned}
+    units: dict[Any, int] = {}
+    for k, n in enumerate(graph.nodes):
+        units[owner.get(n, n)] = k
+    waiting = dict.fromkeys(units, 0)
+    readers: dict[Any, list[Any]] = {u: [] for u in units}
+    for n in graph.nodes:
+        unit = owner.get(n, n)
+        for p in n.all_input_nodes:
+            source = owner.get(p, p)
+            if source is not unit:
+                readers[source].append(unit)
+                waiting[unit] += 1
+    by_place = {k: u for u, k in units.items()}
+    ready = [k for u, k in units.items() if not waiting[u]]
+    heapq.heapify(ready)
+    out: list[Any] = []
+    while ready:
+        unit = by_place[heapq.heappop(ready)]
+        out.append(unit)
+        for r in readers[unit]:
+            waiting[r] -= 1
+            if not waiting[r]:
+                heapq.heappush(ready, units[r])
+    assert len(out) == len(units), "a way leads out of a region and back into it"
+    return out

@@ -1,0 +1,84 @@
+"""Integers of a graph with symbolic sizes, as expressions in the sizes of a region's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusewright.core.expr import Expr, add, as_expr, floordiv, mod, mul
+from fusewright.frontends.torch.library import torch
+from fusewright.fusion.array import Array
+
+Place = tuple[int, int]
+
+
+class Sizes:
+    """How the integer inputs of a region follow from its tensors' sizes."""
+
+    def __init__(self, tensors: Sequence[Any], integers: Sequence[Any]) -> None:
+        """Nodes of a graph with example values. Raises ValueError where a size does not follow."""
+        self._places: dict[str, Place] = {}
+        for k, n in enumerate(tensors):
+            for axis, size in enumerate(n.meta["val"].shape):
+                expr = _symbolic(size)
+                if expr is not None and expr.is_Symbol:
+                    self._places.setdefault(expr.name, (k, axis))
+        self._integers = {n: _formula(n) for n in integers}
+        free = {s.name for e in self._integers.values() for s in e.free_symbols}
+        missing = sorted(free - set(self._places))
+        if missing:
+            raise ValueError(f"the sizes {', '.join(missing)} are no axis of a tensor")
+
+    def values(self, arrays: Sequence[Array]) -> dict[Any, int | Expr]:
+        """The integers for traced tensors."""
+        known = {s: as_expr(arrays[k].shape[axis]) for s, (k, axis) in self._places.items()}
+        return {n: _translated(e, known) for n, e in self._integers.items()}
+
+
+def symbolic_axes(tensor: Any) -> tuple[int, ...]:
+    """The axes whose size is symbolic."""
+    return tuple(a for a, n in enumerate(tensor.shape) if _symbolic(n) is not None)
+
+
+def _symbolic(size: Any) -> Any:
+    """The formula of a symbolic size; None for a number."""
+    if not isinstance(size, torch.SymInt):
+        return None
+    expr = size.node.expr
+    return None if expr.is_number else expr
+
+
+def _formula(node: Any) -> Any:
+    value = node.meta["val"]
+    if not isinstance(value, torch.SymInt):
+        raise ValueError(f"{node.name} is not an integer")
+    return value.node.expr
+
+
+def _translated(expr: Any, known: Mapping[str, Expr]) -> Expr:
+    """A sympy formula over our sizes. Raises ValueError for functions that we do not have."""
+    if expr.is_Symbol:
+        return known[expr.name]
+    if expr.is_Integer:
+        return as_expr(int(expr))
+    rule = _RULES.get(type(expr).__name__)
+    if rule is None:
+        raise ValueError(f"the formula {expr} of a size")
+    return rule([_translated(a, known) for a in expr.args])
+
+
+def _product(parts: list[Expr]) -> Expr:
+    out = as_expr(1)
+    for p in parts:
+        out = mul(out, p)
+    return out
+
+
+_RULES: dict[str, Callable[[list[Expr]], Expr]] = {
+    "Add": lambda parts: add(*parts),
+    "Mul": _product,
+    "FloorDiv": lambda parts: floordiv(*parts),
+    "CleanDiv": lambda parts: floordiv(*parts),
+    "PythonMod": lambda parts: mod(*parts),
+    "Mod": lambda parts: mod(*parts),
+}

@@ -1,0 +1,72 @@
+"""The table of aten operators that can be fused, and how one call of them is traced.
+
+A lowering is a function `(out, *args, **kwargs)` with the operator's own arguments: arrays where
+torch has tensors, integers or shape expressions where it has sizes. `out` has the dtype of each
+result, as torch promotes. A lowering that cannot take its arguments raises FusewrightError, which
+leaves the call to torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fusewright.dtypes import DType
+from fusewright.fusion.array import Array
+
+Dtypes: TypeAlias = tuple[DType, ...]
+Result: TypeAlias = "Array | tuple[Array | None, ...]"
+Lowering: TypeAlias = Callable[..., Result]
+
+LOWERINGS: dict[Any, Lowering] = {}
+VIEWS: dict[Any, None] = {}
+CREATIONS: dict[Any, None] = {}
+
+
+def overloads(packet: Any) -> list[Any]:
+    """The overloads of an operator that return new tensors (not the `out=` forms)."""
+    found = [getattr(packet, name) for name in packet.overloads()]
+    return [o for o in found if not o._schema.is_mutable]
+
+
+def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """Enters a lowering for overloads; for a packet, all its functional ones."""
+
+    def enter(lowering: Lowering) -> Lowering:
+        for target in targets:
+            several = overloads(target) if hasattr(target, "overloads") else [target]
+            LOWERINGS.update(dict.fromkeys(several, lowering))
+        return lowering
+
+    return enter
+
+
+def lowers_view(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """`lowers`, for operators whose result torch makes without a kernel, in its operand's memory."""
+
+    def enter(lowering: Lowering) -> Lowering:
+        VIEWS.update(dict.fromkeys(targets))
+        return lowers(*targets)(lowering)
+
+    return enter
+
+
+def lowers_creation(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """`lowers`, for operators that read no elements, so that repeating them costs no memory."""
+
+    def enter(lowering: Lowering) -> Lowering:
+        CREATIONS.update(dict.fromkeys(targets))
+        return lowers(*targets)(lowering)
+
+    return enter
+
+
+def positional(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments with those that were given by name at their places. Keyword-only ones stay in
+    `kwargs`, which loses the others."""
+    given = list(args)
+    for argument in target._schema.arguments[len(args) :]:
+        if argument.kwarg_only or argument.name not in kwargs:
+            break
+        given.append(kwargs.pop(argument.name))
+    return tuple(given)
