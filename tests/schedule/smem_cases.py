@@ -80,6 +80,42 @@ def chain(h: int, count: int, steps: Sequence[Step]) -> Fusion:
     return fw.trace(fn)
 
 
+def padded(shape: tuple[int, int, int], step: Step) -> Fusion:
+    """a -> step -> b, one longer on the last axis -> out."""
+
+    def fn() -> Array:
+        a = named(fw.full(shape, 1.5), "a")
+        middle = named(step(a), "middle")
+        b = named(fw.pad(middle, ((0, 0), (0, 0), (0, 1))), "b")
+        return named(fw.copy(b), "out")
+
+    return fw.trace(fn)
+
+
+def copies(n: int, step: Step = copy) -> Fusion:
+    """x -> a -> step -> b -> out, all of n elements."""
+
+    def fn(x: Array) -> Array:
+        a = named(fw.copy(x), "a")
+        middle = named(step(a), "middle")
+        b = named(fw.copy(middle), "b")
+        return named(fw.copy(b), "out")
+
+    return fw.trace(fn, fw.TensorSpec((n,), "float32"))
+
+
+def expanded(x: int, y: int | str, step: Step = copy) -> Fusion:
+    """in (y) -> a (y) -> b (1, y) -> c (x, y) -> out."""
+
+    def fn(source: Array) -> Array:
+        a = named(fw.copy(source), "a")
+        b = named(fw.expand_dims(named(step(a), "middle"), axis=0), "b")
+        c = named(fw.broadcast_to(b, (x, *source.shape)), "c")
+        return named(step(c), "out")
+
+    return fw.trace(fn, fw.TensorSpec((y,), "float32"))
+
+
 # --- schedules ------------------------------------------------------------------------------------
 
 
