@@ -18,7 +18,6 @@ from fusewright.host.hazards import hazards
 from fusewright.host.ir import Access, Binding, Edge, EdgeKind, HostLaunch, Root, RootKind
 from fusewright.kir.ir import Buffer, Compute, Kernel, Load
 
-
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
 

@@ -56,6 +56,7 @@ class _Former:
         self.home: dict[Tensor, int] = {}
         self.merged: dict[int, int] = {}
         self.reasons: list[Reason] = []
+        self.count = 0
 
     # --- placing --------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class _Former:
             if problem is None:
                 return
             self.reasons.append(Reason(t.name, problem))
-        number = len(self.groups) + len(self.merged)
+        number = self._next()
         problem = self._try([], [], [*views, t], number)
         assert problem is None or len(views) == 0 or self._alone(t, number), problem
 
@@ -82,8 +83,8 @@ class _Former:
         """A kernel for one op and nothing else, its views made by kernels of their own."""
         for o in t.op.operands:
             if not is_leaf(o) and not isinstance(o.op, Input) and o not in self.home:
-                self._alone(o, len(self.groups) + len(self.merged))
-        number = len(self.groups) + len(self.merged)
+                self._alone(o, self._next())
+        number = self._next()
         return self._try([], [], [t], number) is None
 
     def _views(self, t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -112,13 +113,17 @@ class _Former:
         number: int | None = None,
     ) -> str | None:
         """Adds ops to the chosen groups as one, or tells what forbids it and changes nothing."""
+        others = [p.number for p in producers if p not in chosen]
         if number is None:
             number = self._number(chosen)
-        if number is None or any(p.number > number for p in producers if p not in chosen):
-            return "another kernel stands between its operands"
+        if number is None or any(n > number for n in others):
+            if any(self._followers(g, chosen) for g in chosen):
+                return "another kernel stands between its operands"
+            number = self._next()
         mark = len(self.ids.log)
         g = union(chosen, number, self.ids)
-        problem = next((p for t in items if t not in g.members and (p := add(g, t, self.ids))), None)
+        new = [t for t in items if t not in g.members]
+        problem = next((p for t in new if (p := add(g, t, self.ids))), None)
         problem = problem or space_problem(g, self.ids)
         if problem is not None:
             self.ids.undo(mark)
@@ -149,6 +154,16 @@ class _Former:
         while number in self.merged:
             number = self.merged[number]
         return number
+
+    def _next(self) -> int:
+        """A number after all others."""
+        self.count += 1
+        return self.count - 1
+
+    def _followers(self, g: Group, chosen: list[Group]) -> list[int]:
+        """The groups, other than the chosen ones, that read what a group makes."""
+        mine = {c.number for c in chosen}
+        return [n for s in g.successors if (n := self._current(s)) not in mine]
 
     def _number(self, chosen: list[Group]) -> int | None:
         """The place of the union in the order: the last one's when nothing stands between, the
@@ -234,5 +249,7 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
 
 
 def _choices(producers: list[Group]) -> list[list[Group]]:
-    """Which unions of the operands' groups to try: all of them, then fewer, the last ones."""
-    return [producers[k:] for k in range(len(producers))]
+    """Which unions of the operands' groups to try: all of them, then fewer, the last ones, then
+    each of the others alone."""
+    alone = [[p] for p in reversed(producers[:-1])] if len(producers) > 1 else []
+    return [producers[k:] for k in range(len(producers))] + alone

@@ -106,7 +106,7 @@ class Group:
 
 
 def is_leaf(t: Tensor) -> bool:
-    """Values that every kernel makes for itself: literals, sizes, coordinates, and their spreads."""
+    """Values every kernel makes for itself: literals, sizes, coordinates, and their spreads."""
     match t.op:
         case Constant() | Size() | Iota():
             return True
@@ -117,7 +117,7 @@ def is_leaf(t: Tensor) -> bool:
 
 
 def is_view(t: Tensor) -> bool:
-    """Values that readers can find in their source: every kernel that needs one reads through it."""
+    """Values that readers find in their source: every kernel that needs one reads through it."""
     match t.op:
         case Broadcast() | Permute() | Reshape() | IndexMap():
             return True
@@ -241,6 +241,9 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
     match t.op:
         case Pointwise() if known:
             reads = [_operand_axes(g, o, ids) for o in known]
+            if any(o in g.members and _is_unknown(o, a) for o, a in zip(known, reads, strict=True)):
+                _relate_by_graph(g, known, ids)
+                return (None,) * t.ndim
             for other in reads[1:]:
                 for a, b in zip(reads[0], other, strict=True):
                     if a is not None and b is not None:
@@ -268,6 +271,23 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             for o in known:
                 _operand_axes(g, o, ids)
             return tuple(ids.fresh(e) for e in t.shape)
+
+
+def _is_unknown(t: Tensor, axes: Axes) -> bool:
+    return any(a is None and e != Int(1) for a, e in zip(axes, t.shape, strict=True))
+
+
+def _relate_by_graph(g: Group, operands: list[Tensor], ids: AxisIds) -> None:
+    """Leaves to the axis graph the members behind operands that meet a value of unknown axes and
+    have axes that the reductions lack: spreads of vectors, as a rule."""
+    spaces = [ids.named(s.all) for s in g.spaces]
+    stack = [o for o in operands if o in g.members]
+    while stack:
+        o = stack.pop()
+        named = ids.named(g.axes[o])
+        if named and not any(named <= s for s in spaces):
+            g.moved[o] = None
+            stack.extend(p for p in o.op.operands if p in g.members)
 
 
 def _operand_axes(g: Group, o: Tensor, ids: AxisIds) -> Axes:

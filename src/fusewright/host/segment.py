@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr
 from fusewright.fusion.ir import (
     Fusion,
     Input,

@@ -28,7 +28,7 @@ ROW_NBYTES = 200 * 1024
 """Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
 CHUNK = 16384
 """Elements of a chunk along the fast axis."""
-CHUNK_ROWS = 128
+CHUNK_ROWS = 256
 """Rows of a chunk down the slow axes."""
 
 
@@ -124,16 +124,16 @@ def _rewrite(p: Pair, source: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
     kept = [a for a in range(source.ndim) if a not in axes]
-    order = (*kept, *axes)
+    inner = is_inner(p.source, axes)
     rows = tuple(source.shape[a] for a in kept)
     size = math.prod(constant_value(source.shape[a]) or 1 for a in axes)
-    moved = build.permute(source, order)
-    shape: tuple[Expr, ...] = (*rows, Int(chunks), Int(size // chunks))
-    spread = build.value(shape, source.dtype, ir.Reshape((moved,)))
-    rank = len(rows)
+    parts: tuple[Expr, ...] = (Int(chunks), Int(size // chunks))
+    order, shape = ((*kept, *axes), (*rows, *parts)) if inner else ((*axes, *kept), (*parts, *rows))
+    spread = build.value(shape, source.dtype, ir.Reshape((build.permute(source, order),)))
+    place = len(rows) if inner else 0
     if p.kind == "variance":
-        return _variance(spread, rank, size, size // chunks)
-    return _exponentials(spread, rank)
+        return _variance(spread, place, size, size // chunks)
+    return _exponentials(spread, place)
 
 
 def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
@@ -142,6 +142,7 @@ def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
 
 
 def _variance(x: Tensor, rank: int, size: int, each: int) -> tuple[Tensor, Tensor]:
+    """Of x with chunks along axis `rank` and their elements along the next one."""
     last = rank + 1
 
     def number(n: int, like: Tensor) -> Tensor:
@@ -159,6 +160,7 @@ def _variance(x: Tensor, rank: int, size: int, each: int) -> tuple[Tensor, Tenso
 
 
 def _exponentials(x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Of x with chunks along axis `rank` and their elements along the next one."""
     last = rank + 1
     highs = build.reduce("max", x, (last,))
     lowest = build.spread(build.constant(-math.inf, x.dtype), highs.shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from fusewright.core.expr import ZERO, Int, constant_value
+from fusewright.core.expr import ZERO, Expr, Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
@@ -100,24 +100,28 @@ def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
 
 
 def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
+    """Parts of the slow axes come first in the partial result, so that it is stored in runs."""
     kept = [a for a in range(source.ndim) if a not in op.axes]
-    order = (*kept, *op.axes)
-    shape = tuple(source.shape[a] for a in order)
-    moved = source
-    if order != tuple(range(source.ndim)):
-        moved = build.value(shape, source.dtype, ir.Permute((source,), order))
+    inner = is_inner(source, op.axes)
     size = math.prod(constant_value(source.shape[a]) or 1 for a in op.axes)
     rows = tuple(source.shape[a] for a in kept)
     each = -(-size // parts)
+    place = len(rows) if inner else 0
+
+    def shape(*middle: int) -> tuple[Expr, ...]:
+        sizes = tuple(Int(n) for n in middle)
+        return (*rows, *sizes) if inner else (*sizes, *rows)
+
+    moved = build.permute(source, (*kept, *op.axes) if inner else (*op.axes, *kept))
     if len(op.axes) > 1:
-        moved = build.value((*rows, Int(size)), source.dtype, ir.Reshape((moved,)))
+        moved = build.value(shape(size), source.dtype, ir.Reshape((moved,)))
     if parts * each != size:
         low = (ZERO,) * (len(rows) + 1)
-        high = (*low[:-1], Int(parts * each - size))
+        high = (*low[:place], Int(parts * each - size), *low[place + 1 :])
         fill = reduction_identity(op.fn, source.dtype)
-        padded = (*rows, Int(parts * each))
-        moved = build.value(padded, source.dtype, ir.Resize((moved,), low, high, fill))
-    spread = build.value((*rows, Int(parts), Int(each)), source.dtype, ir.Reshape((moved,)))
-    rank = len(rows)
-    partial = build.reduce(op.fn, spread, (rank + 1,))
-    return build.reduce(op.fn, partial, (rank,))
+        moved = build.value(
+            shape(parts * each), source.dtype, ir.Resize((moved,), low, high, fill)
+        )
+    spread = build.value(shape(parts, each), source.dtype, ir.Reshape((moved,)))
+    partial = build.reduce(op.fn, spread, (place + 1,))
+    return build.reduce(op.fn, partial, (place,))

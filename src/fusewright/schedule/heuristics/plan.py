@@ -99,17 +99,25 @@ def plan_of(
         held_in, threads, trips = _inner_choice(columns, vector, held if needed else 0, target)
         kept_threads = max(1, min(128 // threads, rows))
     else:
-        kept_threads = min(WARP_SIZE, _power_of_two(rows // vector))
-        threads = min(16, _power_of_two(columns // 4))
-        if rows // max(vector * kept_threads, 1) < target.multiprocessors:
-            threads = min(256 // kept_threads, _power_of_two(columns // 4))
-        most = min(2 * MAX_THREADS // kept_threads, _power_of_two(columns))
-        while needed and threads < most and _too_much(columns, threads, vector * held):
-            threads *= 2
+        vector, kept_threads, threads = _outer_choice(columns, rows, vector, target)
         trips = -(-columns // threads)
-        if needed and trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD:
+        if needed and trips * vector * max(held, 1) <= FEW_BYTES_PER_THREAD:
             held_in = Memory.LOCAL
     return Plan(inner, held_in, vector, threads, kept_threads, trips)
+
+
+def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple[int, int, int]:
+    """(lanes, threads along the kept axes, threads down the reduced ones): full warps of wide
+    accesses where there are columns enough for every multiprocessor, else narrower blocks."""
+    kept = min(WARP_SIZE, _power_of_two(rows // vector))
+    while vector > 1 and rows < vector * kept * target.multiprocessors // 4:
+        vector //= 2
+    kept = min(WARP_SIZE, _power_of_two(rows // vector))
+    while kept > 8 and rows < vector * kept * target.multiprocessors // 4:
+        kept //= 2
+    crowded = rows >= vector * kept * target.multiprocessors
+    down = min(16 if crowded else MAX_THREADS // kept, _power_of_two(columns // 4))
+    return vector, kept, down
 
 
 def _inner_choice(
@@ -129,13 +137,15 @@ def _inner_choice(
     threads, trips = _threads_along(columns, vector)
     if vector > 1 and SHARED_BLOCKS * columns * held <= target.shared_nbytes_per_sm - 8 * 1024:
         return Memory.SHARED, threads, trips
-    wide, few_trips = _threads_along(columns, vector, most_trips=most, most=2 * MAX_THREADS)
-    if few_trips <= most:
-        return Memory.LOCAL, wide, few_trips
+    wide, wide_trips = _threads_along(columns, vector, most_trips=most)
+    if wide_trips <= most:
+        return Memory.LOCAL, wide, wide_trips
+    wide, wide_trips = _threads_along(columns, vector, most=2 * MAX_THREADS)
     if vector > 1 and columns * held <= _shared_limit(target):
-        threads, trips = _threads_along(columns, vector, most=2 * MAX_THREADS)
-        return Memory.SHARED, threads, trips
-    return None, wide, few_trips
+        return Memory.SHARED, wide, wide_trips
+    if wide_trips <= few:
+        return Memory.LOCAL, wide, wide_trips
+    return None, wide, wide_trips
 
 
 def _shared_limit(target: Target) -> int:
@@ -157,15 +167,15 @@ def _threads_along(
     if vectors <= 2 * WARP_SIZE:
         threads = min(_power_of_two(vectors), WARP_SIZE)
         return threads, -(-vectors // threads)
-    choices: list[tuple[bool, float, int, int, int]] = []
+    choices: list[tuple[bool, float, int, int]] = []
     for threads in range(WARP_SIZE, most + 1, WARP_SIZE):
         trips = -(-vectors // threads)
         waste = trips * threads / vectors - 1
         odd = 0.02 if threads & (threads - 1) else 0.0
-        far = abs(trips - min(wanted, most_trips))
-        choices.append((trips > most_trips, round(waste, 2) + odd, far, threads, trips))
+        far = 0.01 * abs(trips - min(wanted, most_trips))
+        choices.append((trips > most_trips, round(waste + odd + far, 3), threads, trips))
     best = min(choices)
-    return best[3], best[4]
+    return best[2], best[3]
 
 
 def before_reductions(flow: Dataflow, copies: list[Stage]) -> list[Stage]:
@@ -184,11 +194,6 @@ def before_reductions(flow: Dataflow, copies: list[Stage]) -> list[Stage]:
 def _power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`, and at least 1."""
     return 1 << max(n - 1, 0).bit_length()
-
-
-def _too_much(columns: int, threads: int, nbytes: int) -> bool:
-    """Whether a column's share of a thread is more than its registers should hold."""
-    return -(-columns // threads) * nbytes > PERSISTENT_BYTES_PER_THREAD
 
 
 def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:

@@ -9,6 +9,7 @@ read once, into registers or shared memory; where a row fits nowhere every pass 
 from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.expr import Int
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -66,6 +67,8 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
         s.loops = tuple(
             Loop(x.axis, Parallel.UNROLL) if x.parallel is Parallel.SERIAL else x for x in s.loops
         )
+    for s in in_shared:
+        s.allocation = _side_by_side(s)
     inline_most(flow)
     for s in held if in_shared else ():
         s.inline_depth = next(i for i, x in enumerate(s.loops) if x.parallel.is_serial)
@@ -100,6 +103,14 @@ def _held(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
         for c in before_reductions(flow, copies)
         if any(flow.graph.depends(a, reference.frame.reduced) for a in c.frame.output)
     ]
+
+
+def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
+    """The classes of a tensor in shared memory with neighbouring threads next to each other: rows
+    of the block, then trips, then threads, then lanes."""
+    rank = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+    own = [x for x in s.loops if x.parallel in rank and x.axis.extent != Int(1)]
+    return tuple(x.axis for x in sorted(own, key=lambda x: rank[x.parallel]))
 
 
 def _shared_copy(flow: Dataflow, c: Stage) -> Stage:

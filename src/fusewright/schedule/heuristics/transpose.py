@@ -47,6 +47,7 @@ THREADS = 256
 TILE_NBYTES = 16 * 1024
 TILES_NBYTES = 48 * 1024
 LEAST_TILE = 32
+MAX_VECTORS = 8
 LEAST_ELEMENTS = 1024
 ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 """Bytes in one pass through the banks."""
@@ -54,30 +55,34 @@ ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The two dimensions with their extents in a tile and the elements of a vector along each, the
-    far accesses, and the bytes of the largest far element."""
+    """The two dimensions with their extents in a tile and the elements of a vector along each, how
+    many planes of them a block takes, the far accesses, and the bytes of the largest far element."""
 
     dims: tuple[AxisClass, ...]
     near: AxisClass
     far: AxisClass
     near_tile: int
     far_tile: int
+    planes: int
     near_width: int
     far_width: int
     walks: tuple[Walk, ...]
     nbytes: int
 
     @property
+    def size(self) -> int:
+        """The elements of a tile."""
+        return self.near_tile * self.far_tile * self.planes
+
+    @property
     def threads(self) -> int:
         """As many as have a vector on both sides, at most 256."""
-        size = self.near_tile * self.far_tile
-        return min(THREADS, size // max(self.near_width, self.far_width))
+        return min(THREADS, self.size // max(self.near_width, self.far_width))
 
     def rows(self, own_width: int, other_width: int) -> int:
         """Neighbouring vectors of a thread: not more than it has, nor than the other side takes
         at once."""
-        mine = self.near_tile * self.far_tile // (own_width * self.threads)
-        return min(mine, other_width)
+        return min(self.size // (own_width * self.threads), other_width)
 
     def granule(self, writer_width: int, reader_width: int, writer_tile: int) -> int:
         """Elements of a tile's row that keep together: what either side takes at once, a whole
@@ -129,36 +134,44 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     if not others:
         return None
     far = max(others, key=lambda d: weight[d])
+    if _is_beside(found, near, far):
+        return None
     walks = tuple(w for w in crossing if w.fast is far)
     nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    near_tile, far_tile = _tile(found, near, far, walks, target)
     near_walks = [w for w in found.walks if w.fast is near]
+    widths = (
+        min(MAX_VECTOR_NBYTES // nbytes, *(w.width() for w in near_walks)),
+        min(w.width() for w in walks),
+    )
+    budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
+    budget = min(budget, THREADS * MAX_VECTORS * min(widths))
+    tile = _tile(found, (near, far), budget, walks, target)
+    total = numel([d.extent for d in found.dims if d not in (near, far)])
     return Plan(
         found.dims,
         near,
         far,
-        near_tile,
-        far_tile,
-        _width(near_walks, min(near_tile, MAX_VECTOR_NBYTES // nbytes)),
-        _width(walks, far_tile),
+        *tile,
+        min(_power_of_two(total), max(1, budget // (tile[0] * tile[1]))) if full else 1,
+        min(widths[0], tile[0]),
+        min(widths[1], tile[1]),
         walks,
         nbytes,
     )
 
 
-def _width(walks: Sequence[Walk], most: int) -> int:
-    return min([most, *(w.width() for w in walks)])
-
-
 def _tile(
-    found: Traffic, near: AxisClass, far: AxisClass, walks: Sequence[Walk], target: Target
+    found: Traffic,
+    dims: tuple[AxisClass, AxisClass],
+    budget: int,
+    walks: Sequence[Walk],
+    target: Target,
 ) -> tuple[int, int]:
-    """The extents of a tile: square but for short dimensions, small enough for the shared memory
-    of several blocks and for blocks on every multiprocessor. A row of a tile in shared memory, which
-    runs along what its reader wants, does not get shorter than one pass through the banks."""
+    """The extents of a tile of at most `budget` elements: square but for short dimensions, small
+    enough for blocks on every multiprocessor. A row of a tile in shared memory, which runs along
+    what its reader wants, does not get shorter than one pass through the banks."""
     nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    sizes = [_power_of_two(estimate(near.extent)), _power_of_two(estimate(far.extent))]
-    budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
+    sizes = [_power_of_two(estimate(d.extent)) for d in dims]
     tile = [1, 1]
     while True:
         growing = [k for k in (0, 1) if tile[k] < sizes[k]]
