@@ -33,10 +33,13 @@ from fusewright.fusion import nn
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace
+from fusewright.host.assemble import HostProgram
 from fusewright.kernel import Kernel
 from fusewright.kir.text import parse_kernel
 from fusewright.memory import Memory as _Memory
-from fusewright.program import Program
+from fusewright.program import Layout, Program, load
+from fusewright.report.explain import Report
+from fusewright.runtime.config import config
 from fusewright.schedule.parallel import Parallel as _Parallel
 from fusewright.verify import VerifyReport, evaluate, verify
 

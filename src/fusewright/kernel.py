@@ -177,9 +177,16 @@ class Kernel:
         """Starts to compile in the background, with other kernels of the same target in one
         module where they are small. Raises UserError without NVRTC."""
         waiting = [k for k in (together or (self,)) if k._build is None]
+        if not waiting:
+            return
         futures = BUILDER.submit([k.ir for k in waiting], self.target)
         for k, f in zip(waiting, futures, strict=True):
             k._build = f
+
+    def adopt(self, compiled: Compiled) -> None:
+        """Takes machine code that was made for this kernel before."""
+        self._build = Future()
+        self._build.set_result(compiled)
 
     def compiled(self) -> Compiled:
         """Machine code and the compiler's log of the module that holds this kernel; compiled

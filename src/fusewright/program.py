@@ -8,20 +8,27 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Expr, Var, substitute
+from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import UserError
+from fusewright.errors import SpecError, UserError
 from fusewright.fusion.evaluate import evaluate
-from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
 from fusewright.fusion.passes.fold_empty import is_empty
+from fusewright.fusion.printing import print_fusion
+from fusewright.fusion.text import parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
 from fusewright.kernel import Kernel, TensorInfo, bind_symbols, flatten, shaped_view, size_of
+from fusewright.kir.names import with_unique_names
+from fusewright.kir.text import parse_kernel
+from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.arrays import CPU, ArrayInfo, describe, host_view
 from fusewright.runtime.config import active
 from fusewright.runtime.device import has_gpu
@@ -30,7 +37,7 @@ from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
 from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
 from fusewright.sim.machine import SimResult
-from fusewright.target import Target
+from fusewright.target import Target, target_of
 
 Array = npt.NDArray[Any]
 
@@ -125,6 +132,47 @@ class Program:
     def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
         """The sizes that these arrays give the symbols. Raises UserError where they do not fit."""
         return bind_symbols(self.inputs, [tuple(a.shape) for a in arrays], "the program")
+
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """The element strides of every tensor that has memory, by name."""
+        out: dict[str, Layout] = {}
+        for t, info in zip(self.fusion.inputs, self.inputs, strict=True):
+            out[t.name] = Layout(info.strides, None, info.strides, "given by the caller's spec")
+        for x in self.launches:
+            for t, info in zip(x.outputs, x.kernel.outputs, strict=True):
+                natural = contiguous_strides(t.shape)
+                why = f"stored by {x.kernel.name}" + (
+                    ", in C order" if info.strides == natural else ", in the order it was asked for"
+                )
+                required = natural if t in self.fusion.outputs else None
+                preferred = None if info.strides == natural else info.strides
+                out[t.name] = Layout(required, preferred, info.strides, why)
+        return out
+
+    # --- on disk --------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the program with its machine code as one file, which `load` reads without a
+        compiler and without tracing. Raises UserError without NVRTC or a place to write."""
+        kernels = self.kernels
+        codes = list(dict.fromkeys(k.cubin() for k in kernels))
+        record = {
+            "target": self.target.arch,
+            "fusion": print_fusion(self.fusion),
+            "kernels": [_kernel_record(k, codes.index(k.cubin())) for k in kernels],
+            "launches": [
+                {
+                    "kernel": kernels.index(x.kernel),
+                    "inputs": [t.name for t in x.inputs],
+                    "outputs": [t.name for t in x.outputs],
+                }
+                for x in self.launches
+            ],
+            "reasons": [[r.tensor, r.rule] for r in self.reasons],
+        }
+        write_archive(Path(path), record, {f"{i}.cubin": c for i, c in enumerate(codes)})
+        return Path(path)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -250,6 +298,99 @@ class Program:
         given = [out[self.places.index(k)] for k in range(len(self.results))]
         check_out(given, [shape_of(r, sizes) for r in self.results], like)
         return given
+
+
+def load(path: str | Path) -> Program:
+    """The program that `Program.save` wrote. Needs no compiler.
+
+    Raises UserError for a file that is damaged, of another version, or none of ours.
+    """
+    record, members = read_archive(Path(path))
+    try:
+        fusion = parse_fusion(record["fusion"])
+        target = target_of(record["target"])
+        kernels = [_restored_kernel(r, members, target, fusion) for r in record["kernels"]]
+        values = {t.name: t for t in fusion.values}
+        launches = tuple(
+            Launch(
+                kernels[x["kernel"]],
+                tuple(values[n] for n in x["inputs"]),
+                tuple(values[n] for n in x["outputs"]),
+            )
+            for x in record["launches"]
+        )
+        reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
+    except (KeyError, IndexError, TypeError, ValueError, SpecError) as e:
+        raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
+    return Program(fusion, launches, reasons, target)
+
+
+def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:
+    printed = with_unique_names(k.ir)
+    symbols = dict(
+        zip((s.name for s in printed.symbols), (s.name for s in k.ir.symbols), strict=True)
+    )
+    built = k.compiled()
+    return {
+        "name": k.name,
+        "text": str(k.ir),
+        "symbols": symbols,
+        "values": [_number(v) for v in k.argument_values],
+        "arrays": _arrays_text((*k.inputs, *k.outputs)),
+        "inputs": len(k.inputs),
+        "schedule": k.schedule,
+        "code": f"{code}.cubin",
+        "ptx": built.ptx,
+        "log": built.log,
+    }
+
+
+def _restored_kernel(
+    r: dict[str, Any], members: dict[str, bytes], target: Target, fusion: Fusion
+) -> Kernel:
+    known = {s.name: s for s in fusion.symbols}
+    kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
+    arrays = parse_fusion(r["arrays"])
+    here = {s: known[s.name] for s in arrays.symbols}
+    infos = [
+        TensorInfo(
+            t.name,
+            tuple(substitute(e, here) for e in t.shape),
+            t.dtype,
+            tuple(substitute(e, here) for e in TensorInfo.of(t).strides),
+        )
+        for t in arrays.inputs
+    ]
+    values = tuple(_from_number(v) for v in r["values"])
+    n = r["inputs"]
+    made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
+    made.adopt(Compiled(members[r["code"]], r["ptx"], r["log"], 0.0))
+    return made
+
+
+def _arrays_text(infos: Sequence[TensorInfo]) -> str:
+    """Arrays as the text of a fusion that takes them and returns the last."""
+    tensors = tuple(
+        Tensor(i.name, i.shape, i.dtype, Input((), k, i.strides, i.dtype.nbytes))
+        for k, i in enumerate(infos)
+    )
+    return print_fusion(Fusion(tensors, tensors[-1:], tensors))
+
+
+def _number(v: bool | int | float) -> list[str]:
+    """A scalar as text that keeps every bit, and its type."""
+    return [type(v).__name__, v.hex() if isinstance(v, float) else repr(int(v))]
+
+
+def _from_number(v: list[str]) -> bool | int | float:
+    kind, text = v
+    match kind:
+        case "float":
+            return float.fromhex(text)
+        case "bool":
+            return bool(int(text))
+        case _:
+            return int(text)
 
 
 def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:

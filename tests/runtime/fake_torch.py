@@ -21,11 +21,12 @@ NAMES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 DTYPES = {n: DType(n) for n in NAMES}
 
 
-class TorchDevice:
-    _known: dict[tuple[str, int | None], TorchDevice] = {}
+_devices: dict[tuple[str, int | None], TorchDevice] = {}
 
+
+class TorchDevice:
     def __new__(cls, type: str, index: int | None = None) -> TorchDevice:
-        made = cls._known.setdefault((type, index), super().__new__(cls))
+        made = _devices.setdefault((type, index), super().__new__(cls))
         made.type, made.index = type, index
         return made
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_cuda import FakeDriver
+from fake_fixtures import gpu, torch
 from fake_torch import CUDA, FakeTorch, Parameter, Tensor, TorchDevice, tensor
 
 import fusewright as fw
 from fusewright.errors import UserError
 from fusewright.runtime.config import config
+
+__all__ = ["gpu", "torch"]  # fixtures
 
 
 def softmax(x):

@@ -53,12 +53,15 @@ class _Call:
     positions: tuple[int, ...] | None
     places: tuple[int, ...]
     compiled: _Compiled
+    single: bool
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         values = (*args, *kwargs.values()) if kwargs else args
         if self.positions is not None:
             values = [values[p] for p in self.positions]
         made = self.run(values)
+        if self.single:
+            return made[0]
         return self.compiled.result([made[p] for p in self.places])
 
 
@@ -113,7 +116,9 @@ class Fused:
         leaves = {id(x.owner) for x in infos}
         positions = tuple(p for p, v in enumerate(values) if id(v) in leaves)
         every = len(positions) == len(values)
-        bound = _Call(call, None if every else positions, tuple(program.places), compiled)
+        places = tuple(program.places)
+        single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
+        bound = _Call(call, None if every else positions, places, compiled, single)
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = bound

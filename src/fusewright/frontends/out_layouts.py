@@ -26,6 +26,9 @@ class OutLayouts:
     def __init__(self, orders: Order | None) -> None:
         self._orders = None if orders is None else [None if o is None else tuple(o) for o in orders]
 
+    def __bool__(self) -> bool:
+        return self._orders is not None
+
     def wrapped(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function whose results have their axes in the order of memory."""
         orders = self._orders

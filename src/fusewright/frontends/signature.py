@@ -19,7 +19,7 @@ from fusewright.fusion.ir import Sym, TensorSpec
 from fusewright.fusion.trees import Tree
 from fusewright.runtime.arrays import ArrayInfo
 
-Dynamic: TypeAlias = bool | Mapping[str | int, Sequence[int]] | None
+Dynamic: TypeAlias = bool | Mapping[Any, Sequence[int]] | None
 """False or None: no symbolic sizes. True: all, in general kernels. A mapping: these axes of these
 parameters (by name or position)."""
 
@@ -31,7 +31,7 @@ class Marks:
     """Which axes are symbolic: of every array, or by parameter."""
 
     everything: bool
-    axes: Mapping[str | int, tuple[int, ...]]
+    axes: Mapping[Any, tuple[int, ...]]
     parameters: tuple[str, ...]
 
     def of(self, root: str | int, rank: int) -> frozenset[int]:
@@ -132,6 +132,8 @@ def _strides(x: ArrayInfo, shape: Sequence[int | Sym]) -> tuple[Any, ...] | None
     """
     if 0 in x.shape or any(s < 0 and n > 1 for n, s in zip(x.shape, x.strides, strict=True)):
         return None
+    if _is_c_order(x):
+        return None
     order = sorted(range(len(shape)), key=lambda a: (-x.strides[a], -x.shape[a], a))
     step, dense = as_expr(1), True
     size = 1
@@ -140,8 +142,13 @@ def _strides(x: ArrayInfo, shape: Sequence[int | Sym]) -> tuple[Any, ...] | None
         dense = dense and (x.shape[a] == 1 or x.strides[a] == size)
         strides[a] = step
         step, size = step * shape[a], size * x.shape[a]
-    if not dense:
-        return x.strides
-    if all(x.shape[a] == 1 or a == b for a, b in zip(order, range(len(order)), strict=True)):
-        return None
-    return tuple(strides[a] for a in range(len(shape)))
+    return tuple(strides[a] for a in range(len(shape))) if dense else x.strides
+
+
+def _is_c_order(x: ArrayInfo) -> bool:
+    step = 1
+    for n, s in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if n != 1 and s != step:
+            return False
+        step *= n
+    return True

@@ -153,7 +153,7 @@ def _pack_symbolic(
     """Fills `offsets` with slots laid one after the other from `start`; returns the end."""
     slots: list[tuple[Expr, list[int]]] = []
     for i in chosen:
-        size = aligned(tensors[i].nbytes)
+        size = tensors[i].nbytes
         for k, (room, members) in enumerate(slots):
             larger = _larger(room, size)
             if larger is not None and not any(test(i, j) for j in members):
@@ -163,7 +163,7 @@ def _pack_symbolic(
             slots.append((size, [i]))
     for room, members in slots:
         offsets |= dict.fromkeys(members, start)
-        start = start + room
+        start = start + aligned(room)
     return start
 
 

@@ -11,10 +11,12 @@ from fusewright.host.ir import Binding, Box, Edge, EdgeKind, HostLaunch, Root, R
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """An access that later launches may still have to wait for."""
+    """An access that later launches may still have to wait for, and its bytes where they are
+    known numbers."""
 
     launch: int
     binding: Binding
+    range: tuple[int, int] | None
 
 
 def hazards(launches: Sequence[HostLaunch]) -> tuple[Edge, ...]:
@@ -23,26 +25,42 @@ def hazards(launches: Sequence[HostLaunch]) -> tuple[Edge, ...]:
     Per root the accesses that no later total write has covered are kept; a launch is compared with
     those only, because whoever covered an access already waits for it.
     """
-    live: dict[Root, list[_Live]] = {}
+    written = {b.root for x in launches for b in x.bindings if b.access.writes}
+    live: dict[Root, list[_Live]] = {r: [] for r in written}
     edges: list[Edge] = []
     for c, launch in enumerate(launches):
         found: dict[int, Edge] = {}
-        for b in launch.bindings:
-            for p in live.get(b.root, ()):
-                edge = _edge(p, c, b)
+        touched = [_Live(c, b, _range(b)) for b in launch.bindings if b.root in written]
+        for b in touched:
+            for p in live[b.binding.root]:
+                edge = None if _surely_apart(p, b) else _edge(p, c, b.binding)
                 known = found.get(p.launch)
                 if edge is not None and (known is None or _RANK[edge.kind] < _RANK[known.kind]):
                     found[p.launch] = edge
         edges += [found[p] for p in sorted(found)]
-        for b in launch.bindings:
+        for b in touched:
+            held = live[b.binding.root]
             kept = [
-                p for p in live.get(b.root, ()) if not (p.launch != c and _covers(b, p.binding))
+                p
+                for p in held
+                if p.launch == c or _surely_apart(p, b) or not _covers(b.binding, p.binding)
             ]
-            live[b.root] = [*kept, _Live(c, b)]
+            live[b.binding.root] = [*kept, b]
     return tuple(edges)
 
 
 _RANK = {k: i for i, k in enumerate(EdgeKind)}
+
+
+def _range(b: Binding) -> tuple[int, int] | None:
+    start, nbytes = constant_value(b.offset), constant_value(b.nbytes)
+    return None if start is None or nbytes is None else (start, start + nbytes)
+
+
+def _surely_apart(a: _Live, b: _Live) -> bool:
+    if a.range is None or b.range is None:
+        return False
+    return a.range[1] <= b.range[0] or b.range[1] <= a.range[0]
 
 
 def _edge(p: _Live, c: int, b: Binding) -> Edge | None:

@@ -18,6 +18,7 @@ The syntax of statements stands in `kir/syntax.py`, that of expressions in `kir/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
 from fusewright.core.expr import Expr, Var
@@ -83,12 +84,12 @@ def _dims_text(kind: str, dims: tuple[Dim, ...]) -> str:
     return f"{kind} ({', '.join(range_text(d.var, d.extent) for d in dims)})"
 
 
-def parse_kernel(text: str) -> Kernel:
-    """The kernel that a text describes.
+def parse_kernel(text: str, symbols: Mapping[str, Var] | None = None) -> Kernel:
+    """The kernel that a text describes; `symbols` are shape symbols to use for those of that name.
 
     Raises SpecError with line and column, what was expected and what stands there.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, symbols or {})
     kernel = parser.kernel()
     if parser.peek().kind != "end":
         parser.fail("end of text")
@@ -106,8 +107,9 @@ _BY_ASSIGNMENT: dict[str, Template] = {
 class _Parser(Reader):
     """Names in scope: buffers and arguments of the whole kernel, variables by nesting."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, symbols: Mapping[str, Var]) -> None:
         super().__init__(text)
+        self._shared = symbols
         self._buffers: dict[str, Buffer] = {}
         self._arguments: dict[str, Argument] = {}
         self._variables: list[dict[str, Var]] = [{}]
@@ -214,6 +216,8 @@ class _Parser(Reader):
         self.expect("in")
         symbol = Var(name.text, *parse_limits(self))
         self.declare(symbol, name)
+        symbol = self._shared.get(name.text, symbol)
+        self._variables[-1][name.text] = symbol
         return symbol
 
     def _param(self) -> Buffer:

@@ -84,11 +84,10 @@ def _instantiate(nodes: Sequence[Node]) -> _Executable:
         made.append(check(status, "cuGraphAddKernelNode"))
     handle = check(api.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
     found = _Executable(graph, tuple(made), handle)
-    weakref.finalize(found, _destroy, graph, handle).atexit = False
+    weakref.finalize(found, _destroy, api, graph, handle).atexit = False
     return found
 
 
-def _destroy(graph: Any, handle: Any) -> None:
-    api = driver()
+def _destroy(api: Any, graph: Any, handle: Any) -> None:
     check(api.cuGraphExecDestroy(handle), "cuGraphExecDestroy")
     check(api.cuGraphDestroy(graph), "cuGraphDestroy")

@@ -100,8 +100,9 @@ class Launch:
     shared_nbytes: int
 
 
-def launch_of(kernel: Kernel, sizes: Mapping[Var, int]) -> Launch:
-    """The launch of a kernel for given values of its shape symbols.
+def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = None) -> Launch:
+    """The launch of a kernel for given values of its shape symbols; `nbytes` of shared memory
+    where they are known already.
 
     Raises InternalError for a grid that the hardware does not take.
     """
@@ -111,7 +112,7 @@ def launch_of(kernel: Kernel, sizes: Mapping[Var, int]) -> Launch:
         raise InternalError(
             f"kernel {kernel.name}: grid {grid} exceeds {(MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)}"
         )
-    return Launch(grid, block, shared_nbytes(kernel))
+    return Launch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)
 
 
 def _extents(extents: tuple[Expr, ...], sizes: Mapping[Var, int]) -> Grid:
@@ -137,6 +138,7 @@ class LoadedKernel:
         api = driver()
         self.kernel = kernel
         self.parameters = parameters(kernel)
+        self._shared_nbytes = shared_nbytes(kernel)
         name = identifier(kernel.name).encode()
         found = api.cuLibraryGetKernel(_library(cubin), name)
         self.library_kernel = check(found, "cuLibraryGetKernel")
@@ -145,6 +147,10 @@ class LoadedKernel:
         self._config = api.CUlaunchConfig()
         self._lock = threading.Lock()
         self._allowed: dict[int, int] = {}
+
+    def shape(self, sizes: Mapping[Var, int]) -> Launch:
+        """The launch for given values of the shape symbols."""
+        return launch_of(self.kernel, sizes, self._shared_nbytes)
 
     def launch(
         self,

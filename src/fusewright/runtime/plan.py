@@ -18,7 +18,7 @@ from fusewright.host.graph import by_consumer
 from fusewright.host.ir import HostLaunch
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
-from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, launch_of, slot_format
+from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, slot_format
 from fusewright.runtime.locks import fork_safe_lock
 
 _SLOT_NBYTES = 8
@@ -48,6 +48,7 @@ class Plan:
         """`kernels` stand in the order of the host program's launches."""
         self.arena_nbytes = evaluate(host.arena.nbytes, sizes) if host.arena.offsets else 0
         self._host = host
+        self._api = driver()
         self._lock = fork_safe_lock()
         self._stream = 0
         self._graphs: dict[int, GraphCache] = {}
@@ -64,13 +65,13 @@ class Plan:
         self._buffer = ctypes.create_string_buffer(max(1, count) * _SLOT_NBYTES)
         self.launches: tuple[Prepared, ...] = ()
         end = len(slots)
-        for i, (x, kernel) in enumerate(zip(host.launches, kernels, strict=True)):
+        for i, kernel in enumerate(kernels):
             own = [slots[p] for p in places[i]]
             for form, value in scalars[i]:
                 struct.pack_into(form, self._buffer, end * _SLOT_NBYTES, value)
                 own.append(end)
                 end += 1
-            shape = launch_of(x.kernel, sizes)
+            shape = kernel.shape(sizes)
             if 0 not in shape.grid:
                 self.launches += (self._prepare(i, kernel, shape, own),)
 
@@ -102,7 +103,7 @@ class Plan:
             for x in self.launches:
                 x.config.hStream = stream
             self._stream = stream
-        launch = driver().cuLaunchKernelEx
+        launch = self._api.cuLaunchKernelEx
         for x in self.launches:
             status = launch(x.config, x.kernel.handle, x.address, 0)
             if status[0]:
@@ -116,7 +117,7 @@ class Plan:
         if handle is None:
             self._pack(self._buffer, 0, *[roots[r] + offset for r, offset in self._places])
             handle = graphs.prepare(roots)
-        status = driver().cuGraphLaunch(handle, stream)
+        status = self._api.cuGraphLaunch(handle, stream)
         if status[0]:
             check(status, "cuGraphLaunch")
 

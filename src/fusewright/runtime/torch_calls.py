@@ -56,9 +56,9 @@ def _learn(kind: type) -> bool:
 
 def call_key(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
     """A key for a call whose arguments are torch tensors and plain values; None for others."""
-    parts: list[Hashable] = [active()]
     try:
-        parts += [_KEYS[type(a)](a) for a in args]
+        parts: list[Hashable] = [_KEYS[type(a)](a) for a in args]
+        parts.append(active())
         if kwargs:
             parts.append(tuple(kwargs))
             parts += [_KEYS[type(a)](a) for a in kwargs.values()]

@@ -1,0 +1,74 @@
+"""Programs in one file: a zip of one JSON record and machine code, versioned and checked.
+
+Written under another name and renamed, so that a crash leaves no half of a file. Nothing is ever
+unpickled; the record names the sha256 of every member.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from fusewright.errors import UserError
+
+FORMAT = "fusewright program"
+VERSION = 1
+_RECORD = "program.json"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_archive(path: Path, record: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
+    """Writes the file. Raises UserError when the disk does not take it."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
+    head = {"format": FORMAT, "version": VERSION, "sha256": sums, "program": dict(record)}
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as z:
+            _add(z, _RECORD, json.dumps(head, indent=1, sort_keys=True).encode())
+            for name, content in members.items():
+                _add(z, name, content)
+        os.replace(temporary, path)
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise UserError(
+            f"cannot save a program as {path}: {e.strerror}; name a file in a folder that exists "
+            "and may be written"
+        ) from e
+
+
+def _add(z: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """One member with a fixed date, so that equal programs are equal files."""
+    z.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+
+
+def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The record and the members. Raises UserError for what is no intact file of this version."""
+    try:
+        with zipfile.ZipFile(path) as z:
+            loaded: object = json.loads(z.read(_RECORD))
+            members = {n: z.read(n) for n in z.namelist() if n != _RECORD}
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror or e}") from e
+    except (zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise UserError(f"{path} is not a saved program or is damaged ({e}); save it again") from e
+    head = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    if head.get("format") != FORMAT:
+        raise UserError(f"{path} is not a saved program; write one with program.save(path)")
+    if head.get("version") != VERSION:
+        raise UserError(
+            f"{path} has format version {head.get('version')}, this fusewright reads {VERSION}; "
+            "compile and save the program again"
+        )
+    sums = {n: hashlib.sha256(content).hexdigest() for n, content in members.items()}
+    if sums != head.get("sha256"):
+        raise UserError(f"{path} is damaged: its contents do not match their checksums")
+    return cast("dict[str, Any]", head["program"]), members
