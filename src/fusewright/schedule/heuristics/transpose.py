@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.core.expr import ONE
+from fusewright.core.expr import ONE, less, prove
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -27,6 +27,7 @@ from fusewright.schedule.heuristics.common import (
     Params,
     cache_inputs,
     estimate,
+    merge_all,
     numel,
     vectorize_accesses,
 )
@@ -38,6 +39,7 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
     MAX_GRID_YZ,
     MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
     SHARED_BANK_NBYTES,
     SHARED_BANKS,
     Target,
@@ -56,7 +58,7 @@ ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The two dimensions with their extents in a tile and the elements of a vector along each, how
-    many planes of them a block takes, the far accesses, and the bytes of the largest far element."""
+    many planes of them a block takes, the far accesses, the bytes of the largest far element."""
 
     dims: tuple[AxisClass, ...]
     near: AxisClass
@@ -110,7 +112,7 @@ def schedule_transpose(flow: Dataflow, target: Target) -> Params | None:
     return Params(
         "transpose",
         (
-            ("tile", f"{plan.far_tile}x{plan.near_tile}"),
+            ("tile", f"{plan.planes}x{plan.far_tile}x{plan.near_tile}"),
             ("vectors", f"{plan.far_width}, {plan.near_width}"),
             ("threads", plan.threads),
             ("through_shared", ", ".join(names)),
@@ -146,13 +148,13 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
     budget = min(budget, THREADS * MAX_VECTORS * min(widths))
     tile = _tile(found, (near, far), budget, walks, target)
-    total = numel([d.extent for d in found.dims if d not in (near, far)])
+    planes = _planes(found, (near, far), budget // (tile[0] * tile[1]), tile, target)
     return Plan(
         found.dims,
         near,
         far,
         *tile,
-        min(_power_of_two(total), max(1, budget // (tile[0] * tile[1]))) if full else 1,
+        planes,
         min(widths[0], tile[0]),
         min(widths[1], tile[1]),
         walks,
@@ -189,6 +191,34 @@ def _tile(
     return tile[0], tile[1]
 
 
+def _planes(
+    found: Traffic,
+    dims: tuple[AxisClass, AxisClass],
+    most: int,
+    tile: tuple[int, int],
+    target: Target,
+) -> int:
+    """How many planes of both dimensions a block takes when one is no more than a tile."""
+    if any(estimate(d.extent) > t for d, t in zip(dims, tile, strict=True)):
+        return 1
+    total = numel([d.extent for d in found.dims if d not in dims])
+    planes = 1
+    while 2 * planes <= min(most, total // (2 * target.multiprocessors)):
+        planes *= 2
+    return planes
+
+
+def _is_beside(found: Traffic, near: AxisClass, far: AxisClass) -> bool:
+    """Whether neighbours along `far` are in one sector of the near tensors, so that a warp that
+    walks along `near` uses whole sectors of the far ones, too."""
+    return any(
+        far in w.strides
+        and prove(less(w.strides[far] * w.tensor.dtype.nbytes, SECTOR_NBYTES)) is True
+        for w in found.walks
+        if w.fast is near
+    )
+
+
 def _power_of_two(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << (n - 1).bit_length()
@@ -200,14 +230,16 @@ def _power_of_two(n: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Side:
     """How the threads of a block walk its tile when neighbours along one dimension are accessed
-    together: a thread has `outer` times `rows` vectors of `lanes` elements. `tile` is the tile's
-    extent of that dimension, `spread` what permutes the granules that this side writes."""
+    together: a thread has `outer` times `rows` vectors of `lanes` elements. `planes` and `tile` are
+    the block's part of the other dimensions and of that one, `spread` is what permutes the granules
+    that this side writes."""
 
     blocks: tuple[Loop, ...]
     threads: AxisClass
     outer: AxisClass
     rows: AxisClass
     lanes: AxisClass
+    planes: AxisClass
     tile: AxisClass
     spread: AxisClass
 
@@ -259,7 +291,7 @@ class _Tiles:
 def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
     tiles = _insert_tiles(flow, plan)
     held = cache_inputs(flow)
-    near, far = _sides(flow.graph, plan)
+    near, far = _sides(flow, plan)
     first = tiles.computed.get(reference, reference)
     special = (*tiles.loads, *tiles.written_far, *tiles.written_near, *tiles.stores)
     first.loops = near.along(Parallel.SERIAL)
@@ -284,28 +316,29 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
     return True
 
 
-def _sides(graph: AxisGraph, plan: Plan) -> tuple[Side, Side]:
+def _sides(flow: Dataflow, plan: Plan) -> tuple[Side, Side]:
     """How threads walk a tile along the near and along the far dimension."""
+    graph = flow.graph
     near_out, near = graph.split(graph.normal(plan.near), plan.near_tile)
     far_out, far = graph.split(graph.normal(plan.far), plan.far_tile)
-    others = [graph.normal(d) for d in plan.dims if d not in (plan.near, plan.far)]
-    blocks = _blocks(graph, near_out, far_out, others)
+    others = [Loop(graph.normal(d)) for d in plan.dims if d not in (plan.near, plan.far)]
+    merged = merge_all(flow, others)
+    nothing, _ = graph.split(near, plan.near_tile)
+    rest = nothing if merged is None else merged.axis
+    rest, planes = graph.split(rest, plan.planes)
+    blocks = _blocks(graph, near_out, far_out, rest)
     reads_far = any(w.position is not None for w in plan.walks)
     writes_far = any(w.position is None for w in plan.walks)
+    widths = (plan.near_width, plan.far_width)
     return (
-        _side(graph, plan, blocks, (near, far), (plan.near_width, plan.far_width), writes_far),
-        _side(graph, plan, blocks, (far, near), (plan.far_width, plan.near_width), reads_far),
+        _side(graph, plan, (blocks, planes), (near, far), widths, writes_far),
+        _side(graph, plan, (blocks, planes), (far, near), (widths[1], widths[0]), reads_far),
     )
 
 
-def _blocks(
-    graph: AxisGraph, near: AxisClass, far: AxisClass, others: list[AxisClass]
-) -> tuple[Loop, ...]:
+def _blocks(graph: AxisGraph, near: AxisClass, far: AxisClass, rest: AxisClass) -> tuple[Loop, ...]:
     """The grid: neighbouring tiles along the near dimension run together. A dimension of its own
     for each of the two spares the divisions; what may be too long for that is merged."""
-    rest = graph.split(near, near.extent)[0]
-    for d in others:
-        rest = graph.merge(rest, d)
     if all(_fits_grid(c) for c in (far, rest)):
         bound = ((near, Parallel.BIDX), (far, Parallel.BIDY), (rest, Parallel.BIDZ))
     elif all(_fits_grid(c) for c in (near, far)):
@@ -323,7 +356,7 @@ def _fits_grid(c: AxisClass) -> bool:
 def _side(
     graph: AxisGraph,
     plan: Plan,
-    blocks: tuple[Loop, ...],
+    outside: tuple[tuple[Loop, ...], AxisClass],
     tiles: tuple[AxisClass, AxisClass],
     widths: tuple[int, int],
     is_writer: bool,
@@ -331,6 +364,7 @@ def _side(
     """The walk along the first of two dimensions. The threads of one pass through the banks write
     all granules of a row of the tile, each granule from vectors next to each other."""
     own, other = tiles
+    blocks, planes = outside
     vectors, lanes = graph.split(own, widths[0])
     words, rows = graph.split(other, plan.rows(*widths))
     own_tile = estimate(own.extent)
@@ -343,8 +377,8 @@ def _side(
     else:
         above, beside = graph.split(words, max(1, granule // plan.rows(*widths)))
         walk = graph.merge(graph.merge(graph.merge(above, high), beside), spread)
-    outer, threads = graph.split(walk, plan.threads)
-    return Side(blocks, threads, outer, rows, lanes, own, by)
+    outer, threads = graph.split(graph.merge(planes, walk), plan.threads)
+    return Side(blocks, threads, outer, rows, lanes, planes, own, by)
 
 
 def _same_banks(plan: Plan, width: int, row: AxisClass) -> int:
@@ -364,7 +398,13 @@ def _allocation(
     size = min(estimate(granules.extent), estimate(writer.spread.extent))
     _, by = graph.split(writer.spread, size)
     _, permuted = graph.swizzle(by, granules)
-    return writer.tile, permuted, above, *graph.split(word, plan.rows(writer_width, reader_width))
+    return (
+        writer.planes,
+        writer.tile,
+        permuted,
+        above,
+        *graph.split(word, plan.rows(writer_width, reader_width)),
+    )
 
 
 def _insert_tiles(flow: Dataflow, plan: Plan) -> _Tiles:
