@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from fusewright.dtypes import dtype_of
 from fusewright.errors import FusewrightError, UnsupportedError
@@ -32,13 +32,18 @@ def tensors_of(value: object) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for v in value:
+        for v in cast("Sequence[object]", value):
             yield from tensors_of(v)
 
 
 def hint(size: Any) -> int:
-    """An integer for a size: itself, or the example that a symbolic one was traced with."""
-    return size if isinstance(size, int) else int(size.node.hint)
+    """An integer for a size: itself, or the example that a symbolic one was traced with. Raises
+    UnsupportedError for a size that depends on elements, which has none."""
+    if isinstance(size, int):
+        return size
+    if size.node.hint is None:
+        raise UnsupportedError(f"the size {size} depends on the elements of a tensor")
+    return int(size.node.hint)
 
 
 def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
@@ -48,8 +53,8 @@ def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
     """
     if is_getitem(node):
         return values[node.args[0]][node.args[1]]
-    args = fx.node.map_arg(node.args, lambda n: values[n])
-    kwargs = dict(fx.node.map_arg(node.kwargs, lambda n: values[n]))
+    args = fx.node.map_arg(node.args, values.__getitem__)
+    kwargs = dict(fx.node.map_arg(node.kwargs, values.__getitem__))
     dtypes = tuple(dtype_of(t.dtype) for t in tensors_of(node.meta["val"]))
     return LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
 
@@ -129,5 +134,3 @@ def _check_type(made: Array, expected: Any) -> None:
         raise UnsupportedError(
             f"the lowering gives {made.dtype}{list(made.shape)}, torch {dtype}{list(shape)}"
         )
-
-

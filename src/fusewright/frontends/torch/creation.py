@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mul
 from fusewright.errors import UnsupportedError
-from fusewright.fusion import build, ops
-from fusewright.fusion.array import Array
 from fusewright.frontends.torch.library import aten, prims
 from fusewright.frontends.torch.promotion import Operand, Scalar, cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers, lowers_creation
+from fusewright.fusion import build, ops
+from fusewright.fusion.array import Array
 
 Sizes = Sequence[IntLike]
 

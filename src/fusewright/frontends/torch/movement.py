@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from fusewright import dtypes
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mul
 from fusewright.errors import UnsupportedError
-from fusewright.fusion import build, ops
-from fusewright.fusion.array import Array
 from fusewright.frontends.torch.library import aten, prims
 from fusewright.frontends.torch.promotion import Operand, cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers, lowers_view
+from fusewright.fusion import build, ops
+from fusewright.fusion.array import Array
 
 Sizes = Sequence[IntLike]
 _END = 2**63 - 1  # torch's "to the end" in slices
@@ -33,7 +33,9 @@ def _view(out: Dtypes, x: Array, size: Sizes) -> Array:
 def _expand(out: Dtypes, x: Array, size: Sizes, *, implicit: bool = False) -> Array:
     new = len(size) - x.ndim
     own = (*(1,) * new, *x.shape)
-    shape = tuple(n if isinstance(s, int) and s == -1 else s for s, n in zip(size, own, strict=True))
+    shape = tuple(
+        n if isinstance(s, int) and s == -1 else s for s, n in zip(size, own, strict=True)
+    )
     return ops.broadcast_to(x, shape)
 
 
@@ -106,7 +108,8 @@ def _integer(x: IntLike) -> int | Expr:
 
 @lowers_view(aten.split_with_sizes.default)
 def _split(out: Dtypes, x: Array, sizes: Sizes, dim: int = 0) -> tuple[Array, ...]:
-    axis, parts, start = _axis(x, dim), [], as_expr(0)
+    axis, start = _axis(x, dim), as_expr(0)
+    parts: list[Array] = []
     for size in sizes:
         end = add(start, size)
         parts.append(_cut(x, axis, start, end))
@@ -117,7 +120,7 @@ def _split(out: Dtypes, x: Array, sizes: Sizes, dim: int = 0) -> tuple[Array, ..
 @lowers_view(aten.split.Tensor)
 def _split_equal(out: Dtypes, x: Array, size: int, dim: int = 0) -> tuple[Array, ...]:
     n = x.shape[_axis(x, dim)]
-    if not isinstance(n, int) or not isinstance(size, int) or size < 1:
+    if not isinstance(n, int) or size < 1:
         raise UnsupportedError(f"split of an axis of size {n} in parts of {size}")
     return _split(out, x, [min(size, n - k) for k in range(0, n, size)], dim)
 
@@ -161,9 +164,7 @@ def _unfold(out: Dtypes, x: Array, dim: int, size: int, step: int) -> Array:
 
 def _cut(x: Array, axis: int, start: IntLike, end: IntLike) -> Array:
     low = [mul(start, -1) if k == axis else as_expr(0) for k in range(x.ndim)]
-    high = [
-        add(end, mul(n, -1)) if k == axis else as_expr(0) for k, n in enumerate(x.tensor.shape)
-    ]
+    high = [add(end, mul(n, -1)) if k == axis else as_expr(0) for k, n in enumerate(x.tensor.shape)]
     return Array(build.resize(x.tensor, low, high, 0))
 
 
@@ -209,7 +210,7 @@ def _slice_scatter(
     if step != 1 or not isinstance(n, int):
         raise UnsupportedError(f"slice_scatter with step {step} along an axis of size {n}")
     first, _, _ = slice(_plain(start), _plain(end), 1).indices(n)
-    if isinstance(source.shape[axis], int) and not source.shape[axis]:
+    if constant_value(source.tensor.shape[axis]) == 0:
         return x
     starts = tuple(first if k == axis else 0 for k in range(x.ndim))
     return ops.insert(x, source, starts)
@@ -271,9 +272,7 @@ def _index_select(out: Dtypes, x: Array, dim: int, index: Array) -> Array:
 
 
 @lowers(aten.gather)
-def _gather(
-    out: Dtypes, x: Array, dim: int, index: Array, *, sparse_grad: bool = False
-) -> Array:
+def _gather(out: Dtypes, x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
     if not x.ndim or x.ndim != index.ndim:
         raise UnsupportedError("gather of tensors without axes or of different rank")
     axis, cropped = _axis(x, dim), x

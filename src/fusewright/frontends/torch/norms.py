@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.core.expr import IntLike
-from fusewright.fusion import build, ops
-from fusewright.fusion.array import Array
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.promotion import cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers
+from fusewright.fusion import build, ops
+from fusewright.fusion.array import Array
 
 
 def _standardised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
@@ -88,6 +88,8 @@ def _batch_norm_inference(
 
     rstd = ops.rsqrt(column(running_var) + cast_to(eps, wide.dtype))
     y = (wide - column(running_mean)) * rstd
-    y = _affine(y, None if weight is None else column(weight), None if bias is None else column(bias))
+    y = _affine(
+        y, None if weight is None else column(weight), None if bias is None else column(bias)
+    )
     nothing = [Array(build.full((build.as_expr(0),), 0, d)) for d in out[1:]]
     return cast_to(y, out[0]), nothing[0], nothing[1]

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of
+from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.table import CREATIONS
 
@@ -35,11 +36,12 @@ def partition(graph: Any, options: Options) -> Partition:
     nodes = list(graph.nodes)
     reasons = {n: r for n in nodes if (r := refusal(n)) is not None}
     constants = {n: None for n in nodes if n not in reasons and _is_constant(n)}
-    level = _levels([n for n in nodes if n not in constants], reasons)
-    _sink(nodes, level)
+    before = predecessors(graph)
+    level = _levels([n for n in nodes if n not in constants], before, reasons)
+    _sink(nodes, before, level)
     regions: list[tuple[Any, ...]] = []
     for members in _components(nodes, level):
-        why = _not_worth_it(members, options.min_ops)
+        why = _not_worth_it(members, constants, options.min_ops)
         if why is None:
             regions.append(members)
         else:
@@ -55,24 +57,30 @@ def _is_constant(node: Any) -> bool:
     return not any(True for p in node.all_input_nodes for _ in tensors_of(p.meta.get("val")))
 
 
-def _levels(nodes: Sequence[Any], refused: Mapping[Any, str]) -> dict[Any, int]:
+def _levels(
+    nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], refused: Mapping[Any, str]
+) -> dict[Any, int]:
     """The level of each node that can be fused."""
     depth: dict[Any, int] = {}
     for n in nodes:
         fused = n not in refused
-        read = (p for p in n.all_input_nodes if p in depth)
-        depth[n] = max((depth[p] + ((p not in refused) != fused) for p in read), default=0)
+        known = (p for p in before[n] if p in depth)
+        depth[n] = max((depth[p] + ((p not in refused) != fused) for p in known), default=0)
     return {n: d for n, d in depth.items() if n not in refused}
 
 
 # --- sinking ------------------------------------------------------------------------------------
 
 
-def _sink(nodes: Sequence[Any], level: dict[Any, int]) -> None:
+def _sink(nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], level: dict[Any, int]) -> None:
     """Moves nodes to the one later level that reads them, where that region then reads no more
     bytes than it would have read of their results."""
+    after: dict[Any, list[Any]] = {n: [] for n in nodes}
+    for n, preceding in before.items():
+        for p in preceding:
+            after[p].append(n)
     for n in reversed(nodes):
-        users = list(n.users)
+        users = after[n]
         if n not in level or not users or any(u not in level for u in users):
             continue
         target = min(level[u] for u in users)
@@ -114,14 +122,17 @@ def _components(nodes: Sequence[Any], level: Mapping[Any, int]) -> Iterable[tupl
     return [tuple(members) for members in found.values()]
 
 
-def _not_worth_it(members: Sequence[Any], min_ops: int) -> str | None:
+def _not_worth_it(
+    members: Sequence[Any], constants: Mapping[Any, None], min_ops: int
+) -> str | None:
     computing = [
         n for n in members if not is_view(n) and not is_getitem(n) and n.target not in CREATIONS
     ]
     if len(computing) < min_ops:
         return "alone: torch's own kernel moves the same bytes"
-    inside = set(members)
-    outside = [p for n in members for p in n.all_input_nodes if p not in inside]
+    own = set(members)
+    read = dict.fromkeys(p for n in members for p in n.all_input_nodes)
+    outside = [p for p in read if p not in own and p not in constants]
     if not any(True for p in outside for _ in tensors_of(p.meta.get("val"))):
         return "reads no tensor"
     return None

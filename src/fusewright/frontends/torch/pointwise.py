@@ -1,4 +1,4 @@
-"""Elementwise aten operators: operands are taken to torch's result dtype, computed in, broadcast."""
+"""Elementwise aten operators, computed in the dtype that torch gives the result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from fusewright import dtypes
 from fusewright.dtypes import DType
 from fusewright.errors import UnsupportedError
-from fusewright.fusion import nn, ops
-from fusewright.fusion.array import Array
 from fusewright.frontends.torch.library import aten, prims
 from fusewright.frontends.torch.promotion import Operand, cast_to, common_dtype
 from fusewright.frontends.torch.table import Dtypes, lowers
+from fusewright.fusion import nn, ops
+from fusewright.fusion.array import Array
 
 Function = Callable[..., Array]
 
@@ -55,11 +55,13 @@ def _numeric(fn: Function) -> Function:
     return compare
 
 
-for _name in (
-    "abs ceil floor trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan "
-    "asin acos atan sinh cosh tanh asinh acosh atanh erf"
-).split():
-    _simple(getattr(aten, _name), getattr(ops, _name))
+for _fn in (
+    *(ops.abs, ops.ceil, ops.floor, ops.trunc, ops.sqrt, ops.rsqrt, ops.reciprocal, ops.erf),
+    *(ops.exp, ops.exp2, ops.expm1, ops.log, ops.log2, ops.log10, ops.log1p),
+    *(ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan),
+    *(ops.sinh, ops.cosh, ops.tanh, ops.asinh, ops.acosh, ops.atanh),
+):
+    _simple(getattr(aten, _fn.__name__), _fn)
 _simple(aten.neg, ops.negative)
 _simple(aten.sigmoid, nn.sigmoid)
 _simple(aten.round.default, ops.round)
@@ -207,15 +209,11 @@ _simple(aten.fmin, _ignoring_nan(ops.minimum))
 
 @lowers(aten.where)
 def _where(out: Dtypes, condition: Array, x: Operand = 0, y: Operand = 0) -> Array:
-    return ops.where(
-        ops.astype(condition, dtypes.bool_), cast_to(x, out[0]), cast_to(y, out[0])
-    )
+    return ops.where(ops.astype(condition, dtypes.bool_), cast_to(x, out[0]), cast_to(y, out[0]))
 
 
 @lowers(aten.clamp)
-def _clamp(
-    out: Dtypes, x: Array, min: Operand | None = None, max: Operand | None = None
-) -> Array:
+def _clamp(out: Dtypes, x: Array, min: Operand | None = None, max: Operand | None = None) -> Array:
     result = cast_to(x, out[0])
     if min is not None:
         result = _of_bools_extreme(ops.maximum, result, cast_to(min, out[0]))

@@ -8,10 +8,10 @@ from fusewright import dtypes
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.errors import UnsupportedError
+from fusewright.frontends.torch.library import torch
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
 from fusewright.fusion.ops import astype
-from fusewright.frontends.torch.library import torch
 
 Scalar = bool | int | float | Expr
 Operand = Array | Scalar

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from fusewright import dtypes
 from fusewright.errors import UnsupportedError
-from fusewright.fusion import build, nn, ops
-from fusewright.fusion.array import Array
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.promotion import cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers
+from fusewright.fusion import build, nn, ops
+from fusewright.fusion.array import Array
 
 Dims = int | Sequence[int] | None
 
@@ -114,7 +114,7 @@ def _vector_norm(
     elif ord == -math.inf:
         found = ops.min(wide, axis=axes, keepdims=keepdim)
     elif ord == 0:
-        found = ops.sum(ops.astype(wide != 0, wide.dtype), axis=axes, keepdims=keepdim)
+        found = ops.sum(ops.astype(ops.not_equal(wide, 0), wide.dtype), axis=axes, keepdims=keepdim)
     elif ord == 1:
         found = ops.sum(wide, axis=axes, keepdims=keepdim)
     elif ord == 2:
@@ -223,7 +223,5 @@ def _softmax_backward(out: Dtypes, dy: Array, y: Array, dim: int, input_dtype: o
 
 
 @lowers(aten._log_softmax_backward_data)
-def _log_softmax_backward(
-    out: Dtypes, dy: Array, y: Array, dim: int, input_dtype: object
-) -> Array:
+def _log_softmax_backward(out: Dtypes, dy: Array, y: Array, dim: int, input_dtype: object) -> Array:
     return cast_to(nn.log_softmax_backward(dy, y, dim), out[0])

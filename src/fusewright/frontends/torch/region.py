@@ -71,7 +71,7 @@ class Part:
         graph = fx.Graph()
         known = {n: graph.placeholder(n.name) for n in self.inputs}
         for n in self.nodes:
-            known[n] = graph.node_copy(n, lambda m: known[m])
+            known[n] = graph.node_copy(n, known.__getitem__)
         graph.output([known[n] for n in self.outputs])
         return fx.GraphModule(torch.nn.Module(), graph).forward
 
@@ -149,7 +149,9 @@ class _Symbolic:
             return part.trace(dict(zip(tensors, arrays, strict=True)) | sizes.values(arrays))
 
         _set_signature(traced, part.name, len(tensors))
-        axes = {k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)}
+        axes: dict[str | int, Sequence[int]] = {
+            k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)
+        }
         on_host = tensors[0].meta["val"].device.type == "cpu"
         self.fused = _fused(traced, part, options, on_host=on_host, dynamic=axes)
         self._positions = [k for k, n in enumerate(part.inputs) if n in tensors]
@@ -169,9 +171,7 @@ def _fused(
     device = "sim" if on_host else "cuda"
     orders = _orders(part)
     layouts = orders if any(o is not None for o in orders) else None
-    return Fused(
-        traced, target=options.target, device=device, out_layouts=layouts, dynamic=dynamic
-    )
+    return Fused(traced, target=options.target, device=device, out_layouts=layouts, dynamic=dynamic)
 
 
 def _orders(part: Part) -> list[tuple[int, ...] | None]:

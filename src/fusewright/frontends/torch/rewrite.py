@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusewright.frontends.torch.calls import is_view
+from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import Partition
 from fusewright.frontends.torch.region import Part
@@ -108,9 +109,9 @@ def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
         units[owner.get(n, n)] = k
     waiting = dict.fromkeys(units, 0)
     readers: dict[Any, list[Any]] = {u: [] for u in units}
-    for n in graph.nodes:
+    for n, before in predecessors(graph).items():
         unit = owner.get(n, n)
-        for p in n.all_input_nodes:
+        for p in before:
             source = owner.get(p, p)
             if source is not unit:
                 readers[source].append(unit)

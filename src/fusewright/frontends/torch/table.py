@@ -9,7 +9,7 @@ leaves the call to torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fusewright.dtypes import DType
 from fusewright.fusion.array import Array
@@ -17,6 +17,7 @@ from fusewright.fusion.array import Array
 Dtypes: TypeAlias = tuple[DType, ...]
 Result: TypeAlias = "Array | tuple[Array | None, ...]"
 Lowering: TypeAlias = Callable[..., Result]
+L = TypeVar("L", bound=Lowering)
 
 LOWERINGS: dict[Any, Lowering] = {}
 VIEWS: dict[Any, None] = {}
@@ -29,10 +30,10 @@ def overloads(packet: Any) -> list[Any]:
     return [o for o in found if not o._schema.is_mutable]
 
 
-def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
+def lowers(*targets: Any) -> Callable[[L], L]:
     """Enters a lowering for overloads; for a packet, all its functional ones."""
 
-    def enter(lowering: Lowering) -> Lowering:
+    def enter(lowering: L) -> L:
         for target in targets:
             several = overloads(target) if hasattr(target, "overloads") else [target]
             LOWERINGS.update(dict.fromkeys(several, lowering))
@@ -41,20 +42,20 @@ def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
     return enter
 
 
-def lowers_view(*targets: Any) -> Callable[[Lowering], Lowering]:
-    """`lowers`, for operators whose result torch makes without a kernel, in its operand's memory."""
+def lowers_view(*targets: Any) -> Callable[[L], L]:
+    """`lowers`, for operators whose result shares its operand's memory in torch."""
 
-    def enter(lowering: Lowering) -> Lowering:
+    def enter(lowering: L) -> L:
         VIEWS.update(dict.fromkeys(targets))
         return lowers(*targets)(lowering)
 
     return enter
 
 
-def lowers_creation(*targets: Any) -> Callable[[Lowering], Lowering]:
+def lowers_creation(*targets: Any) -> Callable[[L], L]:
     """`lowers`, for operators that read no elements, so that repeating them costs no memory."""
 
-    def enter(lowering: Lowering) -> Lowering:
+    def enter(lowering: L) -> L:
         CREATIONS.update(dict.fromkeys(targets))
         return lowers(*targets)(lowering)
 
