@@ -1,0 +1,226 @@
+"""Programs on disk, machine code in caches, and what a process keeps."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import weakref
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright import kernel as kernel_module
+from fusewright.cuda import compile as cuda_compile
+from fusewright.errors import UserError
+from fusewright.runtime import builds
+from fusewright.runtime.builds import Builder
+from fusewright.runtime.locks import fork_safe_lock
+
+
+def scaled(x):
+    y = x * 1.5 - fw.sum(x, axis=0, keepdims=True)
+    return fw.exp(y - fw.max(y, axis=1, keepdims=True)), y * float("inf")
+
+
+def program(*shape: int | str) -> fw.Program:
+    return fw.compile(fw.trace(scaled, fw.TensorSpec(shape, "float32")))
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
+    """A builder that remembers nothing, with a disk cache of its own."""
+    made = Builder()
+    monkeypatch.setattr(kernel_module, "BUILDER", made)
+    monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", "1")
+    return made
+
+
+@pytest.mark.parametrize("shape", [(12, 40), ("n", "m"), ("n", "n")])
+def test_a_saved_program_runs_without_a_compiler(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape
+) -> None:
+    p = program(*shape)
+    path = p.save(tmp_path / "p.fw")
+
+    def missing() -> None:
+        raise UserError("compiling kernels needs NVRTC")
+
+    monkeypatch.setattr(cuda_compile, "nvrtc", missing)
+    monkeypatch.setattr(builds, "compiler_version", missing)
+    q = fw.load(path)
+    x = np.random.default_rng(0).normal(size=(12, 12 if shape == ("n", "n") else 40))
+    x = x.astype(np.float32)
+    for a, b in zip(p.simulate(x).outputs, q.simulate(x).outputs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert str(q.host) == str(p.host)
+    assert [str(k.ir) for k in q.kernels] == [str(k.ir) for k in p.kernels]
+    assert [k.cubin() for k in q.kernels] == [k.cubin() for k in p.kernels]
+    q.save(tmp_path / "q.fw")
+    assert (tmp_path / "q.fw").read_bytes() == path.read_bytes()
+
+
+def _damaged(path: Path, member: str, content: bytes) -> None:
+    with zipfile.ZipFile(path) as z:
+        members = {n: z.read(n) for n in z.namelist()}
+    members[member] = content
+    with zipfile.ZipFile(path, "w") as z:
+        for name, data in members.items():
+            z.writestr(name, data)
+
+
+def test_rejects_files_that_are_not_saved_programs(builder: Builder, tmp_path: Path) -> None:
+    path = program(4, 8).save(tmp_path / "p.fw")
+    with zipfile.ZipFile(path) as z:
+        record = json.loads(z.read("program.json"))
+    _damaged(path, "0.cubin", b"other")
+    with pytest.raises(UserError, match="is damaged: its contents do not match their checksums"):
+        fw.load(path)
+    _damaged(path, "program.json", json.dumps({**record, "version": 99}).encode())
+    with pytest.raises(UserError, match="format version 99, this fusewright reads 1"):
+        fw.load(path)
+    _damaged(path, "program.json", b"{}")
+    with pytest.raises(UserError, match="is not a saved program"):
+        fw.load(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="is not a saved program or is damaged"):
+        fw.load(path)
+    with pytest.raises(UserError, match="cannot read"):
+        fw.load(tmp_path / "nothing.fw")
+    with pytest.raises(UserError, match="cannot save a program as"):
+        program(4, 8).save(tmp_path / "no" / "p.fw")
+
+
+def test_rejects_a_record_that_names_what_it_lacks(builder: Builder, tmp_path: Path) -> None:
+    path = program(4, 8).save(tmp_path / "p.fw")
+    with zipfile.ZipFile(path) as z:
+        record = json.loads(z.read("program.json"))
+    record["program"]["launches"][0]["outputs"] = ["missing"]
+    _damaged(path, "program.json", json.dumps(record).encode())
+    with pytest.raises(UserError, match="does not describe a program"):
+        fw.load(path)
+
+
+def test_kernels_of_a_program_share_modules(builder: Builder) -> None:
+    p = program(12, 40)
+    assert len(p.kernels) > 1
+    assert len({k.cubin() for k in p.kernels}) == 1
+    for k in p.kernels:
+        assert k.ptx().count(".entry") == 1 and f".entry {k.name}(" in k.ptx()
+        assert k.resources().registers > 0
+
+
+def test_code_is_found_in_memory_then_on_disk(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    real = builds.compile_cubin
+
+    def counting(text, target, *, name, contract):
+        compiled.append(name)
+        return real(text, target, name=name, contract=contract)
+
+    monkeypatch.setattr(builds, "compile_cubin", counting)
+    first = program(12, 40).kernels[0].compiled()
+    assert len(compiled) == 1
+    again = program(12, 40).kernels[0].compiled()
+    assert again is first and len(compiled) == 1
+    builder.forget()
+    from_disk = program(12, 40).kernels[0].compiled()
+    assert len(compiled) == 1
+    assert (from_disk.cubin, from_disk.ptx, from_disk.log) == (first.cubin, first.ptx, first.log)
+    builder.forget()
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", "0")
+    program(12, 40).kernels[0].compiled()
+    assert len(compiled) == 2
+
+
+def test_a_record_without_its_text_costs_a_compile(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = program(12, 40).kernels[0].compiled()
+    for path in (tmp_path / "cache").glob("??/*.json"):
+        record = json.loads(path.read_text())
+        record["meta"] = {"ptx": 3}
+        path.write_text(json.dumps(record))
+    builder.forget()
+    assert program(12, 40).kernels[0].compiled().cubin == first.cubin
+
+
+def test_many_threads_compile_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    real = builds.compile_cubin
+
+    def counting(text, target, *, name, contract):
+        compiled.append(name)
+        return real(text, target, name=name, contract=contract)
+
+    monkeypatch.setattr(builds, "compile_cubin", counting)
+    p = program(12, 40)
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda k=k: found.append(k.cubin()))
+        for k in p.kernels
+        for _ in range(4)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(compiled) == 1 and len(set(found)) == 1 and len(found) == len(threads)
+
+
+def test_a_failed_compile_is_tried_again(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(text, target, *, name, contract):
+        raise fw.InternalError("NVRTC refused")
+
+    real = builds.compile_cubin
+    monkeypatch.setattr(builds, "compile_cubin", failing)
+    with pytest.raises(fw.InternalError, match="NVRTC refused"):
+        program(12, 40).kernels[0].cubin()
+    monkeypatch.setattr(builds, "compile_cubin", real)
+    assert program(12, 40).kernels[0].cubin()
+
+
+def test_compiling_a_program_needs_no_compiler(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    p = program(12, 40)
+    assert p.kernels[0].cuda
+    with pytest.raises(UserError, match=r"needs NVRTC.*pip install"):
+        p.kernels[0].cubin()
+
+
+def test_a_forked_child_compiles_too(builder: Builder) -> None:
+    p = program(12, 40)
+    want = p.kernels[0].cubin()
+    held = fork_safe_lock()
+    held.acquire()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            free = held.acquire(blocking=False)
+            code = 0 if free and program(12, 40).kernels[0].cubin() == want else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_dropped_program_is_freed(builder: Builder) -> None:
+    p = program(12, 40)
+    p.kernels[0].cubin()
+    assert p.host.stats["launches"] == len(p.launches)
+    gone = [weakref.ref(p), weakref.ref(p.kernels[0])]
+    del p
+    gc.collect()
+    assert [r() for r in gone] == [None, None]
