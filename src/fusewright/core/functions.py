@@ -261,10 +261,11 @@ _BINARY_TO_BOOL: dict[str, Callable[..., Any]] = {
 
 
 APPROXIMATE: dict[str, str] = {
-    name: f"{name}_approx" for name in ("exp", "exp2", "div", "reciprocal", "sqrt", "rsqrt")
+    name: f"{name}_approx" for name in ("exp", "exp2", "div", "reciprocal", "sqrt", "rsqrt", "erf")
 }
 """Functions that have a fast float32 form, good to about 2**-21: for values that only reach 16 bits
-or fewer. The simulator computes them like the exact ones."""
+or fewer. The error of `erf` is absolute, so it is for sums with 1. The simulator computes them like
+the exact ones."""
 
 
 def _table() -> dict[str, ScalarFunction]:

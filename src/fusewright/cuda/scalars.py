@@ -235,6 +235,7 @@ _FLOAT32 = {
     "reciprocal_approx": "fw_rcp_approx({0})",
     "sqrt_approx": "fw_sqrt_approx({0})",
     "rsqrt_approx": "fw_rsqrt_approx({0})",
+    "erf_approx": "fw_erf_approx({0})",
 }
 
 

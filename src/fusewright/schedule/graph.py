@@ -234,7 +234,7 @@ class Dataflow:
 
     def _tie(self, s: Stage) -> None:
         for read, operand in zip(s.frame.operands, s.operands, strict=True):
-            if operand.is_input:
+            if operand.is_input or operand.is_virtual:
                 continue
             for index, axis in zip(read, operand.frame.output, strict=True):
                 if isinstance(index, AxisClass) and not axis.is_unit and not index.is_unit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.dtypes import DType
-from fusewright.fusion.ir import Pointwise, Reduce
+from fusewright.fusion.ir import Constant, Pointwise, Reduce
 from fusewright.schedule.graph import Stage, moves_data
 
 _CONTINUOUS = frozenset(
@@ -26,9 +26,26 @@ def approximable(stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]) -
             fine = _is_short(s.dtype)
         else:
             fine = all(_rounds(u) or (u in out and _is_continuous(u)) for u in users)
-        if fine:
+        if fine and (not _is_call(s, "erf") or all(_adds_one(u) for u in users)):
             out.add(s)
     return out
+
+
+def _is_call(s: Stage, fn: str) -> bool:
+    return isinstance(s.op, Pointwise) and s.op.fn == fn
+
+
+def _adds_one(s: Stage) -> bool:
+    """Whether a stage is 1 + x or 1 - x: an absolute error of x is then a relative one."""
+    if not (_is_call(s, "add") or _is_call(s, "sub")):
+        return False
+    return any(_is_one(o) for o in s.operands)
+
+
+def _is_one(s: Stage) -> bool:
+    while s.operands and s.is_virtual:
+        s = s.operands[0]
+    return isinstance(s.op, Constant) and s.op.value == 1
 
 
 def _is_short(dtype: DType) -> bool:
