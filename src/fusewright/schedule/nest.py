@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.core.expr import Int
+from fusewright.axes.paths import Refusal, domain_path
+from fusewright.core.expr import ZERO, Expr, Int, Var, less, prove, substitute
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Scan
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
 
@@ -128,6 +130,7 @@ def build_nest(
         nodes[s] = tuple(path)
     nest = Nest(root, home, nodes)
     _check_reductions(graph, body, consumers, nest)
+    check_scans(graph, body)
     _order(body, consumers, nest)
     return nest
 
@@ -154,6 +157,42 @@ def reduced_loops(graph: AxisGraph, stage: Stage) -> tuple[int, ...]:
     return tuple(
         i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced)
     )
+
+
+def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str | None:
+    """Why the loops would not walk along the axis that a stage scans from its first element to its
+    last in one thread; None when they do, and for stages that are no scans."""
+    if not isinstance(stage.op, Scan):
+        return None
+    axis = stage.frame.output[stage.op.axis]
+    variables = [Var(f"i{i}", 0, x.axis.extent - 1) for i, x in enumerate(loops)]
+    known = [(x.axis, v) for x, v in zip(loops, variables, strict=True)]
+    path = domain_path(graph, known, stage.frame.domain)
+    if isinstance(path, Refusal):
+        return path.reason
+    value = path.values[stage.op.axis]
+    first = substitute(value, {v: 0 for v in variables})
+    inner: Expr = ZERO
+    walked: Expr = first
+    for i, x in reversed(list(enumerate(loops))):
+        if x.axis.extent == Int(1) or not graph.depends(x.axis, [axis]):
+            continue
+        if not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
+            return f"loop {i} runs along the scanned axis and cannot be bound to {x.parallel.value}"
+        step = substitute(value, {v: int(v is variables[i]) for v in variables}) - first
+        if prove(less(inner, step)) is not True:
+            return f"loop {i} would visit the scanned axis out of order"
+        inner = inner + step * (x.axis.extent - 1)
+        walked = walked + step * variables[i]
+    return None if walked == value else f"its loops visit the scanned axis at {value}, out of order"
+
+
+def check_scans(graph: AxisGraph, body: Iterable[Stage]) -> None:
+    """Raises ScheduleError for a scan whose loops do not walk along its axis."""
+    for s in body:
+        problem = scan_problem(graph, s, s.loops)
+        if problem is not None:
+            raise ScheduleError(f"{s.name}: {problem}; keep the loops of that axis serial, in order")
 
 
 def _check_reductions(

@@ -8,7 +8,7 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import Int, Var
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.nest import computed
+from fusewright.schedule.nest import computed, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
 
 
@@ -58,18 +58,22 @@ def transform_like(
     align: bool = False,
 ) -> list[Stage]:
     """Gives the loops of `reference` to the others (default: every stage); `align` as in
-    `project_loops`. Returns the stages that could not take them and keep their own loops."""
+    `project_loops`. A stage that is inlined in other loops is taken out of them. Returns the stages
+    that could not take the loops and keep their own."""
     refused: list[Stage] = []
     chosen = list(others) if others is not None else computed(flow.stages)
     for s in chosen:
         if s is reference or s.is_input:
             continue
         loops = project_loops(flow.graph, reference.loops, s.frame.domain, align=align)
-        if loops is None or _mixes(flow.graph, loops, s):
+        if loops is None or _mixes(flow.graph, loops, s) or scan_problem(flow.graph, s, loops):
             refused.append(s)
         else:
-            s.loops = tuple(
+            taken = tuple(
                 Loop(x.axis, Parallel.SERIAL) if x.parallel is Parallel.VECTORIZE else x
                 for x in loops
             )
+            if taken[: s.inline_depth] != s.loops[: s.inline_depth]:
+                s.inline_depth = 0
+            s.loops = taken
     return refused

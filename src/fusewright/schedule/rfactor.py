@@ -202,6 +202,7 @@ def _rebase(
     graph.register_domain(s.frame.domain)
     flow.sort()
     flow.retie()
+    s.inline_depth = 0
     own = dict(zip(rest, s.frame.reduced, strict=True))
     s.loops = tuple(
         Loop(own.get(i, x.axis), x.parallel) for i, x in enumerate(s.loops) if i not in chosen

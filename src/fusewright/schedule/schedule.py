@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import Int, Var, constant_value
+from fusewright.core.expr import ZERO, Int, Var, constant_value
 from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
@@ -18,7 +18,7 @@ from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
-from fusewright.schedule.nest import build_nest, reduced_loops
+from fusewright.schedule.nest import build_nest, reduced_loops, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -240,6 +240,7 @@ class ScheduledTensor:
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, s.op, s.operands)
         c.loops, c.frame = s.loops, s.frame
         s.op, s.operands = Pointwise((), "copy"), (c,)
+        s.inline_depth = 0
         flow.attach(s)
         flow.sort()
         flow.retie()
@@ -304,6 +305,8 @@ class ScheduledTensor:
             raise ScheduleError(
                 f"{what}({self.name}): an input has no loops of its own; schedule its cache_after()"
             )
+        if ZERO in self._stage.shape:
+            raise ScheduleError(f"{what}({self.name}): it has no elements; leave it as it is")
         return axis % n
 
     def _editable(self, axis: int, what: str) -> int:
@@ -336,6 +339,9 @@ class ScheduledTensor:
         path = domain_path(graph, known, s.frame.domain)
         if isinstance(path, Refusal):
             raise ScheduleError(f"{s.name}: {path.reason}")
+        problem = scan_problem(graph, s, loops)
+        if problem is not None:
+            raise ScheduleError(f"{s.name}: {problem}; keep the loops of that axis serial, in order")
         s.loops = loops
 
 

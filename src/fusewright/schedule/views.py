@@ -120,7 +120,10 @@ def class_value(graph: AxisGraph, reader: View, read: Operand, wanted: AxisClass
         for c, v in own:
             if c is wanted:
                 return v
-        found = value_of(graph, own, wanted)
+        # Units of the reader say where on their lines it stands, also where no loop does.
+        domain = zip(reader.stage.frame.domain, reader.path.values, strict=True)
+        units = [(c, v) for c, v in domain if c.is_unit]
+        found = value_of(graph, [*units, *own], wanted)
         if found is not None:
             return found[0]
     known = [(a, c) for a, c in zip(axes, read.coordinates, strict=True) if c is not None]
