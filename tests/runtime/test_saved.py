@@ -176,9 +176,7 @@ def test_many_threads_compile_once(builder: Builder, monkeypatch: pytest.MonkeyP
     assert len(compiled) == 1 and len(set(found)) == 1 and len(found) == len(threads)
 
 
-def test_a_failed_compile_is_tried_again(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_compile_is_tried_again(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(text, target, *, name, contract):
         raise fw.InternalError("NVRTC refused")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from fake_cuda import FakeDriver
@@ -340,6 +343,23 @@ def test_device_memory_is_given_back_when_a_copy_fails(gpu: FakeDriver, monkeypa
     with pytest.raises(fw.InternalError, match="copy from the device failed: lost"):
         f(normal(6, 40))
     assert gpu.memory == {}
+
+
+def test_ranges_name_the_kernels(gpu: FakeDriver, torch: FakeTorch, monkeypatch) -> None:
+    marks: list[str] = []
+    torch.cuda.nvtx = SimpleNamespace(
+        range_push=marks.append, range_pop=lambda: marks.append("end")
+    )
+    monkeypatch.setenv("FUSEWRIGHT_NVTX", "1")
+    fw.fuse(softmax)(tensor(normal(6, 40)))
+    assert len(marks) == 2 and marks[0].startswith("fw_") and marks[1] == "end"
+
+
+def test_ranges_without_a_library_say_what_to_install(gpu: FakeDriver, monkeypatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_NVTX", "1")
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    with pytest.raises(UserError, match=r"FUSEWRIGHT_NVTX=1 needs torch or the nvtx package"):
+        fw.fuse(softmax)(normal(6, 40))
 
 
 def test_the_fake_device_is_cuda_zero() -> None:

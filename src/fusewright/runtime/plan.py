@@ -20,6 +20,7 @@ from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
 from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, slot_format
 from fusewright.runtime.locks import fork_safe_lock
+from fusewright.runtime.nvtx import ranges
 
 _SLOT_NBYTES = 8
 GRAPH_LAUNCHES = 3
@@ -49,6 +50,7 @@ class Plan:
         self.arena_nbytes = evaluate(host.arena.nbytes, sizes) if host.arena.offsets else 0
         self._host = host
         self._api = driver()
+        self._ranges = ranges()
         self._lock = fork_safe_lock()
         self._stream = 0
         self._graphs: dict[int, GraphCache] = {}
@@ -84,6 +86,11 @@ class Plan:
         _set_shape(config, shape)
         return Prepared(number, kernel, shape, config, table, ctypes.addressof(table))
 
+    @property
+    def _label(self) -> str:
+        """What profilers show: the kernels' names."""
+        return ", ".join(x.kernel.kernel.name for x in self.launches)
+
     # --- running --------------------------------------------------------------------------------
 
     def enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
@@ -92,11 +99,15 @@ class Plan:
         with self._lock:
             if device not in self._prepared_for:
                 self._allow_shared(device)
+            if self._ranges is not None:
+                self._ranges.push(self._label)
             if graph:
                 self._replay(tuple(roots), stream, device)
             else:
                 self._pack(self._buffer, 0, *[roots[r] + offset for r, offset in self._places])
                 self._launch(stream)
+            if self._ranges is not None:
+                self._ranges.pop()
 
     def _launch(self, stream: int) -> None:
         if stream != self._stream:
