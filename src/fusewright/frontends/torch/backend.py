@@ -57,7 +57,7 @@ def fuse_graph(
         regions[part.name] = Region(part, options)
         return regions[part.name]
 
-    fused = rewrite(module, parts_of(found), call)
+    fused = rewrite(module, parts_of(module.graph, found), call)
     if observe is not None:
         observe(GraphReport(name, tuple(regions.values()), found.reasons))
 

@@ -284,14 +284,24 @@ def _gather(out: Dtypes, x: Array, dim: int, index: Array, *, sparse_grad: bool 
 
 @lowers(aten.index.Tensor)
 def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
-    given = [k for k, i in enumerate(indices) if i is not None]
-    if len(given) != 1:
-        raise UnsupportedError(f"index by {len(given)} tensors at once: one is a gather")
-    index = indices[given[0]]
-    assert index is not None
-    if index.dtype.kind == "bool":
+    given = [(k, i) for k, i in enumerate(indices) if i is not None]
+    first = given[0][0]
+    if any(i.dtype.kind == "bool" or i.dtype is dtypes.uint8 for _, i in given):
         raise UnsupportedError("index by a mask: the result's size depends on its elements")
-    return ops.take(x, index, axis=given[0])
+    if [k for k, _ in given] != list(range(first, first + len(given))):
+        raise UnsupportedError("index along axes that are not neighbours")
+    sizes = [x.tensor.shape[k] for k, _ in given]
+    total, flat = sizes[0], ops.astype(given[0][1], dtypes.int64)
+    for (_, i), n in zip(given[1:], sizes[1:], strict=True):
+        at, extent = ops.astype(i, dtypes.int64), Array(build.size(n, dtypes.int64))
+        flat = _from_front(flat, total) * extent + ops.where(at < 0, at + extent, at)
+        total = mul(total, n)
+    shape = (*x.tensor.shape[:first], total, *x.tensor.shape[first + len(given) :])
+    return ops.take(ops.reshape(x, shape), flat, axis=first)
+
+
+def _from_front(index: Array, extent: Expr) -> Array:
+    return ops.where(index < 0, index + Array(build.size(extent, dtypes.int64)), index)
 
 
 @lowers(aten.nll_loss_backward)

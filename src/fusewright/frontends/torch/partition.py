@@ -16,7 +16,9 @@ from typing import Any
 from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.options import Options
-from fusewright.frontends.torch.table import CREATIONS
+from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
+
+_KEPT = 3  # bytes that may be kept alive per byte that is not stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +37,30 @@ def partition(graph: Any, options: Options) -> Partition:
     operators that compute something are left to torch."""
     nodes = list(graph.nodes)
     reasons = {n: r for n in nodes if (r := refusal(n)) is not None}
-    constants = {n: None for n in nodes if n not in reasons and _is_constant(n)}
+    constants = _constants(nodes, reasons)
     before = predecessors(graph)
     level = _levels([n for n in nodes if n not in constants], before, reasons)
     _sink(nodes, before, level)
     regions: list[tuple[Any, ...]] = []
     for members in _components(nodes, level):
-        why = _not_worth_it(members, constants, options.min_ops)
-        if why is None:
+        own = sum(1 for n in members if not is_view(n) and not is_getitem(n))
+        if own >= options.min_ops:
             regions.append(members)
         else:
-            reasons |= dict.fromkeys(members, why)
+            reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
     calls = {n: r for n, r in reasons.items() if n.op == "call_function"}
     return Partition(tuple(regions), constants, calls)
 
 
-def _is_constant(node: Any) -> bool:
-    """Whether a node makes a tensor from numbers alone."""
-    if node.target not in CREATIONS:
-        return False
-    return not any(True for p in node.all_input_nodes for _ in tensors_of(p.meta.get("val")))
+def _constants(nodes: Sequence[Any], refused: Mapping[Any, str]) -> dict[Any, None]:
+    """The nodes that make a tensor from numbers alone, with a few operations an element."""
+    found: dict[Any, None] = {}
+    for n in nodes:
+        read = [p for p in n.all_input_nodes if any(True for _ in tensors_of(p.meta.get("val")))]
+        cheap = n.target in CREATIONS or n.target in ELEMENTWISE or is_view(n)
+        if n not in refused and cheap and all(p in found for p in read):
+            found[n] = None
+    return found
 
 
 def _levels(
@@ -84,13 +90,18 @@ def _sink(nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], level: dict
         if n not in level or not users or any(u not in level for u in users):
             continue
         target = min(level[u] for u in users)
-        if target > level[n] and not is_getitem(n) and _is_cheaper_late(n):
+        if target > level[n] and not is_getitem(n) and _is_cheaper_late(n, level):
             level[n] = target
 
 
-def _is_cheaper_late(node: Any) -> bool:
-    read = sum(nbytes(p.meta.get("val")) for p in node.all_input_nodes)
-    return read <= nbytes(node.meta["val"])
+def _is_cheaper_late(node: Any, level: Mapping[Any, int]) -> bool:
+    """Whether no more has to be stored for a later region than the node's result, and not much more
+    has to be kept."""
+    made = [p for p in node.all_input_nodes if p in level]
+    stored = sum(nbytes(p.meta.get("val")) for p in made)
+    kept = sum(nbytes(p.meta.get("val")) for p in node.all_input_nodes)
+    own = nbytes(node.meta["val"])
+    return stored <= own and kept <= _KEPT * own
 
 
 def nbytes(value: object) -> int:
@@ -120,19 +131,3 @@ def _components(nodes: Sequence[Any], level: Mapping[Any, int]) -> Iterable[tupl
         if n in level:
             found.setdefault(root(n), []).append(n)
     return [tuple(members) for members in found.values()]
-
-
-def _not_worth_it(
-    members: Sequence[Any], constants: Mapping[Any, None], min_ops: int
-) -> str | None:
-    computing = [
-        n for n in members if not is_view(n) and not is_getitem(n) and n.target not in CREATIONS
-    ]
-    if len(computing) < min_ops:
-        return "alone: torch's own kernel moves the same bytes"
-    own = set(members)
-    read = dict.fromkeys(p for n in members for p in n.all_input_nodes)
-    outside = [p for p in read if p not in own and p not in constants]
-    if not any(True for p in outside for _ in tensors_of(p.meta.get("val"))):
-        return "reads no tensor"
-    return None

@@ -10,7 +10,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.library import aten, prims
 from fusewright.frontends.torch.promotion import Operand, cast_to, common_dtype
-from fusewright.frontends.torch.table import Dtypes, lowers
+from fusewright.frontends.torch.table import Dtypes, lowers_elementwise
 from fusewright.fusion import nn, ops
 from fusewright.fusion.array import Array
 
@@ -20,7 +20,7 @@ Function = Callable[..., Array]
 def _simple(packet: Any, fn: Function) -> None:
     """An operator whose tensor arguments are all taken to the result's dtype."""
 
-    @lowers(packet)
+    @lowers_elementwise(packet)
     def _(out: Dtypes, *operands: Operand) -> Array:
         return fn(*(cast_to(x, out[0]) for x in operands))
 
@@ -28,14 +28,14 @@ def _simple(packet: Any, fn: Function) -> None:
 def _compare(packet: Any, fn: Function) -> None:
     """An operator with a bool result, computed in the operands' common dtype."""
 
-    @lowers(packet)
+    @lowers_elementwise(packet)
     def _(out: Dtypes, *operands: Operand) -> Array:
         common = common_dtype(*operands)
         return fn(*(cast_to(x, common) for x in operands))
 
 
 def _logical(packet: Any, fn: Function) -> None:
-    @lowers(packet)
+    @lowers_elementwise(packet)
     def _(out: Dtypes, *operands: Operand) -> Array:
         return fn(*(cast_to(x, dtypes.bool_) for x in operands))
 
@@ -102,18 +102,18 @@ _logical(aten.logical_not, ops.logical_not)
 # --- arithmetic with more to it -----------------------------------------------------------------
 
 
-@lowers(aten.add)
+@lowers_elementwise(aten.add)
 def _add(out: Dtypes, x: Operand, y: Operand, alpha: Operand = 1) -> Array:
     a, b = cast_to(x, out[0]), _scaled(y, alpha, out[0])
     return ops.logical_or(a, b) if out[0].kind == "bool" else a + b
 
 
-@lowers(aten.sub)
+@lowers_elementwise(aten.sub)
 def _sub(out: Dtypes, x: Operand, y: Operand, alpha: Operand = 1) -> Array:
     return cast_to(x, out[0]) - _scaled(y, alpha, out[0])
 
 
-@lowers(aten.rsub)
+@lowers_elementwise(aten.rsub)
 def _rsub(out: Dtypes, x: Operand, y: Operand, alpha: Operand = 1) -> Array:
     return cast_to(y, out[0]) - _scaled(x, alpha, out[0])
 
@@ -126,7 +126,7 @@ def _scaled(x: Operand, alpha: Operand, dtype: DType) -> Array:
     return ops.logical_and(wide, factor) if dtype.kind == "bool" else wide * factor
 
 
-@lowers(aten.div, aten.true_divide, prims.div)
+@lowers_elementwise(aten.div, aten.true_divide, prims.div)
 def _div(out: Dtypes, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Array:
     a, b = cast_to(x, out[0]), cast_to(y, out[0])
     match rounding_mode:
@@ -150,7 +150,7 @@ def _truncated_quotient(a: Array, b: Array) -> Array:
     return floor + ops.astype(up, a.dtype)
 
 
-@lowers(aten.fmod)
+@lowers_elementwise(aten.fmod)
 def _fmod(out: Dtypes, x: Operand, y: Operand) -> Array:
     a, b = cast_to(x, out[0]), cast_to(y, out[0])
     if out[0].kind == "uint":
@@ -159,7 +159,7 @@ def _fmod(out: Dtypes, x: Operand, y: Operand) -> Array:
     return ops.copysign(rest, a) if out[0].is_float else ops.where(a < 0, -rest, rest)
 
 
-@lowers(aten.pow)
+@lowers_elementwise(aten.pow)
 def _pow(out: Dtypes, x: Operand, y: Operand) -> Array:
     base = cast_to(x, out[0])
     if isinstance(y, int | float) and isinstance(x, Array) and y in (1, 2, 3):
@@ -169,14 +169,14 @@ def _pow(out: Dtypes, x: Operand, y: Operand) -> Array:
     return ops.pow(base, cast_to(y, out[0]))
 
 
-@lowers(aten.sign, aten.sgn)
+@lowers_elementwise(aten.sign, aten.sgn)
 def _sign(out: Dtypes, x: Array) -> Array:
     if not x.dtype.is_float:
         return x if x.dtype.kind == "bool" else ops.sign(x)
     return ops.where(ops.isnan(x), cast_to(0.0, x.dtype), ops.sign(x))
 
 
-@lowers(aten.signbit)
+@lowers_elementwise(aten.signbit)
 def _signbit(out: Dtypes, x: Array) -> Array:
     if x.dtype.is_float:
         return ops.signbit(x)
@@ -207,12 +207,12 @@ _simple(aten.fmin, _ignoring_nan(ops.minimum))
 # --- selection and limits -----------------------------------------------------------------------
 
 
-@lowers(aten.where)
+@lowers_elementwise(aten.where)
 def _where(out: Dtypes, condition: Array, x: Operand = 0, y: Operand = 0) -> Array:
     return ops.where(ops.astype(condition, dtypes.bool_), cast_to(x, out[0]), cast_to(y, out[0]))
 
 
-@lowers(aten.clamp)
+@lowers_elementwise(aten.clamp)
 def _clamp(out: Dtypes, x: Array, min: Operand | None = None, max: Operand | None = None) -> Array:
     result = cast_to(x, out[0])
     if min is not None:
@@ -222,17 +222,17 @@ def _clamp(out: Dtypes, x: Array, min: Operand | None = None, max: Operand | Non
     return result
 
 
-@lowers(aten.clamp_min)
+@lowers_elementwise(aten.clamp_min)
 def _clamp_min(out: Dtypes, x: Array, min: Operand) -> Array:
     return _clamp(out, x, min, None)
 
 
-@lowers(aten.clamp_max)
+@lowers_elementwise(aten.clamp_max)
 def _clamp_max(out: Dtypes, x: Array, max: Operand) -> Array:
     return _clamp(out, x, None, max)
 
 
-@lowers(aten.relu)
+@lowers_elementwise(aten.relu)
 def _relu(out: Dtypes, x: Array) -> Array:
     return ops.maximum(x, cast_to(0, x.dtype))
 
@@ -240,42 +240,42 @@ def _relu(out: Dtypes, x: Array) -> Array:
 # --- activations --------------------------------------------------------------------------------
 
 
-@lowers(aten.gelu)
+@lowers_elementwise(aten.gelu)
 def _gelu(out: Dtypes, x: Array, *, approximate: str = "none") -> Array:
     return nn.gelu(x, approximate)
 
 
-@lowers(aten.gelu_backward)
+@lowers_elementwise(aten.gelu_backward)
 def _gelu_backward(out: Dtypes, dy: Array, x: Array, *, approximate: str = "none") -> Array:
     return nn.gelu_backward(dy, x, approximate)
 
 
-@lowers(aten.silu)
+@lowers_elementwise(aten.silu)
 def _silu(out: Dtypes, x: Array) -> Array:
     return nn.silu(x)
 
 
-@lowers(aten.silu_backward)
+@lowers_elementwise(aten.silu_backward)
 def _silu_backward(out: Dtypes, dy: Array, x: Array) -> Array:
     return nn.silu_backward(dy, x)
 
 
-@lowers(aten.tanh_backward)
+@lowers_elementwise(aten.tanh_backward)
 def _tanh_backward(out: Dtypes, dy: Array, y: Array) -> Array:
     return nn.tanh_backward(dy, y)
 
 
-@lowers(aten.sigmoid_backward)
+@lowers_elementwise(aten.sigmoid_backward)
 def _sigmoid_backward(out: Dtypes, dy: Array, y: Array) -> Array:
     return nn.sigmoid_backward(dy, y)
 
 
-@lowers(aten.leaky_relu)
+@lowers_elementwise(aten.leaky_relu)
 def _leaky_relu(out: Dtypes, x: Array, negative_slope: float = 0.01) -> Array:
     return ops.where(x > cast_to(0, x.dtype), x, x * cast_to(negative_slope, x.dtype))
 
 
-@lowers(aten.elu)
+@lowers_elementwise(aten.elu)
 def _elu(
     out: Dtypes, x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> Array:
@@ -283,7 +283,7 @@ def _elu(
     return ops.where(x > cast_to(0, x.dtype), x, below) * cast_to(scale, x.dtype)
 
 
-@lowers(aten.hardtanh)
+@lowers_elementwise(aten.hardtanh)
 def _hardtanh(out: Dtypes, x: Array, min: Operand = -1, max: Operand = 1) -> Array:
     return _clamp(out, x, min, max)
 
@@ -291,21 +291,21 @@ def _hardtanh(out: Dtypes, x: Array, min: Operand = -1, max: Operand = 1) -> Arr
 # --- casts --------------------------------------------------------------------------------------
 
 
-@lowers(prims.convert_element_type)
+@lowers_elementwise(prims.convert_element_type)
 def _convert(out: Dtypes, x: Array, dtype: object) -> Array:
     return cast_to(x, out[0])
 
 
-@lowers(aten._to_copy)
+@lowers_elementwise(aten._to_copy)
 def _to_copy(out: Dtypes, x: Array, **_options: object) -> Array:
     return cast_to(x, out[0])
 
 
-@lowers(aten.clone, aten.lift_fresh_copy)
+@lowers_elementwise(aten.clone, aten.lift_fresh_copy)
 def _clone(out: Dtypes, x: Array, *, memory_format: object = None) -> Array:
     return x
 
 
-@lowers(aten.copy)
+@lowers_elementwise(aten.copy)
 def _copy(out: Dtypes, dest: Array, source: Array, non_blocking: bool = False) -> Array:
     return ops.broadcast_to(cast_to(source, out[0]), dest.shape)

@@ -5,25 +5,42 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fusewright.frontends.torch.calls import is_view
+from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import fx
-from fusewright.frontends.torch.partition import Partition
+from fusewright.frontends.torch.partition import Partition, nbytes
 from fusewright.frontends.torch.region import Part
 
 
-def parts_of(partition: Partition) -> list[Part]:
+def parts_of(graph: Any, partition: Partition) -> list[Part]:
     """What each region computes, reads and gives away.
 
     Views are never given away: torch makes them again, in no time, from what is. Constants that a
-    region reads are made in it.
+    region reads are made in it. A region that reads no tensor is given the smallest argument of the
+    graph on its device, which says where to compute; without one it is left to torch.
     """
-    return [
-        _part(f"fused_{k}", region, partition.constants)
-        for k, region in enumerate(partition.regions)
+    parts: list[Part] = []
+    for region in partition.regions:
+        part = _part(f"fused_{len(parts)}", region, partition.constants)
+        if not part.tensors:
+            part = replace(part, inputs=(*part.inputs, *_anchor(graph, region)))
+        if part.tensors:
+            parts.append(part)
+    return parts
+
+
+def _anchor(graph: Any, region: Sequence[Any]) -> list[Any]:
+    """The smallest tensor argument on the region's device, if there is one."""
+    device = next(tensors_of(region[0].meta["val"])).device
+    found = [
+        n
+        for n in graph.nodes
+        if n.op == "placeholder" and any(t.device == device for t in tensors_of(n.meta.get("val")))
     ]
+    return sorted(found, key=lambda n: nbytes(n.meta["val"]))[:1]
 
 
 def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Part:
@@ -32,11 +49,23 @@ def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Pa
     for n in region:
         if any(u not in inside for u in n.users):
             _give_away(n, inside, outputs)
-    made = dict.fromkeys(p for n in region for p in n.all_input_nodes if p in constants)
+    made = _needed(region, constants)
     read = dict.fromkeys(p for n in (*made, *region) for p in n.all_input_nodes)
     inputs = tuple(p for p in read if p not in inside and p not in made)
     ordered = tuple(n for n in region if n in outputs)
     return Part(name, tuple(made), tuple(region), inputs, ordered)
+
+
+def _needed(region: Sequence[Any], constants: Mapping[Any, None]) -> list[Any]:
+    """The constants that a region reads, and those that they are made of, in order."""
+    found: set[Any] = set()
+    waiting = list(region)
+    while waiting:
+        for p in waiting.pop().all_input_nodes:
+            if p in constants and p not in found:
+                found.add(p)
+                waiting.append(p)
+    return [n for n in constants if n in found]
 
 
 def _give_away(node: Any, inside: Mapping[Any, None], outputs: dict[Any, None]) -> None:

@@ -22,6 +22,7 @@ L = TypeVar("L", bound=Lowering)
 LOWERINGS: dict[Any, Lowering] = {}
 VIEWS: dict[Any, None] = {}
 CREATIONS: dict[Any, None] = {}
+ELEMENTWISE: dict[Any, None] = {}
 
 
 def overloads(packet: Any) -> list[Any]:
@@ -47,6 +48,18 @@ def lowers_view(*targets: Any) -> Callable[[L], L]:
 
     def enter(lowering: L) -> L:
         VIEWS.update(dict.fromkeys(targets))
+        return lowers(*targets)(lowering)
+
+    return enter
+
+
+def lowers_elementwise(*targets: Any) -> Callable[[L], L]:
+    """`lowers`, for operators of which an element of the result takes one of each operand."""
+
+    def enter(lowering: L) -> L:
+        for target in targets:
+            several = overloads(target) if hasattr(target, "overloads") else [target]
+            ELEMENTWISE.update(dict.fromkeys(several))
         return lowers(*targets)(lowering)
 
     return enter

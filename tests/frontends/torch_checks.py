@@ -1,0 +1,116 @@
+"""Comparing the backend with eager torch: single operators of torch's own samples, and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+
+from fusewright.frontends.torch.backend import fuse_graph
+from fusewright.frontends.torch.decompositions import decompositions
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.report import GraphReport
+
+UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty")
+"""Operators whose results have no defined value."""
+
+RANDOM = ("cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "bernoulli")
+RANDOM += ("multinomial", "rand_like", "randint", "randint_like", "randn", "randn_like")
+RANDOM += ("svd_lowrank", "pca_lowrank", "new_empty_strided")
+
+TOLERANCES = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (2e-5, 2e-5),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (5e-2, 5e-2),
+}
+
+
+def operators(dtype: torch.dtype, device: str) -> Iterator[Any]:
+    """The operators of torch's table whose results are defined and take real dense tensors."""
+    for op in op_db:
+        prefix = op.name.split(".")[0]
+        if prefix in ("fft", "sparse", "torch") or "dropout" in op.name or "rrelu" in op.name:
+            continue
+        if op.name in UNDEFINED + RANDOM or "fractional_max_pool" in op.name:
+            continue
+        if op.supports_dtype(dtype, device):
+            yield op
+
+
+def named(name: str, dtype: torch.dtype, device: str) -> list[Any]:
+    """The operators of a name, in all variants."""
+    return [op for op in operators(dtype, device) if op.name == name]
+
+
+def calls(op: Any, dtype: torch.dtype, device: str, limit: int) -> Iterator[tuple[Any, list[Any]]]:
+    """Sample calls as functions of their dense tensors."""
+    torch.manual_seed(0)
+    for k, sample in enumerate(op.sample_inputs(device, dtype, requires_grad=False)):
+        if k == limit:
+            return
+        leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+        where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        tensors = [leaves[i] for i in where]
+        if all(t.layout == torch.strided and t.device.type == device for t in tensors):
+            yield _function(op, leaves, spec, where), tensors
+
+
+def _function(op: Any, leaves: list[Any], spec: Any, where: list[int]) -> Callable[..., Any]:
+    def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled = list(leaves)
+        for i, t in zip(where, tensors, strict=True):
+            filled[i] = t
+        args, kwargs = pytree.tree_unflatten(filled, spec)
+        found = pytree.tree_leaves(op.op(*args, **kwargs))
+        return tuple(x for x in found if isinstance(x, torch.Tensor))
+
+    return call
+
+
+def traced(fn: Callable[..., Any], tensors: list[Any]) -> Any:
+    """The aten graph of a function, decomposed as the backend does; None if torch cannot trace."""
+    try:
+        return make_fx(
+            torch.func.functionalize(fn),
+            decomposition_table=decompositions(),
+            tracing_mode="fake",
+            _allow_non_fake_inputs=True,
+        )(*tensors)
+    except Exception:  # data-dependent control flow, operators without meta functions
+        return None
+
+
+def fused(graph: Any, tensors: list[Any], options: Options) -> tuple[list[Any], GraphReport]:
+    """The graph's results, computed fused, and the report."""
+    reports: list[GraphReport] = []
+    run = fuse_graph(graph, options, observe=reports.append)
+    return run([t.clone() for t in tensors]), reports[0]
+
+
+def check_op(op: Any, dtype: torch.dtype, device: str, options: Options, limit: int) -> int:
+    """Compares sample calls with eager; the number of those in which something was fused."""
+    count = 0
+    for fn, tensors in calls(op, dtype, device, limit):
+        want = fn(*[t.clone() for t in tensors])
+        graph = traced(fn, tensors)
+        if graph is None:
+            continue
+        got, report = fused(graph, tensors, options)
+        assert [r.failures for r in report.regions] == [[] for _ in report.regions]
+        check_close(got, want)
+        count += bool(report.regions)
+    return count
+
+
+def check_close(got: Any, want: Any) -> None:
+    """Equal types, and values within the tolerance of the dtype."""
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
+        rtol, atol = TOLERANCES.get(a.dtype, (0.0, 0.0))
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
