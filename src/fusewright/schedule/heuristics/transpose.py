@@ -313,6 +313,8 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
         s.loops = near.across()
         s.allocation = _allocation(flow.graph, plan, near, far, plan.near_width, plan.far_width)
     _loads_first(flow, [*tiles.loads, *held])
+    for s in (*tiles.written_far, *tiles.written_near):
+        s.inline_depth = min(s.inline_depth, len(near.blocks))
     return True
 
 
