@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from fusewright.frontends.torch import backend
+
 ROUNDS = 5
 TARGET_MS = 100.0
 PEERS = ("eager", "inductor", "fusewright")
@@ -107,7 +109,9 @@ def step(model: Any, inputs: dict[str, Any]) -> Any:
 
 def compiled(model: Any, peer: str) -> Any:
     """The model as a peer runs it."""
-    return model if peer == "eager" else torch.compile(model, backend=peer)
+    if peer == "eager":
+        return model
+    return torch.compile(model, backend=backend if peer == "fusewright" else peer)
 
 
 # --- measuring ----------------------------------------------------------------------------------

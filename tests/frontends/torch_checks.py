@@ -1,4 +1,4 @@
-"""Comparing the backend with eager torch: single operators of torch's own samples, and functions."""
+"""Comparing the backend with eager torch: operators on torch's own samples."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch_checks as checks  # noqa: E402
 
-from fusewright.frontends.torch.backend import compiler  # noqa: E402
+from fusewright.frontends.torch.backend import backend, compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 
@@ -134,7 +134,7 @@ def test_a_call_is_legal_inside_cuda_graph_capture_and_repeats_bitwise() -> None
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.nn.functional.gelu(x @ w) * 2 + 1, -1)
 
-    run = torch.compile(f, backend="fusewright")
+    run = torch.compile(f, backend=backend)
     x, w = (torch.randn(256, 256, device="cuda") for _ in range(2))
     want = run(x, w)
     assert torch.equal(run(x, w), want)
