@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.core.expr import constant_value
+from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -28,6 +29,8 @@ from fusewright.host.groups import (
 )
 
 MAX_VISITS = 64
+MAX_RECOMPUTED = 12
+"""Ops that a kernel would rather repeat than read the result of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ class _Former:
                 return
             self.reasons.append(Reason(t.name, problem))
         number = self._next()
+        again = self._recomputed(sources)
+        if again and self._try([], [], self._in_order([*again, *views, t]), number) is None:
+            return
         problem = self._try([], [], [*views, t], number)
         assert problem is None or len(views) == 0 or self._alone(t, number), problem
 
@@ -86,6 +92,35 @@ class _Former:
                 self._alone(o, self._next())
         number = self._next()
         return self._try([], [], [t], number) is None
+
+    def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
+        return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
+
+    def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
+        """What a new kernel computes again instead of reading it from another kernel: short chains
+        of functions of inputs that are not larger than the value, which then need not be stored."""
+        out: list[Tensor] = []
+        for o in sources:
+            chain = self._chain(o)
+            read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
+            cost = sum(_nbytes(p) for p in read)
+            if chain and o not in self.fusion.outputs and cost <= 2 * _nbytes(o):
+                out += chain
+        return out
+
+    def _chain(self, o: Tensor) -> list[Tensor]:
+        """The ops between inputs and a value, if they are few and elementwise or views."""
+        found: dict[Tensor, None] = {}
+        stack = [o]
+        while stack:
+            t = stack.pop()
+            if isinstance(t.op, Input) or is_leaf(t) or t in found:
+                continue
+            if len(found) == MAX_RECOMPUTED or not (isinstance(t.op, Pointwise) or is_view(t)):
+                return []
+            found[t] = None
+            stack.extend(t.op.operands)
+        return list(found)
 
     def _views(self, t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The views between an op and the values that are stored, operands first, and those."""
@@ -246,6 +281,14 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         parts = [p for p in parts if p not in near]
         parts.append([t, *(x for p in near for x in p)])
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
+
+
+def _nbytes(t: Tensor) -> int:
+    """The size of a value, symbolic extents counted as 4096."""
+    n = t.dtype.nbytes
+    for e in t.shape:
+        n *= constant_value(e) or 4096
+    return n
 
 
 def _choices(producers: list[Group]) -> list[list[Group]]:

@@ -171,7 +171,7 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     if isinstance(path, Refusal):
         return path.reason
     value = path.values[stage.op.axis]
-    first = substitute(value, {v: 0 for v in variables})
+    first = substitute(value, dict.fromkeys(variables, 0))
     inner: Expr = ZERO
     walked: Expr = first
     for i, x in reversed(list(enumerate(loops))):

@@ -8,10 +8,13 @@ from fusewright.dtypes import DType
 from fusewright.fusion.ir import Constant, Pointwise, Reduce
 from fusewright.schedule.graph import Stage, moves_data
 
-_CONTINUOUS = frozenset(
-    "add sub mul div neg abs max min fma where exp exp2 sqrt rsqrt reciprocal tanh erf copy".split()
-)
-"""Functions through which a small relative error stays small, or is rounded away with the result."""
+# fmt: off
+_CONTINUOUS = frozenset((
+    "add", "sub", "mul", "div", "neg", "abs", "max", "min", "fma", "where", "exp", "exp2", "sqrt",
+    "rsqrt", "reciprocal", "tanh", "erf", "copy",
+))
+# fmt: on
+"""Functions through which a small relative error stays small, or is rounded away at the end."""
 
 
 def approximable(stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]) -> set[Stage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Int, Var, constant_value
 from fusewright.errors import InternalError
 from fusewright.memory import Memory
@@ -88,11 +89,7 @@ def plan_of(
     lanes_over = reduced if inner else kept
     vector = _vector(flow, reference, kept, reduced, inner) if lanes_over is not None else 1
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
-    held = sum(
-        c.dtype.nbytes
-        for c in before_reductions(flow, copies)
-        if any(flow.graph.depends(a, reference.frame.reduced) for a in c.frame.output)
-    )
+    held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     needed = constant and _is_normalisation(flow, reference)
     held_in: Memory | None = None
     if inner:
@@ -178,9 +175,10 @@ def _threads_along(
     return best[2], best[3]
 
 
-def before_reductions(flow: Dataflow, copies: list[Stage]) -> list[Stage]:
-    """Those of the copies that a reduction needs, directly or not: they stay in registers until
-    the reduction is done. Others are read when they are used."""
+def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
+    """The copies of inputs that are worth holding between passes: those that a reduction needs,
+    directly or not, and that differ from row to row and along the row. Scalars of a row and vectors
+    that all rows share are found in a cache when they are read again."""
     needed: set[Stage] = set()
     stack = [s for s in flow.stages if s.is_reduction]
     while stack:
@@ -188,7 +186,24 @@ def before_reductions(flow: Dataflow, copies: list[Stage]) -> list[Stage]:
             if o not in needed:
                 needed.add(o)
                 stack.append(o)
-    return [c for c in copies if c in needed]
+    kept = [c for c in reference.frame.output if c.extent != Int(1)]
+    return [
+        c
+        for c in copies
+        if c in needed
+        and _varies(flow, c, reference.frame.reduced)
+        and (not kept or _varies(flow, c, tuple(kept)))
+    ]
+
+
+def _varies(flow: Dataflow, s: Stage, axes: tuple[AxisClass, ...]) -> bool:
+    """Whether what a stage reads from memory depends on some of the axes."""
+    return any(
+        not isinstance(index, AxisClass | Pinned) or flow.graph.depends(index, axes)
+        for read in s.frame.operands
+        for index in read
+        if not isinstance(index, Pinned)
+    )
 
 
 def _power_of_two(n: int) -> int:

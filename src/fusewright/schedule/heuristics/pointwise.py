@@ -18,6 +18,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
+from fusewright.schedule.untangle import untangle
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 THREADS = 128
@@ -35,6 +36,7 @@ def reference_output(flow: Dataflow) -> Stage:
 def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
     """Flattens the largest output, gives every thread a few vectors, inlines everything but the
     loads: those of all vectors of a thread stand first, so that they are in flight together."""
+    untangle(flow)
     held = cache_inputs(flow)
     reference = reference_output(flow)
     flat = merge_all(flow, reference.loops)

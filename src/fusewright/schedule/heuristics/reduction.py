@@ -25,7 +25,7 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.plan import (
     Plan,
-    before_reductions,
+    held_copies,
     is_inner,
     plan_of,
     reference_of,
@@ -35,6 +35,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
+from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
 RESIDENT_THREADS = 1024
@@ -44,13 +45,14 @@ STORED_REGISTERS = 48
 
 def schedule_reduction(flow: Dataflow, target: Target) -> Params:
     """Schedules a group in which all reductions run over the same axes."""
+    untangle(flow)
     copies = cache_inputs(flow)
     reference = reference_of(flow)
     kept = merge_all(flow, by_stride(flow, reference.frame.output))
     reduced = merge_all(flow, by_stride(flow, reference.frame.reduced))
     inner = is_inner(flow, reference)
     plan = plan_of(flow, reference, kept, reduced, inner, copies, target)
-    held = _held(flow, reference, copies)
+    held = held_copies(flow, reference, copies)
     in_shared: list[Stage] = []
     if plan.held_in is Memory.SHARED:
         in_shared = [_shared_copy(flow, c) for c in held]
@@ -94,15 +96,6 @@ def _min_blocks(plan: Plan) -> int:
     caps what the compiler spends on loads ahead."""
     threads = plan.reduce_threads * plan.kept_threads
     return max(1, RESIDENT_THREADS // threads) if plan.held_in is Memory.SHARED else 0
-
-
-def _held(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
-    """The copies of inputs with reduced axes that reductions need."""
-    return [
-        c
-        for c in before_reductions(flow, copies)
-        if any(flow.graph.depends(a, reference.frame.reduced) for a in c.frame.output)
-    ]
 
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
