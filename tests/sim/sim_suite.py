@@ -217,6 +217,13 @@ def all_blocks_read_what_one_writes(drop: Iterable[int]) -> ir.Kernel:
     return b.kernel()
 
 
+SYNCHRONOUS_RULES = (
+    "write_then_read", "read_then_write", "write_write", "block_sync_orders", "warp_sync_orders",
+    "warp_sync_stays_in_warp", "only_participants_learn", "warps_are_lockstep",
+    "blocks_are_unordered", "alloc_forgets",
+)  # fmt: skip
+"""The rules of the model that kernels with BlockSync and WarpSync show."""
+
 RACE = frozenset({"race"})
 SUITE: tuple[Case, ...] = (
     Case("write_read", write_read, needed=(0,)),

@@ -125,7 +125,7 @@ def _single_issuers(facts: Facts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
-        if not isinstance(s, _ISSUED):
+        if not isinstance(s, (*_ISSUED, MbarWait)) or s.issuer is None:
             continue
         threads = threads_of(place, k)
         if s.issuer not in threads:

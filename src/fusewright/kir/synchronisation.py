@@ -165,11 +165,13 @@ class MbarArrive(SyncStatement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarWait(SyncStatement):
-    """Waits while the phase of `barrier[slot]` under way has `parity` (0 for the first phase)."""
+    """Waits while the phase of `barrier[slot]` under way has `parity` (0 for the first phase): all
+    threads of the role, or of the block, or only thread `issuer`."""
 
     barrier: Buffer
     slot: Expr
     parity: Expr
+    issuer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -358,7 +358,7 @@ _MBARRIERS: tuple[tuple[type[ir.Statement], tuple[object, ...]], ...] = (
     (ir.MbarInit, (*_BARRIER, " count ", "{count}", *_BY)),
     (ir.MbarExpect, (*_BARRIER, " nbytes ", "{nbytes}", *_BY)),
     (ir.MbarArrive, (*_BARRIER, Flag("per_warp", "per_warp"))),
-    (ir.MbarWait, (*_BARRIER, " parity ", "{parity}")),
+    (ir.MbarWait, (*_BARRIER, " parity ", "{parity}", _BY)),
     (ir.MbarInvalidate, (*_BARRIER, *_BY)),
 )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fusewright.core.expr import Expr
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.memory import Cache, Memory
@@ -13,16 +14,19 @@ from fusewright.sim.compute import Array, IndexFn, Mask, Value, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement, as_scalar
 from fusewright.sim.report import Kind, Site, statement_text
-from fusewright.sim.trace import Access, Undefine
+from fusewright.sim.trace import Access, Agent, Undefine
 
 _NOWHERE: Array = np.zeros((1, 1), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A load's or store's static facts: which elements of which buffer it touches."""
+    """An access's static facts: which elements of which buffer a statement touches.
 
-    statement: ir.Load | ir.Store
+    `step` is what its index must be a multiple of; a copy in bulk is not `counted` as an access.
+    """
+
+    statement: ir.Statement
     buffer: ir.Buffer
     index: IndexFn
     width: int
@@ -31,10 +35,13 @@ class Reach:
     shared: bool
     writes: bool
     recorded: bool
+    step: int = 1
+    agent: Agent = "generic"
+    counted: bool = True
     latest: list[Value] = field(default_factory=list["Value"])
     """The thread part last recorded: a loop that repeats it keeps one array, not one a trip."""
 
-    def positions(self, f: Frame, mask: Mask) -> tuple[Array, Mask, bool]:
+    def positions(self, f: Frame, mask: Mask, issue: int = -1) -> tuple[Array, Mask, bool]:
         """Element positions in the flat array (0 for inactive threads), the threads whose access
         is inside the buffer, and whether there are any. Counts and records the access."""
         block, thread = self.index(f.values)
@@ -44,18 +51,19 @@ class Reach:
         itemsize = self.buffer.dtype.nbytes
         at, by = block * itemsize, thread * itemsize
         nbytes = itemsize * self.width
-        f.run.execution.counters.access(
-            shared=self.shared,
-            writes=self.writes,
-            block=at,
-            thread=by,
-            nbytes=nbytes,
-            mask=mask,
-            nblocks=f.nblocks,
-        )
+        if self.counted:
+            f.run.execution.counters.access(
+                shared=self.shared,
+                writes=self.writes,
+                block=at,
+                thread=by,
+                nbytes=nbytes,
+                mask=mask,
+                nblocks=f.nblocks,
+            )
         if self.recorded:
             offset = self.place.offset
-            f.trace.events.append(
+            f.record(
                 Access(
                     self.statement,
                     self.place.space,
@@ -66,6 +74,8 @@ class Reach:
                     mask,
                     self.buffer,
                     offset,
+                    self.agent,
+                    issue,
                 )
             )
         if self.shared:
@@ -92,12 +102,12 @@ class Reach:
             if bad.any():
                 self._report(f, full, bad, f"outside its {self.size} elements", "range")
                 return narrow(mask, ~outside)
-        if self.width > 1 and (np.any(block % self.width) or np.any(thread % self.width)):
+        if self.step > 1 and (np.any(block % self.step) or np.any(thread % self.step)):
             full = np.atleast_2d(np.asarray(block + thread))
-            bad = full % self.width != 0
+            bad = full % self.step != 0
             bad = bad if mask is None else bad & mask
             if bad.any():
-                self._report(f, full, bad, f"not a multiple of the width {self.width}", "rule")
+                self._report(f, full, bad, f"not a multiple of the width {self.step}", "rule")
         return mask, True
 
     def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
@@ -140,7 +150,20 @@ def _bounds(block: Value, thread: Value, mask: Mask) -> tuple[int, int]:
     return low, high
 
 
-def _reach(s: ir.Load | ir.Store, buffer: ir.Buffer, run: Run, *, writes: bool) -> Reach:
+def reach_of(
+    s: ir.Statement,
+    buffer: ir.Buffer,
+    index: Expr,
+    run: Run,
+    *,
+    writes: bool,
+    width: int = 1,
+    step: int = 0,
+    agent: Agent = "generic",
+    counted: bool = True,
+) -> Reach:
+    """The access of a statement to `width` elements of a buffer from `index` on; `step` is the
+    width unless given."""
     shared = buffer.memory is Memory.SHARED
     execution = run.execution
     if shared and buffer not in execution.shared.sizes:
@@ -153,7 +176,18 @@ def _reach(s: ir.Load | ir.Store, buffer: ir.Buffer, run: Run, *, writes: bool) 
         place, size = execution.memory.places[buffer], len(execution.memory.arrays[buffer])
     recorded = shared or place.space in execution.memory.writers
     return Reach(
-        s, buffer, run.scope.index(s.index), s.width, size, place, shared, writes, recorded
+        s,
+        buffer,
+        run.scope.index(index),
+        width,
+        size,
+        place,
+        shared,
+        writes,
+        recorded,
+        step or width,
+        agent,
+        counted,
     )
 
 
@@ -162,7 +196,7 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.dst.index)
-    reach = _reach(s, s.src, run, writes=False)
+    reach = reach_of(s, s.src, s.index, run, writes=False, width=s.width)
     fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
     if s.cache is Cache.NON_COHERENT and reach.recorded:
         run.execution.findings.add(
@@ -190,7 +224,7 @@ def compile_load(s: ir.Load, run: Run) -> Step:
                 for k in range(s.width):
                     f.registers.write(s.dst.buffer, first + k, fill, None, f.mask)
             return
-        flat = _flat(f, s.src)
+        flat = elements_of(f, s.src)
         for k in range(s.width):
             places = np.add(where, k)
             value = flat.take(places)
@@ -205,9 +239,10 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     return step
 
 
-def _flat(f: Frame, buffer: ir.Buffer) -> Array:
+def elements_of(f: Frame, buffer: ir.Buffer) -> Array:
+    """The elements that positions in a buffer number: all of shared memory, or its own array."""
     if buffer.memory is Memory.SHARED:
-        return f.run.execution.shared.view(buffer.dtype)
+        return f.pool.view(buffer.dtype)
     return f.run.execution.memory.arrays[buffer]
 
 
@@ -215,9 +250,9 @@ def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Arra
     """Where a load sees a value that a thread stored from an undefined register; reads of output
     elements nobody wrote are reported here."""
     if s.src.memory is Memory.SHARED:
-        if f.shared_unknown is None:
+        if f.pool.unknown is None:
             return None
-        unknown = f.shared_unknown.take(where * s.src.dtype.nbytes)
+        unknown = f.pool.unknown.take(where * s.src.dtype.nbytes)
         return unknown if unknown.any() else None
     if initialised is not None:
         missing = ~initialised.take(where)
@@ -234,7 +269,7 @@ def compile_store(s: ir.Store, run: Run) -> Step:
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.src.index)
-    reach = _reach(s, s.dst, run, writes=True)
+    reach = reach_of(s, s.dst, s.index, run, writes=True, width=s.width)
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:
@@ -248,7 +283,7 @@ def compile_store(s: ir.Store, run: Run) -> Step:
         where, mask, some = reach.positions(f, mask)
         if not some:
             return
-        flat = _flat(f, s.dst)
+        flat = elements_of(f, s.dst)
         first = f.element(s, s.src.buffer, at, mask, s.width)
         shape = (f.nblocks, f.nthreads)
         for k in range(s.width):
@@ -278,18 +313,15 @@ def _note_store(f: Frame, s: ir.Store, places: Array, unknown: Mask, mask: Mask)
         if unknown is not None:
             f.undefined(s, f"the stored register {s.src.buffer}", unknown)
         return
-    if f.shared_unknown is None:
-        if unknown is None:
-            return
-        f.shared_unknown = np.zeros(f.nblocks * f.run.execution.shared.nbytes, bool)
+    if f.pool.unknown is None and unknown is None:
+        return
     shape = (f.nblocks, f.nthreads)
     if unknown is None:
-        marks = np.asarray(False)
+        marks = False
     else:
         marks = np.broadcast_to(unknown, shape)
         marks = marks if mask is None else marks[np.broadcast_to(mask, shape)]
-    for byte in range(s.dst.dtype.nbytes):
-        f.shared_unknown[places * s.dst.dtype.nbytes + byte] = marks
+    f.pool.mark(places, s.dst.dtype.nbytes, marks)
 
 
 def compile_alloc(s: ir.Alloc, run: Run) -> Step:
@@ -298,4 +330,8 @@ def compile_alloc(s: ir.Alloc, run: Run) -> Step:
         return lambda f: f.registers.reset(s.buffer, size)
     shared = run.execution.shared
     event = Undefine(s, shared.places[s.buffer].offset, shared.nbytes_of(s.buffer), None)
-    return lambda f: f.trace.events.append(event)
+
+    def step(f: Frame) -> None:
+        f.record(event)
+
+    return step

@@ -2,7 +2,8 @@
 
 Memory is cut into cells of equal size. The touches of one cell, in trace order, form runs: reads
 in a row are one run, each write is one. Every touch of a run conflicts with every touch of the
-run before. Testing neighbouring runs is enough because order is transitive.
+run before. Testing neighbouring runs is enough because order is transitive; only what the async
+proxy sees is not, so that an asynchronous write also conflicts with the write before the reads.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Touches:
 
 @dataclass(slots=True)
 class Edges:
-    """Touches `first[i]` and `second[i]` conflict; `key` packs (event, strand, event, strand)."""
+    """Touches `first[i]` and `second[i]` conflict; `key` packs (event, strand, event, strand, 1 for
+    one thread)."""
 
     touches: Touches
     first: Array
@@ -56,7 +58,7 @@ class Edges:
 @dataclass(slots=True)
 class Conflicts:
     """The conflicts of some blocks of one batch. `edges` holds, without repetitions, columns
-    (event, strand, event, strand); `blocks` are the linear numbers of the rows."""
+    (event, strand, event, strand, 1 for one thread); `blocks` are the numbers of the rows."""
 
     blocks: Array
     edges: Array
@@ -64,8 +66,8 @@ class Conflicts:
 
     def example(self, edge: Array, nevents: int, nstrands: int) -> tuple[Touches, int, int]:
         """One pair of touches behind an edge."""
-        a, sa, b, sb = (np.asarray(edge[i]) for i in range(4))
-        wanted = _pack(a, sa, b, sb, nevents, nstrands)
+        a, sa, b, sb, same = (np.asarray(edge[i]) for i in range(5))
+        wanted = _pack(a, sa, b, sb, nevents, nstrands) * 2 + same
         for part in self.parts:
             found = np.flatnonzero(part.key == wanted)
             if len(found):
@@ -90,7 +92,7 @@ def conflicts_of(
     Two threads that write one cell in one statement are reported here.
     """
     nevents, nstrands = len(trace.events), int(strands.max()) + 1
-    result = Conflicts(trace.blocks[rows], np.zeros((0, 4), np.int64))
+    result = Conflicts(trace.blocks[rows], np.zeros((0, 5), np.int64))
     for space in sorted(spaces):
         touches = _touches(trace, rows, space)
         if touches is None:
@@ -101,15 +103,26 @@ def conflicts_of(
     if result.parts:
         keys = np.sort(np.concatenate([p.key for p in result.parts]))
         keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
-        second = keys % (nevents * nstrands)
-        first = keys // (nevents * nstrands)
+        pair, same = keys // 2, keys % 2
+        second = pair % (nevents * nstrands)
+        first = pair // (nevents * nstrands)
         columns = (first // nstrands, first % nstrands, second // nstrands, second % nstrands)
-        result.edges = np.stack(columns, axis=1)
+        result.edges = np.stack((*columns, same), axis=1)
     return result
 
 
+_MANY = 16
+"""Cells of one access beyond which they are computed at once."""
+
+
+def _is_async(trace: Trace) -> Array:
+    """Which events are accesses that their thread does not make itself."""
+    return np.array([isinstance(e, Access) and e.agent != "generic" for e in trace.events])
+
+
 def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
-    """All touches of cells that more than one thread touches, sorted; None when there are none."""
+    """All touches of cells that more than one thread touches, or one asynchronously, sorted; None
+    when there are none."""
     events = [
         (i, e) for i, e in enumerate(trace.events) if isinstance(e, Access) and e.space == space
     ]
@@ -139,7 +152,11 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
         first = row + a // cell_nbytes
         tail = (i << thread_bits) | np.broadcast_to(threads, m.shape)[m]
         start = np.broadcast_to(first, m.shape)[m]
-        for k in range(e.nbytes // cell_nbytes):
+        per_thread = e.nbytes // cell_nbytes
+        if per_thread > _MANY:
+            start = (start[:, None] + np.arange(per_thread)).reshape(-1)
+            tail, per_thread = np.repeat(tail, per_thread), 1
+        for k in range(per_thread):
             pieces.append(((start + k) << (event_bits + thread_bits)) | tail)
     keys = np.concatenate(pieces)
     place = keys >> (event_bits + thread_bits)
@@ -148,6 +165,8 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     owner[place] = thread
     contested = np.zeros(cells * len(base), bool)
     contested[place[owner[place] != thread]] = True
+    if any(e.agent != "generic" for _, e in events):
+        contested[place[_is_async(trace)[(keys >> thread_bits) & ((1 << event_bits) - 1)]]] = True
     keys = np.sort(keys[contested[place]])
     if not len(keys):
         return None
@@ -199,10 +218,17 @@ def _edges(
     if model.write_write:
         neighbours = neighbours[~same_event]
         pairs.append((neighbours, neighbours + 1))
+    generic = ~_is_async(trace)[event]
+    if not generic.all():
+        late = np.flatnonzero(writes & ~generic)
+        late = late[(late > 0) & ~writes[late - 1]]
+        late = late[before[late - 1] >= 0]
+        pairs.append((before[late - 1], late))
     first = np.concatenate([p[0] for p in pairs])
     second = np.concatenate([p[1] for p in pairs])
-    keep = (place[first] == place[second]) & (thread[first] != thread[second])
-    first, second = first[keep], second[keep]
+    same = thread[first] == thread[second]
+    keep = (place[first] == place[second]) & ~(same & generic[first] & generic[second])
+    first, second, same = first[keep], second[keep], same[keep]
     key = _pack(
         event[first],
         strands[thread[first]],
@@ -211,7 +237,7 @@ def _edges(
         len(trace.events),
         nstrands,
     )
-    return Edges(touches, first, second, key)
+    return Edges(touches, first, second, key * 2 + same)
 
 
 def _report_twice(
@@ -269,16 +295,18 @@ def check_initialised(
             active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)
             start = low[active]
             if e.writes:
-                for k in range(e.nbytes):
-                    flat[start + k] = True
+                flat[_spread(start, e.nbytes, 1)] = True
                 continue
-            missing = np.zeros(len(start), bool)
-            for k in range(0, e.nbytes, e.buffer.dtype.nbytes):
-                missing |= ~flat[start + k]
+            parts: Array = ~flat[_spread(start, e.nbytes, e.buffer.dtype.nbytes)]
+            missing = np.asarray(parts.any(axis=1))
             if missing.any():
                 _report_unwritten(
                     trace, rows, e, active, missing, start - start % shared_nbytes, low, findings
                 )
+
+
+def _spread(start: Array, nbytes: int, step: int) -> Array:
+    return start[:, None] + np.arange(0, nbytes, step)
 
 
 def _report_unwritten(

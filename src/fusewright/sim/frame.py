@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -14,11 +14,24 @@ from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.sim.compute import MIXED, Array, ExprFn, Mask, Scope, Value
 from fusewright.sim.counters import Counters
-from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory
+from fusewright.sim.memory import GlobalMemory, Pool, Registers, SharedMemory
 from fusewright.sim.report import Findings, statement_text
-from fusewright.sim.trace import Trace
+from fusewright.sim.sync_state import SyncState
+from fusewright.sim.trace import Event, SyncEvent, Trace
 
 Step: TypeAlias = "Callable[[Frame], None]"
+Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
+"""A run that may block: each item names the statements it is blocked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A step that may have to wait for other threads."""
+
+    run: Callable[[Frame], Wait]
+
+
+AnyStep: TypeAlias = "Step | Blocking"
 
 
 @dataclass(slots=True)
@@ -42,6 +55,8 @@ class Run:
     locals: Mapping[ir.Buffer, int]
     arguments: Mapping[ir.Argument, Array]
     block_shape: tuple[int, ...]
+    has_phases: bool
+    """Whether the kernel has barriers of several phases, to which the time of a warp matters."""
 
     def refresh(self, statement: ir.Statement, *parts: Expr | Cond) -> list[Step]:
         """Steps that put gathered registers into their slots and check them where f.mask holds."""
@@ -108,7 +123,8 @@ class Gathered:
 class Frame:
     """The state of one batch: values of variables, active threads, registers, and the trace.
 
-    `base` numbers the blocks of the batch: 0, or (B, 1).
+    `base` numbers the blocks of the batch: 0, or (B, 1). Roles run in frames of their own that
+    share all but the values and the mask; `own` lists the numbers of the frame's events.
     """
 
     run: Run
@@ -116,8 +132,10 @@ class Frame:
     registers: Registers
     trace: Trace
     base: Value
+    pool: Pool
+    syncs: SyncState
     mask: Mask = None
-    shared_unknown: Array | None = None
+    own: list[int] = field(default_factory=list[int])
 
     @property
     def nblocks(self) -> int:
@@ -126,6 +144,27 @@ class Frame:
     @property
     def nthreads(self) -> int:
         return self.trace.nthreads
+
+    def record(self, event: Event) -> int:
+        """Append an event to the trace; its number."""
+        number = len(self.trace.events)
+        self.trace.events.append(event)
+        self.own.append(number)
+        return number
+
+    def note_moves(self, first: int, end: int, above: int, below: int) -> None:
+        """Where the sync whose events are the frame's numbers `first` .. `end`-1 would stand,
+        moved over one statement of the frame."""
+        for number in self.own[first:end]:
+            event = self.trace.events[number]
+            if isinstance(event, SyncEvent):
+                event.above = self.own[above]
+                event.below = self.own[below - 1] + 1
+
+    def active(self, mask: Mask) -> Array:
+        """A mask in full shape."""
+        shape = (self.nblocks, self.nthreads)
+        return np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
 
     def first(self, where: Array) -> tuple[int, int]:
         """The first (row, thread) of a mask that holds somewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,18 +11,22 @@ import numpy as np
 
 from fusewright.core import expr as ex
 from fusewright.core.expr import Expr, Var
+from fusewright.core.node import walk
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
 from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope, narrow
 from fusewright.sim.counters import Counters
-from fusewright.sim.frame import Execution, Frame, Run, Step
+from fusewright.sim.frame import AnyStep, Blocking, Execution, Frame, Run, Wait
 from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.races import Detector
-from fusewright.sim.report import Findings, Race
+from fusewright.sim.report import Findings, Race, statement_text
 from fusewright.sim.statements import compile_statement
+from fusewright.sim.sync_state import Mbarriers, SyncState
 from fusewright.sim.trace import Trace
+from fusewright.target import MBARRIER_NBYTES, WARP_SIZE
 
+_PHASED = (ir.NamedSync, ir.MbarWait)
 Blocks = Sequence[int] | Literal["sample"] | None
 BATCH_NBYTES = 128 * 1024
 """One register array of a batch: half of a core's second-level cache."""
@@ -95,8 +100,21 @@ class Machine:
             locals=self.locals,
             arguments={a: as_scalar(arguments[a], a.dtype) for a in kernel.arguments},
             block_shape=tuple(self.block),
+            has_phases=any(isinstance(n, _PHASED) for n in walk(kernel)),
         )
         self.steps = compile_body(kernel.body, self.run)
+        self.goes_apart = self._goes_apart(kernel)
+
+    def _goes_apart(self, kernel: ir.Kernel) -> bool:
+        """Whether blocks may wait at different places, so that they cannot run side by side."""
+        for roles in walk(kernel):
+            if isinstance(roles, ir.Roles):
+                for n in walk(roles):
+                    steered = n.condition if isinstance(n, ir.If) else None
+                    steered = n.extent if isinstance(n, ir.For) else steered
+                    if steered is not None and self.scope.level(steered) & PER_BLOCK:
+                        return True
+        return False
 
     def _bind(self, var: Var, level: int, value: int | Array) -> None:
         self.scope.bind(var, level)
@@ -130,17 +148,21 @@ class Machine:
             coordinate = blocks // stride % extent
             values[slot] = coordinate[:, None] if len(blocks) > 1 else int(coordinate[0])
         trace = Trace(blocks, self.execution.nthreads)
-        self.execution.shared.reset(len(blocks))
+        pool = self.execution.shared.pool(len(blocks))
         frame = Frame(
             run=self.run,
             values=values,
             registers=Registers(self.locals),
             trace=trace,
             base=np.arange(len(blocks))[:, None] if len(blocks) > 1 else 0,
+            pool=pool,
+            syncs=SyncState(len(blocks), Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
         )
         with np.errstate(all="ignore"):
-            for step in self.steps:
-                step(frame)
+            blocked = next(_all(self.steps, frame), None)
+        if blocked is not None:
+            trace.is_cut = True
+            report_deadlock(blocked, self.execution.findings, trace)
         self.execution.counters.add("blocks", len(blocks))
         self.execution.counters.add("threads", len(blocks) * self.execution.nthreads)
         return trace
@@ -148,56 +170,69 @@ class Machine:
     def batches(self, blocks: Array) -> list[Array]:
         """The blocks in pieces whose register arrays fit the cache."""
         size = max(1, BATCH_NBYTES // (4 * self.execution.nthreads))
+        if self.goes_apart:
+            size = 1
         return [blocks[i : i + size] for i in range(0, len(blocks), size)]
 
 
-def compile_body(body: ir.Body, run: Run) -> list[Step]:
+def compile_body(body: ir.Body, run: Run) -> list[AnyStep]:
     """The steps of a body; a body with syncs also records where each could move to."""
     steps = [_compile(s, run) for s in body]
     sites = [i for i, s in enumerate(body) if isinstance(s, ir.SyncStatement)]
     return [_with_moves(steps, sites)] if sites else steps
 
 
-def _with_moves(steps: list[Step], sites: list[int]) -> Step:
-    def step(f: Frame) -> None:
-        events = f.trace.events
+def _all(steps: list[AnyStep], f: Frame) -> Wait:
+    for s in steps:
+        if isinstance(s, Blocking):
+            yield from s.run(f)
+        else:
+            s(f)
+
+
+def _with_moves(steps: list[AnyStep], sites: list[int]) -> Blocking:
+    def run(f: Frame) -> Wait:
         marks: list[int] = []
         for s in steps:
-            marks.append(len(events))
-            s(f)
-        marks.append(len(events))
+            marks.append(len(f.own))
+            if isinstance(s, Blocking):
+                yield from s.run(f)
+            else:
+                s(f)
+        marks.append(len(f.own))
         for i in sites:
             below = marks[min(i + 2, len(steps))]
-            f.trace.note_moves(marks[i], marks[i + 1], marks[max(i - 1, 0)], below)
+            f.note_moves(marks[i], marks[i + 1], marks[max(i - 1, 0)], below)
 
-    return step
+    return Blocking(run)
 
 
-def _compile(s: ir.Statement, run: Run) -> Step:
+def _compile(s: ir.Statement, run: Run) -> AnyStep:
     match s:
         case ir.For():
             return _compile_for(s, run)
         case ir.If():
             return _compile_if(s, run)
+        case ir.Roles():
+            return _compile_roles(s, run)
         case _:
             return compile_statement(s, run)
 
 
-def _compile_for(s: ir.For, run: Run) -> Step:
+def _compile_for(s: ir.For, run: Run) -> Blocking:
     extent_of = run.scope.expression(s.extent)
     refresh = run.refresh(s, s.extent)
     slot = run.scope.bind(s.var, UNIFORM)
     steps = compile_body(s.body, run)
 
-    def step(f: Frame) -> None:
+    def loop(f: Frame) -> Wait:
         for r in refresh:
             r(f)
         extent = extent_of(f.values)
         if isinstance(extent, int | np.integer):
             for k in range(int(extent)):
                 f.values[slot] = k
-                for inner in steps:
-                    inner(f)
+                yield from _all(steps, f)
             return
         f.check_uniform_extent(s, extent)
         outer = f.mask
@@ -205,36 +240,79 @@ def _compile_for(s: ir.For, run: Run) -> Step:
             f.mask, some = narrow(outer, k < extent)
             if some:
                 f.values[slot] = k
-                for inner in steps:
-                    inner(f)
+                yield from _all(steps, f)
         f.mask = outer
 
-    return step
+    return Blocking(loop)
 
 
-def _compile_if(s: ir.If, run: Run) -> Step:
+def _compile_if(s: ir.If, run: Run) -> Blocking:
     holds = run.scope.condition(s.condition)
     refresh = run.refresh(s, s.condition)
     then = compile_body(s.then, run)
     otherwise = compile_body(s.otherwise, run)
 
-    def step(f: Frame) -> None:
+    def choose(f: Frame) -> Wait:
         for r in refresh:
             r(f)
         condition = holds(f.values)
         if isinstance(condition, bool | np.bool_):
-            for inner in then if condition else otherwise:
-                inner(f)
+            yield from _all(then if condition else otherwise, f)
             return
         outer = f.mask
         for branch, chosen in ((then, condition), (otherwise, ~condition)):
             f.mask, some = narrow(outer, chosen)
             if some:
-                for inner in branch:
-                    inner(f)
+                yield from _all(branch, f)
         f.mask = outer
 
-    return step
+    return Blocking(choose)
+
+
+def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
+    thread = np.arange(run.execution.nthreads)[None, :]
+    roles: list[tuple[Array, list[AnyStep]]] = []
+    for role in s.body:
+        if not isinstance(role, ir.Role):
+            raise SpecError(f"`{statement_text(role)}` stands directly in roles; only roles may")
+        warp = thread // WARP_SIZE
+        roles.append(((role.first <= warp) & (warp < role.stop), compile_body(role.body, run)))
+
+    def side_by_side(f: Frame) -> Wait:
+        runs: list[Wait] = []
+        for members, steps in roles:
+            mask, some = narrow(f.mask, members)
+            if some:
+                mine = dataclasses.replace(f, values=list(f.values), mask=mask, own=[])
+                runs.append(_all(steps, mine))
+        yield from take_turns(runs, f.trace)
+
+    return Blocking(side_by_side)
+
+
+def take_turns(runs: list[Wait], trace: Trace) -> Wait:
+    """Advance runs in turn until all are done; blocked when a round brings none of them on."""
+    while runs:
+        before, left = len(trace.events), list[Wait]()
+        blocked: list[ir.Statement] = []
+        for r in runs:
+            found = next(r, None)
+            if found is not None:
+                left.append(r)
+                blocked += found
+        if len(left) == len(runs) and len(trace.events) == before:
+            yield tuple(blocked)
+        runs = left
+
+
+def report_deadlock(blocked: tuple[ir.Statement, ...], findings: Findings, trace: Trace) -> None:
+    """Report a batch that cannot go on."""
+    texts = ", ".join(f"`{statement_text(s)}`" for s in dict.fromkeys(blocked))
+    findings.add(
+        "deadlock",
+        f"threads of block {trace.blocks[0]} wait for ever at {texts}",
+        statement=blocked[0],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +327,7 @@ class Analysed:
         """All findings of the kernel as it is."""
         races = self.execution.findings.list()
         if self.detector is not None:
-            races += self.detector.report(self.detector.unordered(), self.seed)
+            races += self.detector.report(self.seed)
         return races
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fusewright.core import expr as ex
 from fusewright.core.expr import Var
-from fusewright.core.node import walk
+from fusewright.core.node import Node, walk
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array, Mask
-from fusewright.target import SHARED_BASE_ALIGNMENT
+from fusewright.target import BULK_ALIGNMENT, SHARED_BASE_ALIGNMENT
 
 EVERYWHERE: Array = np.ones((1, 1), bool)
 
@@ -127,19 +127,35 @@ class SharedMemory:
                 self.places[a.buffer] = Placement(0, start)
                 end = start + self.nbytes_of(a.buffer)
         self.nbytes = -(-end // SHARED_BASE_ALIGNMENT) * SHARED_BASE_ALIGNMENT
-        self._pool = np.empty((0, self.nbytes), np.uint8)
 
     def nbytes_of(self, buffer: ir.Buffer) -> int:
         return self.sizes[buffer] * buffer.dtype.nbytes
 
-    def reset(self, nblocks: int) -> None:
+    def pool(self, nblocks: int) -> Pool:
         """Fresh, poisoned memory for a batch of blocks."""
-        self._pool = np.full((nblocks, self.nbytes), 0xFF, np.uint8)
+        return Pool(np.full(nblocks * self.nbytes, 0xFF, np.uint8))
+
+
+@dataclass(slots=True)
+class Pool:
+    """The shared memory of a batch, block after block; `unknown` marks bytes with values that come
+    from undefined registers, None when there are none."""
+
+    flat: Array
+    unknown: Array | None = None
 
     def view(self, dtype: DType) -> Array:
-        """The whole pool, flat, as elements of a dtype; a block's stride is `nbytes`."""
-        flat = self._pool.reshape(-1)
-        return flat.view(np.bool_ if dtype.kind == "bool" else dtype.numpy)
+        """All of it as elements of a dtype."""
+        return self.flat.view(np.bool_ if dtype.kind == "bool" else dtype.numpy)
+
+    def mark(self, places: Array, nbytes: int, unknown: Array | bool) -> None:
+        """Elements of `nbytes` bytes at these places now hold, or no longer hold, such values."""
+        if self.unknown is None:
+            if not np.any(unknown):
+                return
+            self.unknown = np.zeros(len(self.flat), bool)
+        for byte in range(nbytes):
+            self.unknown[places * nbytes + byte] = unknown
 
 
 class GlobalMemory:
@@ -156,13 +172,13 @@ class GlobalMemory:
         for buffer in kernel.params:
             self.arrays[buffer] = _checked(buffer, arrays, symbols)
         self.places = _places(kernel.params, self.arrays)
-        self.writers: dict[int, list[ir.Store]] = {}
-        self.readers: dict[int, list[ir.Load]] = {}
+        self.writers: dict[int, list[ir.Statement]] = {}
+        self.readers: dict[int, list[ir.Statement]] = {}
         for s in walk(kernel):
-            if isinstance(s, ir.Store) and s.dst in self.places:
-                self.writers.setdefault(self.places[s.dst].space, []).append(s)
-            elif isinstance(s, ir.Load) and s.src in self.places:
-                self.readers.setdefault(self.places[s.src].space, []).append(s)
+            written, read = touched(s)
+            for buffer, table in ((written, self.writers), (read, self.readers)):
+                if buffer in self.places:
+                    table.setdefault(self.places[buffer].space, []).append(cast("ir.Statement", s))
         self.nbytes = _extents(self.places, self.arrays)
         self.cell = _cells(kernel, self.places)
         self.initialised: dict[ir.Buffer, Array] = {}
@@ -171,6 +187,30 @@ class GlobalMemory:
                 self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
                 if self.places[buffer].space in self.readers:
                     self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
+
+
+def touched(s: Node) -> tuple[ir.Buffer | None, ir.Buffer | None]:
+    """The buffers in memory that a node writes and reads."""
+    match s:
+        case ir.Load():
+            return None, s.src
+        case ir.Store():
+            return s.dst, None
+        case ir.CpAsync() | ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
+            return s.dst, s.src
+        case _:
+            return None, None
+
+
+def access_width(s: Node) -> int:
+    """The elements that a node moves at once."""
+    match s:
+        case ir.Load() | ir.Store() | ir.CpAsync():
+            return s.width
+        case ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
+            return BULK_ALIGNMENT // s.dst.dtype.nbytes
+        case _:
+            return 0
 
 
 def _checked(
@@ -222,16 +262,13 @@ def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, Placement]) -> dict[int
     """Bytes per cell of each space: what divides the size and the place of every access."""
     cell: dict[int, int] = {}
 
-    def note(buffer: ir.Buffer, nbytes: int) -> None:
-        if buffer in places:
-            place = places[buffer]
-            cell[place.space] = int(np.gcd.reduce([cell.get(place.space, 0), nbytes, place.offset]))
-
     for s in walk(kernel):
-        if isinstance(s, ir.Load):
-            note(s.src, s.width * s.src.dtype.nbytes)
-        elif isinstance(s, ir.Store):
-            note(s.dst, s.width * s.dst.dtype.nbytes)
+        for buffer in touched(s):
+            if buffer is not None and buffer in places:
+                nbytes = access_width(s) * buffer.dtype.nbytes
+                place = places[buffer]
+                known = cell.get(place.space, 0)
+                cell[place.space] = int(np.gcd.reduce([known, nbytes, place.offset]))
     return cell
 
 

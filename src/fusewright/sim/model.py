@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The defaults are the model. They leave no room where the PTX text is silent, because
-    BlockSync and WarpSync are fully specified."""
+    """The defaults are the model. Where the PTX text leaves room they are strict: a fence between
+    proxies stands on the writer's side for shared memory, and a parity teaches no more than it
+    guarantees."""
 
     write_then_read: bool = True
     """A read must come after the write it sees."""
@@ -28,6 +29,40 @@ class Model:
     """Lanes of one warp are ordered without a sync. They are not."""
     blocks_are_unordered: bool = True
     """Two blocks that touch one place of global memory race."""
+    named_sync_orders: bool = True
+    """A named barrier orders the accesses of those that arrive before those of those that wait."""
+    arrivals_release: bool = True
+    """An arrival at a barrier, named or in memory, hands on what its thread did and knows."""
+    arrivals_acquire: bool = False
+    """An arrival teaches its thread what the others did. It does not."""
+    phases_do_not_mix: bool = True
+    """An arrival that may fall into an earlier phase or generation is a fault."""
+    waits_do_not_miss: bool = True
+    """A wait whose phase may be followed by another before it looks is a fault."""
+    parity_is_all_a_wait_learns: bool = True
+    """A wait knows the phases that the parity guarantees, not those that happen to be complete."""
+    mbarrier_waits_acquire: bool = True
+    """A wait on an mbarrier teaches what the arrivals of the phase handed on."""
+    copies_are_asynchronous: bool = True
+    """A cp.async copy happens at any time until its group is waited for."""
+    bulk_is_asynchronous: bool = True
+    """A bulk copy happens at any time until its group is waited for, or its phase is."""
+    keep_is_counted: bool = True
+    """A wait leaves the `keep` latest groups under way."""
+    groups_belong_to_threads: bool = True
+    """Who waits for groups learns about its own only; others learn through a sync."""
+    reads_only_frees_sources: bool = True
+    """A wait for reads only says nothing about the destination."""
+    proxies_need_fences: bool = True
+    """What threads wrote is invisible to bulk copies until a proxy fence."""
+    fences_stand_at_writers: bool = True
+    """A proxy fence covers what its own thread wrote in shared memory, not what it knows of."""
+    groups_end_before_exit: bool = True
+    """A thread waits for its copies, and for the reads of its bulk copies, before it exits."""
+    loads_are_awaited: bool = True
+    """Some thread waits for each bulk load before the block exits."""
+    lanes_meet_in_time: bool = True
+    """Instructions for a whole warp order its lanes in time, though not in memory."""
     alloc_forgets: bool = True
     """An Alloc makes the contents of its memory undefined."""
 

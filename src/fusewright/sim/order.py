@@ -1,44 +1,55 @@
 """Happens-before by replaying the sync events of a trace with vector clocks.
 
-`known[s, c]` is the epoch up to which strand s knows the accesses of strand c; an access of strand
-c at epoch e is known when `known[s, c] > e`. A sync joins what its participants know and what they
-did, gives the result to each, and begins their next epoch.
+Strands that block at the same events make a unit; units run in turn, each through its own events,
+until it blocks. Who knows what does not depend on the turns: where it would, a rule is broken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.sim.clocks import ENGINES, KINDS, Barrier, Clocks, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.model import Model
-from fusewright.sim.trace import SyncEvent, Trace, rows_of
+from fusewright.sim.phases import Fault, Phases
+from fusewright.sim.report import statement_text
+from fusewright.sim.trace import Access, SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
+
+_BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait)
+_BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variation of the traced kernel: some syncs left out, or one moved over a statement."""
+    """A variation of the traced kernel: some syncs left out, one moved over a statement, or a wait
+    for groups replaced by a weaker one."""
 
     without: frozenset[ir.SyncStatement] = frozenset()
     moved: ir.SyncStatement | None = None
     direction: Literal["up", "down"] = "up"
+    weaker: tuple[ir.AsyncWait, ir.AsyncWait] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPoint:
-    """One sync event of a block: its place among the events, and the strands that take part."""
+    """One sync event of a block: its place among the events, and the strands that take part, with
+    the number of their lanes that do, their mbarriers and parities."""
 
     at: int
     above: int
     below: int
-    statement: ir.SyncStatement
+    statement: ir.Statement
     strands: Array
+    lanes: Array
+    mbarriers: Array
+    parities: Array
 
 
 @dataclass(slots=True)
@@ -48,7 +59,11 @@ class Replayable:
     trace: Trace
     strands: Array
     warps: Array
+    sizes: Array
     points: list[SyncPoint]
+    units: list[Array]
+    columns: Columns
+    has_proxy: bool
     conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
 
     @property
@@ -56,58 +71,349 @@ class Replayable:
         return len(self.warps)
 
 
-def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayable:
+def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
     """The sync events of one block of a batch, ready for replays."""
     nstrands = int(strands.max()) + 1
     first_thread = np.array([int(np.argmax(strands == s)) for s in range(nstrands)])
     rows = np.array([row])
+    n, t = trace.nblocks, trace.nthreads
     points: list[SyncPoint] = []
     for i, e in enumerate(trace.events):
         if not isinstance(e, SyncEvent):
             continue
-        inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0][first_thread]
-        if inside.any():
-            who = np.flatnonzero(inside) if model.only_participants_learn else np.arange(nstrands)
-            points.append(SyncPoint(i, e.above, e.below, e.statement, who))
-    return Replayable(trace, strands, first_thread // WARP_SIZE, points)
+        mask = rows_of(e.mask, rows, t, n)[0]
+        lanes = np.bincount(strands[mask], minlength=nstrands)
+        who = np.flatnonzero(lanes)
+        if len(who):
+            named = rows_of(e.mbarrier, rows, t, n)[0][first_thread[who]]
+            parity = rows_of(e.parity, rows, t, n)[0][first_thread[who]]
+            points.append(
+                SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
+            )
+    statements = [e.statement for e in trace.events]
+    return Replayable(
+        trace,
+        strands,
+        first_thread // WARP_SIZE,
+        np.bincount(strands, minlength=nstrands),
+        points,
+        _units(points, nstrands),
+        Columns(nstrands, _has_engines(statements), _barriers(points)),
+        any(isinstance(s, _BULK) for s in statements),
+    )
 
 
-def _placed(points: Sequence[SyncPoint], change: Change) -> list[tuple[float, SyncPoint]]:
-    """The points that remain, with their places, in the order of the changed kernel.
+def _has_engines(statements: Sequence[ir.Statement]) -> bool:
+    return any(isinstance(s, ir.CpAsync | ir.BulkStore | ir.BulkReduce) for s in statements)
 
-    A point at place p comes before every event with a number above p.
-    """
-    placed: list[tuple[float, SyncPoint]] = []
+
+def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
+    """Strands that block at the same events and on the same mbarriers."""
+    blocks: list[list[tuple[int, int]]] = [[] for _ in range(nstrands)]
     for p in points:
-        if p.statement in change.without:
-            continue
-        at: float = p.at
-        if p.statement is change.moved:
-            at = (p.above if change.direction == "up" else p.below) - 0.5
-        placed.append((at, p))
-    placed.sort(key=lambda pair: pair[0])
-    return placed
+        if isinstance(p.statement, _BLOCKING):
+            for k, s in enumerate(p.strands):
+                blocks[int(s)].append((p.at, int(p.mbarriers[k])))
+    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for s, found in enumerate(blocks):
+        groups.setdefault(tuple(found), []).append(s)
+    return [np.array(g) for g in groups.values()]
 
 
-def _clocks(group: Replayable, points: Sequence[SyncPoint], model: Model) -> tuple[Array, Array]:
-    """What every strand knows, and its epoch, before the first point and after each."""
-    n = group.nstrands
-    known = np.zeros((len(points) + 1, n, n), np.int32)
-    epoch = np.zeros((len(points) + 1, n), np.int32)
-    now, count = known[0].copy(), epoch[0].copy()
-    for k, p in enumerate(points, 1):
+def _barriers(points: Sequence[SyncPoint]) -> dict[Barrier, int]:
+    """A column for each named barrier and for each life of an mbarrier."""
+    found: dict[Barrier, int] = {}
+    lives: dict[int, int] = {}
+    for p in points:
         match p.statement:
-            case ir.BlockSync():
-                if model.block_sync_orders:
-                    _join(now, count, p.strands)
-            case ir.WarpSync():
-                if model.warp_sync_orders:
-                    for members in _teams(group.warps, p.strands, model):
-                        _join(now, count, members)
+            case ir.NamedSync() | ir.BarrierArrive():
+                found.setdefault(("named", p.statement.barrier, 0), len(found))
+            case ir.MbarInit():
+                byte = int(p.mbarriers[0])
+                found[("mbarrier", byte, lives.get(byte, 0))] = len(found)
+                lives[byte] = lives.get(byte, 0) + 1
             case _:
-                raise TypeError(f"no order is known for {type(p.statement).__name__}")
-        known[k], epoch[k] = now, count
-    return known, epoch
+                pass
+    return found
+
+
+def _place(p: SyncPoint, change: Change) -> float:
+    """Where a point stands in the changed kernel: before every event with a number above it."""
+    if p.statement is change.moved:
+        return (p.above if change.direction == "up" else p.below) - 0.5
+    return p.at
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A point as one unit comes to it: the places, in `point`, of the unit's strands."""
+
+    point: SyncPoint
+    place: float
+    mine: Array
+
+    @property
+    def strands(self) -> Array:
+        return self.point.strands[self.mine]
+
+
+@dataclass(slots=True)
+class _Replay:
+    """A run of all units. `loads` gives the barrier and phase of bulk loads by event."""
+
+    group: Replayable
+    change: Change
+    model: Model
+    clocks: Clocks
+    faults: list[Fault] = field(default_factory=list[Fault])
+    barriers: dict[Barrier, Phases] = field(default_factory=dict[Barrier, Phases])
+    lives: dict[int, int] = field(default_factory=dict[int, int])
+    alive: dict[int, Phases] = field(default_factory=dict[int, Phases])
+    met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    entered: dict[tuple[int, int], list[tuple[int, int]]] = field(
+        default_factory=dict[tuple[int, int], list[tuple[int, int]]]
+    )
+    loads: dict[int, tuple[Barrier, int]] = field(default_factory=dict[int, tuple[Barrier, int]])
+    ends: Array = field(init=False)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let every unit go as far as it gets; `ends` is the place each strand comes to."""
+        steps = [self._steps(u) for u in self.group.units]
+        reached = [0] * len(steps)
+        moving = True
+        while moving:
+            moving = False
+            for u, mine in enumerate(steps):
+                while reached[u] < len(mine) and self._advance(u, mine[reached[u]]):
+                    reached[u] += 1
+                    moving = True
+        self.ends = np.full(self.group.nstrands, np.inf)
+        stuck: list[SyncPoint] = []
+        for u, mine in enumerate(steps):
+            if reached[u] < len(mine):
+                self.ends[self.group.units[u]] = mine[reached[u]].place
+                stuck.append(mine[reached[u]].point)
+        self._conclude(stuck)
+
+    def _steps(self, unit: Array) -> list[_Step]:
+        found: list[_Step] = []
+        for p in self.group.points:
+            if p.statement in self.change.without:
+                continue
+            mine = np.flatnonzero(np.isin(p.strands, unit))
+            if len(mine):
+                found.append(_Step(p, _place(p, self.change), mine))
+        found.sort(key=lambda s: s.place)
+        return found
+
+    def _conclude(self, stuck: list[SyncPoint]) -> None:
+        if stuck:
+            texts = ", ".join(dict.fromkeys(f"`{statement_text(p.statement)}`" for p in stuck))
+            message = f"threads wait for ever at {texts}"
+            for p in stuck:
+                b = self.alive.get(int(p.mbarriers[0]))
+                if b is not None and not b.pending and b.nbytes:
+                    message += f"; phase {b.complete} lacks {b.nbytes} bytes"
+            self.faults.append(Fault("deadlock", message, stuck[0].statement))
+            return
+        if self.model.waits_do_not_miss:
+            for b in self.barriers.values():
+                self.faults += b.missed()
+        if not self.group.trace.is_cut:
+            self._check_exit()
+
+    def _check_exit(self) -> None:
+        c = self.clocks
+        for k, kind in enumerate(KINDS):
+            late = np.flatnonzero(c.issued[:, k] > c.own[:, k])
+            if len(late) and self.model.groups_end_before_exit:
+                statement = next(
+                    p.statement
+                    for p in reversed(self.group.points)
+                    if _kind_of(p.statement) is kind and np.isin(late, p.strands).any()
+                )
+                text = statement_text(statement)
+                message = f"a thread may exit before `{text}` has read its source; wait for it"
+                self.faults.append(Fault("rule", message, statement))
+        for event, (which, phase) in self.loads.items():
+            column = c.columns.barrier(which)
+            if self.model.loads_are_awaited and (c.known[:, column] <= phase).all():
+                statement = self.group.trace.events[event].statement
+                text = statement_text(statement)
+                message = f"nobody waits for `{text}`; the block may exit before it is complete"
+                self.faults.append(Fault("rule", message, statement))
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def _advance(self, unit: int, step: _Step) -> bool:
+        """Let a unit execute an event; False while it has to wait there."""
+        s = step.point.statement
+        if self.change.weaker is not None and s is self.change.weaker[0]:
+            s = self.change.weaker[1]
+        match s:
+            case ir.BlockSync():
+                return self._meet(step, [step.point.strands], orders=self.model.block_sync_orders)
+            case ir.WarpSync():
+                teams = _teams(self.group.warps, step.point.strands, self.model)
+                return self._meet(step, teams, orders=self.model.warp_sync_orders)
+            case ir.NamedSync():
+                return self._named_sync(unit, step, s)
+            case ir.MbarWait():
+                return self._wait(step)
+            case _:
+                self._pass(step, s)
+                return True
+
+    def _pass(self, step: _Step, s: ir.Statement) -> None:
+        """An event that never blocks."""
+        c, strands = self.clocks, step.strands
+        match s:
+            case ir.AsyncCommit():
+                c.commit(strands, s.kind)
+            case ir.AsyncWait():
+                c.wait(strands, s.kind, s.keep, reads_only=s.reads_only)
+            case ir.ProxyFence():
+                c.fence_proxy(strands, s.space)
+            case ir.BarrierArrive():
+                self._arrive_named(step, s)
+            case ir.MbarInit():
+                self._start(int(step.point.mbarriers[0]), s.count)
+            case ir.MbarInvalidate():
+                self.alive.pop(int(step.point.mbarriers[0]), None)
+            case ir.MbarArrive():
+                self._arrive(step, 0)
+            case ir.MbarExpect():
+                self._arrive(step, s.nbytes)
+            case ir.BulkLoad():
+                self._load(step, s)
+            case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce():
+                c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
+            case ir.Shuffle():
+                if self.model.lanes_meet_in_time:
+                    for members in _teams(self.group.warps, strands, self.model):
+                        c.meet(members)
+            case _:
+                raise TypeError(f"no order is known for {type(s).__name__}")
+        c.note(strands, step.place)
+
+    def _meet(self, step: _Step, teams: list[Array], *, orders: bool) -> bool:
+        """All strands of each team wait for each other."""
+        arrived = self.met.setdefault(step.point.at, set())
+        mine = set(step.strands.tolist())
+        is_first = not mine <= arrived
+        arrived |= mine
+        own = [members for members in teams if not mine.isdisjoint(members.tolist())]
+        whole = [members for members in own if arrived.issuperset(members.tolist())]
+        for members in whole if is_first and orders else ():
+            row = self.clocks.release(members)
+            everyone = np.arange(self.group.nstrands)
+            learn = members if self.model.only_participants_learn else everyone
+            self.clocks.acquire(learn, row)
+            self.clocks.note(learn, step.place)
+        return len(whole) == len(own)
+
+    # --- barriers of several phases ---------------------------------------------------------------
+
+    def _barrier(self, which: Barrier, count: int) -> Phases:
+        if which not in self.barriers:
+            self.barriers[which] = Phases(which, count, self.clocks)
+        return self.barriers[which]
+
+    def _start(self, byte: int, count: int) -> None:
+        life = self.lives.get(byte, 0)
+        self.lives[byte] = life + 1
+        self.alive[byte] = self._barrier(("mbarrier", byte, life), count)
+
+    def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
+        row = self.clocks.release(np.array([strand]))
+        if not self.model.arrivals_release:
+            row = self.clocks.phase_row(strand)
+        fault = b.arrive(strand, arrivals, nbytes, row, s)
+        if fault is not None:
+            self.faults.append(fault)
+        if self.model.arrivals_acquire:
+            latest = b.past[-1] if b.past else b.now
+            self.clocks.acquire(np.array([strand]), latest.row)
+
+    def _arrive_named(self, step: _Step, s: ir.NamedSync | ir.BarrierArrive) -> Phases:
+        b = self._barrier(("named", s.barrier, 0), s.nthreads)
+        for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
+            self._enter(b, int(strand), int(lanes), 0, s)
+        return b
+
+    def _named_sync(self, unit: int, step: _Step, s: ir.NamedSync) -> bool:
+        key = (unit, step.point.at)
+        if key not in self.entered:
+            b = self._barrier(("named", s.barrier, 0), s.nthreads)
+            entered: list[tuple[int, int]] = []
+            for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
+                entered.append((int(strand), b.complete))
+                self._enter(b, int(strand), int(lanes), 0, s)
+            self.entered[key] = entered
+            self.clocks.note(step.strands, step.place)
+        b = self._barrier(("named", s.barrier, 0), s.nthreads)
+        if any(b.complete <= phase for _, phase in self.entered[key]):
+            return False
+        for strand, phase in self.entered[key]:
+            if self.model.named_sync_orders:
+                self.clocks.acquire(np.array([strand]), b.past[phase].row)
+            self.clocks.learn_phase(np.array([strand]), b.which, phase + 1)
+        self.clocks.note(step.strands, step.place)
+        return True
+
+    def _arrive(self, step: _Step, nbytes: int) -> None:
+        for k in step.mine.tolist():
+            b = self.alive.get(int(step.point.mbarriers[k]))
+            if b is None:
+                self._no_mbarrier(step.point.statement)
+                continue
+            arrivals = int(step.point.lanes[k])
+            strand = int(step.point.strands[k])
+            self._enter(b, strand, arrivals, nbytes, step.point.statement)
+
+    def _load(self, step: _Step, s: ir.BulkLoad) -> None:
+        b = self.alive.get(int(step.point.mbarriers[0]))
+        if b is None:
+            self._no_mbarrier(s)
+            return
+        strand = int(step.strands[0])
+        self.loads[step.point.at] = (b.which, b.complete)
+        nbytes = s.size * s.dst.dtype.nbytes
+        fault = b.arrive(strand, 0, -nbytes, self.clocks.phase_row(strand), s)
+        if fault is not None:
+            self.faults.append(fault)
+
+    def _wait(self, step: _Step) -> bool:
+        found: list[tuple[int, Phases, int]] = []
+        for k in step.mine.tolist():
+            b = self.alive.get(int(step.point.mbarriers[k]))
+            if b is None:
+                return False
+            strand = int(step.point.strands[k])
+            phases = b.resolve(strand, int(step.point.parities[k]))
+            if b.complete < phases:
+                return False
+            found.append((strand, b, phases))
+        for strand, b, phases in found:
+            b.learn(strand, phases, step.point.statement)
+        self.clocks.note(step.strands, step.place)
+        return True
+
+    def _no_mbarrier(self, s: ir.Statement) -> None:
+        message = f"`{statement_text(s)}` may come where no mbarrier is initialised"
+        self.faults.append(Fault("rule", message, s))
+
+
+def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
+    match s:
+        case ir.CpAsync():
+            return ir.AsyncKind.CP_ASYNC
+        case ir.BulkStore() | ir.BulkReduce():
+            return ir.AsyncKind.BULK
+        case _:
+            return None
 
 
 def _teams(warps: Array, strands: Array, model: Model) -> list[Array]:
@@ -117,17 +423,7 @@ def _teams(warps: Array, strands: Array, model: Model) -> list[Array]:
     return [strands[mine == w] for w in np.unique(mine)]
 
 
-def _join(known: Array, epoch: Array, members: Array) -> None:
-    """All members release, and all acquire what the others released."""
-    row = known[members].max(axis=0)
-    row[members] = np.maximum(row[members], epoch[members] + 1)
-    known[members] = row
-    epoch[members] += 1
-
-
-def _passed(places: Array, events: Array) -> Array:
-    """How many sync points each event comes after."""
-    return np.searchsorted(places, events)  # type: ignore[return-value]
+# --- conflicts ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +435,108 @@ class Unordered:
     edges: Array
 
 
-def replay(group: Replayable, change: Change, model: Model) -> list[Unordered]:
-    """The conflicts that the syncs, changed as asked, leave without an order."""
-    placed = _placed(group.points, change)
-    places = np.array([p[0] for p in placed], np.float64)
-    known, epoch = _clocks(group, [p[1] for p in placed], model)
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a replay found: conflicts without an order, and broken rules."""
+
+    unordered: list[Unordered]
+    faults: list[Fault]
+
+
+def replay(group: Replayable, change: Change, model: Model) -> Verdict:
+    """What the syncs, changed as asked, leave without an order, and the rules they break."""
+    clocks = Clocks(group.columns, group.warps, group.sizes, model, group.has_proxy)
+    run = _Replay(group, change, model, clocks)
+    run.run()
+    if not group.conflicts:
+        return Verdict([], run.faults)
+    history, events = History.of(clocks.history), _agents(group.trace)
+    test = _Test(group, model, history, run.ends, events, run.loads)
     found: list[Unordered] = []
     for c in group.conflicts:
-        a, sa, b, sb = c.edges.T
-        passed_a = _passed(places, a)
-        passed_b = _passed(places, b)
-        bad = known[passed_b, sb, sa] <= epoch[passed_a, sa]
-        if model.warps_are_lockstep:
-            bad &= group.warps[sa] != group.warps[sb]
+        bad = test.unordered(c.edges)
         if bad.any():
             found.append(Unordered(group, c, c.edges[bad]))
-    return found
+    return Verdict(found, run.faults)
+
+
+_GENERIC, _CP, _READ, _WRITE, _LOAD = 0, 1, 2, 3, 4
+_AGENTS: Mapping[str, int] = {
+    "generic": _GENERIC,
+    **{name: 1 + k for k, name in enumerate(ENGINES)},
+    "bulk_load": _LOAD,
+}
+
+
+def _agents(trace: Trace) -> Array:
+    """For each event the agent, whether it writes, 1 beyond shared memory, and what issued it."""
+    table = [
+        (_AGENTS[e.agent], int(e.writes), int(e.space > 0), e.issue)
+        if isinstance(e, Access)
+        else (0, 0, 0, -1)
+        for e in trace.events
+    ]
+    return np.array(table).T
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """Whether the history orders the two ends of each edge."""
+
+    group: Replayable
+    model: Model
+    history: History
+    ends: Array
+    events: Array
+    loads: dict[int, tuple[Barrier, int]]
+
+    def unordered(self, edges: Array) -> Array:
+        """Which edges (event, strand, event, strand, same thread) are executed and not ordered."""
+        a, sa, b, sb, same = edges.T
+        agent, writes, beyond, _ = self.events
+        first, second = self._agent(agent[a]), self._agent(agent[b])
+        before, after = self.history.at(sa, a), self.history.at(sb, b)
+        column, stamp = self._stamps(first, a, sa, before)
+        state = self.history.state
+        ordered: Array = state.known[after, column] > stamp
+        is_engine = (first >= _CP) & (first <= _WRITE)
+        own = state.own[after, np.where(is_engine, first - _CP, 0)] > stamp
+        ordered |= is_engine & (same == 1) & own
+        ordered |= (same == 1) & (first == _GENERIC)
+        crosses = (writes[a] == 1) & (first <= _CP) & (second >= _READ)
+        if self.model.proxies_need_fences and crosses.any():
+            space = beyond[b]
+            fenced = state.seen[after, space, column] > stamp
+            mine = np.where(
+                first == _GENERIC,
+                state.fence[after, space],
+                state.fence_own[after, space, 0],
+            )
+            fenced |= (same == 1) & (mine > stamp)
+            ordered = np.where(crosses, fenced, ordered)
+        if self.model.warps_are_lockstep:
+            ordered |= self.group.warps[sa] == self.group.warps[sb]
+        executed = (a < self.ends[sa]) & (b < self.ends[sb])
+        return executed & ~ordered
+
+    def _agent(self, agent: Array) -> Array:
+        if not self.model.copies_are_asynchronous:
+            agent = np.where(agent == _CP, _GENERIC, agent)
+        if not self.model.bulk_is_asynchronous:
+            agent = np.where(agent >= _READ, _GENERIC, agent)
+        return agent
+
+    def _stamps(self, agent: Array, a: Array, sa: Array, before: Array) -> tuple[Array, Array]:
+        """The column of each first access, and the number a row must exceed there to know it."""
+        state, columns = self.history.state, self.group.columns
+        column, stamp = sa.copy(), state.epoch[before].astype(np.int64)
+        for k in range(len(ENGINES)):
+            here = agent == _CP + k
+            if here.any():
+                column[here] = columns.engine(k).start + sa[here]
+                stamp[here] = state.commits[before[here], min(k, 1)]
+        for i in np.flatnonzero(agent == _LOAD).tolist():
+            load = self.loads.get(int(self.events[3, a[i]]))
+            column[i] = sa[i] if load is None else columns.barrier(load[0])
+            stamp[i] = 1 << 30 if load is None else load[1]
+        return column, stamp

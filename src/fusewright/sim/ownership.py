@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.memory import Memory
 from fusewright.sim.compute import Array
-from fusewright.sim.memory import GlobalMemory
+from fusewright.sim.memory import GlobalMemory, touched
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
 from fusewright.sim.trace import Access, Trace
@@ -111,7 +112,12 @@ class Ownership:
             if e.mask is not None:
                 chosen = np.broadcast_to(e.mask, owner.shape)
                 cells, mine = cells[chosen], mine[chosen]
-            for k in range(e.nbytes // ledger.cell_nbytes):
+            per_thread = e.nbytes // ledger.cell_nbytes
+            if e.agent != "generic":
+                met.add(e.space)
+                cells = (np.reshape(cells, -1)[:, None] + np.arange(per_thread)).reshape(-1)
+                mine, per_thread = np.repeat(np.reshape(mine, -1), per_thread), 1
+            for k in range(per_thread):
                 touch = _Touch(e, ledger, cells + k if k else cells, mine)
                 if self._enter_write(touch) if e.writes else self._enter_read(touch):
                     met.add(e.space)
@@ -178,17 +184,19 @@ class Ownership:
         first_byte = cell * nbytes - t.access.base
         element = first_byte // buffer.dtype.nbytes
 
+        def writes_it(statement: ir.Statement) -> bool:
+            buffer = touched(statement)[0]
+            return buffer is not None and buffer.memory is Memory.GLOBAL
+
         def site(statement: ir.Statement, owner: int) -> Site:
             block, thread = divmod(owner - 1, self.nthreads)
-            writes = isinstance(statement, ir.Store)
+            writes = writes_it(statement)
             return Site(statement, block, thread, buffer.name, first_byte, nbytes, element, writes)
 
         second = site(t.access.statement, mine)
         first = site(earlier, theirs) if theirs > 0 else None
         who = "several blocks" if first is None else f"block {first.block}"
-        verbs = [
-            "writes" if isinstance(s, ir.Store) else "reads" for s in (second.statement, earlier)
-        ]
+        verbs = ["writes" if writes_it(s) else "reads" for s in (second.statement, earlier)]
         self.findings.add(
             "race",
             f"block {second.block} {verbs[0]} what {who} {verbs[1]}, {buffer}[{element}], in "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fusewright.kir import ir
@@ -11,7 +9,7 @@ from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import check_initialised, conflicts_of, site_of
 from fusewright.sim.frame import Execution
 from fusewright.sim.model import Model
-from fusewright.sim.order import Change, Replayable, Unordered, replay, replayable
+from fusewright.sim.order import Change, Replayable, Unordered, Verdict, replay, replayable
 from fusewright.sim.ownership import Ownership
 from fusewright.sim.report import Findings, Race
 from fusewright.sim.trace import SyncEvent, Trace, signatures, strands_of
@@ -55,23 +53,28 @@ class Detector:
         group = self.groups.get(key)
         if group is None:
             strands = strands_of(trace, int(rows[0]))
-            group = self.groups[key] = replayable(trace, int(rows[0]), strands, self.model)
+            group = self.groups[key] = replayable(trace, int(rows[0]), strands)
         check_initialised(trace, rows, self.execution.shared.nbytes, self.model, findings)
         found = conflicts_of(trace, rows, group.strands, spaces, self.model, findings)
         if len(found.edges):
             group.conflicts.append(found)
 
+    def replays(self, change: Change = _NO_CHANGE) -> list[Verdict]:
+        """What the syncs leave without an order, and the rules they break, by group of blocks."""
+        return [replay(g, change, self.model) for g in self.groups.values()]
+
     def unordered(self, change: Change = _NO_CHANGE) -> list[Unordered]:
         """The conflicts that the syncs leave without an order."""
-        return [u for g in self.groups.values() for u in replay(g, change, self.model)]
+        return [u for v in self.replays(change) for u in v.unordered]
 
-    def report(
-        self, unordered: Sequence[Unordered], seed: int, change: Change = _NO_CHANGE
-    ) -> list[Race]:
-        """One race for each pair of statements of the changed kernel."""
+    def report(self, seed: int, change: Change = _NO_CHANGE) -> list[Race]:
+        """One race for each pair of statements of the changed kernel, and its broken rules."""
         findings = Findings(seed)
-        for u in unordered:
-            _report(u, change, findings)
+        for v in self.replays(change):
+            for u in v.unordered:
+                _report(u, change, findings)
+            for f in v.faults:
+                findings.add(f.kind, f.message, statement=f.statement)
         return findings.list()
 
 
@@ -88,8 +91,10 @@ def _report(u: Unordered, change: Change, findings: Findings) -> None:
         second = site_of(u.group.trace, touches, b, u.conflicts.blocks)
         between: dict[ir.Statement, None] = {}
         for e in events[int(edge[0]) : int(edge[2])]:
-            if isinstance(e, SyncEvent) and e.statement not in change.without:
-                between[e.statement] = None
+            s = e.statement
+            is_sync = isinstance(e, SyncEvent) and isinstance(s, ir.SyncStatement)
+            if is_sync and s not in change.without:
+                between[s] = None
         kind = (
             ("write" if second.writes else "read")
             + " after "

@@ -12,8 +12,9 @@ from fusewright.core.functions import FUNCTIONS, convert
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
+from fusewright.sim.asynchrony import ASYNCHRONOUS
 from fusewright.sim.compute import Array, Mask, Value, narrow
-from fusewright.sim.frame import Frame, Run, Step
+from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step
 from fusewright.sim.memory import as_scalar
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent
@@ -126,6 +127,8 @@ def _shuffle(s: ir.Shuffle, run: Run) -> Step:
         for r in refresh:
             r(f)
         f.diverged(s, WARP_SIZE)
+        if f.run.has_phases:
+            f.record(SyncEvent(s, f.mask))
         lanes = _source_threads(s, amount(f.values), f)
         value, unknown = source(f, f.mask)
         value = _permute(value, lanes, f)
@@ -228,12 +231,12 @@ def _sync(s: ir.SyncStatement, run: Run) -> Step:
 
     def step(f: Frame) -> None:
         f.diverged(s, group)
-        f.trace.events.append(SyncEvent(s, f.mask))
+        f.record(SyncEvent(s, f.mask))
 
     return step
 
 
-_COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], Step]] = {
+_COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Alloc: compile_alloc,
     ir.Load: compile_load,
     ir.Store: compile_store,
@@ -242,10 +245,11 @@ _COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], Step]] = {
     ir.ThreadReduce: _thread_reduce,
     ir.BlockSync: _sync,
     ir.WarpSync: _sync,
+    **ASYNCHRONOUS,
 }
 
 
-def compile_statement(s: ir.Statement, run: Run) -> Step:
+def compile_statement(s: ir.Statement, run: Run) -> AnyStep:
     """The closure of one statement. Raises SpecError for one that breaks its own contract and
     UnsupportedError for one without a meaning here."""
     compiler = _COMPILERS.get(type(s))
@@ -253,6 +257,8 @@ def compile_statement(s: ir.Statement, run: Run) -> Step:
         raise UnsupportedError(f"the simulator does not know the statement {type(s).__name__}")
     inner = compiler(cast("Any", s), run)
     totals = run.execution.counters.totals
+    if isinstance(inner, Blocking):
+        return inner
 
     def step(f: Frame) -> None:
         totals["statements"] += f.nblocks

@@ -7,6 +7,7 @@ second 1 when equal for all threads. Reads of memory that no statement writes ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -14,12 +15,17 @@ from fusewright.kir import ir
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import WARP_SIZE
 
+Agent: TypeAlias = Literal["generic", "cp_async", "bulk_read", "bulk_write", "bulk_load"]
+"""Who makes an access: the thread itself, its engine of asynchronous copies, its bulk engine when
+it reads the source or writes the destination of a group, or a bulk load that an mbarrier counts."""
+
 
 @dataclass(slots=True)
 class Access:
     """`nbytes` bytes at `block + thread` of `space`, by every thread of `mask`.
 
-    `buffer` and `base` (its first byte in the space) name the element in a report.
+    `buffer` and `base` (its first byte in the space) name the element in a report. `issue` is the
+    number of the event that issued an asynchronous access.
     """
 
     statement: ir.Statement
@@ -31,6 +37,8 @@ class Access:
     mask: Mask
     buffer: ir.Buffer
     base: int
+    agent: Agent = "generic"
+    issue: int = -1
 
 
 @dataclass(slots=True)
@@ -45,13 +53,17 @@ class Undefine:
 
 @dataclass(slots=True)
 class SyncEvent:
-    """One execution of a sync statement by the threads of `mask`.
+    """One execution of a sync statement, or of one that issues asynchronous work or meets the lanes
+    of a warp, by the threads of `mask`.
 
+    `mbarrier` is the mbarrier concerned (its byte in shared memory), `parity` what a wait gives.
     Moved one statement up it stands before event `above`, moved down before event `below`.
     """
 
-    statement: ir.SyncStatement
+    statement: ir.Statement
     mask: Mask
+    mbarrier: Value = -1
+    parity: Value = 0
     above: int = -1
     below: int = -1
 
@@ -66,18 +78,12 @@ class Trace:
     blocks: Array
     nthreads: int
     events: list[Event] = field(default_factory=list["Event"])
+    is_cut: bool = False
+    """Whether the blocks came to a deadlock before their end."""
 
     @property
     def nblocks(self) -> int:
         return len(self.blocks)
-
-    def note_moves(self, at: int, end: int, above: int, below: int) -> None:
-        """Where the sync at event `at` would stand, moved over one statement; nothing when the
-        statement recorded no event (`end` is where the next one starts)."""
-        if at < end:
-            event = self.events[at]
-            assert isinstance(event, SyncEvent)
-            event.above, event.below = above, below
 
 
 def rows_of(value: Value | Mask, rows: Array, nthreads: int, nblocks: int) -> Array:
@@ -132,6 +138,7 @@ def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
         match e:
             case SyncEvent():
                 sync = sync * _MIX + _digest(e.mask, weights) + tag
+                sync = sync * _MIX + _digest(e.mbarrier, weights) + _digest(e.parity, weights)
             case Access() if e.space in spaces:
                 mask = _digest(e.mask, weights)
                 where = _digest(e.block, weights) + _digest(e.thread, weights)
@@ -155,6 +162,13 @@ def _origin(e: Access, first: dict[int, Array]) -> Array:
     return first[e.space]
 
 
+def splits_warps(statement: ir.Statement) -> bool:
+    """Whether only the lanes that execute a statement release what they did or learn by it."""
+    return isinstance(statement, ir.SyncStatement) and not isinstance(
+        statement, ir.MbarInit | ir.MbarInvalidate
+    )
+
+
 def strands_of(trace: Trace, row: int) -> Array:
     """The strand of each thread: lanes of one warp that take part in exactly the same sync events.
 
@@ -163,7 +177,7 @@ def strands_of(trace: Trace, row: int) -> Array:
     label = np.arange(trace.nthreads) // WARP_SIZE
     rows = np.array([row])
     for e in trace.events:
-        if isinstance(e, SyncEvent) and e.mask is not None:
+        if isinstance(e, SyncEvent) and e.mask is not None and splits_warps(e.statement):
             inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0]
             label = label * 2 + inside
             label = np.unique(label, return_inverse=True)[1]

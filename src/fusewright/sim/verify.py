@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fusewright.core.expr import Var
@@ -68,9 +68,31 @@ def syncs_of(kernel: ir.Kernel) -> list[ir.SyncStatement]:
 
 
 def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
-    """Statements that work only together, in program order of their first. A BlockSync or a
-    WarpSync works alone."""
-    return [(s,) for s in syncs_of(kernel)]
+    """Statements that work only together, in program order of their first: all on one buffer of
+    mbarriers, all on one named barrier, all of one kind of group. The others work alone."""
+    found: dict[object, list[ir.SyncStatement]] = {}
+    for s in syncs_of(kernel):
+        match s:
+            case ir.NamedSync() | ir.BarrierArrive():
+                key: object = ("named", s.barrier)
+            case ir.AsyncCommit() | ir.AsyncWait():
+                key = s.kind
+            case (
+                ir.MbarInit()
+                | ir.MbarExpect()
+                | ir.MbarArrive()
+                | ir.MbarWait()
+                | ir.MbarInvalidate()
+            ):
+                key = s.barrier
+            case _:
+                key = s
+        found.setdefault(key, []).append(s)
+    return [tuple(group) for group in found.values()]
+
+
+EXEMPT = (ir.MbarInvalidate,)
+"""Syncs that free a resource and order nothing: whether one is left out cannot show."""
 
 
 def verify_kernel(
@@ -84,7 +106,8 @@ def verify_kernel(
     """Run every case once, then replay without each sync.
 
     A sync is necessary when its removal, on top of those already found redundant, leaves a
-    conflict unordered in some case. Raises UserError without cases.
+    conflict unordered or breaks a rule in some case; of statements that work together first all
+    are removed, then each. Raises UserError without cases.
     """
     start = time.perf_counter()
     runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
@@ -93,16 +116,26 @@ def verify_kernel(
     redundant: list[ir.SyncStatement] = []
     witnesses: list[str] = []
     for group in sync_objects(kernel):
-        change = Change(frozenset(redundant) | frozenset(group))
-        broken = first_race(runs, change, seed)
-        if broken is None:
+        parts = [(s,) for s in group if not isinstance(s, EXEMPT)]
+        if len(group) > 1 and first_race(runs, _without(redundant, group), seed) is None:
             redundant.extend(group)
             continue
-        necessary.extend(group)
-        names = ", ".join(statement_text(s) for s in group)
-        witnesses.append(f"without {names}: {broken}")
+        for part in parts:
+            broken = first_race(runs, _without(redundant, part), seed)
+            if broken is None:
+                redundant.extend(part)
+                continue
+            necessary.extend(part)
+            witnesses.append(f"without {statement_text(part[0])}: {broken}")
+    order = {s: i for i, s in enumerate(syncs_of(kernel))}
+    necessary.sort(key=order.__getitem__)
+    redundant.sort(key=order.__getitem__)
     seconds = time.perf_counter() - start
     return VerifyReport(necessary, redundant, missing, witnesses, seconds, model)
+
+
+def _without(gone: Sequence[ir.SyncStatement], more: Sequence[ir.SyncStatement]) -> Change:
+    return Change(frozenset((*gone, *more)))
 
 
 def _runs(
@@ -130,12 +163,48 @@ def first_race(runs: Sequence[Analysed], change: Change, seed: int = 0) -> Race 
     for run in runs:
         if run.detector is None:
             continue
-        found = run.detector.report(run.detector.unordered(change), seed, change)
-        before = {r.statements for r in run.detector.report(run.detector.unordered(), seed)}
-        for race in found:
-            if race.statements not in before:
+        before = {_key(r) for r in run.detector.report(seed)}
+        for race in run.detector.report(seed, change):
+            if _key(race) not in before:
                 return race
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Weakening:
+    """What happens when a wait for groups waits for less."""
+
+    wait: ir.AsyncWait
+    weaker: ir.AsyncWait
+    race: Race | None
+
+
+def weakenings_of(
+    kernel: ir.Kernel,
+    cases: Case | Sequence[Case],
+    *,
+    blocks: Blocks = "sample",
+    seed: int = 0,
+    model: Model = MODEL,
+) -> list[Weakening]:
+    """Replay with each wait for groups keeping one group more, and with each full wait for bulk
+    groups waiting for reads only."""
+    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    found: list[Weakening] = []
+    for s in syncs_of(kernel):
+        if not isinstance(s, ir.AsyncWait):
+            continue
+        options = [replace(s, keep=s.keep + 1)]
+        if s.kind is ir.AsyncKind.BULK and not s.reads_only:
+            options.append(replace(s, reads_only=True))
+        for weaker in options:
+            race = first_race(runs, Change(weaker=(s, weaker)), seed)
+            found.append(Weakening(s, weaker, race))
+    return found
+
+
+def _key(r: Race) -> tuple[object, ...]:
+    return (r.kind, r.statements, "" if r.kind == "race" else r.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,284 @@
+"""The meaning of asynchronous copies, barriers of several phases, and fences.
+
+A copy moves its data where it is issued; what it would be too early or too late for is decided
+later, from the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fusewright.core.functions import FUNCTIONS
+from fusewright.kir import ir
+from fusewright.sim.accesses import Reach, elements_of, reach_of
+from fusewright.sim.compute import Array, Mask, narrow
+from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
+from fusewright.sim.report import statement_text
+from fusewright.sim.trace import SyncEvent
+from fusewright.target import BULK_ALIGNMENT, MBARRIER_NBYTES, WARP_SIZE
+
+_Bulk: TypeAlias = "ir.BulkLoad | ir.BulkStore | ir.BulkReduce"
+_OnMbarrier: TypeAlias = (
+    "ir.MbarInit | ir.MbarExpect | ir.MbarArrive | ir.MbarWait | ir.MbarInvalidate | ir.BulkLoad"
+)
+
+
+# --- copies by groups of a thread -----------------------------------------------------------------
+
+
+def _cp_async(s: ir.CpAsync, run: Run) -> Step:
+    refresh = run.refresh(s, s.predicate)
+    holds = run.scope.condition(s.predicate)
+    to = reach_of(s, s.dst, s.index, run, writes=True, width=s.width, agent="cp_async")
+    source = reach_of(s, s.src, s.src_index, run, writes=False, width=s.width, agent="cp_async")
+
+    def step(f: Frame) -> None:
+        for r in refresh:
+            r(f)
+        inside, some = narrow(f.mask, holds(f.values))
+        target = f.mask if s.zero_fill else inside
+        if not some and not s.zero_fill:
+            return
+        issue = f.record(SyncEvent(s, target))
+        value: Array = np.zeros((1, 1), s.dst.dtype.numpy)
+        where = None
+        if some:
+            where, inside, some = source.positions(f, inside, issue)
+        places, target, fits = to.positions(f, target, issue)
+        if not fits:
+            return
+        for k in range(s.width):
+            if where is not None and some:
+                value = elements_of(f, s.src).take(where + k)
+                value = value if inside is None else np.where(inside, value, 0)
+            _scatter(f, s.dst, places + k, value, target)
+
+    return step
+
+
+def _scatter(f: Frame, buffer: ir.Buffer, places: Array, value: Array, mask: Mask) -> None:
+    shape = (f.nblocks, f.nthreads)
+    places, value = np.broadcast_to(places, shape), np.broadcast_to(value, shape)
+    if mask is not None:
+        chosen = np.broadcast_to(mask, shape)
+        places, value = places[chosen], value[chosen]
+    elements_of(f, buffer)[places] = value
+    f.pool.mark(places, buffer.dtype.nbytes, False)
+
+
+def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
+    def step(f: Frame) -> None:
+        f.record(SyncEvent(s, f.mask))
+
+    return step
+
+
+# --- bulk copies ----------------------------------------------------------------------------------
+
+
+def _issued(f: Frame, issuer: int) -> tuple[Mask, bool]:
+    """The one thread that issues, in the blocks where it is active."""
+    return narrow(f.mask, (np.arange(f.nthreads) == issuer)[None, :])
+
+
+def _bulk_reach(s: _Bulk, run: Run, *, writes: bool) -> Reach:
+    buffer, index = (s.dst, s.index) if writes else (s.src, s.src_index)
+    step = BULK_ALIGNMENT // buffer.dtype.nbytes
+    agent = "bulk_write" if writes else "bulk_read"
+    if isinstance(s, ir.BulkLoad):
+        agent = "bulk_load"
+    return reach_of(
+        s, buffer, index, run,
+        writes=writes, width=s.size, step=step, agent=agent, counted=False,
+    )  # fmt: skip
+
+
+def _bulk(s: _Bulk, run: Run) -> Step:
+    gathered = run.gathered(s, s.index, s.src_index)
+    source, to = _bulk_reach(s, run, writes=False), _bulk_reach(s, run, writes=True)
+    barrier = _MbarrierSlot(s, run) if isinstance(s, ir.BulkLoad) else None
+    nbytes = s.size * s.dst.dtype.nbytes
+    combine = FUNCTIONS[s.fn].numpy if isinstance(s, ir.BulkReduce) else None
+    initialised = run.execution.memory.initialised.get(s.dst)
+
+    def step(f: Frame) -> None:
+        mask, some = _issued(f, s.issuer)
+        if not some:
+            return
+        for g in gathered:
+            g.fetch(f, mask)
+        number = -1 if barrier is None else barrier.number(f)
+        issue = f.record(SyncEvent(s, mask, number))
+        where, inside, some = source.positions(f, mask, issue)
+        places, _, fits = to.positions(f, inside, issue)
+        if some and fits:
+            chosen = f.active(inside)
+            span = np.arange(s.size)
+            take = np.broadcast_to(where, chosen.shape)[chosen][:, None] + span
+            put = np.broadcast_to(places, chosen.shape)[chosen][:, None] + span
+            value = elements_of(f, s.src)[take]
+            _note_undefined(f, s, take, put, inside)
+            flat = elements_of(f, s.dst)
+            flat[put] = value if combine is None else combine(flat[put], value)
+            if initialised is not None:
+                initialised[put] = True
+            totals = f.run.execution.counters
+            totals.add("global_bytes_written" if barrier is None else "global_bytes_read", nbytes)
+            totals.add("shared_bytes_read" if barrier is None else "shared_bytes_written", nbytes)
+        if barrier is not None:
+            barrier.take(f, mask, 0, -nbytes, issue)
+
+    return step
+
+
+def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> None:
+    if isinstance(s, ir.BulkLoad):
+        f.pool.mark(put, s.dst.dtype.nbytes, False)
+    elif f.pool.unknown is not None and f.pool.unknown[take * s.src.dtype.nbytes].any():
+        f.undefined(s, f"an element of {s.src} that came from a register", np.asarray(mask))
+
+
+# --- mbarriers ------------------------------------------------------------------------------------
+
+
+class _MbarrierSlot:
+    """The mbarrier a statement names, as an access to its bytes and as a number."""
+
+    def __init__(self, s: _OnMbarrier, run: Run) -> None:
+        writes = isinstance(s, ir.MbarInit | ir.MbarInvalidate)
+        agent = "bulk_load" if isinstance(s, ir.BulkLoad) else "generic"
+        self.statement = s
+        self.reach = reach_of(s, s.barrier, s.slot, run, writes=writes, agent=agent, counted=False)
+        self.slot = run.scope.expression(s.slot)
+
+    def number(self, f: Frame) -> int | Array:
+        """The byte of shared memory at which each thread's mbarrier lies."""
+        return self.reach.place.offset + self.slot(f.values) * MBARRIER_NBYTES
+
+    def at(self, f: Frame, mask: Mask, issue: int = -1) -> Array:
+        """The numbers in the batch's state, one for each active thread; records the access."""
+        where, mask, some = self.reach.positions(f, mask, issue)
+        if not some:
+            return np.zeros(0, np.int64)
+        chosen = f.active(mask)
+        return np.broadcast_to(where, chosen.shape)[chosen]
+
+    def take(self, f: Frame, mask: Mask, arrivals: int, nbytes: int, issue: int = -1) -> None:
+        """Each active thread arrives so often, and expects or delivers so many bytes."""
+        at, threads = np.unique(self.at(f, mask, issue), return_counts=True)
+        missing, over = f.syncs.mbarriers.take(at, threads * arrivals, nbytes)
+        for found, what in (
+            (missing, "is at a place that is no mbarrier; initialise it before"),
+            (over, "makes more arrivals than a phase takes; count them, or wait for the phase"),
+        ):
+            if len(found):
+                self._report(f, what)
+
+    def _report(self, f: Frame, what: str) -> None:
+        f.run.execution.findings.add(
+            "rule",
+            f"`{statement_text(self.statement)}` in block {f.trace.blocks[0]} {what}",
+            statement=self.statement,
+        )
+
+
+def _mbarrier_start(s: ir.MbarInit | ir.MbarInvalidate, run: Run) -> Step:
+    slot = _MbarrierSlot(s, run)
+    count = s.count if isinstance(s, ir.MbarInit) else 0
+
+    def step(f: Frame) -> None:
+        mask, some = _issued(f, s.issuer)
+        if some:
+            issue = f.record(SyncEvent(s, mask, slot.number(f)))
+            f.syncs.mbarriers.start(slot.at(f, mask, issue), count)
+
+    return step
+
+
+def _mbarrier_arrive(s: ir.MbarArrive | ir.MbarExpect, run: Run) -> Step:
+    slot = _MbarrierSlot(s, run)
+    nbytes = s.nbytes if isinstance(s, ir.MbarExpect) else 0
+    first_lane = (np.arange(run.execution.nthreads) % WARP_SIZE == 0)[None, :]
+
+    def step(f: Frame) -> None:
+        mask, some = f.mask, True
+        if isinstance(s, ir.MbarExpect):
+            mask, some = _issued(f, s.issuer)
+        elif s.per_warp:
+            f.diverged(s, WARP_SIZE)
+            mask, some = narrow(f.mask, first_lane)
+        if some:
+            f.record(SyncEvent(s, mask, slot.number(f)))
+            slot.take(f, mask, 1, nbytes)
+
+    return step
+
+
+def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
+    slot = _MbarrierSlot(s, run)
+    parity_of = run.scope.expression(s.parity)
+
+    def wait(f: Frame) -> Wait:
+        mask, some = (f.mask, True) if s.issuer is None else _issued(f, s.issuer)
+        if not some:
+            return
+        number, parity = slot.number(f), parity_of(f.values)
+        at = slot.at(f, mask)
+        chosen = f.active(mask)
+        wanted = np.broadcast_to(np.asarray(parity), chosen.shape)[chosen]
+        at, first = np.unique(at, return_index=True)
+        while not f.syncs.mbarriers.is_over(at, wanted[first]):
+            yield (s,)
+        f.record(SyncEvent(s, mask, number, parity))
+
+    return Blocking(wait)
+
+
+# --- named barriers -------------------------------------------------------------------------------
+
+
+def _arrive(f: Frame, s: ir.NamedSync | ir.BarrierArrive) -> None:
+    f.diverged(s, WARP_SIZE)
+    threads = f.active(f.mask).sum(axis=1)
+    f.syncs.barrier(s.barrier).arrive(threads, s.nthreads)
+
+
+def _named_sync(s: ir.NamedSync, run: Run) -> Blocking:
+    def wait(f: Frame) -> Wait:
+        barrier, rows = f.syncs.barrier(s.barrier), f.active(f.mask).any(axis=1)
+        mine = barrier.generation.copy()
+        _arrive(f, s)
+        f.record(SyncEvent(s, f.mask))
+        while not (barrier.generation > mine)[rows].all():
+            yield (s,)
+
+    return Blocking(wait)
+
+
+def _barrier_arrive(s: ir.BarrierArrive, run: Run) -> Step:
+    def step(f: Frame) -> None:
+        _arrive(f, s)
+        f.record(SyncEvent(s, f.mask))
+
+    return step
+
+
+ASYNCHRONOUS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
+    ir.CpAsync: _cp_async,
+    ir.AsyncCommit: _group,
+    ir.AsyncWait: _group,
+    ir.ProxyFence: _group,
+    ir.BulkLoad: _bulk,
+    ir.BulkStore: _bulk,
+    ir.BulkReduce: _bulk,
+    ir.MbarInit: _mbarrier_start,
+    ir.MbarInvalidate: _mbarrier_start,
+    ir.MbarArrive: _mbarrier_arrive,
+    ir.MbarExpect: _mbarrier_arrive,
+    ir.MbarWait: _mbarrier_wait,
+    ir.NamedSync: _named_sync,
+    ir.BarrierArrive: _barrier_arrive,
+}

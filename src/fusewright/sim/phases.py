@@ -1,0 +1,155 @@
+"""Barriers of several phases in a replay: named ones, whose phases are generations, and mbarriers.
+
+A phase is complete when its arrivals and bytes are; its row then holds what the arrivals of this
+and of all earlier phases handed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusewright.kir import ir
+from fusewright.sim.clocks import Barrier, Clocks, Row
+from fusewright.sim.compute import Array
+from fusewright.sim.report import Kind, statement_text
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A broken rule that is no race."""
+
+    kind: Kind
+    message: str
+    statement: ir.Statement
+
+
+@dataclass(slots=True)
+class Phase:
+    """The arrivals of one phase: epochs behind them by strand, and what they knew in time."""
+
+    row: Row
+    behind: Array
+    met: Array
+    has_bytes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A wait that was let through when `phases` of the barrier were complete."""
+
+    strand: int
+    phases: int
+    epoch: int
+    statement: ir.Statement
+
+
+@dataclass(slots=True)
+class Phases:
+    """One barrier: `count` arrivals a phase, of which `pending` are missing in the one under way,
+    and `nbytes` that it still expects."""
+
+    which: Barrier
+    count: int
+    clocks: Clocks
+    pending: int = field(init=False)
+    nbytes: int = 0
+    past: list[Phase] = field(default_factory=list[Phase])
+    now: Phase = field(init=False)
+    waiters: list[Waiter] = field(default_factory=list[Waiter])
+
+    def __post_init__(self) -> None:
+        self.pending = self.count
+        self.now = self._begin()
+
+    def _begin(self) -> Phase:
+        c = self.clocks
+        row = Row(np.zeros_like(c.known[0]), np.zeros_like(c.seen[0]), np.zeros_like(c.met[0]))
+        n = c.columns.nstrands
+        return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
+
+    @property
+    def complete(self) -> int:
+        """Phases that are complete."""
+        return len(self.past)
+
+    def arrive(
+        self, strand: int, arrivals: int, nbytes: int, row: Row, s: ir.Statement
+    ) -> Fault | None:
+        """Arrivals of one strand, which expect bytes or, negative, deliver them."""
+        fault = self._early(strand, s)
+        self.nbytes += nbytes
+        while True:
+            take = min(arrivals, self.pending)
+            if arrivals and not take:
+                return fault or Fault(
+                    "rule",
+                    f"`{statement_text(s)}` makes more than the {self.count} arrivals of a phase",
+                    s,
+                )
+            self.now.row.join(row)
+            self.now.has_bytes |= nbytes != 0
+            if take:
+                self.now.behind[strand] = self.clocks.epoch[strand]
+                np.maximum(self.now.met, row.met, out=self.now.met)
+            self.pending -= take
+            arrivals -= take
+            if not self.pending and not self.nbytes:
+                self._finish()
+            if not arrivals:
+                return fault
+
+    def _finish(self) -> None:
+        if self.past:
+            self.now.row.join(self.past[-1].row)
+        column = self.clocks.columns.barrier(self.which)
+        self.past.append(self.now)
+        self.now.row.known[column] = self.now.row.met[column] = len(self.past)
+        self.now = self._begin()
+        self.pending = self.count
+
+    def _early(self, strand: int, s: ir.Statement) -> Fault | None:
+        """An arrival by a strand that may come while the phase before is still under way."""
+        p, c = self.complete, self.clocks
+        if not p or not c.model.phases_do_not_mix:
+            return None
+        if c.met[strand, c.columns.barrier(self.which)] >= p:
+            return None
+        last = self.past[-1]
+        if not last.has_bytes and bool((c.time_of(strand) >= last.behind).all()):
+            return None
+        return Fault(
+            "rule",
+            f"`{statement_text(s)}` in warp {c.warps[strand]} may fall into phase {p - 1} instead "
+            f"of {p}: nothing tells its thread that phase {p - 1} is complete",
+            s,
+        )
+
+    def resolve(self, strand: int, parity: int) -> int:
+        """The number of complete phases that a wait on a parity asks for."""
+        known = int(self.clocks.known[strand, self.clocks.columns.barrier(self.which)])
+        return known if known & 1 != parity else known + 1
+
+    def learn(self, strand: int, phases: int, s: ir.Statement) -> None:
+        """A strand comes through a wait for so many phases."""
+        c = self.clocks
+        if not c.model.parity_is_all_a_wait_learns:
+            phases += (self.complete - phases) // 2 * 2
+        if phases and c.model.mbarrier_waits_acquire:
+            c.acquire(np.array([strand]), self.past[phases - 1].row)
+        c.learn_phase(np.array([strand]), self.which, phases)
+        self.waiters.append(Waiter(strand, phases, int(c.epoch[strand]), s))
+
+    def missed(self) -> list[Fault]:
+        """Waits that may look when the phase behind theirs is complete as well."""
+        found: list[Fault] = []
+        for w in self.waiters:
+            if w.phases < self.complete and self.past[w.phases].met[w.strand] <= w.epoch:
+                text = statement_text(w.statement)
+                message = (
+                    f"`{text}` in warp {self.clocks.warps[w.strand]} may look too late: phase "
+                    f"{w.phases} can be complete by then, and the parity asks for the next"
+                )
+                found.append(Fault("rule", message, w.statement))
+        return found
