@@ -309,7 +309,9 @@ def load(path: str | Path) -> Program:
     try:
         fusion = parse_fusion(record["fusion"])
         target = target_of(record["target"])
-        kernels = [_restored_kernel(r, members, target, fusion) for r in record["kernels"]]
+        kernels: list[Kernel] = [
+            _restored_kernel(r, members, target, fusion) for r in record["kernels"]
+        ]
         values = {t.name: t for t in fusion.values}
         launches = tuple(
             Launch(

@@ -21,6 +21,7 @@ from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
 from fusewright.report.explain import Report
 from fusewright.runtime.arrays import ArrayInfo, describe
+from fusewright.runtime.device import architecture, has_gpu
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.torch_calls import call_key
 
@@ -164,7 +165,10 @@ class Fused:
     def _compile(self, signature: Signature, tree: Tree) -> _Compiled:
         args, kwargs = trees.unflatten(tree, list(signature.specs))
         traced = trace_call(self._layouts.wrapped(self.fn), *args, **kwargs)
-        program = compile(traced.fusion, self.target, dynamic=self._marks.everything)
+        target = self.target
+        if target is None and self.device != "sim" and has_gpu():
+            target = architecture()
+        program = compile(traced.fusion, target, dynamic=self._marks.everything)
         return _Compiled(program, traced.out_tree, self._layouts)
 
     def _say(self, signature: Signature) -> None:
@@ -202,9 +206,9 @@ def fuse(
 ) -> Any:
     """Decorates a function on arrays so that its calls run as fused kernels.
 
-    `target` is what code is made for (default sm_90a), `device` where it runs: "cuda", "sim" (the
-    simulator), or "auto" (where device arrays are, else a GPU if there is one, else the oracle,
-    which is said once). `out_layouts`: the order of axes in memory, slowest first, per output.
+    `target` is what code is made for (default: the GPU that is there, else sm_90a). `device` is
+    where it runs: "cuda", "sim" (the simulator), or "auto" (where device arrays are, else a GPU if
+    there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory, slowest first, per output.
     `dynamic`: sizes that may change without a compile: True for all, or a mapping from parameters
     to axes.
     """

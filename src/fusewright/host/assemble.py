@@ -117,7 +117,15 @@ def assemble(
     launches = _launches(calls, views, layout)
     edges = reduce_edges(hazards(launches), len(launches))
     place = {t: len(inputs) + k for k, t in enumerate(results)}
-    return HostProgram(roots, launches, edges, tuple(place[t] for t in fusion.outputs), arena)
+    copied = {
+        b.tensor: f"{x.name} only moves values, and its sources are stored apart"
+        for x in launches
+        if x.role == "copy"
+        for b in x.bindings
+        if b.access.writes
+    }
+    outputs_at = tuple(place[t] for t in fusion.outputs)
+    return HostProgram(roots, launches, edges, outputs_at, arena, not_placed=copied)
 
 
 def _root(
