@@ -18,6 +18,7 @@ from fusewright.host.segment import Segment, segments, structure_key
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
+from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Launch, Program
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
@@ -34,15 +35,27 @@ class Schedule(HandSchedule):
         """The kernel of this schedule. Raises ScheduleError when it is not legal."""
         return finish(self.flow, name, target_of(target), None, min_blocks=self.min_blocks)
 
+    def predict(self, target: str | Target | None = "sm_90a") -> Prediction:
+        """Threads, exact bytes of shared memory with and without reuse, registers, and the
+        occupancy of the kernel that `lower` makes, which imposes it with launch bounds.
+
+        Raises ScheduleError as `lower`.
+        """
+        kernel = self.lower(target)
+        return predict(kernel.ir, kernel.target, requested=self.min_blocks)
+
 
 def finish(
     flow: Dataflow, name: str, target: Target, params: Params | None, *, min_blocks: int = 0
 ) -> Kernel:
-    """Lowers a scheduled dataflow and runs the kernel pipeline."""
+    """Lowers a scheduled dataflow and runs the kernel pipeline. A schedule by hand (one without
+    `params`) gets the launch bounds that make its prediction come true."""
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks)
     final = run_pipeline(lowered.kernel, target)
+    if params is None:
+        final = with_launch_bounds(final, target)
     return Kernel(
         final,
         target,

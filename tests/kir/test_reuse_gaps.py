@@ -79,7 +79,8 @@ def test_m3_an_alias_that_lives_on_is_not_forgotten_by_promotion() -> None:
 
 def test_m4_a_reduction_inside_warps_is_no_sync_of_the_block() -> None:
     """The sum over tx is shuffles: the rows of other warps are still being read when b is
-    written, so b shares only its first element with a (one thread owns both), and all of it behind a sync that somebody asks for."""
+    written. b shares one element with a, which one thread owns in both, and all of it behind a
+    sync that somebody asks for."""
     body = """shared a: float32[128]PROMOTE
     shared b: float32[128]
     store a[32*ty + tx] = r[0]

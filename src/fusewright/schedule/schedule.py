@@ -184,7 +184,10 @@ class ScheduledTensor:
             )
         if memory is not Memory.SHARED:
             self._stage.promote = False
+        was_virtual = self._stage.is_virtual
         self._stage.memory = memory
+        if was_virtual:  # a literal is tied to nothing; now it is a value with loops of its own
+            self._schedule.flow.retie()
         return self
 
     def promote_reuse(self, on: bool = True) -> ScheduledTensor:

@@ -59,6 +59,20 @@ def packing_of(kernel: Kernel, more: Sequence[SyncPoint] = ()) -> dict[Buffer, i
     return dict(zip(allocs, pack(items, rules), strict=True))
 
 
+def pack_apart(kernel: Kernel, target: Target) -> Kernel:
+    """Place shared buffers side by side: what reuse is measured against."""
+    return with_offsets(kernel, offsets_apart(kernel))
+
+
+def offsets_apart(kernel: Kernel) -> dict[Buffer, int]:
+    """The offsets of the fewest bytes in which no two buffers share any."""
+    allocs = [a.buffer for _, a in shared_allocs(kernel)]
+    items = [Item(shared_nbytes(b), b.alignment) for b in allocs]
+    never = [[Overlap.NEVER] * len(items) for _ in items]
+    rules = Rules(never, lambda i, j, d: False, lambda i, j: ())
+    return dict(zip(allocs, pack(items, rules), strict=True))
+
+
 def with_offsets(kernel: Kernel, offsets: dict[Buffer, int]) -> Kernel:
     """The kernel with the given byte offsets of shared buffers."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.liveness import Interval, intervals_of
+from fusewright.kir.analysis.occupancy import blocks_by_memory
 from fusewright.kir.analysis.order import SyncPoint, SyncScope, gap_position, sync_points
 from fusewright.kir.analysis.ownership import shared_nbytes
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, contains
@@ -169,16 +170,18 @@ def _total_nbytes(kernel: Kernel, more: Sequence[Placement]) -> int:
 def _worth_buying(
     kernel: Kernel, target: Target, bought: Sequence[Placement], offered: Sequence[Placement]
 ) -> list[Placement]:
-    """The fewest of the offered syncs that reach the occupancy all of them together would."""
+    """The fewest of the offered syncs that reach the occupancy all of them together would,
+    registers aside."""
     if not offered:
         return []
-    sizes = [(a.buffer, shared_nbytes(a.buffer)) for _, a in shared_allocs(kernel)]
-    slack = sum(b.alignment for b, _ in sizes)
-    if _blocks(kernel, target, sum(n for _, n in sizes) + slack) == _blocks(kernel, target, 0):
+    buffers = [a.buffer for _, a in shared_allocs(kernel)]
+    most = sum(shared_nbytes(b) + b.alignment for b in buffers)
+    n = kernel.nthreads
+    if blocks_by_memory(target, n, most) == blocks_by_memory(target, n, 0):
         return []
 
     def blocks(extra: Sequence[Placement]) -> int:
-        return _blocks(kernel, target, _total_nbytes(kernel, [*bought, *extra]))
+        return blocks_by_memory(target, n, _total_nbytes(kernel, [*bought, *extra]))
 
     chosen = list(offered)
     best = blocks(chosen)
@@ -189,17 +192,3 @@ def _worth_buying(
         if blocks(fewer) == best:
             chosen = fewer
     return chosen
-
-
-def _blocks(kernel: Kernel, target: Target, nbytes: int) -> int:
-    """Blocks of the kernel that a multiprocessor holds, registers aside; 0 when none fits.
-
-    What a multiprocessor has more than a block may use is reserved by the system for each block.
-    Source: CUDA C++ Programming Guide, "Compute Capabilities", shared memory.
-    """
-    if nbytes > target.shared_nbytes_per_block:
-        return 0
-    reserved = target.shared_nbytes_per_sm - target.shared_nbytes_per_block
-    by_memory = target.shared_nbytes_per_sm // (nbytes + reserved)
-    by_threads = target.threads_per_sm // kernel.nthreads
-    return min(by_memory, by_threads, target.blocks_per_sm)

@@ -1,0 +1,139 @@
+"""How many blocks a multiprocessor holds, and the registers that a kernel will want.
+
+Source: CUDA C++ Programming Guide, "Compute Capabilities" and "Multiprocessor Level"; registers
+are given to warps in units, and warps to the four partitions of a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from fusewright.core.expr import TRUE, Expr, constant_value
+from fusewright.kir.ir import (
+    Body,
+    Buffer,
+    Compute,
+    For,
+    If,
+    Kernel,
+    Load,
+    Shuffle,
+    Statement,
+    Store,
+)
+from fusewright.kir.passes.copies import written
+from fusewright.kir.traverse import own_registers
+from fusewright.target import REGISTER_UNIT, WARP_REGISTER_UNIT, WARP_SIZE, Target
+
+_PARTITIONS = 4
+_FIXED = 24
+"""Registers for addresses and predicates, beside half as many for loads under way as there are
+values alive: the compiler starts loads early."""
+
+
+def blocks_by_memory(target: Target, nthreads: int, shared_nbytes: int) -> int:
+    """Blocks that a multiprocessor holds, registers aside; 0 when one does not fit.
+
+    What a multiprocessor has more than a block may use is reserved by the system for each block.
+    """
+    if shared_nbytes > target.shared_nbytes_per_block:
+        return 0
+    reserved = target.shared_nbytes_per_sm - target.shared_nbytes_per_block
+    by_memory = target.shared_nbytes_per_sm // (shared_nbytes + reserved)
+    by_threads = target.threads_per_sm // (_nwarps(nthreads) * WARP_SIZE)
+    return min(by_memory, by_threads, target.blocks_per_sm)
+
+
+def blocks_by_registers(target: Target, nthreads: int, registers: int) -> int:
+    """Blocks that a multiprocessor's registers suffice for, at `registers` a thread."""
+    per_warp = -(-registers * WARP_SIZE // WARP_REGISTER_UNIT) * WARP_REGISTER_UNIT
+    warps = target.registers_per_sm // _PARTITIONS // per_warp * _PARTITIONS
+    return warps // _nwarps(nthreads)
+
+
+def register_cap(target: Target, nthreads: int, blocks: int) -> int:
+    """The most registers a thread may use so that `blocks` blocks fit; 0 when they never do."""
+    most = target.max_registers_per_thread
+    for registers in (most, *range(most - most % REGISTER_UNIT, 0, -REGISTER_UNIT)):
+        if blocks_by_registers(target, nthreads, registers) >= blocks:
+            return registers
+    return 0
+
+
+def _nwarps(nthreads: int) -> int:
+    return -(-nthreads // WARP_SIZE)
+
+
+# --- registers ----------------------------------------------------------------------------------
+
+
+def estimate_registers(kernel: Kernel, target: Target) -> int:
+    """32-bit registers a thread: the most values alive at once, and some for addresses."""
+    peak = _Liveness().peak(kernel.body)
+    wanted = -(-(_FIXED + peak + peak // 2) // REGISTER_UNIT) * REGISTER_UNIT
+    return min(wanted, target.max_registers_per_thread)
+
+
+class _Liveness:
+    """Walks backwards; `live` holds (buffer, element), None for an element that is not literal."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[Buffer, int | None], None] = {}
+        self._peak = 0
+
+    def peak(self, body: Body) -> int:
+        """The most 32-bit registers alive at once in a body that nothing follows."""
+        self._body(body)
+        return self._peak
+
+    def _body(self, body: Body) -> None:
+        for s in reversed(body):
+            match s:
+                case For():
+                    self._body(s.body)
+                    self._body(s.body)
+                case If():
+                    after = dict(self._live)
+                    self._body(s.then)
+                    self._live, then = after, self._live
+                    self._body(s.otherwise)
+                    self._live |= then
+                case _:
+                    self._leaf(s)
+
+    def _leaf(self, s: Statement) -> None:
+        defined = [slot for r, width in written(s) for slot in _slots(r.buffer, r.index, width)]
+        self._live.update(dict.fromkeys(defined))
+        self._peak = max(self._peak, sum(_nregisters(b, i) for b, i in self._live))
+        if _is_certain(s):
+            for slot in defined:
+                del self._live[slot]
+        named = list(own_registers(s))
+        if isinstance(s, Load | Compute | Shuffle):
+            named.remove(s.dst)  # its first mention; it may be an operand too
+        for r in named:
+            width = s.width if isinstance(s, Store) and r is s.src else 1
+            self._live.update(dict.fromkeys(_slots(r.buffer, r.index, width)))
+
+
+def _is_certain(s: Statement) -> bool:
+    match s:
+        case Load():
+            return s.predicate == TRUE or s.fill is not None
+        case Compute():
+            return s.predicate == TRUE
+        case Shuffle():
+            return True
+        case _:
+            return False
+
+
+def _slots(buffer: Buffer, index: Expr, width: int) -> list[tuple[Buffer, int | None]]:
+    start = constant_value(index)
+    if start is None:
+        return [(buffer, None)]
+    return [(buffer, start + k) for k in range(width)]
+
+
+def _nregisters(buffer: Buffer, element: int | None) -> int:
+    """32-bit registers of an element, or of the whole buffer."""
+    count = 1 if element is not None else constant_value(buffer.size) or 1
+    return count * -(-buffer.dtype.nbytes // 4)
