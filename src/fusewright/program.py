@@ -315,7 +315,7 @@ def load(path: str | Path) -> Program:
         values = {t.name: t for t in fusion.values}
         launches = tuple(
             Launch(
-                kernels[x["kernel"]],
+                kernels[int(x["kernel"])],
                 tuple(values[n] for n in x["inputs"]),
                 tuple(values[n] for n in x["outputs"]),
             )
