@@ -78,14 +78,23 @@ class Reader:
         conditions = [*self.view.path.predicates, *self._guards()]
         reducing = reduced_loops(self.graph, s)
         if writes:
-            conditions.extend(self.view.path.free_conditions)
-            conditions.extend(self._one_copy(s.memory is Memory.GLOBAL))
+            across_blocks = s.memory is Memory.GLOBAL
+            conditions.extend(
+                c for c in self.view.path.free_conditions if self._seen(c, across_blocks)
+            )
+            conditions.extend(self._one_copy(across_blocks))
         elif reducing:
             own = {v for i in reducing for v in variables(self.view.variables[i])}
             conditions.extend(
                 c for c in self.view.path.free_conditions if own.intersection(variables(c))
             )
         return conditions
+
+    def _seen(self, repeated: Cond, across_blocks: bool) -> bool:
+        """Whether copies that a condition leaves out would write memory that another one writes:
+        each block has shared memory of its own."""
+        blocks = {self.storage.context.dims[name].var for name in BLOCK_DIMS.values()}
+        return across_blocks or not blocks.issuperset(variables(repeated))
 
     def _guards(self) -> list[Cond]:
         out: list[Cond] = []

@@ -148,7 +148,11 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
     budget = min(budget, THREADS * MAX_VECTORS * min(widths))
     tile = _tile(found, (near, far), budget, walks, target)
-    planes = _planes(found, (near, far), budget // (tile[0] * tile[1]), tile, target)
+    if min(tile) * nbytes < MAX_VECTOR_NBYTES:
+        return None
+    has_all = all(d in w.strides for w in walks for d in found.dims)
+    most = budget // (tile[0] * tile[1]) if has_all else 1
+    planes = _planes(found, (near, far), most, tile, target)
     return Plan(
         found.dims,
         near,
@@ -308,10 +312,10 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
         s.loops = near.along()
     for s in tiles.written_far:
         s.loops = far.across()
-        s.allocation = _allocation(flow.graph, plan, far, near, plan.far_width, plan.near_width)
+        s.allocation = _allocation(flow.graph, plan, s, far, near)
     for s in tiles.written_near:
         s.loops = near.across()
-        s.allocation = _allocation(flow.graph, plan, near, far, plan.near_width, plan.far_width)
+        s.allocation = _allocation(flow.graph, plan, s, near, far)
     _loads_first(flow, [*tiles.loads, *held])
     for s in (*tiles.written_far, *tiles.written_near):
         s.inline_depth = min(s.inline_depth, len(near.blocks))
@@ -391,22 +395,23 @@ def _same_banks(plan: Plan, width: int, row: AxisClass) -> int:
 
 
 def _allocation(
-    graph: AxisGraph, plan: Plan, writer: Side, reader: Side, writer_width: int, reader_width: int
+    graph: AxisGraph, plan: Plan, tile: Stage, writer: Side, reader: Side
 ) -> tuple[AxisClass, ...]:
-    """A tile whose rows run along the reader's dimension, their granules permuted by the writer."""
+    """A tile whose rows run along the reader's dimension; the granules of one pass through the
+    banks, of several rows where they are short, are permuted by the writer."""
+    writer_width, reader_width = estimate(writer.lanes.extent), estimate(reader.lanes.extent)
     granule = plan.granule(writer_width, reader_width, estimate(writer.tile.extent))
     granules, within = graph.split(reader.tile, granule)
     above, word = graph.split(within, reader_width)
-    size = min(estimate(granules.extent), estimate(writer.spread.extent))
+    row_nbytes = estimate(reader.tile.extent) * plan.nbytes
+    rows, row = graph.split(writer.tile, min(writer_width, max(1, ROW_NBYTES // row_nbytes)))
+    together = graph.merge(row, granules)
+    size = min(estimate(together.extent), estimate(writer.spread.extent))
     _, by = graph.split(writer.spread, size)
-    _, permuted = graph.swizzle(by, granules)
-    return (
-        writer.planes,
-        writer.tile,
-        permuted,
-        above,
-        *graph.split(word, plan.rows(writer_width, reader_width)),
-    )
+    _, permuted = graph.swizzle(by, together)
+    planes = graph.project(writer.planes, tile.frame.output)
+    words = graph.split(word, plan.rows(writer_width, reader_width))
+    return planes, rows, permuted, above, *words
 
 
 def _insert_tiles(flow: Dataflow, plan: Plan) -> _Tiles:
