@@ -104,7 +104,7 @@ def step(model: Any, inputs: dict[str, Any]) -> Any:
     targets = inputs.get("decoder_input_ids", inputs["input_ids"])
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
     loss.backward()
-    return loss
+    return loss.detach()
 
 
 def compiled(model: Any, peer: str) -> Any:

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 
-from fusewright.frontends.torch.backend import fuse_graph
+from fusewright.frontends.torch.dynamo import fuse_graph
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.report import GraphReport

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "frontends"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+pytest.importorskip("expecttest")  # torch's own tables of samples need it
 import torch_checks as checks  # noqa: E402
 
-from fusewright.frontends.torch.backend import backend, compiler  # noqa: E402
+from fusewright.frontends.torch.dynamo import backend, compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 

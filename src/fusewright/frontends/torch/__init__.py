@@ -7,6 +7,6 @@ import importlib
 for _family in ("pointwise", "reductions", "movement", "creation", "norms"):
     importlib.import_module(f"fusewright.frontends.torch.{_family}")
 
-from fusewright.frontends.torch.backend import backend  # noqa: E402
+from fusewright.frontends.torch.dynamo import backend  # noqa: E402
 
 __all__ = ["backend"]
