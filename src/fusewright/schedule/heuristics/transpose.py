@@ -300,7 +300,7 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
     special = (*tiles.loads, *tiles.written_far, *tiles.written_near, *tiles.stores)
     first.loops = near.along(Parallel.SERIAL)
     plain = [s for s in computed(flow.stages) if s not in special]
-    if transform_like(flow, first, plain):
+    if transform_like(flow, first, plain) or any(_is_apart(s, near) for s in plain):
         return False
     if plan.near_width > 1:
         vectorize_accesses(flow, near.lanes, plan.near_width)
@@ -320,6 +320,11 @@ def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
     for s in (*tiles.written_far, *tiles.written_near):
         s.inline_depth = min(s.inline_depth, len(near.blocks))
     return True
+
+
+def _is_apart(s: Stage, near: Side) -> bool:
+    """Whether a stage has an axis that the loops do not determine: each thread would walk it."""
+    return any(x.parallel is Parallel.SERIAL and x.axis is not near.lanes for x in s.loops)
 
 
 def _sides(flow: Dataflow, plan: Plan) -> tuple[Side, Side]:
