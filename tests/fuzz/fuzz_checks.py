@@ -26,8 +26,9 @@ class Tally:
         return ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items()))
 
 
-def problem_of(recipe: Recipe, *, verify: bool = False, cubins: bool = False,
-               tally: Tally | None = None) -> str | None:
+def problem_of(
+    recipe: Recipe, *, verify: bool = False, cubins: bool = False, tally: Tally | None = None
+) -> str | None:
     """What is wrong with the compiled program, in one line that starts with its kind."""
     try:
         return _problem(recipe, verify, cubins, tally or Tally())

@@ -22,10 +22,29 @@ from fusewright.fusion.ir import Fusion, Tensor
 
 RUNS = 8
 SAFETY = 8.0
-EXACT = ("copy", "neg", "abs", "max", "min", "where", "cast", "sign", "floor", "ceil", "trunc",
-         "round", "copysign")
-PRECISION = {"float8_e4m3": 4, "float8_e5m2": 3, "float16": 11, "bfloat16": 8, "float32": 24,
-             "float64": 53}
+EXACT = (
+    "copy",
+    "neg",
+    "abs",
+    "max",
+    "min",
+    "where",
+    "cast",
+    "sign",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "copysign",
+)
+PRECISION = {
+    "float8_e4m3": 4,
+    "float8_e5m2": 3,
+    "float16": 11,
+    "bfloat16": 8,
+    "float32": 24,
+    "float64": 53,
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +76,7 @@ def compare(
         compared += w.size
         undecided += int(open_.sum())
         if wrong.any():
-            at = tuple(int(i[0]) for i in np.nonzero(wrong))
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
             return Verdict(
                 f"output {k} at {at}: got {g[at]}, want {w[at]} "
                 f"(disturbed: {[str(r[k][at]) for r in runs]}); {int(wrong.sum())} of {w.size} "
@@ -105,9 +124,7 @@ def disturbed(
     """The outputs with every inexact result rounded and moved; for seed 0 only rounded, as what is
     exact in a kernel must round as it does there."""
     rng = np.random.default_rng(seed) if seed else None
-    values = {
-        t: oracle.carried(a, t.dtype) for t, a in zip(fusion.inputs, arrays, strict=True)
-    }
+    values = {t: oracle.carried(a, t.dtype) for t, a in zip(fusion.inputs, arrays, strict=True)}
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t in values:

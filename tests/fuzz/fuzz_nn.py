@@ -194,34 +194,77 @@ def _rotary(name: str) -> Maker:
 
 
 MAKERS: dict[str, Maker] = {
-    **{n: _unary(f"fw.nn.{n}({{0}})") for n in (
-        "elu", "gelu", "hardswish", "leaky_relu", "mish", "relu", "sigmoid", "silu", "softplus",
-        "tanh",
-    )},
-    **{f"{n}_backward": _pair(f"fw.nn.{n}_backward({{0}}, {{1}})") for n in (
-        "gelu", "relu", "sigmoid", "silu", "softplus", "tanh",
-    )},
+    **{
+        n: _unary(f"fw.nn.{n}({{0}})")
+        for n in (
+            "elu",
+            "gelu",
+            "hardswish",
+            "leaky_relu",
+            "mish",
+            "relu",
+            "sigmoid",
+            "silu",
+            "softplus",
+            "tanh",
+        )
+    },
+    **{
+        f"{n}_backward": _pair(f"fw.nn.{n}_backward({{0}}, {{1}})")
+        for n in (
+            "gelu",
+            "relu",
+            "sigmoid",
+            "silu",
+            "softplus",
+            "tanh",
+        )
+    },
     "glu": _glu,
     "swiglu": _pair("fw.nn.swiglu({0}, {1})"),
-    **{n: _loss(f"fw.nn.{n}({{0}}, {{1}}, reduction=R)") for n in (
-        "l1_loss", "mse_loss", "smooth_l1_loss",
-    )},
-    **{n: _loss(f"fw.nn.{n}({{0}}, {{1}}, reduction=R)", "unit") for n in (
-        "binary_cross_entropy_with_logits", "kl_div",
-    )},
+    **{
+        n: _loss(f"fw.nn.{n}({{0}}, {{1}}, reduction=R)")
+        for n in (
+            "l1_loss",
+            "mse_loss",
+            "smooth_l1_loss",
+        )
+    },
+    **{
+        n: _loss(f"fw.nn.{n}({{0}}, {{1}}, reduction=R)", "unit")
+        for n in (
+            "binary_cross_entropy_with_logits",
+            "kl_div",
+        )
+    },
     **{n: _along_axis(f"fw.nn.{n}({{0}}, axis=A)") for n in ("softmax", "log_softmax")},
-    **{n: _along_axis(f"fw.nn.{n}({{1}}, {{0}}, axis=A)") for n in (
-        "softmax_backward", "log_softmax_backward",
-    )},
+    **{
+        n: _along_axis(f"fw.nn.{n}({{1}}, {{0}}, axis=A)")
+        for n in (
+            "softmax_backward",
+            "log_softmax_backward",
+        )
+    },
     "layer_norm": _norm("layer_norm", "[1:]", True),
     "rms_norm": _norm("rms_norm", "[1:]", False),
-    "group_norm": _group_norm, "batch_norm": _batch_norm, "instance_norm": _instance_norm,
-    **{n: _labels(n) for n in (
-        "cross_entropy", "cross_entropy_forward", "cross_entropy_backward", "nll_loss",
-    )},
-    "linear": _linear, "linear_backward": _linear_backward,
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+    **{
+        n: _labels(n)
+        for n in (
+            "cross_entropy",
+            "cross_entropy_forward",
+            "cross_entropy_backward",
+            "nll_loss",
+        )
+    },
+    "linear": _linear,
+    "linear_backward": _linear_backward,
     "scaled_dot_product_attention": _attention,
-    "embedding": _embedding, "embedding_backward": _embedding_backward, "one_hot": _one_hot,
+    "embedding": _embedding,
+    "embedding_backward": _embedding_backward,
+    "one_hot": _one_hot,
     **{n: _rotary(n) for n in ("rotary_embedding", "rotary_embedding_backward")},
     "dropout": _unary("fw.nn.dropout({0}, 0.3, seed=7)"),
     "dropout_backward": _unary("fw.nn.dropout_backward({0}, 0.3, seed=7)"),

@@ -209,8 +209,9 @@ def _tile(d: Draw) -> Call:
 
 def _pad(d: Draw) -> Call:
     i = d.value("any", 1)
-    widths = tuple(d.rng.choice([(0, 0), (1, 0), (0, 2), (2, 1), (-1, 0), (1, -1)]) for _ in
-                   d.shape(i))
+    widths = tuple(
+        d.rng.choice([(0, 0), (1, 0), (0, 2), (2, 1), (-1, 0), (1, -1)]) for _ in d.shape(i)
+    )
     mode = d.rng.choice(["constant"] * 4 + ["edge", "reflect"])
     if mode != "constant":
         widths = tuple((max(a, 0), max(b, 0)) for a, b in widths)
@@ -393,53 +394,147 @@ def _random(name: str) -> Maker:
 
 
 MAKERS: dict[str, Maker] = {
-    **{n: unary(n, "float") for n in (
-        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp2",
-        "expm1", "log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "signbit", "sin", "sinh",
-        "sqrt", "tan", "tanh",
-    )},
-    **{n: unary(n, "numeric") for n in (
-        "abs", "ceil", "conj", "floor", "isfinite", "isinf", "isnan", "negative", "positive",
-        "real", "round", "sign", "square", "trunc",
-    )},
+    **{
+        n: unary(n, "float")
+        for n in (
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cos",
+            "cosh",
+            "erf",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "reciprocal",
+            "rsqrt",
+            "signbit",
+            "sin",
+            "sinh",
+            "sqrt",
+            "tan",
+            "tanh",
+        )
+    },
+    **{
+        n: unary(n, "numeric")
+        for n in (
+            "abs",
+            "ceil",
+            "conj",
+            "floor",
+            "isfinite",
+            "isinf",
+            "isnan",
+            "negative",
+            "positive",
+            "real",
+            "round",
+            "sign",
+            "square",
+            "trunc",
+        )
+    },
     **{n: unary(n, "any") for n in ("copy",)},
     "logical_not": unary("logical_not", "bool"),
     "bitwise_invert": unary("bitwise_invert", "integer or bool"),
-    **{n: binary(n, "float") for n in (
-        "atan2", "copysign", "divide", "hypot", "logaddexp", "nextafter",
-    )},
-    **{n: binary(n, "numeric") for n in (
-        "add", "floor_divide", "greater", "greater_equal", "less", "less_equal", "maximum",
-        "minimum", "multiply", "pow", "remainder", "subtract",
-    )},
+    **{
+        n: binary(n, "float")
+        for n in (
+            "atan2",
+            "copysign",
+            "divide",
+            "hypot",
+            "logaddexp",
+            "nextafter",
+        )
+    },
+    **{
+        n: binary(n, "numeric")
+        for n in (
+            "add",
+            "floor_divide",
+            "greater",
+            "greater_equal",
+            "less",
+            "less_equal",
+            "maximum",
+            "minimum",
+            "multiply",
+            "pow",
+            "remainder",
+            "subtract",
+        )
+    },
     **{n: binary(n, "any") for n in ("equal", "not_equal")},
     **{n: binary(n, "bool") for n in ("logical_and", "logical_or", "logical_xor")},
     **{n: binary(n, "integer or bool") for n in ("bitwise_and", "bitwise_or", "bitwise_xor")},
     **{n: _shift(n) for n in ("bitwise_left_shift", "bitwise_right_shift")},
-    "where": _where, "fma": _fma, "clip": _clip, "astype": _astype,
-    "reshape": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze,
-    "broadcast_to": _broadcast_to, "broadcast_arrays": _broadcast_arrays,
-    "permute_dims": _permute_dims, "moveaxis": _moveaxis, "flip": _flip, "roll": _roll,
+    "where": _where,
+    "fma": _fma,
+    "clip": _clip,
+    "astype": _astype,
+    "reshape": _reshape,
+    "expand_dims": _expand_dims,
+    "squeeze": _squeeze,
+    "broadcast_to": _broadcast_to,
+    "broadcast_arrays": _broadcast_arrays,
+    "permute_dims": _permute_dims,
+    "moveaxis": _moveaxis,
+    "flip": _flip,
+    "roll": _roll,
     "matrix_transpose": lambda d: ("fw.matrix_transpose({0})", (d.value("any", 2),)),
-    "repeat": _repeat, "tile": _tile, "pad": _pad, "slice": _slice, "concat": _concat,
-    "stack": _stack, "unstack": _unstack, "insert": _insert,
-    "take": _take, "take_along_axis": _take_along_axis,
+    "repeat": _repeat,
+    "tile": _tile,
+    "pad": _pad,
+    "slice": _slice,
+    "concat": _concat,
+    "stack": _stack,
+    "unstack": _unstack,
+    "insert": _insert,
+    "take": _take,
+    "take_along_axis": _take_along_axis,
     **{n: reduction(n, "numeric") for n in ("max", "min", "prod", "sum")},
     **{n: reduction(n, "float") for n in ("mean", "std", "var")},
     **{n: reduction(n, "any") for n in ("all", "any", "count_nonzero")},
     **{n: position(n) for n in ("argmax", "argmin")},
     **{n: scan(n) for n in ("cumulative_prod", "cumulative_sum")},
-    "diff": _diff, "matmul": _matmul, "tensordot": _tensordot, "vecdot": _vecdot,
+    "diff": _diff,
+    "matmul": _matmul,
+    "tensordot": _tensordot,
+    "vecdot": _vecdot,
     **{n: creation(f"fw.{n}({{0}})") for n in ("empty_like", "ones_like", "zeros_like")},
     "full_like": creation("fw.full_like({0}, 1)"),
     **{n: _sized(n) for n in ("empty", "ones", "zeros")},
-    "full": _full, "arange": _arange, "linspace": _linspace, "eye": _eye,
-    "tril": _triangle("tril"), "triu": _triangle("triu"), "meshgrid": _meshgrid,
+    "full": _full,
+    "arange": _arange,
+    "linspace": _linspace,
+    "eye": _eye,
+    "tril": _triangle("tril"),
+    "triu": _triangle("triu"),
+    "meshgrid": _meshgrid,
     **{f"random.{n}": _random(n) for n in fw.random.__all__},
 }
 
 NOT_DRAWN = {"broadcast_shapes": "computes with shapes only", "random": "its functions are drawn"}
 VIEWS = (
-    "reshape", "permute_dims", "slice", "pad", "concat", "broadcast_to", "flip", "roll", "repeat",
-    "tile", "take", "expand_dims",
+    "reshape",
+    "permute_dims",
+    "slice",
+    "pad",
+    "concat",
+    "broadcast_to",
+    "flip",
+    "roll",
+    "repeat",
+    "tile",
+    "take",
+    "expand_dims",
 )

@@ -266,12 +266,8 @@ class Builder:
 
     def recipe(self) -> Recipe:
         """The program: its leaves of nothing and one or two more values are its outputs."""
-        place = [
-            k if is_leaf else len(self.leaves) + k for is_leaf, k in self.numbers
-        ]
-        steps = tuple(
-            Step(s.op, s.text, tuple(place[o] for o in s.operands)) for s in self.steps
-        )
+        place = [k if is_leaf else len(self.leaves) + k for is_leaf, k in self.numbers]
+        steps = tuple(Step(s.op, s.text, tuple(place[o] for o in s.operands)) for s in self.steps)
         used = {o for s in steps for o in s.operands}
         first = len(self.leaves)
         numbers = range(first, first + len(steps))

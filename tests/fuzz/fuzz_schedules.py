@@ -7,6 +7,7 @@ ScheduleError is dropped; when lowering refuses, lines are taken back until it a
 from __future__ import annotations
 
 import random
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +18,33 @@ from fuzz_compare import compare
 from fuzz_programs import Builder, Recipe
 
 import fusewright as fw
+from fusewright.schedule.nest import reduced_loops
 
 OPS = (
-    "add", "multiply", "exp", "negative", "maximum", "where", "subtract", "sum", "sum", "max",
-    "mean", "cumulative_sum", "reshape", "permute_dims", "pad", "slice", "concat", "broadcast_to",
-    "flip", "expand_dims", "take", "matmul", "astype", "count_nonzero",
+    "add",
+    "multiply",
+    "exp",
+    "negative",
+    "maximum",
+    "where",
+    "subtract",
+    "sum",
+    "sum",
+    "max",
+    "mean",
+    "cumulative_sum",
+    "reshape",
+    "permute_dims",
+    "pad",
+    "slice",
+    "concat",
+    "broadcast_to",
+    "flip",
+    "expand_dims",
+    "take",
+    "matmul",
+    "astype",
+    "count_nonzero",
 )
 DIMS = ("BIDx", "BIDy", "TIDx", "TIDx", "TIDy", "TIDz", "Unroll", "Vectorize", "Serial")
 LOOSENINGS = 40
@@ -88,7 +111,11 @@ class Drawer:
     def attempt(self, line: str | None) -> bool:
         if line is None:
             return False
-        name = line.rpartition(".")[2].partition("(")[0]
+        name = (
+            re.findall(r"\.(\w+)\(", line)[0]
+            if "parallelize" not in line
+            else line[:-1].rpartition(".")[2]
+        )
         before = str(self.s) if self.rng.random() < 0.2 else None
         try:
             perform(self.s, line)
@@ -131,8 +158,13 @@ class Drawer:
     def any_line(self) -> str | None:
         t = self.rng.choice(self.computed())
         makers = [
-            (8, self.loop_line), (5, self.bind_line), (3, self.inline_line), (2, self.memory_line),
-            (2, self.cache_line), (1, self.rfactor_line), (1, self.promote_line),
+            (8, self.loop_line),
+            (5, self.bind_line),
+            (3, self.inline_line),
+            (2, self.memory_line),
+            (2, self.cache_line),
+            (3, self.rfactor_line),
+            (1, self.promote_line),
             (1, self.whole_line),
         ]
         weights = [w for w, _ in makers]
@@ -192,21 +224,32 @@ class Drawer:
         return f's["{name}"].{self.rng.choice(["cache_after", "cache_before", "recompute"])}()'
 
     def rfactor_line(self, name: str) -> str | None:
-        n = self._loops(name)
-        if not n:
+        sums = [t for t in self.computed() if t._stage.is_reduction]
+        if not sums:
             return None
-        axes = sorted(self.rng.sample(range(n), self.rng.randint(1, min(2, n))))
-        return f's["{name}"].rfactor({axes})'
+        t = self.rng.choice(sums)
+        reducing = reduced_loops(self.s.flow.graph, t._stage)
+        if len(reducing) < 2:
+            if not reducing:
+                return None
+            return f's["{t.name}"].split({reducing[0]}, {self.rng.choice([2, 3, 4])})'
+        axes = sorted(self.rng.sample(reducing, self.rng.randint(1, len(reducing) - 1)))
+        return f's["{t.name}"].rfactor({axes})'
 
     def promote_line(self, name: str) -> str:
+        shared = [t.name for t in self.computed() if t.memory.value == "shared"]
+        name = self.rng.choice(shared) if shared else name
         return f's["{name}"].promote_reuse()'
 
     def whole_line(self, name: str) -> str:
         picked = [f's["{t.name}"]' for t in self.computed() if self.rng.random() < 0.5]
-        choices = ["s.inline_most()", f"s.inline_most([{', '.join(picked)}])",
-                   f's.transform_like(s["{name}"])',
-                   f's.transform_like(s["{name}"], [{", ".join(picked)}])',
-                   f's["{name}"].set_allocation_order({self._order(name)})']
+        choices = [
+            "s.inline_most()",
+            f"s.inline_most([{', '.join(picked)}])",
+            f's.transform_like(s["{name}"])',
+            f's.transform_like(s["{name}"], [{", ".join(picked)}])',
+            f's["{name}"].set_allocation_order({self._order(name)})',
+        ]
         return self.rng.choice(choices)
 
     def _order(self, name: str) -> list[int]:
