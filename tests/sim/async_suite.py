@@ -6,13 +6,14 @@ A sync listed in `needed` makes a finding when it is left out alone, one in `red
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fusewright.core.node import rewrite
 from fusewright.kir import ir
 from fusewright.kir.text import parse_kernel
+from fusewright.memory import Memory
 from fusewright.sim.machine import SimResult, simulate
 from fusewright.sim.model import MODEL, Model
 
@@ -39,6 +40,21 @@ def without(kernel: ir.Kernel, drop: Iterable[int]) -> ir.Kernel:
         return () if isinstance(n, ir.SyncStatement) and n.id in gone else n
 
     return rewrite(kernel, edit) if gone else kernel
+
+
+def packed(kernel: ir.Kernel) -> ir.Kernel:
+    """Shared buffers one behind the other."""
+    end = 0
+
+    def edit(n):
+        nonlocal end
+        if isinstance(n, ir.Alloc) and n.buffer.memory is Memory.SHARED:
+            start = -(-end // 128) * 128
+            end = start + int(str(n.buffer.size)) * n.buffer.dtype.nbytes
+            return replace(n, offset=start)
+        return n
+
+    return rewrite(kernel, edit)
 
 
 def arrays_of(kernel: ir.Kernel) -> dict[ir.Buffer, np.ndarray]:

@@ -15,7 +15,7 @@ from fusewright.core import expr as ex
 from fusewright.core.expr import Cond, Expr, Truth, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.core.node import walk
-from fusewright.cuda import exprs, scalars
+from fusewright.cuda import exprs, ptx, scalars
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names, identifier
 from fusewright.cuda.pieces import prelude
@@ -24,7 +24,7 @@ from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
 from fusewright.memory import Cache, Memory
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
 
 _AXES = "xyz"
 
@@ -45,11 +45,6 @@ _STORES = {
 _READ_ONLY_POLICIES = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
 
 _SHUFFLES = {"xor": "xor", "down": "down", "up": "up", "index": ""}
-
-_SYNC_PTX: dict[type[ir.SyncStatement], str] = {
-    ir.BlockSync: "bar.sync 0;",
-    ir.WarpSync: "bar.warp.sync 0xffffffff;",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +84,9 @@ def shared_nbytes(kernel: Kernel) -> int:
     return max(ends, default=0)
 
 
-def sync_ids_in_ptx(ptx: str) -> set[int]:
+def sync_ids_in_ptx(text: str) -> set[int]:
     """The ids of the syncs that reached the PTX."""
-    return {int(n) for n in re.findall(r"// fw-sync (\d+)", ptx)}
+    return {int(n) for n in re.findall(r"// fw-sync (\d+)", text)}
 
 
 def emit(kernel: Kernel, target: Target) -> str:
@@ -155,7 +150,9 @@ class _Emitter:
             ir.Store: self._store,
             ir.Compute: self._compute,
             ir.Shuffle: self._shuffle,
-            **dict.fromkeys(_SYNC_PTX, self._sync),
+            ir.Roles: self._roles,
+            ir.CpAsync: self._cp_async,
+            **dict.fromkeys((ir.BulkLoad, ir.BulkStore, ir.BulkReduce), self._bulk),
         }
 
     # --- the kernel
@@ -271,6 +268,10 @@ class _Emitter:
 
     def _body(self, body: Iterable[Statement]) -> None:
         for s in body:
+            ptx.check_target(s, self._target)
+            if isinstance(s, ir.SyncStatement):
+                self._sync(s)
+                continue
             write = self._statements.get(type(s))
             if write is None:
                 raise SpecError(
@@ -307,10 +308,74 @@ class _Emitter:
             self._lines.pop()
             self._block("} else", lambda: self._body(s.otherwise))
 
+    def _roles(self, s: ir.Roles) -> None:
+        thread = self._thread()
+        for role in s.body:
+            if not isinstance(role, ir.Role):
+                raise SpecError(f"{type(role).__name__} stands directly in roles; only roles may")
+            first, stop = role.first * WARP_SIZE, role.stop * WARP_SIZE
+            mine = ex.all_of((ex.less_equal(first, thread), ex.less(thread, stop)))
+            self._guarded(mine, lambda body=role.body: self._body(body))
+
+    def _thread(self) -> Expr:
+        """The linear number of the thread in its block."""
+        linear: Expr = ex.ZERO
+        for d in reversed(self._kernel.block):
+            linear = linear * d.extent + d.var
+        return linear
+
+    def _by(self, issuer: int | None) -> Cond:
+        return ex.TRUE if issuer is None else ex.equal(self._thread(), issuer)
+
+    # --- synchronisation
+
     def _sync(self, s: ir.SyncStatement) -> None:
-        ptx = _SYNC_PTX[type(s)]
+        instruction = ptx.sync_instruction(s)
+        if instruction is None:
+            raise SpecError(f"{type(s).__name__} has no CUDA spelling")
+        operands: list[ptx.Operand] = []
+        who: Cond = ex.TRUE
+        match s:
+            case ir.MbarArrive():
+                operands = [ptx.shared(self._address(s.barrier, s.slot))]
+                who = ex.equal(self._thread() % WARP_SIZE, 0) if s.per_warp else ex.TRUE
+            case ir.MbarWait():
+                parity = ptx.number(self._integer(s.parity))
+                operands = [ptx.shared(self._address(s.barrier, s.slot)), parity]
+                who = self._by(s.issuer)
+            case ir.MbarInit() | ir.MbarExpect() | ir.MbarInvalidate():
+                operands = [ptx.shared(self._address(s.barrier, s.slot))]
+                who = self._by(s.issuer)
+            case _:
+                pass
         why = f"  // {_comment(s.why)}" if s.why else ""
-        self._line(f'asm volatile("{ptx} // fw-sync {s.id}" ::: "memory");{why}')
+        text = ptx.assembly(instruction, operands, s)
+        self._guarded(who, lambda: self._line(f"{text}{why}"))
+
+    # --- asynchronous copies
+
+    def _cp_async(self, s: ir.CpAsync) -> None:
+        nbytes = s.width * s.dst.dtype.nbytes
+        operands = [
+            ptx.shared(self._address(s.dst, s.index)),
+            ptx.in_global(self._address(s.src, s.src_index)),
+        ]
+        predicate, counts = s.predicate, s.zero_fill and s.predicate != ex.TRUE
+        if counts:
+            operands.append(ptx.number(f"({self._condition(predicate)}) ? {nbytes} : 0"))
+            predicate = ex.TRUE
+        bypass = s.cache is Cache.NO_ALLOCATE
+        text = ptx.assembly(ptx.copy_instruction(nbytes, bypass=bypass, counts=counts), operands)
+        self._guarded(predicate, lambda: self._line(text))
+
+    def _bulk(self, s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> None:
+        to, source = self._address(s.dst, s.index), self._address(s.src, s.src_index)
+        operands = [ptx.in_global(to), ptx.shared(source)]
+        if isinstance(s, ir.BulkLoad):
+            barrier = ptx.shared(self._address(s.barrier, s.slot))
+            operands = [ptx.shared(to), ptx.in_global(source), barrier]
+        text = ptx.assembly(ptx.bulk_instruction(s), operands)
+        self._guarded(self._by(s.issuer), lambda: self._line(text))
 
     # --- data movement
 

@@ -1,0 +1,145 @@
+"""The PTX of syncs and asynchronous copies, as inline assembly.
+
+Sources: PTX ISA, "Parallel Synchronization and Communication Instructions" and "Asynchronous
+copy". A sync carries its id in a comment inside the assembly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.dtypes import DType
+from fusewright.errors import UnsupportedError
+from fusewright.kir import ir
+from fusewright.memory import Memory
+from fusewright.target import Target
+
+_PROXY = {Memory.SHARED: "shared::cta", Memory.GLOBAL: "global"}
+_WAIT = (
+    "{\\n\\t.reg .pred done;\\n\\tagain:\\n\\t"
+    "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n\\t@!done bra again;\\n\\t}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input of inline assembly: its constraint and its C++ text."""
+
+    constraint: str
+    text: str
+
+
+def shared(pointer: str) -> Operand:
+    """An address in shared memory."""
+    return Operand("r", f"(unsigned)__cvta_generic_to_shared({pointer})")
+
+
+def in_global(pointer: str) -> Operand:
+    """An address in global memory."""
+    return Operand("l", f"__cvta_generic_to_global({pointer})")
+
+
+def number(text: str) -> Operand:
+    """A 32-bit number."""
+    return Operand("r", text)
+
+
+def assembly(ptx: str, operands: Sequence[Operand], sync: ir.SyncStatement | None = None) -> str:
+    """One statement of inline assembly that orders the memory accesses around it."""
+    mark = "" if sync is None else f" // fw-sync {sync.id}"
+    inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
+    between = f" :: {inputs} : " if inputs else " ::: "
+    return f'asm volatile("{ptx}{mark}"{between}"memory");'
+
+
+def sync_instruction(s: ir.SyncStatement) -> str | None:
+    """The instruction of a sync; the operand %0 of those on an mbarrier is its address, %1 of a
+    wait the parity. None for syncs without one."""
+    match s:
+        case ir.BlockSync():
+            return "bar.sync 0;"
+        case ir.WarpSync():
+            return "bar.warp.sync 0xffffffff;"
+        case ir.NamedSync():
+            return f"bar.sync {s.barrier}, {s.nthreads};"
+        case ir.BarrierArrive():
+            return f"bar.arrive {s.barrier}, {s.nthreads};"
+        case ir.AsyncCommit():
+            return f"{_group(s.kind)}.commit_group;"
+        case ir.AsyncWait():
+            return f"{_group(s.kind)}.wait_group{'.read' if s.reads_only else ''} {s.keep};"
+        case ir.ProxyFence():
+            return f"fence.proxy.async.{_PROXY[s.space]};"
+        case ir.MbarInit():
+            return f"mbarrier.init.shared::cta.b64 [%0], {s.count};"
+        case ir.MbarExpect():
+            return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], {s.nbytes};"
+        case ir.MbarArrive():
+            return "mbarrier.arrive.shared::cta.b64 _, [%0];"
+        case ir.MbarWait():
+            return _WAIT
+        case ir.MbarInvalidate():
+            return "mbarrier.inval.shared::cta.b64 [%0];"
+        case _:
+            return None
+
+
+def _group(kind: ir.AsyncKind) -> str:
+    match kind:
+        case ir.AsyncKind.CP_ASYNC:
+            return "cp.async"
+        case ir.AsyncKind.BULK:
+            return "cp.async.bulk"
+
+
+def copy_instruction(nbytes: int, *, bypass: bool, counts: bool) -> str:
+    """`cp.async` from global (%1) to shared memory (%0); with `counts` %2 bytes are read and the
+    rest is zeros; `bypass` passes by the first-level cache."""
+    level = "cg" if bypass else "ca"
+    return f"cp.async.{level}.shared.global [%0], [%1], {nbytes}{', %2' if counts else ''};"
+
+
+def bulk_instruction(s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> str:
+    """A bulk copy to %0 from %1; a load counts on the mbarrier %2."""
+    nbytes = s.size * s.dst.dtype.nbytes
+    match s:
+        case ir.BulkLoad():
+            kind = "shared::cluster.global.mbarrier::complete_tx::bytes"
+            return f"cp.async.bulk.{kind} [%0], [%1], {nbytes}, [%2];"
+        case ir.BulkStore():
+            return f"cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], {nbytes};"
+        case ir.BulkReduce():
+            fn = f"{s.fn}{_reduced_type(s.fn, s.dst.dtype)}"
+            kind = f"global.shared::cta.bulk_group.{fn}"
+            return f"cp.reduce.async.bulk.{kind} [%0], [%1], {nbytes};"
+
+
+def _reduced_type(fn: str, dtype: DType) -> str:
+    short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
+    if short is not None:
+        return f".noftz.{short}" if fn == "add" else f".{short}"
+    letter = {"float": "f", "int": "s", "uint": "u"}[dtype.kind]
+    return f".{letter}{8 * dtype.nbytes}"
+
+
+def check_target(s: ir.Statement, target: Target) -> None:
+    """Raise UnsupportedError when the target has no such instruction."""
+    match s:
+        case ir.CpAsync() | ir.AsyncCommit(kind=ir.AsyncKind.CP_ASYNC):
+            supported, needed = target.has_cp_async, "8.0"
+        case ir.AsyncWait(kind=ir.AsyncKind.CP_ASYNC):
+            supported, needed = target.has_cp_async, "8.0"
+        case (
+            ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce() | ir.ProxyFence()
+            | ir.AsyncCommit() | ir.AsyncWait() | ir.MbarInit() | ir.MbarExpect()
+            | ir.MbarArrive() | ir.MbarWait() | ir.MbarInvalidate()
+        ):  # fmt: skip
+            supported, needed = target.has_bulk, "9.0"
+        case _:
+            return
+    if not supported:
+        raise UnsupportedError(
+            f"{type(s).__name__} needs compute capability {needed}, which {target} does not have; "
+            "copy with loads and stores, and use other barriers"
+        )
