@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,9 @@ from fusewright.sim.report import Race
 from fusewright.sim.verify import Case, verify_kernel
 
 Array = npt.NDArray[Any]
+
+MAX_ELEMENTS = 1 << 18
+"""Elements that an array of a witness with symbolic sizes may have."""
 
 
 @dataclass(slots=True)
@@ -108,9 +112,24 @@ def random_cases(k: Kernel, seed: int) -> list[Case]:
     picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: 4096]
     cases: list[Case] = []
     for pick in picks:
-        sizes = {s: clamp(s, pick(i)) for i, s in enumerate(symbols)}
+        sizes = _affordable(k, {s: clamp(s, pick(i)) for i, s in enumerate(symbols)})
         cases.append(case_of(k, [random_array(rng, t, sizes) for t in k.inputs], sizes))
     return cases
+
+
+def _affordable(k: Kernel, sizes: dict[Var, int]) -> dict[Var, int]:
+    """The sizes, halved until every array has few enough elements for the simulator."""
+    tensors = (*k.inputs, *k.outputs)
+
+    def largest(at: dict[Var, int]) -> int:
+        return max(math.prod(size_of(e, at) for e in t.shape) for t in tensors)
+
+    while largest(sizes) > MAX_ELEMENTS:
+        less = {s: clamp(s, n // 2) for s, n in sizes.items()}
+        if less == sizes:
+            break
+        sizes = less
+    return sizes
 
 
 def clamp(s: Var, n: int) -> int:

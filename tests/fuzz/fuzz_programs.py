@@ -93,10 +93,11 @@ class Recipe:
         sizes = dict(self.sizes)
         return [numbers(rng, leaf, sizes) for leaf in self.leaves]
 
-    def reproducer(self, check: str = "check(recipe)") -> str:
+    def reproducer(self) -> str:
         """A file that shows the failure again."""
         specs = ",\n    ".join(leaf.source() for leaf in self.leaves)
-        return f"# seed {self.seed}, sizes {dict(self.sizes)}\n{self.source()}\n\nspecs = [\n    {specs}\n]"
+        head = f"# seed {self.seed}, sizes {dict(self.sizes)}\n{self.source()}"
+        return f"{head}\n\nspecs = [\n    {specs}\n]"
 
     def used(self) -> Recipe:
         """The program without steps and arguments that no output needs."""
@@ -242,7 +243,7 @@ class Builder:
         narrow = [n if self.rng.random() < 0.7 else 1 for n in shape]
         return self.leaf(tuple(narrow[self.rng.randint(0, len(narrow)) :]), dtype)
 
-    # --- steps --------------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------
 
     def step(self, op: str, maker: fuzz_ops.Maker) -> bool:
         """Adds a call of `op`; False when the values at hand do not suit it."""
@@ -292,12 +293,15 @@ def draw(seed: int) -> Recipe:
     style = b.rng.random()
     wanted = b.rng.randint(1, 8 if style < 0.9 else 20)
     favourites = [b.rng.choice(names) for _ in range(4)]
-    views = [n for n in fuzz_ops.VIEWS]
     b.value()
     tries = 0
     while len(b.steps) < wanted and tries < 200:
         tries += 1
-        pool = names if b.rng.random() < 0.6 else (views if b.rng.random() < 0.5 else favourites)
+        pool = (
+            names
+            if b.rng.random() < 0.6
+            else (fuzz_ops.VIEWS if b.rng.random() < 0.5 else favourites)
+        )
         name = b.rng.choice(pool)
         b.step(name, makers()[name])
     return b.recipe()
