@@ -12,7 +12,14 @@ import numpy as np
 
 from fusewright.core.expr import And, Cond, Equal, Expr, Less, Not, Or, Var, add, mul, variables
 from fusewright.dtypes import uint64
-from fusewright.kir.analysis.lanes import evaluate_lanes, split_unknown, thread_values
+from fusewright.kir.analysis.lanes import (
+    Array,
+    evaluate_lanes,
+    holds,
+    is_known,
+    split_unknown,
+    thread_values,
+)
 from fusewright.kir.checks import Check, Facts, Place, Problem, is_misaligned, same_dtype
 from fusewright.kir.ir import (
     AsyncKind,
@@ -78,19 +85,25 @@ def all_agree(value: Cond | Expr, kernel: Kernel, threads: range, group: int) ->
         case Not():
             return all_agree(value.part, kernel, threads, group)
         case Less() | Equal():
+            known = thread_values(kernel)
+            if is_known(value, known):
+                return _alike(holds(value, known).may, kernel, threads, group)
             return all_agree(add(value.left, mul(value.right, -1)), kernel, threads, group)
         case Expr():
             known = thread_values(kernel)
             split = split_unknown(value, known, frozenset[Var]())
             if split is None or any(v not in known for v in variables(split[0])):
                 return False
-            every = np.broadcast_to(evaluate_lanes(split[0], known), (kernel.nthreads,))
-            mine = every[threads.start : threads.stop]
-            return all(
-                bool((mine[i : i + group] == mine[i]).all()) for i in range(0, len(mine), group)
-            )
+            return _alike(evaluate_lanes(split[0], known), kernel, threads, group)
         case _:
             return True
+
+
+def _alike(values: Array, kernel: Kernel, threads: range, group: int) -> bool:
+    """Whether one value a thread of the block is the same in every group of the threads."""
+    every = np.broadcast_to(values, (kernel.nthreads,))
+    mine = every[threads.start : threads.stop]
+    return all(bool((mine[i : i + group] == mine[i]).all()) for i in range(0, len(mine), group))
 
 
 def _blocking(facts: Facts) -> Iterator[Problem]:
