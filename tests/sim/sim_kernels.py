@@ -22,6 +22,8 @@ class Builder:
         self.body: list[ir.Statement] = []
         self.drop = frozenset(drop)
         self.ids: Iterator[int] = count()
+        self.copies = False
+        self.halves: ir.Buffer | None = None
         self.registers: dict[tuple[str, DType], ir.Buffer] = {}
 
     def param(self, name: str, size: int, dtype: DType = float32) -> ir.Buffer:

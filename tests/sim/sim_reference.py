@@ -2,7 +2,8 @@
 
 It interprets addresses with `core.expr.evaluate`, one thread at a time, builds the graph of
 "before" among segments of threads and sync instances, and tests all pairs of accesses of each
-element byte. No clocks, no strands, no runs.
+element byte. An asynchronous copy is a segment of its own, after what its thread did before and
+before what it does behind the wait for its group. No clocks, no strands, no runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Touch:
     segment: int
     statement: ir.Statement
     writes: bool
+    is_async: bool = False
 
 
 @dataclass
@@ -34,7 +36,12 @@ class Threads:
     ancestors: list[int] = field(default_factory=list)
     touches: dict[tuple[str, int], list[Touch]] = field(default_factory=lambda: defaultdict(list))
 
+    open_groups: list[list[int]] = field(default_factory=list)
+    closed_groups: list[list[list[int]]] = field(default_factory=list)
+
     def __post_init__(self) -> None:
+        self.open_groups = [[] for _ in range(self.nthreads)]
+        self.closed_groups = [[] for _ in range(self.nthreads)]
         self.segment = list(range(self.nthreads))
         self.ancestors = [0] * self.nthreads
 
@@ -48,6 +55,30 @@ class Threads:
         for t in members:
             self.segment[t] = len(self.ancestors)
             self.ancestors.append(before)
+
+    def after(self, *segments: int) -> int:
+        """A new segment behind others."""
+        before = 0
+        for s in segments:
+            before |= self.ancestors[s] | (1 << s)
+        self.ancestors.append(before)
+        return len(self.ancestors) - 1
+
+    def issue(self, t: int) -> int:
+        """The segment of a copy that thread t issues."""
+        copy = self.after(self.segment[t])
+        self.segment[t] = self.after(self.segment[t])
+        self.open_groups[t].append(copy)
+        return copy
+
+    def commit(self, t: int) -> None:
+        self.closed_groups[t].append(self.open_groups[t])
+        self.open_groups[t] = []
+
+    def wait(self, t: int, keep: int) -> None:
+        groups = self.closed_groups[t]
+        done = [c for g in groups[: len(groups) - keep] for c in g] if keep < len(groups) else []
+        self.segment[t] = self.after(self.segment[t], *done)
 
     def ordered(self, a: Touch, b: Touch) -> bool:
         def earlier(x: int, y: int) -> bool:
@@ -70,7 +101,9 @@ def racing_pairs(
     for touches in threads.touches.values():
         for i, a in enumerate(touches):
             for b in touches[i + 1 :]:
-                if a.thread != b.thread and (a.writes or b.writes) and not threads.ordered(a, b):
+                apart = a.thread != b.thread or a.is_async or b.is_async
+                same = a.segment == b.segment and a.is_async
+                if apart and not same and (a.writes or b.writes) and not threads.ordered(a, b):
                     found.add(frozenset((id(a.statement), id(b.statement))))
     return found
 
@@ -111,6 +144,22 @@ def _run(
                     if holds(s.predicate, t):
                         index = ex.evaluate(s.index, bound(t))
                         _touch(threads, offsets, buffer, index, s, t)
+            case ir.CpAsync():
+                for t in active:
+                    inside = holds(s.predicate, t)
+                    if inside or s.zero_fill:
+                        copy = threads.issue(t)
+                        to = ex.evaluate(s.index, bound(t))
+                        _touch(threads, offsets, s.dst, to, s, t, copy, writes=True)
+                        if inside:
+                            source = ex.evaluate(s.src_index, bound(t))
+                            _touch(threads, offsets, s.src, source, s, t, copy)
+            case ir.AsyncCommit():
+                for t in active if s not in without else ():
+                    threads.commit(t)
+            case ir.AsyncWait():
+                for t in active if s not in without else ():
+                    threads.wait(t, s.keep)
             case ir.BlockSync():
                 if active and s not in without:
                     threads.join(active)
@@ -127,13 +176,17 @@ def _touch(
     offsets: dict[ir.Buffer, int],
     buffer: ir.Buffer,
     index: int,
-    s: ir.Load | ir.Store,
+    s: ir.Load | ir.Store | ir.CpAsync,
     t: int,
+    copy: int = -1,
+    *,
+    writes: bool = False,
 ) -> None:
     size = buffer.dtype.nbytes
     shared = buffer.memory is Memory.SHARED
     space, offset = ("shared", offsets[buffer]) if shared else (buffer.name, 0)
-    touch = Touch(t, threads.segment[t], s, isinstance(s, ir.Store))
+    segment = threads.segment[t] if copy < 0 else copy
+    touch = Touch(t, segment, s, writes or isinstance(s, ir.Store), copy >= 0)
     for byte in range(offset + index * size, offset + (index + s.width) * size):
         if byte % 2 == 0:  # no element is narrower than two bytes in these kernels
             threads.touches[space, byte].append(touch)

@@ -29,10 +29,13 @@ from fusewright.sim.order import Change
 from fusewright.sim.verify import syncs_of
 
 
-def random_kernel(rng: random.Random) -> ir.Kernel:
-    """One block of 64 threads, two shared buffers that may overlap, one global buffer."""
+def random_kernel(rng: random.Random, *, copies: bool = False) -> ir.Kernel:
+    """One block of 64 threads, two shared buffers that may overlap, one global buffer; with
+    asynchronous copies on request."""
     b = Builder(1, 64)
+    b.copies = copies
     g = b.param("g", 512)
+    b.halves = b.param("halves", 512, float16) if copies else g
     buffers = [b.shared("s", 256, float32, 0)]
     buffers.append(b.shared("h", 256, float16, rng.choice((None, 0, 256, 1024))))
     buffers.append(g)
@@ -42,6 +45,9 @@ def random_kernel(rng: random.Random) -> ir.Kernel:
 
 def body(b: Builder, buffers: list[ir.Buffer], rng: random.Random, depth: int, loops: list[Var]):
     for _ in range(rng.randint(2, 5)):
+        if b.copies and rng.random() < 0.5:
+            asynchronous(b, buffers, rng, loops)
+            continue
         choice = rng.random()
         if choice < 0.2:
             b.sync(ir.BlockSync)
@@ -63,10 +69,31 @@ def body(b: Builder, buffers: list[ir.Buffer], rng: random.Random, depth: int, l
 def warp_only(b: Builder, buffers: list[ir.Buffer], rng: random.Random, loops: list[Var]) -> None:
     """What may stand where only one of the two warps is: no BlockSync."""
     for _ in range(rng.randint(1, 3)):
-        if rng.random() < 0.4:
+        if b.copies and rng.random() < 0.4:
+            asynchronous(b, buffers, rng, loops)
+        elif rng.random() < 0.4:
             b.sync(ir.WarpSync)
         else:
             access(b, buffers, rng, loops)
+
+
+def asynchronous(b: Builder, buffers: list[ir.Buffer], rng: random.Random, loops: list[Var]):
+    """A copy, a commit or a wait."""
+    kind, t = ir.AsyncKind.CP_ASYNC, b.tx
+    choice = rng.random()
+    if choice < 0.3:
+        b.add(ir.AsyncCommit(next(b.ids), "", kind))
+    elif choice < 0.55:
+        b.add(ir.AsyncWait(next(b.ids), "", kind, rng.choice((0, 0, 1, 2))))
+    else:
+        dst = rng.choice(buffers[:2])
+        width = 4 // dst.dtype.nbytes
+        index = rng.choice((t, 63 - t, t // 2, xor(t, 1), *(t + 64 * v for v in loops)))
+        predicate = rng.choice((TRUE, TRUE, less(t, 40)))
+        g = buffers[2] if dst.dtype is float32 else b.halves
+        source = rng.choice((t, t + 128))
+        where = (dst, (index % 64) * width, g, source * width)
+        b.add(ir.CpAsync(*where, width, predicate, rng.random() < 0.3))
 
 
 def access(b: Builder, buffers: list[ir.Buffer], rng: random.Random, loops: list[Var]) -> None:
@@ -101,10 +128,10 @@ def access(b: Builder, buffers: list[ir.Buffer], rng: random.Random, loops: list
         b.store(buffer, index, reg, width, **keywords)
 
 
-def check(seed: int) -> tuple[bool, int]:
+def check(seed: int, *, copies: bool = False) -> tuple[bool, int]:
     """Compare one kernel and its single deletions; whether it was clean, and the deletions."""
-    kernel = random_kernel(random.Random(seed))
-    found = analyse(kernel, {kernel.params[0]: np.zeros(512, np.float32)})
+    kernel = random_kernel(random.Random(seed), copies=copies)
+    found = analyse(kernel, {p: np.zeros(512, p.dtype.numpy) for p in kernel.params})
     expected = racing_pairs(kernel)
     reported = [r for r in found.races() if r.kind == "race"]
     assert bool(reported) == bool(expected), f"seed {seed}"
@@ -148,6 +175,19 @@ def test_detector_agrees_with_all_pairs(part: int) -> None:
     results = [check(1000 * part + i) for i in range(40)]
     clean = sum(c for c, _ in results)
     assert 3 <= clean <= 37, "the generator must make both clean and racy kernels"
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_detector_agrees_with_all_pairs_on_copies(part: int) -> None:
+    results = [check(5000 + 1000 * part + i, copies=True) for i in range(40)]
+    clean = sum(c for c, _ in results)
+    assert 3 <= clean <= 37, "the generator must make both clean and racy kernels"
+
+
+@pytest.mark.fuzz
+def test_detector_agrees_with_all_pairs_on_copies_at_length() -> None:
+    for seed in range(20_000, 22_000):
+        check(seed, copies=True)
 
 
 @pytest.mark.fuzz
