@@ -86,6 +86,14 @@ DUMP_DIR = Knob(
     "a directory",
     "Where FUSEWRIGHT_DUMP writes, one folder a kernel.",
 )
+WITHOUT = Knob(
+    "FUSEWRIGHT_WITHOUT",
+    lambda: "",
+    str,
+    "a list such as promotion,pruning",
+    "Parts of the memory pipeline to leave out, to see what they buy: scopes (loops bound to the "
+    "grid count as loops, so that no two buffers share memory), in_place, promotion, pruning.",
+)
 CACHE_DIR = Knob(
     "FUSEWRIGHT_CACHE_DIR",
     _cache_home,
@@ -127,6 +135,7 @@ KNOBS: tuple[Knob[int] | Knob[str] | Knob[bool] | Knob[Path], ...] = (
     SPEC,
     DUMP,
     DUMP_DIR,
+    WITHOUT,
     CACHE_DIR,
     CACHE,
     LOG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from fusewright.errors import InternalError, SpecError, UnsupportedError, UserEr
 from fusewright.kir.ir import Kernel
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.expand_reductions import expand_reductions
-from fusewright.kir.passes.pack_shared import pack_shared
+from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
@@ -99,16 +99,27 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
+SWITCHES: dict[str, tuple[str, Run | None]] = {
+    "scopes": ("pack_shared", pack_apart),
+    "in_place": ("pack_shared", pack_whole),
+    "promotion": ("promote", None),
+    "pruning": ("prune_syncs", None),
+}
+"""What can be switched off, to see what it buys: the pass it is part of, and what runs instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a run is watched; the defaults come from the environment.
 
-    `spec` 0 off, 1 borders, 2 every pass, 3 text too; `dump` "", "all", "diff" or a pass.
+    `spec` 0 off, 1 borders, 2 every pass, 3 text too; `dump` "", "all", "diff" or a pass;
+    `without` lists, with commas, the switches of `SWITCHES` that are off.
     """
 
     spec: int = field(default_factory=knobs.SPEC.get)
     dump: str = field(default_factory=knobs.DUMP.get)
     dump_dir: Path = field(default_factory=knobs.DUMP_DIR.get)
+    without: str = field(default_factory=knobs.WITHOUT.get)
 
 
 def run_pipeline(kernel: Kernel, target: Target, options: Options | None = None) -> Kernel:
@@ -122,16 +133,32 @@ def run_pipeline(kernel: Kernel, target: Target, options: Options | None = None)
     _check_dump(options)
     if options.spec:
         check_kernel(kernel, "lowered", target=target)
-    for number, p in enumerate(PIPELINE):
+    passes = _without(options.without)
+    for number, p in enumerate(passes):
         before = kernel
-        kernel = run_pass(p, kernel, target, spec=_level(number, options))
+        is_last = number == len(passes) - 1
+        kernel = run_pass(p, kernel, target, spec=_level(options, is_last=is_last))
         _dump(number, p, before, kernel, options)
     return kernel
 
 
-def _level(number: int, options: Options) -> int:
+def _without(switches: str) -> tuple[Pass, ...]:
+    """The pipeline with some switches off. Raises UserError for one that does not exist."""
+    passes = PIPELINE
+    for name in filter(None, switches.split(",")):
+        if name not in SWITCHES:
+            raise UserError(f"{knobs.WITHOUT.name}={switches!r}: use {', '.join(SWITCHES)}")
+        part, instead = SWITCHES[name]
+        passes = tuple(
+            p if p.name != part else replace(p, run=instead)
+            for p in passes
+            if p.name != part or instead is not None
+        )
+    return passes
+
+
+def _level(options: Options, *, is_last: bool) -> int:
     """The level of checks behind a pass: level 1 looks only behind the last one."""
-    is_last = number == len(PIPELINE) - 1
     return options.spec if options.spec >= 2 or is_last else 0
 
 

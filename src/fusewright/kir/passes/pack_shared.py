@@ -41,8 +41,11 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     return with_offsets(kernel, packing_of(kernel))
 
 
-def packing_of(kernel: Kernel, more: Sequence[SyncPoint] = ()) -> dict[Buffer, int]:
-    """The offsets that `pack_shared` would give if the syncs `more` existed too."""
+def packing_of(
+    kernel: Kernel, more: Sequence[SyncPoint] = (), *, in_place: bool = True
+) -> dict[Buffer, int]:
+    """The offsets that `pack_shared` would give if the syncs `more` existed too; with `in_place`
+    off buffers that are alive at once share nothing."""
     allocs = [a.buffer for _, a in shared_allocs(kernel)]
     for b in allocs:
         if SHARED_BASE_ALIGNMENT % b.alignment:
@@ -53,10 +56,15 @@ def packing_of(kernel: Kernel, more: Sequence[SyncPoint] = ()) -> dict[Buffer, i
     if len(allocs) < 2:
         return dict.fromkeys(allocs, 0)
     points = [*(p for _, p in sync_points(kernel)), *more]
-    pairs = _Pairs(kernel, allocs, points)
+    pairs = _Pairs(kernel, allocs, points, in_place=in_place)
     items = [Item(shared_nbytes(b), b.alignment) for b in allocs]
     rules = Rules(pairs.overlap, pairs.fits, pairs.distances)
     return dict(zip(allocs, pack(items, rules), strict=True))
+
+
+def pack_whole(kernel: Kernel, target: Target) -> Kernel:
+    """`pack_shared` where buffers that are alive at once share no byte."""
+    return with_offsets(kernel, packing_of(kernel, in_place=False))
 
 
 def pack_apart(kernel: Kernel, target: Target) -> Kernel:
@@ -102,8 +110,14 @@ class _Pairs:
     """What is known of each pair of buffers; owners of bytes are found when first asked for."""
 
     def __init__(
-        self, kernel: Kernel, buffers: Sequence[Buffer], points: Sequence[SyncPoint]
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Buffer],
+        points: Sequence[SyncPoint],
+        *,
+        in_place: bool,
     ) -> None:
+        self._in_place = in_place
         found = [a for a in accesses(kernel) if a.buffer in buffers]
         self._kernel = kernel
         self._buffers = buffers
@@ -132,8 +146,8 @@ class _Pairs:
         found: Sequence[Access],
         points: Sequence[SyncPoint],
     ) -> Overlap:
-        in_place = interferes(lives[i], lives[j], found)
-        if in_place and begins_within(lives[i], lives[j]):
+        are_alive = interferes(lives[i], lives[j], found)
+        if are_alive and (begins_within(lives[i], lives[j]) or not self._in_place):
             return Overlap.NEVER
         first = [a for a in found if a.buffer is self._buffers[i]]
         second = [a for a in found if a.buffer is self._buffers[j]]
@@ -145,9 +159,9 @@ class _Pairs:
                 scope = self._open_scope(a, b, points)
                 if scope is not None:
                     needs.append(_Need(a, b, scope))
-        if not needs and not in_place:
+        if not needs and not are_alive:
             return Overlap.FREE
-        if in_place:
+        if are_alive:
             self._timed.update({(i, j), (j, i)})
         self._needs[i, j] = tuple(needs)
         self._needs[j, i] = tuple(_Need(n.b, n.a, n.scope) for n in needs)
