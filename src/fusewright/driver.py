@@ -14,7 +14,7 @@ from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.form import Cut, connected, form
 from fusewright.host.groups import Reason, is_leaf
-from fusewright.host.segment import Segment, segments, structure_key
+from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
@@ -68,42 +68,54 @@ def finish(
 
 
 @dataclass(frozen=True, slots=True)
+class _Made:
+    """A kernel of one structure. `read`: positions of the segment's inputs that it reads; `scalars`:
+    for each of its scalar parameters the position among the segment's scalars."""
+
+    kernel: Kernel
+    read: tuple[int, ...]
+    scalars: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Compiler:
-    """Compiles every structure once. `kernels`: by structure, with the positions of the segment's
-    inputs that the kernel reads."""
+    """Compiles every structure once."""
 
     target: Target
-    kernels: dict[object, tuple[Kernel, tuple[int, ...]]]
+    kernels: dict[object, _Made]
     reasons: list[Reason]
 
-    def kernel(self, segment: Segment, name: str) -> tuple[Kernel, tuple[int, ...]]:
-        key = structure_key(segment.fusion)
-        if key not in self.kernels:
-            flow = Dataflow(segment.fusion)
-            params = schedule_group(flow, self.target)
-            read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
-            self.kernels[key] = finish(flow, name, self.target, params), read
-        return self.kernels[key]
+    def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> _Made:
+        flow = Dataflow(segment.fusion)
+        params = schedule_group(flow, self.target)
+        read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
+        kernel = finish(flow, name, self.target, params)
+        named = zip(kernel.argument_values, kernel.ir.arguments, strict=True)
+        places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
+        return _Made(kernel, read, places)
 
     def launches(self, segment: Segment, name: str) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
+        key, scalars = structure_of(segment.fusion)
         try:
-            kernel, read = self.kernel(segment, name)
+            if key not in self.kernels:
+                self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
             halves = _halves(segment)
             if halves is None:
                 raise
             self.reasons.append(Reason(segment.outputs[-1].name, f"cut in two: {e}"))
             return [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
-        return [Launch(kernel, tuple(segment.inputs[i] for i in read), segment.outputs)]
+        made = self.kernels[key]
+        inputs = tuple(segment.inputs[i] for i in made.read)
+        values = tuple(scalars[i].value for i in made.scalars)
+        return [Launch(made.kernel, inputs, segment.outputs, values)]
 
 
 def _halves(segment: Segment) -> tuple[Segment, ...] | None:
     whole = segment.fusion
     inner = [
-        t
-        for t in whole.values
-        if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
+        t for t in whole.values if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
     ]
     if len(inner) < 2:
         return None
@@ -135,7 +147,8 @@ def compile(
         whole, flow = fusion.original, fusion.flow
         pairs = zip(whole.inputs, flow.inputs, strict=True)
         read = tuple(t for t, s in pairs if flow.consumers(s))
-        return Program(whole, (Launch(kernel, read, whole.outputs),), (), chosen)
+        launch = Launch(kernel, read, whole.outputs, kernel.argument_values)
+        return Program(whole, (launch,), (), chosen)
     whole = prepare(fusion, chosen)
     cut = form(whole)
     compiler = _Compiler(chosen, {}, list(cut.reasons))

@@ -230,16 +230,18 @@ class Kernel:
         check_races: bool = True,
         seed: int = 0,
         symbols: Mapping[Var, int] | None = None,
+        values: tuple[bool | int | float, ...] | None = None,
     ) -> SimResult:
         """Runs the kernel in the simulator. `outputs` of the result are shaped arrays. `symbols`
-        gives sizes that are no axis of an input."""
+        gives sizes that are no axis of an input, `values` other scalar arguments than the kernel
+        was first made for."""
         symbols = self.symbol_values(arrays, symbols)
         flat = self.flat_arrays(arrays, symbols)
         outputs = self.ir.params[len(self.inputs) :]
         result = simulate(
             self.ir,
             dict(zip(self.ir.params, flat, strict=True)),
-            arguments=self.arguments(),
+            arguments=self.arguments(values),
             symbols={s: symbols[s] for s in self.ir.symbols},
             outputs=outputs,
             blocks=blocks,  # type: ignore[arg-type]
@@ -252,9 +254,12 @@ class Kernel:
         ]
         return SimResult(shaped, result.races, result.stats)
 
-    def arguments(self) -> Mapping[ir.Argument, object]:
-        """The values of the scalar parameters."""
-        return dict(zip(self.ir.arguments, self.argument_values, strict=True))
+    def arguments(
+        self, values: tuple[bool | int | float, ...] | None = None
+    ) -> Mapping[ir.Argument, object]:
+        """The values of the scalar parameters (default: those it was first made for)."""
+        given = self.argument_values if values is None else values
+        return dict(zip(self.ir.arguments, given, strict=True))
 
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
         """One flat array per parameter: the inputs in the layout of their specs, fresh outputs."""

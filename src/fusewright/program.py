@@ -46,11 +46,13 @@ _said = threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel over tensors of the program, inputs and outputs in the kernel's order."""
+    """One kernel over tensors of the program, inputs and outputs in the kernel's order, and the
+    values of its scalar parameters in this place."""
 
     kernel: Kernel
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    values: tuple[bool | int | float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,7 @@ class Program:
     @cached_property
     def host(self) -> HostProgram:
         """Launches with exact bindings, the packed arena, edges, and `stats`."""
-        calls = [
-            Call(x.kernel.ir, x.kernel.argument_values, x.inputs, x.outputs) for x in self.launches
-        ]
+        calls = [Call(x.kernel.ir, x.values, x.inputs, x.outputs) for x in self.launches]
         return assemble(self.fusion, calls, {t: i.strides for t, i in self._made.items()})
 
     @cached_property
@@ -166,6 +166,7 @@ class Program:
                     "kernel": kernels.index(x.kernel),
                     "inputs": [t.name for t in x.inputs],
                     "outputs": [t.name for t in x.outputs],
+                    "values": [_number(v) for v in x.values],
                 }
                 for x in self.launches
             ],
@@ -192,6 +193,7 @@ class Program:
                 check_races=check_races,
                 seed=seed,
                 symbols=symbols,
+                values=x.values,
             )
             races.extend(result.races)
             for k, v in result.stats.items():
@@ -318,6 +320,7 @@ def load(path: str | Path) -> Program:
                 kernels[int(x["kernel"])],
                 tuple(values[n] for n in x["inputs"]),
                 tuple(values[n] for n in x["outputs"]),
+                tuple(_from_number(v) for v in x["values"]),
             )
             for x in record["launches"]
         )

@@ -27,6 +27,10 @@ from fusewright.fusion.ir import (
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
+MAX_DEPTH = 4
+"""Reductions in a row: each adds a pass over what is held of a row, which recomputes what came
+before, so that code grows with the square."""
+MAX_REDUCTIONS = 8
 
 Axes: TypeAlias = tuple[int | None, ...]
 """For every axis of a tensor its id in the group; None for axes of size one and unknown ones."""
@@ -92,7 +96,8 @@ class Group:
     """Ops that become one kernel, and the facts that decide what else may join.
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
-    those after. `sources`: what the kernel reads that others, or the caller, make.
+    those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
+    many reductions of the group stand one after the other up to a member.
     """
 
     number: int
@@ -101,6 +106,7 @@ class Group:
     spaces: list[Space] = field(default_factory=list[Space])
     sources: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     successors: set[int] = field(default_factory=set[int])
+    depths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     alone: bool = False
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
 
@@ -140,6 +146,8 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
         out.successors |= g.successors
         out.alone = out.alone or g.alone
         out.moved |= g.moved
+    for t in out.members:
+        out.depths[t] = _depth(out, t)
     out.successors -= {g.number for g in groups}
     out.sources = {o: None for g in groups for o in g.sources if o not in out.members}
     return out
@@ -168,10 +176,21 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     if len(g.sources) > MAX_OPERANDS:
         return f"the kernel would read more than {MAX_OPERANDS} tensors"
     g.alone = isinstance(t.op, Scan)
+    g.depths[t] = _depth(g, t)
+    if max(g.depths.values()) > MAX_DEPTH:
+        return f"the kernel has {MAX_DEPTH} reductions in a row already"
+    if len(g.spaces) == MAX_REDUCTIONS and isinstance(t.op, Reduce):
+        return f"the kernel has {MAX_REDUCTIONS} reductions already"
     if isinstance(t.op, Reduce):
         operand = g.axes[t.op.operands[0]]
         g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
     return None
+
+
+def _depth(g: Group, t: Tensor) -> int:
+    """How many reductions of the group stand one after the other up to a tensor."""
+    above = max((g.depths.get(o, 0) for o in t.op.operands), default=0)
+    return above + isinstance(t.op, Reduce)
 
 
 def space_problem(g: Group, ids: AxisIds) -> str | None:
@@ -298,9 +317,7 @@ def _operand_axes(g: Group, o: Tensor, ids: AxisIds) -> Axes:
 
 def _renamed_units(axes: Axes, t: Tensor) -> Axes:
     one = Int(1)
-    sized = iter(
-        [a for a, e in zip(axes, t.op.operands[0].shape, strict=True) if e != one]
-    )
+    sized = iter([a for a, e in zip(axes, t.op.operands[0].shape, strict=True) if e != one])
     return tuple(None if e == one else next(sized) for e in t.shape)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusewright.dtypes import DType
 from fusewright.fusion.ir import (
+    Constant,
     Fusion,
     Input,
+    Scalar,
     Tensor,
     contiguous_strides,
     topological,
@@ -15,6 +18,7 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.passes.share import op_key
 from fusewright.host.form import Cut
 from fusewright.host.groups import is_leaf
+from fusewright.kir.reading import is_parameter
 
 ARENA_ALIGNMENT = 256
 
@@ -74,12 +78,32 @@ def _copy(t: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     return made[t]
 
 
-def structure_key(fusion: Fusion) -> tuple[object, ...]:
-    """Equal for fusions that differ only in the names of their tensors."""
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A scalar that a kernel takes as a parameter; `text` tells 2 from 2.0 and 0.0 from -0.0."""
+
+    value: Scalar
+    dtype: DType
+    text: str
+
+
+def parameter(value: Scalar, dtype: DType) -> Parameter:
+    """The parameter for a literal of a compute dtype."""
+    return Parameter(value, dtype, f"{type(value).__name__} {value!r}")
+
+
+def structure_of(fusion: Fusion) -> tuple[object, tuple[Parameter, ...]]:
+    """(key, parameters): the key is equal for fusions that differ only in the names of their tensors
+    and in the values of the scalars that kernels take as parameters."""
     number = {t: i for i, t in enumerate(fusion.values)}
+    parameters: dict[Parameter, int] = {}
     out: list[object] = []
     for t in fusion.values:
-        out.append((op_key(t.op), tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
+        kind: object = op_key(t.op)
+        if isinstance(t.op, Constant) and is_parameter(t.op.value):
+            p = parameter(t.op.value, t.dtype.compute)
+            kind = ("parameter", parameters.setdefault(p, len(parameters)))
+        out.append((kind, tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
     out.append(tuple(number[t] for t in fusion.inputs))
     out.append(tuple(number[t] for t in fusion.outputs))
-    return tuple(out)
+    return tuple(out), tuple(parameters)

@@ -55,6 +55,11 @@ UNNAMED = (0, 1, -1, math.inf, -math.inf)
 differ in them share one kernel."""
 
 
+def is_parameter(value: bool | int | float) -> bool:
+    """Whether a literal of the program is a parameter of its kernel."""
+    return not (isinstance(value, bool) or value in UNNAMED or value != value)
+
+
 class Reader:
     """One stage at one place: its predicates, and its operands as registers, with the statements
     that bring them there collected in `out`."""
@@ -148,7 +153,7 @@ class Reader:
             return Index(p.op.expr, p.dtype)
         assert isinstance(p.op, Constant)
         value, dtype = p.op.value, p.dtype.compute
-        if isinstance(value, bool) or value in UNNAMED or value != value:
+        if not is_parameter(value):
             return Imm(value, dtype)
         arguments = self.storage.context.arguments
         key = (value, dtype)
