@@ -2,7 +2,8 @@
 
 The oracle runs again with every result of an operation rounded to the type that kernels compute in,
 and moved by a random part of that type's precision; values that cross from one kernel to the next
-are rounded to their dtype, in some of the runs, as the kernel that makes them uses them unrounded.
+are rounded to their dtype for some of their readers, as the kernel that makes them uses them
+unrounded.
 The spread of a few such runs bounds what rounding may do to each
 element, whatever the program; where it says nothing (a comparison that rounding decides), nothing
 is compared, and `Verdict.undecided` counts it.
@@ -129,14 +130,18 @@ def disturbed(
         for t in fusion.values:
             if t in values:
                 continue
-            operands = [values[o] for o in t.op.operands]
+            operands = [
+                _stored(values[o], o, rng) if o.name in stored else values[o] for o in t.op.operands
+            ]
             v = oracle._compute(t, operands, sizes)
-            if t.dtype.is_float:
-                v = _moved(t, v, operands, rng)
-                if t.name in stored and (rng is None or rng.random() < 0.5):
-                    v = oracle.carried(oracle.rounded(v, t.dtype), t.dtype)
-            values[t] = v
+            values[t] = _moved(t, v, operands, rng) if t.dtype.is_float else v
         return [oracle.rounded(values[t], t.dtype) for t in fusion.outputs]
+
+
+def _stored(v: np.ndarray, t: Tensor, rng: np.random.Generator | None) -> np.ndarray:
+    """What one reader sees of a value that is stored: it may be in the kernel that makes it."""
+    inside = rng is not None and rng.random() < 0.5
+    return v if inside else oracle.carried(oracle.rounded(v, t.dtype), t.dtype)
 
 
 def _moved(

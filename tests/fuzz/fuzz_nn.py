@@ -100,8 +100,8 @@ def _batch_norm(d: Draw) -> Call | None:
         return f"fw.nn.batch_norm({{0}}, {{1}}, {{2}}, {{3}}, training={training})", operands
     forward = f"fw.nn.batch_norm_forward({{0}}, {{1}}, {{2}}, {{3}}, training={training})"
     if kind < 0.6:
-        return f"{forward}[{d.rng.randrange(3)}]", operands
-    text = f"fw.nn.batch_norm_backward({{4}}, *{forward}[1:3], {{0}}, {{3}}, training={training})"
+        return f"{forward}[{d.rng.randrange(5)}]", operands
+    text = f"fw.nn.batch_norm_backward({{4}}, *{forward}[3:5], {{0}}, {{3}}, training={training})"
     return f"{text}[{d.rng.randrange(3)}]", (*operands, d.leaf(shape, dtype))
 
 
@@ -112,7 +112,7 @@ def _instance_norm(d: Draw) -> Call | None:
         return None
     if d.rng.random() < 0.5:
         return "fw.nn.instance_norm({0})", (i,)
-    text = "fw.nn.instance_norm_backward({1}, *fw.nn.instance_norm_forward({0})[1:3], {0})"
+    text = "fw.nn.instance_norm_backward({1}, *fw.nn.instance_norm_forward({0})[3:5], {0})"
     return f"{text}[0]", (i, d.leaf(shape, dtype))
 
 

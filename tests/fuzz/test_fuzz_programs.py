@@ -71,7 +71,7 @@ def test_every_operation_is_drawn() -> None:
     from fuzz_nn import MAKERS, covered
 
     texts = set()
-    for seed in range(200):
+    for seed in range(40):
         for name in MAKERS:
             r = fuzz_programs.single(f"nn.{name}", seed)
             texts |= {n for s in (r.steps if r else ()) for n in covered(s.text)}

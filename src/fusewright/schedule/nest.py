@@ -165,6 +165,8 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     if not isinstance(stage.op, Scan):
         return None
     axis = stage.frame.output[stage.op.axis]
+    if axis.extent == Int(1):
+        return None
     variables = [Var(f"i{i}", 0, x.axis.extent - 1) for i, x in enumerate(loops)]
     known = [(x.axis, v) for x, v in zip(loops, variables, strict=True)]
     path = domain_path(graph, known, stage.frame.domain)
@@ -192,7 +194,7 @@ def check_scans(graph: AxisGraph, body: Iterable[Stage]) -> None:
     for s in body:
         problem = scan_problem(graph, s, s.loops)
         if problem is not None:
-            raise ScheduleError(f"{s.name}: {problem}; keep the loops of that axis serial, in order")
+            raise ScheduleError(f"{s.name}: {problem}; keep that axis serial and in order")
 
 
 def _check_reductions(

@@ -344,7 +344,7 @@ class ScheduledTensor:
             raise ScheduleError(f"{s.name}: {path.reason}")
         problem = scan_problem(graph, s, loops)
         if problem is not None:
-            raise ScheduleError(f"{s.name}: {problem}; keep the loops of that axis serial, in order")
+            raise ScheduleError(f"{s.name}: {problem}; keep that axis serial and in order")
         s.loops = loops
 
 

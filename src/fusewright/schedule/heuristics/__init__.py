@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.coordinates import separate_coordinates
 from fusewright.schedule.heuristics.pointwise import schedule_pointwise
 from fusewright.schedule.heuristics.reduction import schedule_reduction
 from fusewright.schedule.heuristics.scan import schedule_scan
@@ -14,6 +15,7 @@ from fusewright.target import Target
 
 def schedule_group(flow: Dataflow, target: Target) -> Params:
     """Schedules a segment. Raises ScheduleError with the stage it cannot place."""
+    separate_coordinates(flow)
     if any(isinstance(s.op, Scan) for s in flow.stages):
         return schedule_scan(flow, target)
     if any(s.is_reduction for s in flow.stages):
