@@ -1,0 +1,238 @@
+"""What random programs and schedules found, each as the smallest case that showed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.dtypes import dtype_of
+from fusewright.host.form import connected
+from fusewright.verify import random_cases, random_values
+
+Spec = fw.TensorSpec
+
+
+def arrays(specs: tuple[fw.TensorSpec, ...], **sizes: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = [tuple(sizes.get(str(n), n) for n in s.shape) for s in specs]
+    return [
+        random_values(rng, shape, s.dtype)  # type: ignore[arg-type]
+        for shape, s in zip(shapes, specs, strict=True)
+    ]
+
+
+def check(fn: Callable[..., Any], *specs: fw.TensorSpec, **sizes: int) -> fw.Program:
+    """The compiled program gives the fusion's outputs, without races."""
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    given = arrays(specs, **sizes)
+    _agree(program, fusion, given)
+    return program
+
+
+def _agree(program: fw.Program, fusion: fw.Fusion, given: list[np.ndarray]) -> None:
+    result = program.simulate(*given)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *given), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=1e-5, atol=1e-6
+        )
+
+
+def check_schedule(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
+    _agree(fw.compile(s), s.original, arrays(specs))
+
+
+# --- programs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "bfloat16"])
+def test_arrays_of_short_floats_have_strides(dtype: str) -> None:
+    check(lambda x: fw.flip(x, axis=0), Spec((5, 3), dtype, strides=(1, 5)))
+
+
+@pytest.mark.parametrize("source", ["float8_e4m3", "float16", "float32", "float64"])
+@pytest.mark.parametrize("target", ["uint64", "uint8", "int8", "int64"])
+def test_casts_to_integers_saturate(source: str, target: str) -> None:
+    x = np.array([-300, -1.5, 0.5, 300, np.nan], np.float64).astype(dtype_of(source).numpy)
+    fusion = fw.trace(lambda x: fw.astype(x, target), Spec((5,), source))
+    (got,) = fw.compile(fusion).simulate(x).outputs
+    (want,) = fw.evaluate(fusion, x)
+    np.testing.assert_array_equal(got, want)
+    assert got[4] == 0 and got[2] == 0
+
+
+def test_a_size_that_is_no_axis_of_a_kernels_input() -> None:
+    def program(x: Any) -> Any:
+        return fw.tanh(fw.floor(x))[::2, 2::3], fw.flip(fw.sin(x), axis=0)
+
+    check(program, Spec(("n", "m"), "float32"), n=3, m=8)
+    check(lambda x: (fw.exp(x), fw.zeros(x.shape)), Spec(("n",), "float32"), n=5)
+
+
+@pytest.mark.parametrize("shape", [(7, 2, 0), (0, 33, 7), (0,)])
+def test_arrays_without_elements_need_no_kernel(shape: tuple[int, ...]) -> None:
+    program = check(lambda x: (fw.signbit(x), fw.exp(x)), Spec(shape, "float32"))
+    assert program.kernels == []
+
+
+def test_what_is_computed_from_nothing_is_a_literal() -> None:
+    def program(x: Any, y: Any) -> Any:
+        total = fw.sum(x, axis=1)
+        padded = fw.pad(x, ((0, 0), (1, 1)), constant_values=3.0)
+        return total, padded, fw.concat([x, y], axis=1), fw.matmul(x, fw.zeros((0, 2)))
+
+    check(program, Spec((3, 0), "float32"), Spec((3, 2), "float32"))
+
+
+def test_a_scan_of_one_element() -> None:
+    check(lambda x: fw.cumulative_sum(x, axis=1), Spec((3, 1), "float32"))
+    check(lambda x: fw.cumulative_prod(x, axis=0, include_initial=True), Spec((1,), "float32"))
+
+
+def test_a_value_returned_twice() -> None:
+    def program(x: Any) -> Any:
+        e = fw.exp(x)
+        return e, e, fw.broadcast_to(e, (7, 2)), x, x
+
+    check(program, Spec((7, 2), "float32"))
+    check_schedule(fw.Schedule(fw.trace(program, Spec((7, 2), "float32"))), Spec((7, 2), "float32"))
+
+
+def test_one_coordinate_along_rows_and_columns() -> None:
+    def program(q: Any, k: Any, v: Any) -> Any:
+        return fw.nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    check(program, *[Spec((1, 2, n), "float32") for n in (2, 2, 5)])
+
+
+def test_symbolic_rows_beside_themselves() -> None:
+    def program(x: Any) -> Any:
+        return fw.nn.relu(fw.concat([x, x], axis=-2))
+
+    check(program, Spec((5, 2, "n"), "float32"), n=8)
+
+
+def test_halves_of_a_kernel_fall_apart_where_nothing_connects_them() -> None:
+    fusion = fw.trace(
+        lambda x, y: (fw.exp(x) + 1.0, fw.sin(y)), Spec((3,), "float32"), Spec((4,), "float32")
+    )
+    inner = [t for t in fusion.values if t not in fusion.inputs]
+    parts = connected(inner)
+    assert len(parts) == 2
+    assert sorted(t.name for p in parts for t in p) == sorted(t.name for t in inner)
+
+
+def test_witnesses_with_symbolic_sizes_are_small() -> None:
+    fusion = fw.trace(fw.exp, Spec(("n", "m", 5), "float32"))
+    (kernel,) = fw.compile(fusion).kernels
+    for case in random_cases(kernel, 0):
+        assert all(np.asarray(a).size <= 1 << 18 for a in case.arrays.values())
+
+
+# --- schedules ----------------------------------------------------------------------------------
+
+
+def test_a_padded_loop_reads_registers_that_exist() -> None:
+    specs = (Spec((10, 4), "float32"), Spec((4, 3), "float32"))
+    s = fw.Schedule(fw.trace(fw.matmul, *specs))
+    product = s.tensors[-2]
+    product.split(2, 4)
+    check_schedule(s, *specs)
+
+
+def test_a_literal_in_shared_memory() -> None:
+    spec = Spec((4,), "float32")
+    s = fw.Schedule(fw.trace(lambda x: fw.maximum(x, 2.0), spec))
+    literal = next(t for t in s.tensors if t not in (*s.inputs, *s.outputs))
+    literal.set_memory(fw.SHARED)
+    check_schedule(s, spec)
+
+
+def test_transform_like_gives_no_reduction_a_mixed_loop() -> None:
+    specs = (Spec((5, 5), "float32"), Spec((5, 3), "float32"))
+    s = fw.Schedule(fw.trace(fw.matmul, *specs))
+    left = next(t for t in s.tensors if len(t.axes) == 3)
+    left.merge(-2, 0)
+    s.transform_like(left)
+    check_schedule(s, *specs)
+
+
+def test_inputs_that_nothing_reads() -> None:
+    specs = (Spec((4,), "float32"), Spec((3,), "float32"))
+    check_schedule(fw.Schedule(fw.trace(lambda x, unused: fw.exp(x), *specs)), *specs)
+
+
+def test_a_scan_walks_its_axis_in_order_in_one_thread() -> None:
+    spec = Spec((4, 8), "float32")
+    fusion = fw.trace(lambda x: fw.name(fw.cumulative_sum(x, axis=1), "y"), spec)
+    s = fw.Schedule(fusion)
+    s["y"].split(1, 4, inner=False)
+    with pytest.raises(fw.ScheduleError, match="visit the scanned axis out of order"):
+        s["y"].reorder([0, 2, 1])
+    with pytest.raises(fw.ScheduleError, match="cannot be bound to TIDx"):
+        s["y"].parallelize(1, fw.TIDx)
+    s["y"].parallelize(0, fw.TIDx)
+    check_schedule(s, spec)
+
+
+def test_transform_like_leaves_scans_in_order() -> None:
+    spec = Spec((4, 8), "float32")
+
+    def program(x: Any) -> Any:
+        e = fw.name(fw.exp(x), "e")
+        return fw.name(fw.cumulative_sum(e, axis=1), "y")
+
+    s = fw.Schedule(fw.trace(program, spec))
+    s["e"].parallelize(1, fw.TIDx)
+    s["e"].set_memory(fw.SHARED)
+    s.transform_like(s["e"])
+    check_schedule(s, spec)
+
+
+def test_a_slice_of_one_stands_where_it_was_cut() -> None:
+    spec = Spec((2, 4), "float32")
+
+    def program(x: Any) -> Any:
+        e = fw.name(fw.exp(x), "e")
+        last = fw.pad(e, ((-1, 0), (1, 0)), constant_values=2.0)
+        return fw.name(e[0:1], "first"), fw.name(last, "last"), fw.name(fw.sum(x), "total")
+
+    s = fw.Schedule(fw.trace(program, spec))
+    s.transform_like(s["total"])
+    check_schedule(s, spec)
+
+
+def test_transform_like_takes_an_inlined_tensor_out() -> None:
+    spec = Spec((3, 4), "float32")
+
+    def program(x: Any) -> Any:
+        e = fw.name(fw.exp(x), "e")
+        return fw.name(e + 1.0, "y"), fw.name(fw.sum(x, axis=1), "z")
+
+    s = fw.Schedule(fw.trace(program, spec))
+    s["e"].inline_at(s["y"], 2)
+    s.transform_like(s["z"])
+    str(s)
+    check_schedule(s, spec)
+
+
+def test_a_schedule_that_is_not_legal_yet_prints_why() -> None:
+    spec = Spec((3, 4), "float32")
+    s = fw.Schedule(fw.trace(lambda x: fw.name(fw.name(fw.exp(x), "e") + 1.0, "y"), spec))
+    s["e"].inline_at(s["y"], 2)
+    s["y"].split(0, 2)
+    assert str(s).startswith("not legal: e is inlined at depth 2")
+    with pytest.raises(fw.ScheduleError, match="give both the same transforms"):
+        s.lower()
+
+
+def test_a_tensor_without_elements_is_not_scheduled() -> None:
+    s = fw.Schedule(fw.trace(lambda x: fw.name(fw.exp(x), "y"), Spec((3, 0), "float32")))
+    with pytest.raises(fw.ScheduleError, match="it has no elements"):
+        s.outputs[0].split(0, 2)
