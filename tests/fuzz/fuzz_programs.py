@@ -160,6 +160,8 @@ class Builder:
         self.steps: list[Step] = []
         self.numbers: list[tuple[bool, int]] = []
         self.symbols: dict[str, fw.Sym] = {}
+        self.only: str | None = None
+        self.forced: int | None = None
         self.base = self._base_shape()
         self.home = self.rng.choice(fuzz_ops.DTYPES if self.rng.random() < 0.5 else fuzz_ops.FLOATS)
 
@@ -218,6 +220,8 @@ class Builder:
 
     def value(self, category: str = "any", rank: int = 0) -> int:
         kinds = CATEGORIES[category]
+        if self.forced is not None:
+            return self._forced(kinds, rank)
         fitting = [
             i
             for i, a in enumerate(self.arrays)
@@ -228,8 +232,19 @@ class Builder:
         shape = self.base
         while len(shape) < rank:
             shape = (self.rng.choice([1, 2, 3]), *shape)
+        if self.only is not None:
+            if dtype_of(self.only).kind not in kinds:
+                raise Impossible(f"{self.only} is not {category}")
+            return self.leaf(shape, self.only)
         names = [n for n in (self.home, *fuzz_ops.DTYPES) if dtype_of(n).kind in kinds]
         return self.leaf(shape, names[0] if self.rng.random() < 0.7 else self.rng.choice(names))
+
+    def _forced(self, kinds: tuple[str, ...], rank: int) -> int:
+        assert self.forced is not None
+        a = self.arrays[self.forced]
+        if a.dtype.kind not in kinds or len(a.tensor.shape) < rank:
+            raise Impossible("the value does not suit")
+        return self.forced
 
     def like(self, i: int, *, same: bool = False) -> int:
         shape, dtype = self.shape(i), self.dtype(i)
@@ -264,6 +279,13 @@ class Builder:
             pass
         del self.arrays[mark[0] :], self.numbers[mark[0] :], self.leaves[mark[1] :]
         return False
+
+    def on_last(self, op: str) -> bool:
+        """Adds a call of `op` on the value made last."""
+        self.forced = len(self.arrays) - 1
+        made = self.step(op, makers()[op])
+        self.forced = None
+        return made
 
     def recipe(self) -> Recipe:
         """The program: its leaves of nothing and one or two more values are its outputs."""
