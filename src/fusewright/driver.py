@@ -10,6 +10,7 @@ from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
+from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.form import Cut, connected, form
@@ -163,7 +164,7 @@ def compile(
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
-    small = share(hoist_gathers(decompose(fold_empty(fusion))))
+    small = share(hoist_gathers(decompose(fold_empty(own_outputs(fusion)))))
     return split_reductions(chunk_reductions(small), target)
 
 
