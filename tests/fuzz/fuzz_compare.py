@@ -155,6 +155,8 @@ def _moved(
     match t.op:
         case ir.Pointwise(fn="cast") if operands[0].dtype.kind == "f":
             return v
+        case ir.Pointwise(fn="logaddexp"):
+            v = v + step * noise * np.maximum(*map(np.abs, operands))
         case ir.Pointwise(fn=fn) if fn not in EXACT:
             v = v * (1 + step * noise) + np.where(v == 0, 0, 2.0**-140) * noise
         case ir.Reduce(fn="add", axes=axes):

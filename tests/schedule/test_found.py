@@ -236,3 +236,10 @@ def test_a_tensor_without_elements_is_not_scheduled() -> None:
     s = fw.Schedule(fw.trace(lambda x: fw.name(fw.exp(x), "y"), Spec((3, 0), "float32")))
     with pytest.raises(fw.ScheduleError, match="it has no elements"):
         s.outputs[0].split(0, 2)
+
+
+def test_no_tile_for_a_tensor_that_is_gathered_from() -> None:
+    specs = (Spec((32, 1, 624), "float32", strides=(1, 1, 32), alignment=4), Spec((1,), "int64"))
+    fusion = fw.trace(lambda x, at: fw.take(x, at, axis=-2), *specs)
+    x, _ = arrays(specs)
+    _agree(fw.compile(fusion), fusion, [x, np.zeros(1, np.int64)])

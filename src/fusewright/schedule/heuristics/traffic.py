@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import Atom, AxisClass, AxisGraph
-from fusewright.axes.frames import Pinned
+from fusewright.axes.frames import Gathered, Pinned
 from fusewright.core.expr import ONE, Expr, constant_value, is_multiple
 from fusewright.fusion.ir import Input
 from fusewright.memory import Memory
@@ -102,7 +102,7 @@ def _accesses(s: Stage) -> Iterable[_Access]:
     """The accesses of a stage whose places classes decide, not data or expressions."""
     reads = [(k, p, s.frame.operands[k]) for k, p in enumerate(s.operands)]
     for position, tensor, axes in [*reads, (None, s, s.frame.output)]:
-        if tensor.memory is not Memory.GLOBAL:
+        if tensor.memory is not Memory.GLOBAL or any(isinstance(c, Gathered) for c in axes):
             continue
         sized = [
             (c, stride)
