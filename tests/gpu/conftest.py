@@ -9,7 +9,7 @@ import pytest
 
 from fusewright.runtime.device import has_gpu
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "cuda"), str(Path(__file__).parents[1])]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,19 @@
+"""The corpus on the third witness: a device, against the oracle, outputs poisoned before."""
+
+from __future__ import annotations
+
+import pytest
+from corpus_checks import assert_agrees
+
+import fusewright as fw
+from fusewright.corpus import CORPUS, Case
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda c: c.name)
+def test_device_agrees_with_the_oracle(entry: Case) -> None:
+    fusion = fw.trace(entry.fn, *entry.small)
+    program = fw.compile(fusion)
+    for seed in (2, 3):
+        arrays = entry.arrays(seed=seed)
+        for got, want in zip(program.run_cuda(*arrays), fw.evaluate(fusion, *arrays), strict=True):
+            assert_agrees(got, want)
