@@ -28,6 +28,7 @@ from fusewright.errors import (
     UserError,
 )
 from fusewright.frontends.fuse import fuse
+from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
 from fusewright.fusion import nn
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec

@@ -10,8 +10,8 @@ import torch.utils._pytree as pytree
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 
-from fusewright.frontends.torch.dynamo import fuse_graph
 from fusewright.frontends.torch.decompositions import decompositions
+from fusewright.frontends.torch.dynamo import fuse_graph
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.report import GraphReport
 
@@ -72,6 +72,19 @@ def _function(op: Any, leaves: list[Any], spec: Any, where: list[int]) -> Callab
     return call
 
 
+def surrounded(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with work before and after it, so that views stand inside of a region."""
+
+    def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(_worked(x) for x in fn(*(_worked(t) for t in tensors)))
+
+    return call
+
+
+def _worked(x: torch.Tensor) -> torch.Tensor:
+    return ~x if x.dtype is torch.bool else x + x
+
+
 def traced(fn: Callable[..., Any], tensors: list[Any]) -> Any:
     """The aten graph of a function, decomposed as the backend does; None if torch cannot trace."""
     try:
@@ -92,10 +105,14 @@ def fused(graph: Any, tensors: list[Any], options: Options) -> tuple[list[Any], 
     return run([t.clone() for t in tensors]), reports[0]
 
 
-def check_op(op: Any, dtype: torch.dtype, device: str, options: Options, limit: int) -> int:
-    """Compares sample calls with eager; the number of those in which something was fused."""
+def check_op(
+    op: Any, dtype: torch.dtype, device: str, options: Options, limit: int, *, inside: bool = False
+) -> int:
+    """Compares sample calls with eager; the number of those in which something was fused. `inside`:
+    with work around the call."""
     count = 0
-    for fn, tensors in calls(op, dtype, device, limit):
+    for plain, tensors in calls(op, dtype, device, limit):
+        fn = surrounded(plain) if inside else plain
         want = fn(*[t.clone() for t in tensors])
         graph = traced(fn, tensors)
         if graph is None:

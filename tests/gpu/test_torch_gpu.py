@@ -22,63 +22,22 @@ from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 EVERY = Options(min_ops=1)
-COMMON = [
-    "add",
-    "mul",
-    "div",
-    "sub",
-    "pow",
-    "where",
-    "clamp",
-    "exp",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "floor_divide",
-    "remainder",
-    "fmod",
-    "eq",
-    "lt",
-    "logical_and",
-    "bitwise_xor",
-    "sum",
-    "mean",
-    "amax",
-    "argmax",
-    "var",
-    "std_mean",
-    "cumsum",
-    "prod",
-    "any",
-    "softmax",
-    "log_softmax",
-    "nn.functional.layer_norm",
-    "nn.functional.group_norm",
-    "nn.functional.gelu",
-    "nn.functional.silu",
-    "nn.functional.embedding",
-    "nn.functional.cross_entropy",
-    "cat",
-    "stack",
-    "split",
-    "narrow",
-    "gather",
-    "index_select",
-    "flip",
-    "roll",
-    "tril",
-    "expand",
-    "reshape",
-    "permute",
-    "masked_fill",
-]
+COMMON = (
+    *("add", "mul", "div", "sub", "pow", "where", "clamp", "exp", "tanh", "sigmoid", "erf"),
+    *("floor_divide", "remainder", "fmod", "eq", "lt", "logical_and", "bitwise_xor", "sum", "mean"),
+    *("amax", "argmax", "var", "std_mean", "cumsum", "prod", "any", "softmax", "log_softmax"),
+    *("nn.functional.layer_norm", "nn.functional.group_norm", "nn.functional.gelu"),
+    *("nn.functional.silu", "nn.functional.embedding", "nn.functional.cross_entropy"),
+    *("cat", "stack", "split", "narrow", "gather", "index_select", "flip", "roll", "tril"),
+    *("expand", "reshape", "permute", "masked_fill"),
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", COMMON)
 def test_common_operators_agree_with_eager(name: str, dtype: torch.dtype) -> None:
     for op in checks.named(name, dtype, "cuda"):
-        checks.check_op(op, dtype, "cuda", EVERY, limit=4)
+        checks.check_op(op, dtype, "cuda", EVERY, limit=4, inside=True)
 
 
 @pytest.mark.slow
@@ -149,7 +108,7 @@ def test_a_call_is_legal_inside_cuda_graph_capture_and_repeats_bitwise() -> None
 
 def test_dynamic_sizes_compile_once() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x * 2 + 1, -1).view(x.shape[0], -1, 4) + 1
+        return torch.softmax(x * 2 + 1, -1) * x.shape[0]
 
     reports: list[GraphReport] = []
     run = torch.compile(f, backend=compiler(Options(), reports.append), dynamic=True)

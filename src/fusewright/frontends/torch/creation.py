@@ -72,8 +72,9 @@ def _iota(
     out: Dtypes, length: IntLike, *, start: IntLike, step: IntLike, **_options: object
 ) -> Array:
     along = Array(build.iota((as_expr(length),), 0))
-    first, by = cast_to(start, along.dtype), cast_to(step, along.dtype)
-    return cast_to(along * by + first, out[0])
+    scaled = along if constant_value(step) == 1 else along * cast_to(step, along.dtype)
+    moved = scaled if constant_value(start) == 0 else scaled + cast_to(start, along.dtype)
+    return cast_to(moved, out[0])
 
 
 @lowers_creation(aten.arange.start_step, aten.arange.start, aten.arange.default)

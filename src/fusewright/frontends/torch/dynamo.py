@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
-from fusewright.frontends.torch.region import Part, Region
+from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
 
@@ -52,9 +52,12 @@ def fuse_graph(
     regions fused."""
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
+    known: dict[Hashable, Ways] = {}
 
     def call(part: Part) -> Region:
-        regions[part.name] = Region(part, options)
+        key = part.structure()
+        ways = known.get(key) or known.setdefault(key, Ways(part, options))
+        regions[part.name] = Region(part, ways)
         return regions[part.name]
 
     fused = rewrite(module, parts_of(module.graph, found), call)

@@ -12,6 +12,7 @@ from fusewright.frontends.torch.promotion import Operand, cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers, lowers_view
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
+from fusewright.fusion.ir import Pointwise, Resize, Tensor
 
 Sizes = Sequence[IntLike]
 _END = 2**63 - 1  # torch's "to the end" in slices
@@ -172,7 +173,56 @@ def _cut(x: Array, axis: int, start: IntLike, end: IntLike) -> Array:
 def _cat(out: Dtypes, tensors: Sequence[Array], dim: int = 0) -> Array:
     # torch skips empty vectors of any rank.
     kept = [t for t in tensors if not (t.ndim == 1 and t.shape[0] == 0)] or [tensors[0]]
-    return ops.concat([cast_to(t, out[0]) for t in kept], axis=dim)
+    parts = [cast_to(t, out[0]) for t in kept]
+    return ops.concat(parts, axis=dim) if len(parts) > _SELECTED else _joined(parts, dim)
+
+
+_SELECTED = 4  # parts up to which reading all and choosing is cheaper than a kernel each
+
+
+def _joined(parts: Sequence[Array], dim: int) -> Array:
+    """The parts one after the other, each read where it stands and chosen by the coordinate: what
+    is computed of the result needs no copy of it."""
+    axis = _axis(parts[0], dim)
+    if all(p.tensor is parts[0].tensor for p in parts):
+        return ops.tile(
+            parts[0], tuple(len(parts) if k == axis else 1 for k in range(parts[0].ndim))
+        )
+    total = add(*(p.tensor.shape[axis] for p in parts))
+    start, result = as_expr(0), None
+    for p in parts:
+        end = add(start, p.tensor.shape[axis])
+        here = _placed(p, axis, start, add(total, mul(end, -1)))
+        result = here if result is None else ops.where(_before(here, axis, start), result, here)
+        start = end
+    assert result is not None
+    return result
+
+
+def _placed(x: Array, axis: int, before: IntLike, after: IntLike) -> Array:
+    """x moved along an axis into a longer one; nobody reads what stands before and after it."""
+    low = [before if k == axis else 0 for k in range(x.ndim)]
+    high = [after if k == axis else 0 for k in range(x.ndim)]
+    return Array(_moved(x.tensor, low, high))
+
+
+def _moved(t: Tensor, low: Sequence[IntLike], high: Sequence[IntLike]) -> Tensor:
+    """A resize with any fill: of a slice it reads the whole, of a function the argument, so that a
+    slice that is put elsewhere is one move."""
+    match t.op:
+        case Resize(operands=(whole,), low=l, high=h):
+            return _moved(whole, list(map(add, l, low)), list(map(add, h, high)))
+        case Pointwise(operands=(argument,), fn=fn):
+            moved = _moved(argument, low, high)
+            return build.value(moved.shape, t.dtype, Pointwise((moved,), fn))
+        case _:
+            return build.resize(t, low, high, 0)
+
+
+def _before(x: Array, axis: int, position: IntLike) -> Array:
+    """Whether the coordinate along an axis is below a position."""
+    along = Array(build.iota(x.tensor.shape, axis))
+    return along < Array(build.size(position, along.dtype))
 
 
 @lowers(aten.stack)
@@ -212,8 +262,12 @@ def _slice_scatter(
     first, _, _ = slice(_plain(start), _plain(end), 1).indices(n)
     if constant_value(source.tensor.shape[axis]) == 0:
         return x
-    starts = tuple(first if k == axis else 0 for k in range(x.ndim))
-    return ops.insert(x, source, starts)
+    end_at = add(first, source.tensor.shape[axis])
+    here = _placed(source, axis, first, add(n, mul(end_at, -1)))
+    inside = _before(x, axis, end_at)
+    if first:
+        inside = ops.logical_and(inside, ops.logical_not(_before(x, axis, first)))
+    return ops.where(inside, here, x)
 
 
 def _plain(x: IntLike | None) -> int | None:

@@ -45,7 +45,7 @@ def partition(graph: Any, options: Options) -> Partition:
     for members in _components(nodes, level):
         own = sum(1 for n in members if not is_view(n) and not is_getitem(n))
         if own >= options.min_ops:
-            regions.append(members)
+            regions.append(_without_first_views(members))
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
     calls = {n: r for n, r in reasons.items() if n.op == "call_function"}
@@ -131,3 +131,24 @@ def _components(nodes: Sequence[Any], level: Mapping[Any, int]) -> Iterable[tupl
         if n in level:
             found.setdefault(root(n), []).append(n)
     return [tuple(members) for members in found.values()]
+
+
+def _without_first_views(members: Sequence[Any]) -> tuple[Any, ...]:
+    """The nodes without views of what the region reads: torch makes them without a kernel, and the
+    region's kernels read through their strides."""
+    inside = dict.fromkeys(members)
+    for n in members:
+        if is_view(n) and not any(p in inside for p in n.all_input_nodes) and _reads_well(n):
+            del inside[n]
+    return tuple(inside)
+
+
+def _reads_well(view: Any) -> bool:
+    """Whether neighbours along the last axis are neighbours in memory, and nothing is repeated."""
+    for t in tensors_of(view.meta["val"]):
+        sizes, strides = list(map(hint, t.shape)), list(map(hint, t.stride()))
+        if any(s == 0 for n, s in zip(sizes, strides, strict=True) if n > 1):
+            return False
+        if sizes and sizes[-1] > 1 and strides[-1] != 1:
+            return False
+    return True

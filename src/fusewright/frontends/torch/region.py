@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,16 @@ class Part:
         """The inputs that are symbolic integers."""
         return [n for n in self.inputs if not isinstance(n.meta["val"], torch.Tensor)]
 
+    def structure(self) -> Hashable:
+        """Equal for parts that compute the same thing on tensors of the same types."""
+        number = {n: k for k, n in enumerate((*self.inputs, *self.nodes))}
+        calls = [
+            (str(n.target), repr(fx.node.map_arg((n.args, n.kwargs), _Number(number))))
+            for n in self.nodes
+        ]
+        types = [_type_text(n.meta["val"]) for n in (*self.inputs, *self.outputs)]
+        return tuple(calls), tuple(types), tuple(number[n] for n in self.outputs)
+
     def trace(self, values: Mapping[Any, Any]) -> list[Array]:
         """The results as fused operations of the inputs' values."""
         known = dict(values)
@@ -76,14 +86,38 @@ class Part:
         return fx.GraphModule(torch.nn.Module(), graph).forward
 
 
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """Stands for a node in the text of a call by its number."""
+
+    of: Mapping[Any, int]
+
+    def __call__(self, node: Any) -> Any:
+        return f"node {self.of[node]}"
+
+
+def _type_text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    return f"{value.dtype}{shape}{strides}{value.device}"
+
+
+class Ways:
+    """Callables that compute parts of one structure, best first; the last one is torch's."""
+
+    def __init__(self, part: Part, options: Options) -> None:
+        self.left = _ways(part, options)
+
+
 class Region:
     """Called with tensors and integers in the order of the part's inputs. Fusing that fails is
     logged, and torch computes the region from then on."""
 
-    def __init__(self, part: Part, options: Options) -> None:
+    def __init__(self, part: Part, ways: Ways) -> None:
         self.part = part
         self.__name__ = self.__qualname__ = part.name
-        self._ways = list(_ways(part, options))
+        self._ways = ways.left
         self.failures: list[str] = []
 
     def __call__(self, *args: Any) -> list[Any]:

@@ -1,0 +1,276 @@
+"""The PyTorch backend on host tensors: functions and models beside eager, the order of effects,
+layouts, reports, options; the oracle computes, and for some the simulator."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # torch's own tables of samples need it
+
+import torch_checks as checks  # noqa: E402
+
+import fusewright as fw  # noqa: E402
+import fusewright.frontends.torch as door  # noqa: E402
+from fusewright.errors import UnsupportedError, UserError  # noqa: E402
+from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.report import GraphReport  # noqa: E402
+
+nn = torch.nn.functional
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> tuple[Any, list[GraphReport]]:
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    return torch.compile(fn, backend=compiler(Options(**options), reports.append)), reports
+
+
+def check(fn: Callable[..., Any], *args: Any, **options: Any) -> list[GraphReport]:
+    """The function beside eager, and that nothing fell back; the reports."""
+    run, reports = compiled(fn, **options)
+    got, want = run(*args), fn(*args)
+    checks.check_close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want))
+    assert [r.failures for g in reports for r in g.regions if r.failures] == []
+    return reports
+
+
+def rand(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+
+def chain(x: Any, w: Any, b: Any) -> Any:
+    h = torch.tanh(x * 2 + 1) @ w
+    y = nn.layer_norm(nn.gelu(h) + b, (h.shape[-1],))
+    return nn.softmax(y * 3, -1), y.sum(0)
+
+
+def test_regions_stand_around_a_matrix_product() -> None:
+    (report,) = check(chain, rand(6, 8), rand(8, 10), rand(10))
+    assert [[str(n.target) for n in r.part.owned][:2] for r in report.regions] == [
+        ["aten.mul.Tensor", "aten.add.Tensor"],
+        ["aten.gelu.default", "aten.add.Tensor"],
+    ]
+    assert report.left == [("aten.mm.default", "the operator is not in the table")]
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+def test_gradients_agree_with_eager(cpu: str) -> None:
+    args = [rand(6, 8), rand(8, 10), rand(10)]
+
+    def gradients(fn: Callable[..., Any]) -> list[Any]:
+        own = [a.clone().requires_grad_() for a in args]
+        probabilities, sums = fn(*own)
+        (probabilities.pow(2).sum() + sums.sin().sum()).backward()
+        return [a.grad for a in own]
+
+    run, reports = compiled(chain, cpu=cpu)
+    checks.check_close(gradients(run), gradients(chain))
+    assert [g.name for g in reports] == ["forward", "backward"]
+    assert all(g.regions and not r.failures for g in reports for r in g.regions)
+
+
+def test_a_small_transformer_trains_like_eager() -> None:
+    torch.manual_seed(0)
+    eager = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    ours = copy.deepcopy(eager)
+    run, reports = compiled(ours)
+    x = rand(2, 5, 16)
+    for model, call in ((eager, eager), (ours, run)):
+        call(x).square().mean().backward()
+        assert all(p.grad is not None for p in model.parameters())
+    pairs = zip(eager.parameters(), ours.parameters(), strict=True)
+    checks.check_close(*zip(*((o.grad, e.grad) for e, o in pairs), strict=True))
+    assert sum(len(g.regions) for g in reports) >= 4
+
+
+def test_scalars_and_zero_dimensional_tensors_promote_as_in_torch() -> None:
+    def mixed(i: Any, h: Any, z: Any) -> Any:
+        return i + 2.5, i * z, h * 3, h + z, i > 1.5, (i + True) // 2, torch.where(i > 0, h, 1)
+
+    check(mixed, torch.arange(-3, 3), rand(6).half(), torch.tensor(0.3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+def test_integer_division_rounds_as_in_torch(mode: str | None) -> None:
+    a, b = torch.tensor([-7, 7, -7, 7, 6]), torch.tensor([2, 2, -2, -2, 3])
+    check(lambda a, b: torch.div(a + 0, b, rounding_mode=mode), a, b)
+    check(lambda a, b: (torch.fmod(a, b), torch.remainder(a, b)), a, b)
+
+
+def test_a_result_has_the_strides_that_torch_gives_it() -> None:
+    def f(x: Any) -> Any:
+        return (x * 2 + 1).sigmoid()
+
+    x = rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    run, _ = compiled(f)
+    assert run(x).stride() == f(x).stride() == x.stride()
+    checks.check_close([run(x)], [f(x)])
+
+
+def test_two_equal_results_have_memory_of_their_own() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2 + 1
+        return y, y.clone()
+
+    run, _ = compiled(f, min_ops=1)
+    a, b = run(rand(4))
+    a.zero_()
+    assert b.abs().sum() > 0
+
+
+def test_writes_and_draws_keep_their_order() -> None:
+    def f(x: Any, state: Any) -> Any:
+        before = state * 2 + 1
+        state.add_(x)
+        first = torch.rand_like(x) * before + 1
+        second = torch.rand_like(x) + 1
+        state.mul_(2)
+        return first * second, state * 3 - before
+
+    x = rand(8)
+    run, _ = compiled(f, min_ops=1)
+    results = []
+    for fn in (run, f):
+        torch.manual_seed(3)
+        state = torch.ones(8)
+        results.append([*fn(x, state), state])
+    checks.check_close(*results)
+
+
+def test_dropout_draws_torchs_mask() -> None:
+    def f(x: Any) -> Any:
+        return nn.dropout(x * 2 + 1, 0.5) + 1
+
+    run, (*reports,) = compiled(f)
+    x = rand(64)
+    torch.manual_seed(5)
+    got = run(x)
+    torch.manual_seed(5)
+    checks.check_close([got], [f(x)])
+    assert "aten.bernoulli" not in " ".join(op for g in reports for op in g.taken)
+
+
+def test_what_cannot_be_fused_runs_as_torch_would() -> None:
+    def f(x: Any) -> Any:
+        values, order = torch.sort(x * 2 + 1, dim=-1)
+        return torch.view_as_real(torch.fft.fft(values)).square().sum(-1) + 1, order
+
+    (report,) = check(f, rand(3, 7))
+    left = dict(report.left)
+    assert left["aten.sort.default"] == "the operator is not in the table"
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+def test_symbolic_sizes_serve_other_sizes(cpu: str) -> None:
+    def f(x: Any) -> Any:
+        return torch.softmax((x * 2 + 1).view(x.shape[0] * 2, 4), -1) * x.shape[0]
+
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(f, backend=compiler(Options(cpu=cpu), reports.append), dynamic=True)
+    for n in (3, 5, 9):
+        x = rand(n, 8)
+        checks.check_close([run(x)], [f(x)])
+    assert len(reports) == 1
+    assert [r.failures for r in reports[0].regions] == [[]]
+
+
+# --- reports and options ------------------------------------------------------------------------
+
+
+def test_explain_says_what_was_taken_and_why_the_rest_was_not() -> None:
+    torch.compiler.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    report = door.explain(model, rand(4, 8))
+    text = str(report)
+    assert "forward: 2 operators in 1 fused regions" in text
+    assert "fused_0: gelu, native_layer_norm" in text
+    assert "1 x aten.addmm.default: the operator is not in the table" in text
+    assert "backward:" in text
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_region_of_one_operator_is_left_to_torch() -> None:
+    (report,) = check(lambda x: x + 1, rand(4))
+    assert report.regions == ()
+    assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(UserError, match=r"option 'fast' of the fusewright backend: use one of"):
+        door.explain(torch.sin, rand(2), options={"fast": True})
+    with pytest.raises(UserError, match=r"option cpu='gpu': use one of"):
+        door.explain(torch.sin, rand(2), options={"cpu": "gpu"})
+
+
+def test_the_backend_is_known_by_name() -> None:
+    if "fusewright" not in torch._dynamo.list_backends():
+        pytest.skip("the package is not installed, only on the path")
+    torch.compiler.reset()
+    x = rand(5)
+    run = torch.compile(lambda x: torch.sin(x) * 2, backend="fusewright", fullgraph=True)
+    checks.check_close([run(x)], [torch.sin(x) * 2])
+
+
+# --- functions of torch as fusions --------------------------------------------------------------
+
+
+def test_a_torch_function_becomes_a_fusion() -> None:
+    x, w = rand(3, 8), rand(8)
+    fusion = fw.from_torch(lambda x, w: nn.rms_norm(x, (8,), w).relu_(), x, w)
+    assert [str(t.dtype) for t in fusion.inputs] == ["float32", "float32"]
+    (got,) = fw.evaluate(fusion, x.numpy(), w.numpy())
+    checks.check_close([torch.from_numpy(got)], [nn.rms_norm(x, (8,), w).relu()])
+
+
+def test_from_torch_names_what_it_cannot_fuse() -> None:
+    with pytest.raises(UnsupportedError, match=r"cannot fuse aten\.sort\.default: the operator is"):
+        fw.from_torch(lambda x: torch.sort(x)[0] + 1, rand(4))
+
+
+def test_from_torch_refuses_captured_tensors() -> None:
+    w = rand(4)
+    with pytest.raises(UserError, match=r"captured from outside; pass it as an argument"):
+        fw.from_torch(lambda x: x + w, rand(4))
+
+
+# --- fused functions as operators ---------------------------------------------------------------
+
+scaled_softmax = door.custom_op(
+    fw.fuse(lambda x, y: fw.nn.softmax(x * 2 + y, -1), device="sim"), "fusewright_tests::softmax"
+)
+
+
+def test_a_fused_function_stays_one_node_under_compile() -> None:
+    graphs: list[Any] = []
+
+    def record(module: Any, _inputs: Any) -> Any:
+        graphs.append(module.graph)
+        return module
+
+    torch.compiler.reset()
+    x, y = rand(4, 6), rand(6)
+    run = torch.compile(lambda x, y: scaled_softmax(x, y) + 1, backend=record, fullgraph=True)
+    checks.check_close([run(x, y)], [torch.softmax(x * 2 + y, -1) + 1])
+    assert sum("softmax" in str(n.target) for n in graphs[0].nodes) == 1
+
+
+def test_a_registered_operator_keeps_torchs_rules() -> None:
+    operator = torch.ops.fusewright_tests.softmax.default
+    torch.library.opcheck(operator, ([rand(4, 6), rand(6)],))
+
+
+def test_a_registered_operator_raises_where_a_gradient_would_be_lost() -> None:
+    x = rand(4, 6).requires_grad_()
+    with pytest.raises(UserError, match=r"fusewright_tests::softmax records no gradient"):
+        scaled_softmax(x, rand(6))
+    with torch.no_grad():
+        assert scaled_softmax(x, rand(6)).shape == (4, 6)
