@@ -24,7 +24,7 @@ FAST = (
 )
 VIEWS = (
     *("expand", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "select", "narrow"),
-    *("split", "split_with_sizes", "unbind", "diagonal", "unfold", "movedim", "swapaxes"),
+    *("split", "split_with_sizes", "unbind", "diagonal", "unfold", "movedim"),
 )
 
 

@@ -82,7 +82,8 @@ def surrounded(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _worked(x: torch.Tensor) -> torch.Tensor:
-    return ~x if x.dtype is torch.bool else x + x
+    """The same values, computed."""
+    return ~~x if x.dtype is torch.bool else -(-x)
 
 
 def traced(fn: Callable[..., Any], tensors: list[Any]) -> Any:
