@@ -73,7 +73,8 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
         s.allocation = _side_by_side(s)
     inline_most(flow)
     for s in held if in_shared else ():
-        s.inline_depth = next(i for i, x in enumerate(s.loops) if x.parallel.is_serial)
+        serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
+        s.inline_depth = next(serial, len(s.loops))
     return _params(plan)
 
 
