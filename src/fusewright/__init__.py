@@ -1,4 +1,4 @@
-"""fusewright: a fusion compiler for NVIDIA GPUs whose memory is planned and whose syncs are proved."""
+"""A fusion compiler for NVIDIA GPUs whose memory is planned and whose syncs are proved."""
 
 from fusewright.driver import Schedule, compile
 from fusewright.dtypes import (
@@ -27,10 +27,12 @@ from fusewright.errors import (
     UnsupportedError,
     UserError,
 )
+from fusewright.frontends import lazy as _lazy
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
 from fusewright.fusion import nn
+from fusewright.fusion import ops as _ops
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace
@@ -47,6 +49,71 @@ from fusewright.verify import VerifyReport, evaluate, verify
 BIDx, BIDy, BIDz = _Parallel.BIDX, _Parallel.BIDY, _Parallel.BIDZ
 TIDx, TIDy, TIDz = _Parallel.TIDX, _Parallel.TIDY, _Parallel.TIDZ
 Vectorize, Unroll, Serial = _Parallel.VECTORIZE, _Parallel.UNROLL, _Parallel.SERIAL
+Bulk, Mma, ClusterX = _Parallel.BULK, _Parallel.MMA, _Parallel.CLUSTERX
 GLOBAL, SHARED, LOCAL = _Memory.GLOBAL, _Memory.SHARED, _Memory.LOCAL
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "GLOBAL",
+    "LOCAL",
+    "SHARED",
+    "BIDx",
+    "BIDy",
+    "BIDz",
+    "Bulk",
+    "ClusterX",
+    "DType",
+    "FusewrightError",
+    "Fusion",
+    "HostProgram",
+    "InternalError",
+    "Kernel",
+    "Layout",
+    "Mma",
+    "Program",
+    "Report",
+    "Schedule",
+    "ScheduleError",
+    "Serial",
+    "SpecError",
+    "Sym",
+    "TIDx",
+    "TIDy",
+    "TIDz",
+    "TensorSpec",
+    "Unroll",
+    "UnsupportedError",
+    "UserError",
+    "Vectorize",
+    "VerifyReport",
+    "__version__",
+    "bfloat16",
+    "bool",
+    "compile",
+    "config",
+    "evaluate",
+    "float8_e4m3",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "from_torch",
+    "fuse",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "load",
+    "name",
+    "nn",
+    "parse_kernel",
+    "trace",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "verify",
+]
+__all__ += _lazy.__all__
+__all__ += _ops.__all__

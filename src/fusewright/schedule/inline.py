@@ -43,9 +43,7 @@ def placement_problem(
         return None
     read = operand(graph, reader, position)
     reducing = reduced_loops(graph, producer)
-    by_dim = {
-        x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)
-    }
+    by_dim = {x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)}
     for i, loop in enumerate(producer.loops):
         required = _required(producer, i, loop, reader, by_dim, shared)
         if required is None or i in reducing:

@@ -35,8 +35,8 @@ class LoopNode:
     def path(self) -> tuple[LoopNode, ...]:
         """The nodes from the outermost loop down to this one, without the root."""
         out: list[LoopNode] = []
-        node: LoopNode | None = self
-        while node is not None and node.parent is not None:
+        node = self
+        while node.parent is not None:
             out.append(node)
             node = node.parent
         return tuple(reversed(out))
@@ -154,9 +154,7 @@ def reduced_loops(graph: AxisGraph, stage: Stage) -> tuple[int, ...]:
     """The positions of the loops of a reduction that run over what it reduces."""
     if not stage.frame.reduced:
         return ()
-    return tuple(
-        i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced)
-    )
+    return tuple(i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced))
 
 
 def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str | None:
@@ -228,7 +226,7 @@ def _check_reductions(
 def _order(body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest) -> None:
     """Fills `children` of every node: producers before consumers, else program order."""
     index = {s: i for i, s in enumerate(body)}
-    first: dict[Child, int] = dict(index)
+    first: dict[Child, int] = {s: i for i, s in enumerate(body)}
     groups: dict[LoopNode, dict[Child, None]] = {}
     for s in body:
         child: Child = s

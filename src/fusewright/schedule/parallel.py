@@ -10,7 +10,8 @@ from fusewright.axes.classes import AxisClass
 
 class Parallel(Enum):
     """Serial and Unroll loops appear in the kernel; the others are its grid and block dimensions
-    or the lanes of one wide access (Vectorize)."""
+    or the lanes of one wide access (Vectorize). Bulk, Mma and ClusterX are refused by schedules: no
+    lowering makes copies by the copy engine, matrix instructions or clusters yet."""
 
     SERIAL = "Serial"
     UNROLL = "Unroll"
@@ -21,6 +22,9 @@ class Parallel(Enum):
     TIDX = "TIDx"
     TIDY = "TIDy"
     TIDZ = "TIDz"
+    BULK = "Bulk"
+    MMA = "Mma"
+    CLUSTERX = "ClusterX"
 
     def __repr__(self) -> str:
         return self.value
@@ -41,6 +45,7 @@ class Parallel(Enum):
         return self in (Parallel.SERIAL, Parallel.UNROLL)
 
 
+UNAVAILABLE = (Parallel.BULK, Parallel.MMA, Parallel.CLUSTERX)
 BLOCK_DIMS = {Parallel.BIDX: "bx", Parallel.BIDY: "by", Parallel.BIDZ: "bz"}
 THREAD_DIMS = {Parallel.TIDX: "tx", Parallel.TIDY: "ty", Parallel.TIDZ: "tz"}
 

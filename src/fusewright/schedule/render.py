@@ -39,9 +39,7 @@ def _print_node(flow: Dataflow, node: LoopNode, depth: int, lines: list[str]) ->
 def _definition(flow: Dataflow, s: Stage) -> str:
     name = getattr(s.op, "fn", type(s.op).__name__.lower())
     reads = ", ".join(o.name for o in s.operands)
-    bound = [
-        f"{x.parallel.value}={x.axis.extent}" for x in s.loops if not x.parallel.is_serial
-    ]
+    bound = [f"{x.parallel.value}={x.axis.extent}" for x in s.loops if not x.parallel.is_serial]
     where = f"   [{', '.join(bound)}]" if bound else ""
     kind = "reduce_" if s.is_reduction else ""
     return f"{s.name} = {kind}{name}({reads}){where}"

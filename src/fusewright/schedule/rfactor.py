@@ -160,9 +160,7 @@ def _component(
     return sorted(axes), loops
 
 
-def _radix(
-    s: Stage, flat: Expr, loops: list[int], loop_vars: list[Var]
-) -> tuple[list[int], Expr]:
+def _radix(s: Stage, flat: Expr, loops: list[int], loop_vars: list[Var]) -> tuple[list[int], Expr]:
     """The loops by falling stride in `flat`, and the product of their extents."""
     strides: dict[int, int] = {}
     constant, terms = parts_of(flat)
@@ -229,4 +227,3 @@ def _own_axis(
 ) -> AxisClass:
     found = inner.get(i) or outer.get(i)
     return found if found is not None else graph.normal(loop.axis)
-

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Int, Var, constant_value
-from fusewright.errors import ScheduleError, UserError
+from fusewright.errors import ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
@@ -19,7 +19,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.nest import build_nest, reduced_loops, scan_problem
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import UNAVAILABLE, Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
@@ -29,33 +29,33 @@ class ScheduledTensor:
     """One tensor of a schedule. Every method edits the schedule and raises ScheduleError, leaving
     it as it was, when the edit is not legal."""
 
-    __slots__ = ("_schedule", "_stage")
+    __slots__ = ("_schedule", "stage")
 
     def __init__(self, schedule: Schedule, stage: Stage) -> None:
         self._schedule = schedule
-        self._stage = stage
+        self.stage = stage
 
     @property
     def name(self) -> str:
-        return self._stage.name
+        return self.stage.name
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The current loop domain, one entry a loop: extent and binding."""
-        return tuple(f"{x.parallel.value}{{{x.axis.extent}}}" for x in self._stage.loops)
+        return tuple(f"{x.parallel.value}{{{x.axis.extent}}}" for x in self.stage.loops)
 
     @property
     def memory(self) -> Memory:
-        return self._stage.memory
+        return self.stage.memory
 
     def __repr__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScheduledTensor) and other._stage is self._stage
+        return isinstance(other, ScheduledTensor) and other.stage is self.stage
 
     def __hash__(self) -> int:
-        return hash(self._stage)
+        return hash(self.stage)
 
     # --- loops ----------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class ScheduledTensor:
         i = self._editable(axis, "split")
         if factor < 1:
             raise ScheduleError(f"split({self.name}, axis={axis}, factor={factor}): factor < 1")
-        loop = self._stage.loops[i]
+        loop = self.stage.loops[i]
         outer, inside = self._schedule.flow.graph.split(loop.axis, factor, inner)
         self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
         return self
@@ -77,7 +77,7 @@ class ScheduledTensor:
         j = self._editable(axis2 if axis2 is not None else i + 1, "merge")
         if i == j:
             raise ScheduleError(f"merge({self.name}, {axis}, {axis2}): an axis with itself")
-        loops = list(self._stage.loops)
+        loops = list(self.stage.loops)
         merged = self._schedule.flow.graph.merge(loops[i].axis, loops[j].axis)
         loops[i] = Loop(merged, loops[i].parallel)
         del loops[j]
@@ -87,7 +87,7 @@ class ScheduledTensor:
     def reorder(self, order: Mapping[int, int] | Sequence[int]) -> ScheduledTensor:
         """Moves loop `k` to position `order[k]`; loops not named keep their relative order. A
         sequence is a permutation: position j takes loop `order[j]`."""
-        n = len(self._stage.loops)
+        n = len(self.stage.loops)
         if isinstance(order, Mapping):
             moves = {self._axis(k, "reorder"): self._axis(v, "reorder") for k, v in order.items()}
             if len(set(moves.values())) != len(moves):
@@ -102,18 +102,18 @@ class ScheduledTensor:
                     f"reorder({self.name}, {list(order)}): not a permutation of {n} axes"
                 )
         first = next((j for j, k in enumerate(permutation) if j != k), n)
-        if first < self._stage.inline_depth:
+        if first < self.stage.inline_depth:
             raise ScheduleError(
                 f"reorder({self.name}): loop {first} is shared with its readers; transform first, "
                 "inline after"
             )
-        self._commit(tuple(self._stage.loops[k] for k in permutation))
+        self._commit(tuple(self.stage.loops[k] for k in permutation))
         return self
 
     def swizzle(self, axis: int, axis2: int) -> ScheduledTensor:
         """`(a, b) -> (a, b ^ a)` on two loops whose extents are equal powers of two."""
         i, j = self._editable(axis, "swizzle"), self._editable(axis2, "swizzle")
-        loops = list(self._stage.loops)
+        loops = list(self.stage.loops)
         sizes = [constant_value(loops[k].axis.extent) for k in (i, j)]
         if None in sizes or sizes[0] != sizes[1] or not math.log2(sizes[0] or 3).is_integer():
             raise ScheduleError(
@@ -129,7 +129,12 @@ class ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""
         i = self._axis(axis, "parallelize")
-        loops = list(self._stage.loops)
+        if parallel in UNAVAILABLE:
+            raise UnsupportedError(
+                f"parallelize({self.name}, axis={axis}, {parallel.value}): lowering makes no such "
+                "loops yet; bind the axis to a grid or block dimension, or to Vectorize"
+            )
+        loops = list(self.stage.loops)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
         if taken and not parallel.is_serial:
             raise ScheduleError(
@@ -150,8 +155,8 @@ class ScheduledTensor:
     def inline_at(self, consumer: ScheduledTensor, axis: int) -> ScheduledTensor:
         """Computes this tensor inside the first `axis` loops of `consumer` (-1: all of them), which
         it then shares with all its readers."""
-        reader = consumer._stage
-        if self._stage not in reader.operands:
+        reader = consumer.stage
+        if self.stage not in reader.operands:
             raise ScheduleError(f"inline_at: {consumer.name} does not read {self.name}")
         depth = axis if axis >= 0 else len(reader.loops) + 1 + axis
         if not 0 <= depth <= len(reader.loops):
@@ -160,19 +165,19 @@ class ScheduledTensor:
                 f"{len(reader.loops)} loops"
             )
         flow = self._schedule.flow
-        before = (self._stage.loops, self._stage.inline_depth)
+        before = (self.stage.loops, self.stage.inline_depth)
         try:
-            self._commit(adopt_prefix(flow, self._stage, reader, depth))
-            self._stage.inline_depth = depth
+            self._commit(adopt_prefix(flow, self.stage, reader, depth))
+            self.stage.inline_depth = depth
             self._schedule.check()
         except ScheduleError:
-            self._stage.loops, self._stage.inline_depth = before
+            self.stage.loops, self.stage.inline_depth = before
             raise
         return self
 
     def set_memory(self, memory: Memory) -> ScheduledTensor:
         """Keeps the tensor in registers (`fw.LOCAL`), shared memory, or global memory."""
-        if self._stage.is_input or self._stage in self._schedule.flow.outputs:
+        if self.stage.is_input or self.stage in self._schedule.flow.outputs:
             raise ScheduleError(
                 f"set_memory({self.name}): inputs and outputs live in global memory; "
                 "cache_after or cache_before makes a copy that can live elsewhere"
@@ -183,37 +188,37 @@ class ScheduledTensor:
                 "blocks; make it an output, or let compile() cut the fusion there"
             )
         if memory is not Memory.SHARED:
-            self._stage.promote = False
-        was_virtual = self._stage.is_virtual
-        self._stage.memory = memory
+            self.stage.promote = False
+        was_virtual = self.stage.is_virtual
+        self.stage.memory = memory
         if was_virtual:  # a literal is tied to nothing; now it is a value with loops of its own
             self._schedule.flow.retie()
         return self
 
     def promote_reuse(self, on: bool = True) -> ScheduledTensor:
         """Asks for a sync, where none is, that frees this tensor's memory after its last use."""
-        if on and self._stage.memory is not Memory.SHARED:
+        if on and self.stage.memory is not Memory.SHARED:
             raise ScheduleError(
-                f"promote_reuse({self.name}): it lives in {self._stage.memory.value} memory, only "
+                f"promote_reuse({self.name}): it lives in {self.stage.memory.value} memory, only "
                 "shared memory is reused; call set_memory(fw.SHARED) first"
             )
-        self._stage.promote = on
+        self.stage.promote = on
         return self
 
     @property
     def promotes_reuse(self) -> bool:
         """Whether promote_reuse was asked for."""
-        return self._stage.promote
+        return self.stage.promote
 
     def set_allocation_order(self, order: Sequence[int]) -> ScheduledTensor:
         """Stores the tensor with axis `order[0]` outermost. For outputs it is the order in memory
         of the array that is returned."""
-        if sorted(order) != list(range(len(self._stage.shape))):
+        if sorted(order) != list(range(len(self.stage.shape))):
             raise ScheduleError(
                 f"set_allocation_order({self.name}, {tuple(order)}): not a permutation of "
-                f"{len(self._stage.shape)} axes"
+                f"{len(self.stage.shape)} axes"
             )
-        self._stage.allocation_order = tuple(order)
+        self.stage.allocation_order = tuple(order)
         return self
 
     # --- dataflow -------------------------------------------------------------------------------
@@ -222,10 +227,10 @@ class ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers."""
         self._check_by(by)
         flow = self._schedule.flow
-        readers = flow.consumers(self._stage)
+        readers = flow.consumers(self.stage)
         if not readers:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
-        s = self._stage
+        s = self.stage
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(readers, s, c)
         flow.attach(c)
@@ -236,7 +241,7 @@ class ScheduledTensor:
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t."""
         self._check_by(by)
-        s = self._stage
+        s = self.stage
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
         flow = self._schedule.flow
@@ -252,7 +257,7 @@ class ScheduledTensor:
 
     def recompute(self) -> list[ScheduledTensor]:
         """A clone per reader, so that each may inline its own. Returns the clones, this first."""
-        s = self._stage
+        s = self.stage
         if s.is_input:
             raise ScheduleError(f"recompute({self.name}): it is an input")
         flow = self._schedule.flow
@@ -271,11 +276,11 @@ class ScheduledTensor:
     def rfactor(self, axes: Sequence[int] | int) -> ScheduledTensor:
         """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
         Returns the new tensor, nvFuser's rFactor."""
-        if not isinstance(self._stage.op, Reduce):
+        if not isinstance(self.stage.op, Reduce):
             raise ScheduleError(f"rfactor({self.name}): it is no reduction")
         chosen = [axes] if isinstance(axes, int) else list(axes)
         positions = [self._axis(a, "rfactor") for a in chosen]
-        reducing = reduced_loops(self._schedule.flow.graph, self._stage)
+        reducing = reduced_loops(self._schedule.flow.graph, self.stage)
         for a, i in zip(chosen, positions, strict=True):
             if i not in reducing:
                 raise ScheduleError(f"rfactor({self.name}, {a}): loop {a} does not reduce")
@@ -283,8 +288,37 @@ class ScheduledTensor:
             raise ScheduleError(
                 f"rfactor({self.name}, {chosen}): these are all its reducing loops; leave one"
             )
-        partial = rfactor(self._schedule.flow, self._stage, positions)
+        partial = rfactor(self._schedule.flow, self.stage, positions)
         return ScheduledTensor(self._schedule, partial)
+
+    def circular_buffer(
+        self,
+        stages: int,
+        prefetch: int | None = None,
+        warp_specialized: bool = False,
+        registers: tuple[int, int] | None = None,
+    ) -> ScheduledTensor:
+        """Keeps `stages` tiles of this tensor in flight. Raises UnsupportedError: loads are not
+        made asynchronous yet."""
+        raise UnsupportedError(
+            f"circular_buffer({self.name}, {stages}): lowering makes no asynchronous loads yet; "
+            "unroll the loop over tiles so that their loads stand first"
+        )
+
+    def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
+        """Reduces across blocks in turn. Raises UnsupportedError: blocks do not wait for each other
+        yet."""
+        raise UnsupportedError(
+            f"request_serial_grid_reduction({self.name}, {mode!r}): blocks cannot combine their "
+            "sums in one kernel yet; rfactor the reduction and make the partial result an output"
+        )
+
+    def mma(self, *operands: object) -> ScheduledTensor:
+        """Computes a product by matrix instructions. Raises UnsupportedError."""
+        raise UnsupportedError(
+            f"mma({self.name}): there is no lowering to matrix instructions yet; products run as "
+            "sums of products"
+        )
 
     # --- internals ------------------------------------------------------------------------------
 
@@ -298,23 +332,24 @@ class ScheduledTensor:
             raise ScheduleError(f"by={by!r} is not available yet; use by=None (a plain copy)")
 
     def _axis(self, axis: int, what: str) -> int:
-        n = len(self._stage.loops)
+        n = len(self.stage.loops)
         if not -n <= axis < n:
             raise ScheduleError(
-                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; "
-                f"use {-n}..{n - 1}" if n else f"{what}({self.name}): it has no loops"
+                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; use {-n}..{n - 1}"
+                if n
+                else f"{what}({self.name}): it has no loops"
             )
-        if self._stage.is_input:
+        if self.stage.is_input:
             raise ScheduleError(
                 f"{what}({self.name}): an input has no loops of its own; schedule its cache_after()"
             )
-        if ZERO in self._stage.shape:
+        if ZERO in self.stage.shape:
             raise ScheduleError(f"{what}({self.name}): it has no elements; leave it as it is")
         return axis % n
 
     def _editable(self, axis: int, what: str) -> int:
         i = self._axis(axis, what)
-        if i < self._stage.inline_depth:
+        if i < self.stage.inline_depth:
             raise ScheduleError(
                 f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
                 "transform first, inline after"
@@ -322,12 +357,12 @@ class ScheduledTensor:
         return i
 
     def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:
-        loops = self._stage.loops
+        loops = self.stage.loops
         self._commit((*loops[:i], *new, *loops[i + count :]))
 
     def _commit(self, loops: tuple[Loop, ...]) -> None:
         graph = self._schedule.flow.graph
-        s = self._stage
+        s = self.stage
         for x in loops:
             if (
                 s.frame.reduced
@@ -385,17 +420,21 @@ class Schedule:
         self, t: ScheduledTensor, others: Iterable[ScheduledTensor] | None = None
     ) -> Schedule:
         """Gives the loops of `t` to the others (default all); a tensor drops the axes it lacks."""
-        chosen = None if others is None else [o._stage for o in others]
-        transform_like(self.flow, t._stage, chosen)
+        chosen = None if others is None else [o.stage for o in others]
+        transform_like(self.flow, t.stage, chosen)
         return self
 
     def inline_most(self, selected: Iterable[ScheduledTensor] | None = None) -> Schedule:
         """Inlines every tensor (or the selected) as deep as is legal."""
-        inline_most(self.flow, None if selected is None else [t._stage for t in selected])
+        inline_most(self.flow, None if selected is None else [t.stage for t in selected])
         return self
 
     def launch(
-        self, *, min_blocks: int | None = None, cluster: int | None = None, max_sms: int | None = None
+        self,
+        *,
+        min_blocks: int | None = None,
+        cluster: int | None = None,
+        max_sms: int | None = None,
     ) -> Schedule:
         """Launch wishes: blocks a multiprocessor must hold."""
         if cluster not in (None, 1):
@@ -416,5 +455,3 @@ class Schedule:
 
     def __str__(self) -> str:
         return print_schedule(self.flow)
-
-
