@@ -1,0 +1,125 @@
+"""Passes over fusions: what they rewrite, that the meaning stays, and what they leave alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.fusion.ir import Constant, Pointwise, Reduce, TakeAlong
+from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.hoist_gathers import hoist_gathers
+from fusewright.fusion.passes.share import share
+from fusewright.fusion.passes.split_reductions import (
+    is_inner,
+    parts_near,
+    parts_of_reduction,
+    split_reductions,
+)
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+
+
+def same(before: fw.Fusion, after: fw.Fusion, *arrays: np.ndarray) -> None:
+    for a, b in zip(fw.evaluate(before, *arrays), fw.evaluate(after, *arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_values_are_computed_once_and_constants_keep_their_types() -> None:
+    f = fw.trace(
+        lambda x: fw.exp(x) + fw.exp(x) * 1.0 + fw.astype(x > 0, fw.float32),
+        fw.TensorSpec((7,), "float32"),
+    )
+    shared = share(f)
+    exps = [t for t in shared.values if isinstance(t.op, Pointwise) and t.op.fn == "exp"]
+    assert len(exps) == 1
+    assert share(shared) is shared
+    same(f, shared, np.linspace(-1, 1, 7, dtype=np.float32))
+
+
+def test_zero_and_minus_zero_are_not_shared() -> None:
+    f = fw.trace(lambda x: (x * 0.0, x * -0.0), fw.TensorSpec((3,), "float32"))
+    zeros = [t for t in share(f).values if isinstance(t.op, Constant)]
+    assert len(zeros) == 2
+
+
+def test_gathers_move_above_casts() -> None:
+    f = fw.trace(
+        lambda x, i: fw.take_along_axis(fw.exp(fw.astype(x, fw.float32)), i, axis=1),
+        fw.TensorSpec((4, 9), "float16"),
+        fw.TensorSpec((4, 1), "int64"),
+    )
+    moved = hoist_gathers(f)
+    (gather,) = [t for t in moved.values if isinstance(t.op, TakeAlong)]
+    assert gather.op.operands[0] is moved.inputs[0]
+    x = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float16)
+    same(f, moved, x, np.array([[0], [8], [3], [-1]]))
+
+
+def test_functions_of_two_operands_keep_their_gather() -> None:
+    f = fw.trace(
+        lambda x, y, i: fw.take(x + y, i, axis=0),
+        *(fw.TensorSpec((9,), "float32"),) * 2,
+        fw.TensorSpec((4,), "int64"),
+    )
+    assert hoist_gathers(f) is f
+
+
+def test_variance_of_long_columns_goes_by_chunks() -> None:
+    spec = fw.TensorSpec((8192, 130), "float32")
+    f = share(fw.trace(lambda x: (fw.var(x, axis=0), fw.mean(x, axis=0)), spec))
+    chunked = chunk_reductions(f)
+    assert chunked is not f
+    sizes = {t.op.operands[0].shape for t in chunked.values if isinstance(t.op, Reduce)}
+    assert spec.shape not in {tuple(int(str(e)) for e in s) for s in sizes}
+    x = np.random.default_rng(1).normal(loc=3, size=(8192, 130)).astype(np.float32)
+    same(f, chunked, x)
+
+
+def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
+    def log_sum_exp(x):
+        m = fw.max(x, axis=1, keepdims=True)
+        return fw.log(fw.sum(fw.exp(x - m), axis=1)) + fw.squeeze(m, axis=1)
+
+    f = share(fw.trace(log_sum_exp, fw.TensorSpec((16, 131072), "bfloat16")))
+    chunked = chunk_reductions(f)
+    assert chunked is not f
+    x = np.random.default_rng(2).normal(size=(16, 131072)).astype(np.float32)
+    x[0, :70000] = -np.inf
+    x[1, 5] = np.nan
+    x = x.astype(fw.bfloat16.numpy)
+    got, want = fw.evaluate(chunked, x)[0], fw.evaluate(f, x)[0]
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(512, 64), (4, 1000)])
+def test_short_reductions_stay(shape: tuple[int, int]) -> None:
+    f = share(fw.trace(lambda x: fw.var(x, axis=1), fw.TensorSpec(shape, "float32")))
+    assert chunk_reductions(f) is f
+    assert split_reductions(f, TARGET) is f
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_large_sums_are_split_and_mean_the_same(axis: int | None) -> None:
+    shape = (60000, 8) if axis == 0 else (3, 200003) if axis == 1 else (700, 1001)
+    f = fw.trace(lambda x: fw.sum(x, axis=axis), fw.TensorSpec(shape, "float32"))
+    parts = split_reductions(f, TARGET)
+    assert len([t for t in parts.values if isinstance(t.op, Reduce)]) == 2
+    same(f, parts, np.random.default_rng(3).normal(size=shape).astype(np.float32))
+
+
+def test_parts_divide_and_follow_whole_axes() -> None:
+    assert parts_near([64, 56, 56], 784) == 896
+    assert parts_near([1 << 28], 264) == 256
+    assert parts_near([7], 1) == 1
+    assert parts_near([100003], 30) == 30  # a prime: the parts are padded
+
+
+def test_what_is_inner_follows_strides() -> None:
+    f = fw.trace(
+        lambda x: fw.sum(x, axis=1), fw.TensorSpec((64, 4096), "float32", strides=(1, 64))
+    )
+    (t,) = [t for t in f.values if isinstance(t.op, Reduce)]
+    assert not is_inner(t.op.operands[0], (1,))
+    assert parts_of_reduction(t, TARGET) >= 1
