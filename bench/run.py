@@ -1,4 +1,4 @@
-"""`python -m bench.run [--cases substring] [--peers a,b] [--out file.json]`: measures and reports."""
+"""`python -m bench.run [--cases substring] [--peers a,b] [--out file.json]` measures cases."""
 
 from __future__ import annotations
 

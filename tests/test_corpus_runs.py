@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from corpus_checks import assert_agrees
 
 import fusewright as fw
+from corpus_checks import assert_agrees
 from fusewright.corpus import CORPUS, Case
 
 

@@ -70,8 +70,8 @@ def finish(
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A kernel of one structure. `read`: positions of the segment's inputs that it reads; `scalars`:
-    for each of its scalar parameters the position among the segment's scalars."""
+    """A kernel of one structure. `read`: positions of the segment's inputs that it reads;
+    `scalars`: for each of its scalar parameters the position among the segment's scalars."""
 
     kernel: Kernel
     read: tuple[int, ...]

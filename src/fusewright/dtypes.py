@@ -74,8 +74,7 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     **{
-        d.name: np.dtype(d.name)
-        for d in (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
+        d.name: np.dtype(d.name) for d in (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
     },
     **{d.name: np.dtype(d.name) for d in (float16, float32, float64)},
 }

@@ -86,9 +86,7 @@ def _verify_one(
     report.seconds += found.seconds
 
 
-def case_of(
-    k: Kernel, arrays: Sequence[Array], known: Mapping[Var, int] | None = None
-) -> Case:
+def case_of(k: Kernel, arrays: Sequence[Array], known: Mapping[Var, int] | None = None) -> Case:
     """A witness from arrays; `known` are sizes that are no axis of an input."""
     symbols = k.symbol_values(arrays, known)
     flat = k.flat_arrays(arrays, symbols)

@@ -117,9 +117,7 @@ def test_parts_divide_and_follow_whole_axes() -> None:
 
 
 def test_what_is_inner_follows_strides() -> None:
-    f = fw.trace(
-        lambda x: fw.sum(x, axis=1), fw.TensorSpec((64, 4096), "float32", strides=(1, 64))
-    )
+    f = fw.trace(lambda x: fw.sum(x, axis=1), fw.TensorSpec((64, 4096), "float32", strides=(1, 64)))
     (t,) = [t for t in f.values if isinstance(t.op, Reduce)]
     assert not is_inner(t.op.operands[0], (1,))
     assert parts_of_reduction(t, TARGET) >= 1

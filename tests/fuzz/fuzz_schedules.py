@@ -211,7 +211,7 @@ class Drawer:
         return f's["{name}"].inline_at(s["{reader}"], {self.rng.randint(-1, self._loops(reader))})'
 
     def readers(self, name: str) -> list[str]:
-        stage = self.s[name]._stage
+        stage = self.s[name].stage
         return [c.name for c in self.s.flow.consumers(stage)]
 
     def memory_line(self, name: str) -> str:
@@ -224,11 +224,11 @@ class Drawer:
         return f's["{name}"].{self.rng.choice(["cache_after", "cache_before", "recompute"])}()'
 
     def rfactor_line(self, name: str) -> str | None:
-        sums = [t for t in self.computed() if t._stage.is_reduction]
+        sums = [t for t in self.computed() if t.stage.is_reduction]
         if not sums:
             return None
         t = self.rng.choice(sums)
-        reducing = reduced_loops(self.s.flow.graph, t._stage)
+        reducing = reduced_loops(self.s.flow.graph, t.stage)
         if len(reducing) < 2:
             if not reducing:
                 return None
@@ -253,7 +253,7 @@ class Drawer:
         return self.rng.choice(choices)
 
     def _order(self, name: str) -> list[int]:
-        order = list(range(len(self.s[name]._stage.shape)))
+        order = list(range(len(self.s[name].stage.shape)))
         self.rng.shuffle(order)
         return order
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from corpus_checks import assert_agrees
 
 import fusewright as fw
+from corpus_checks import assert_agrees
 from fusewright.corpus import CORPUS, Case
 
 

@@ -26,7 +26,7 @@ def reduction_identity(fn: str, dtype: DType) -> bool | int | float:
                 return sign * float("inf")
             if dtype.kind == "bool":
                 return fn == "min"
-            limits = np.iinfo(dtype.numpy)
+            limits = np.iinfo(dtype.name)
             return int(limits.min if fn == "max" else limits.max)
         case _:
             raise InternalError(f"{fn} is no reduction")

@@ -208,9 +208,9 @@ def fuse(
 
     `target` is what code is made for (default: the GPU that is there, else sm_90a). `device` is
     where it runs: "cuda", "sim" (the simulator), or "auto" (where device arrays are, else a GPU if
-    there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory, slowest first, per output.
-    `dynamic`: sizes that may change without a compile: True for all, or a mapping from parameters
-    to axes.
+    there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory,
+    slowest first, per output. `dynamic`: sizes that may change without a compile: True for all, or
+    a mapping from parameters to axes.
     """
 
     def decorate(f: Callable[..., Any]) -> Fused:

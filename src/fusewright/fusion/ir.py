@@ -1,8 +1,9 @@
 """Fusion IR: what is computed. Immutable; one result per op; frozen nodes, identity equality.
 
 A `Tensor` is a value: name, shape, dtype and the op that makes it. Every op has `operands`, a
-tuple of tensors, first. Broadcasting is explicit: the operands of `Pointwise` all have the shape
-of the result. Shapes are tuples of `core.expr` expressions: constants, or symbols (`Sym`).
+tuple of tensors, first; `fusion.spec` checks how many. Broadcasting is explicit: the operands of
+`Pointwise` all have the shape of the result. Shapes are tuples of `core.expr` expressions:
+constants, or symbols (`Sym`).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class OpBase:
 class Input(OpBase):
     """An argument of the fusion. `strides` in elements per axis, `alignment` in bytes."""
 
-    operands: tuple[()]
+    operands: tuple[Tensor, ...]
     position: int
     strides: tuple[Expr, ...]
     alignment: int
@@ -123,7 +124,7 @@ class Input(OpBase):
 class Constant(OpBase):
     """A 0-d literal of the program."""
 
-    operands: tuple[()]
+    operands: tuple[Tensor, ...]
     value: Scalar
 
 
@@ -131,7 +132,7 @@ class Constant(OpBase):
 class Iota(OpBase):
     """The coordinate along `axis` of the result, as the result's integer dtype."""
 
-    operands: tuple[()]
+    operands: tuple[Tensor, ...]
     axis: int
 
 
@@ -139,7 +140,7 @@ class Iota(OpBase):
 class Size(OpBase):
     """A 0-d tensor holding the value of a shape expression."""
 
-    operands: tuple[()]
+    operands: tuple[Tensor, ...]
     expr: Expr
 
 
@@ -157,7 +158,7 @@ class Broadcast(OpBase):
     """Result axis j is operand axis `axes[j]`, or new where that is None. Operand axes appear in
     order, each once; a mapped axis has equal extents, or extent 1 in the operand."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     axes: tuple[int | None, ...]
 
 
@@ -165,7 +166,7 @@ class Broadcast(OpBase):
 class Permute(OpBase):
     """Result axis j is operand axis `axes[j]`."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     axes: tuple[int, ...]
 
 
@@ -173,7 +174,7 @@ class Permute(OpBase):
 class Reshape(OpBase):
     """The same elements in C order under another shape of equal size."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +182,7 @@ class Resize(OpBase):
     """`result[i] = operand[i - low]` where that exists, else `fill`; negative amounts crop.
     result extent = low + operand extent + high, per axis."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     low: tuple[Expr, ...]
     high: tuple[Expr, ...]
     fill: Scalar
@@ -192,7 +193,7 @@ class IndexMap(OpBase):
     """`result[c] = operand[index(c)]`: steps, flips, rolls, repeats, reflections. `coordinates`
     are the result's axes as variables; every index stays inside the operand."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     coordinates: tuple[Var, ...]
     index: tuple[Expr, ...]
 
@@ -209,7 +210,7 @@ class Concat(OpBase):
 class Reduce(OpBase):
     """`fn` in add, mul, max, min, and, or over `axes` (sorted, removed from the shape)."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     fn: str
     axes: tuple[int, ...]
 
@@ -218,7 +219,7 @@ class Reduce(OpBase):
 class Scan(OpBase):
     """Inclusive prefix `fn` (add, mul, max, min) along `axis`."""
 
-    operands: tuple[Tensor]
+    operands: tuple[Tensor, ...]
     fn: str
     axis: int
 
@@ -228,7 +229,7 @@ class Take(OpBase):
     """`result[a.., i.., b..] = operand[a.., indices[i..], b..]` at `axis`. Negative indices count
     from the end; indices outside the axis read 0 on the device and raise in the oracle."""
 
-    operands: tuple[Tensor, Tensor]
+    operands: tuple[Tensor, ...]
     axis: int
 
 
@@ -237,7 +238,7 @@ class TakeAlong(OpBase):
     """`result[.., i, ..] = operand[.., indices[.., i, ..], ..]`: indices have the operand's rank
     and, but for `axis`, its shape."""
 
-    operands: tuple[Tensor, Tensor]
+    operands: tuple[Tensor, ...]
     axis: int
 
 
@@ -245,7 +246,7 @@ class TakeAlong(OpBase):
 class MatMul(OpBase):
     """`(..., m, k) @ (..., k, n)`; leading axes equal (broadcast explicitly before)."""
 
-    operands: tuple[Tensor, Tensor]
+    operands: tuple[Tensor, ...]
 
 
 Op: TypeAlias = (

@@ -93,8 +93,8 @@ def parameter(value: Scalar, dtype: DType) -> Parameter:
 
 
 def structure_of(fusion: Fusion) -> tuple[object, tuple[Parameter, ...]]:
-    """(key, parameters): the key is equal for fusions that differ only in the names of their tensors
-    and in the values of the scalars that kernels take as parameters."""
+    """(key, parameters): the key is equal for fusions that differ only in the names of their
+    tensors and in the values of the scalars that kernels take as parameters."""
     number = {t: i for i, t in enumerate(fusion.values)}
     parameters: dict[Parameter, int] = {}
     out: list[object] = []

@@ -79,9 +79,7 @@ class Definition(Reader):
                 values: list[Operand] = [self.constant(s)] * self.width
             case Iota():
                 at = self.view.output[s.op.axis]
-                values = [
-                    Index(self.at_lane(at, k), s.dtype) for k in range(self.width)
-                ]
+                values = [Index(self.at_lane(at, k), s.dtype) for k in range(self.width)]
             case Take() | TakeAlong():
                 values = self._take()
             case Scan():

@@ -23,7 +23,6 @@ from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import approximable
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
 
-
 SHORT_LOOP = 32
 OVERLAP = 2
 

@@ -66,9 +66,10 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
 
 
 def parts_near(sizes: list[int], wanted: int) -> int:
-    """A number of parts within a factor of two of `wanted` that divides the product of the sizes, so
-    that no part is padded; where possible one whose parts are whole slices of the first axes that
-    the part's length reaches, so that they need no division to address. `wanted` when none is."""
+    """A number of parts within a factor of two of `wanted` that divides the product of the sizes,
+    so that no part is padded; where possible one whose parts are whole slices of the first axes
+    that the part's length reaches, so that they need no division to address. `wanted` when none
+    is."""
     if wanted <= 1:
         return 1
     total = math.prod(sizes)
@@ -119,9 +120,7 @@ def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
         low = (ZERO,) * (len(rows) + 1)
         high = (*low[:place], Int(parts * each - size), *low[place + 1 :])
         fill = reduction_identity(op.fn, source.dtype)
-        moved = build.value(
-            shape(parts * each), source.dtype, ir.Resize((moved,), low, high, fill)
-        )
+        moved = build.value(shape(parts * each), source.dtype, ir.Resize((moved,), low, high, fill))
     spread = build.value(shape(parts, each), source.dtype, ir.Reshape((moved,)))
     partial = build.reduce(op.fn, spread, (place + 1,))
     return build.reduce(op.fn, partial, (place,))
