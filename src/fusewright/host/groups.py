@@ -285,6 +285,7 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
         case Reshape() if inside and only_units(t):
             return _renamed_units(g.axes[t.op.operands[0]], t)
         case Reshape() if inside and g.spaces:
+            _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
         case _:
             for o in known:
