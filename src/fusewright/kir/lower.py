@@ -24,7 +24,7 @@ from fusewright.schedule.precision import approximable
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
 
 SHORT_LOOP = 32
-OVERLAP = 2
+OVERLAP = 4
 
 
 @dataclass(frozen=True, slots=True)
