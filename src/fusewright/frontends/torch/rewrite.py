@@ -13,6 +13,7 @@ from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import Partition, nbytes
 from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.tidy import tidy
 
 
 def parts_of(graph: Any, partition: Partition) -> list[Part]:
@@ -100,6 +101,7 @@ def rewrite(module: Any, parts: Sequence[Part], call: Callable[[Part], Any]) -> 
             writer.call(unit, call(unit))
         else:
             writer.copy(unit)
+    tidy(writer.graph)
     writer.graph.eliminate_dead_code()
     writer.graph.set_codegen(BoxedCode())
     return fx.GraphModule(module, writer.graph)
