@@ -243,3 +243,9 @@ def test_no_tile_for_a_tensor_that_is_gathered_from() -> None:
     fusion = fw.trace(lambda x, at: fw.take(x, at, axis=-2), *specs)
     x, _ = arrays(specs)
     _agree(fw.compile(fusion), fusion, [x, np.zeros(1, np.int64)])
+
+
+def test_an_input_that_is_an_output_runs_along_with_the_others() -> None:
+    program = check(lambda x: (x, fw.exp(x)), Spec((31, 640), "float32"))
+    (kernel,) = program.kernels
+    assert "for " not in kernel.schedule.partition("\n\n")[0]

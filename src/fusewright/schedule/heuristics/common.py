@@ -71,8 +71,8 @@ def cache_inputs(flow: Dataflow) -> list[Stage]:
     inputs in registers: the copies and the moves."""
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        users = [r for r in flow.consumers(s) if not _moves(r)]
-        if not s.shape or not users:
+        users = [r for r in flow.consumers(s) if not _moves(r) or _is_copy(r)]
+        if not s.shape or all(_is_copy(r) for r in users):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(users, s, c)
@@ -87,6 +87,12 @@ def cache_inputs(flow: Dataflow) -> list[Stage]:
         if s not in copies and any(o.is_input for o in s.operands) and s.memory is Memory.LOCAL
     ]
     return [*copies, *moved]
+
+
+def _is_copy(s: Stage) -> bool:
+    """A copy of an input that is an output: with other users it reads what they read, so that all
+    run along the same axes."""
+    return isinstance(s.op, Pointwise) and s.op.fn == "copy"
 
 
 def _moves(s: Stage) -> bool:
