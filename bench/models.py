@@ -66,6 +66,7 @@ def models(size: str) -> list[Model]:
         n_head=heads,
         n_layer=layers,
         vocab_size=vocabulary,
+        n_positions=2048,
         use_cache=False,
         attn_pdrop=0.0,
         embd_pdrop=0.0,
@@ -77,6 +78,7 @@ def models(size: str) -> list[Model]:
         num_attention_heads=heads,
         num_hidden_layers=layers,
         vocab_size=vocabulary,
+        max_position_embeddings=2048,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
