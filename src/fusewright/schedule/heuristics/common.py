@@ -67,12 +67,14 @@ def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
 
 def cache_inputs(flow: Dataflow) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with. Moves of inputs
-    (broadcasts, slices, gathers) read global memory themselves. Returns the stages that hold
-    inputs in registers: the copies and the moves."""
+    (broadcasts, slices, gathers) read global memory themselves. An input that is an output too is
+    copied there from the same registers as its other users read, so that all run along the same
+    axes. Returns the stages that hold inputs in registers: the copies and the moves."""
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        users = [r for r in flow.consumers(s) if not _moves(r) or _is_copy(r)]
-        if not s.shape or all(_is_copy(r) for r in users):
+        kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
+        users = [r for r in flow.consumers(s) if r in kept or not _moves(r)]
+        if not s.shape or len(users) == len(kept):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(users, s, c)
@@ -90,8 +92,6 @@ def cache_inputs(flow: Dataflow) -> list[Stage]:
 
 
 def _is_copy(s: Stage) -> bool:
-    """A copy of an input that is an output: with other users it reads what they read, so that all
-    run along the same axes."""
     return isinstance(s.op, Pointwise) and s.op.fn == "copy"
 
 
