@@ -3,10 +3,12 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+TORCH ?= 2.13.0+cpu
+TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint format fuzz corpus bench gpu docs clean
+.PHONY: help demo test torch lint format fuzz corpus bench gpu docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -16,6 +18,12 @@ demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
 
 test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
 	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not slow and not fuzz"
+
+torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a CPU build of torch
+	@if $(PY) -c 'import torch, expecttest' 2>/dev/null \
+	|| $(INSTALL) 'torch==$(TORCH)' expecttest 2>/dev/null; \
+	then $(PY) -m pytest -m "not gpu and not slow and not fuzz" $(TORCH_TESTS); \
+	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
 
 lint: .venv/stamp-dev  ## ruff and pyright
 	$(PY) -m ruff check .

@@ -4,6 +4,7 @@ layouts, reports, options; the oracle computes, and for some the simulator."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,52 @@ def test_a_result_has_the_strides_that_torch_gives_it() -> None:
     run, _ = compiled(f)
     assert run(x).stride() == f(x).stride() == x.stride()
     checks.check_close([run(x)], [f(x)])
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 3, 1, 1), (1, 3, 4, 5)])
+def test_strides_of_axes_of_size_1_are_torchs_too(shape: tuple[int, ...]) -> None:
+    x = rand(*shape).to(memory_format=torch.channels_last)
+    run, _ = compiled(lambda x: x * 2 + 1)
+    assert run(x).stride() == x.stride()
+    checks.check_close([run(x)], [x * 2 + 1])
+
+
+def test_steps_fall_where_torchs_fall() -> None:
+    def buckets(n: Any) -> Any:
+        return (torch.log(n.float() / 8) / math.log(16) * 8).to(torch.int64) + 8
+
+    check(buckets, torch.tensor([8, 16, 32, 64, 128]))
+
+
+def test_a_write_to_every_second_column_is_fused() -> None:
+    def f(x: Any) -> Any:
+        y = x.clone()
+        y[1:3, 1::2] = x[1:3, ::2] * 5
+        return y + 1
+
+    (report,) = check(f, rand(4, 6))
+    assert report.left == []
+
+
+def test_batch_norm_trains_like_eager() -> None:
+    def layer(x: Any, mean: Any, variance: Any, w: Any, b: Any) -> Any:
+        return nn.batch_norm(x, mean, variance, w, b, True, 0.1, 1e-5).relu()
+
+    def results(fn: Callable[..., Any]) -> list[Any]:
+        x, w, b = rand(4, 5, 3).requires_grad_(), rand(5).requires_grad_(), rand(5)
+        mean, variance = torch.zeros(5), torch.ones(5)
+        y = fn(x, mean, variance, w, b)
+        y.square().sum().backward()
+        return [y, x.grad, w.grad, mean, variance]
+
+    run, reports = compiled(layer)
+    checks.check_close(results(run), results(layer))
+    assert "aten._native_batch_norm_legit_functional.default" in reports[0].taken
+
+
+def test_floats_become_short_integers_as_in_torch() -> None:
+    x = torch.tensor([300.0, -5.0, 1e3, 7.9])
+    check(lambda x: (x.to(torch.int8) + 1, x.to(torch.uint8) * 2, (x + 0.5).to(torch.int16)), x)
 
 
 def test_two_equal_results_have_memory_of_their_own() -> None:

@@ -96,23 +96,40 @@ def traced(fn: Callable[..., Any], tensors: list[Any]) -> Any:
         return None
 
 
+def draws(graph: Any) -> bool:
+    """Whether a graph draws random numbers. Functions that seed the generator themselves have done
+    so when they were traced, so their graph is what to compare with."""
+    tag = torch.Tag.nondeterministic_seeded
+    return any(tag in getattr(n.target, "tags", ()) for n in graph.graph.nodes)
+
+
 def fused(graph: Any, tensors: list[Any], options: Options) -> tuple[list[Any], GraphReport]:
     """The graph's results, computed fused, and the report."""
     reports: list[GraphReport] = []
     run = fuse_graph(graph, options, observe=reports.append)
+    torch.manual_seed(0)
     return run([t.clone() for t in tensors]), reports[0]
 
 
 def expected(fn: Callable[..., Any], tensors: list[Any]) -> Any:
-    """What eager computes; None where it raises, or draws random numbers."""
+    """What eager computes; None where it raises or does not repeat itself."""
     try:
-        first, second = (fn(*[t.clone() for t in tensors]) for _ in range(2))
+        first, second = (_seeded(fn, tensors) for _ in range(2))
+        repeats = all(map(_equal, first, second))
     except (RuntimeError, AssertionError):
         return None
-    same = all(
-        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=False)
-    )
-    return first if same else None
+    return first if repeats else None
+
+
+def _seeded(fn: Callable[..., Any], tensors: list[Any]) -> Any:
+    torch.manual_seed(0)
+    return fn(*[t.clone() for t in tensors])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two tensors have the same elements, all NaN counted as one."""
+    same = (a == b) | ((a != a) & (b != b))
+    return bool(same.all())
 
 
 def check_op(
@@ -127,11 +144,23 @@ def check_op(
         graph = None if want is None else traced(fn, tensors)
         if graph is None:
             continue
+        if draws(graph):
+            want = _seeded(graph, tensors)
         got, report = fused(graph, tensors, options)
         assert [r.failures for r in report.regions] == [[] for _ in report.regions]
-        check_close(got, want)
+        check_close(*_where_eager_stays_finite(got, want))
         count += bool(report.regions)
     return count
+
+
+def _where_eager_stays_finite(got: Any, want: Any) -> tuple[list[Any], list[Any]]:
+    """Both results, without the float16 elements that overflow in a step of eager's: what is fused
+    rounds at the end only."""
+    pairs = [
+        (torch.where(b.isinf(), b, a), b) if a.dtype == b.dtype == torch.float16 else (a, b)
+        for a, b in zip(got, want, strict=True)
+    ]
+    return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def check_close(got: Any, want: Any) -> None:

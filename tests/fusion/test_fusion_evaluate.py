@@ -37,6 +37,8 @@ def test_intermediates_are_float64():
     fusion = trace(lambda a: (a + 1e-9) - 1, TensorSpec((1,), "float32"))
     (out,) = evaluate(fusion, np.ones(1, np.float32))
     np.testing.assert_allclose(out, 1e-9, rtol=1e-6)
+    (out,) = evaluate(fusion, np.ones(1, np.float32), stepwise=True)
+    np.testing.assert_array_equal(out, 0)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,11 @@ _UFUNCS: dict[str, np.ufunc] = {
 }
 
 
-def evaluate(fusion: Fusion, *arrays: Array) -> list[Array]:
+def evaluate(fusion: Fusion, *arrays: Array, stepwise: bool = False) -> list[Array]:
     """The outputs for numpy arrays (or scalars) that match the inputs' specs, in output order.
+
+    `stepwise`: every op's result is rounded to its compute dtype, as a register would hold it.
+    Then `trunc(log(x) / log(2))` steps where a machine's does, which may be beside the exact place.
 
     Raises UserError for arrays that do not match, and for a gathered index outside its axis.
     """
@@ -46,7 +49,8 @@ def evaluate(fusion: Fusion, *arrays: Array) -> list[Array]:
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t not in values:
-                values[t] = _compute(t, [values[o] for o in t.op.operands], sizes)
+                found = _compute(t, [values[o] for o in t.op.operands], sizes)
+                values[t] = carried(rounded(found, t.dtype.compute), t.dtype) if stepwise else found
         return [rounded(values[t], t.dtype) for t in fusion.outputs]
 
 

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fusewright.frontends.torch.calls import hint
 
 
 def axis_order(tensor: Any) -> tuple[int, ...] | None:
-    """The axes of a dense tensor from slow to fast in memory; None for C order. Axes of size 1 lie
-    anywhere. Raises ValueError for a tensor with gaps or overlaps."""
+    """The axes of a tensor from slow to fast in memory; None for C order. Axes of size 1 lie
+    anywhere; of a tensor with gaps or overlaps, the order alone counts."""
     sizes, strides = [hint(n) for n in tensor.shape], [hint(s) for s in tensor.stride()]
     if 0 in sizes:
         return None
     long = [a for a, n in enumerate(sizes) if n > 1]
     order = sorted(long, key=lambda a: (-strides[a], a))
-    step = 1
-    for a in reversed(order):
-        if strides[a] != step:
-            raise ValueError(f"strides {strides} of sizes {sizes} are not dense")
-        step *= sizes[a]
     if order == long:
         return None
     return (*(a for a in range(len(sizes)) if a not in long), *order)
+
+
+def odd_strides(tensor: Any) -> tuple[int, ...] | None:
+    """The strides of a dense tensor of plain sizes, if those of its axes of size 1 are not the ones
+    that a new tensor in its axis order has. They address nothing, but torch passes them on."""
+    sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+    if not all(isinstance(n, int) for n in (*sizes, *strides)) or 0 in sizes:
+        return None
+    made = dense_strides(sizes, axis_order(tensor))
+    pairs = list(zip(sizes, strides, made, strict=True))
+    dense = all(s == m for n, s, m in pairs if n > 1)
+    return strides if dense and strides != made else None
+
+
+def dense_strides(sizes: Sequence[int], order: Sequence[int] | None) -> tuple[int, ...]:
+    """The strides of a dense tensor whose axes lie in an order, slowest first; None for C order."""
+    axes = range(len(sizes)) if order is None else order
+    found, step = dict[int, int](), 1
+    for a in reversed(axes):
+        found[a] = step
+        step *= max(sizes[a], 1)
+    return tuple(found[a] for a in range(len(sizes)))

@@ -256,18 +256,37 @@ def _slice_scatter(
     step: int = 1,
 ) -> Array:
     axis = _axis(x, dim)
-    n = x.shape[axis]
-    if step != 1 or not isinstance(n, int):
-        raise UnsupportedError(f"slice_scatter with step {step} along an axis of size {n}")
-    first, _, _ = slice(_plain(start), _plain(end), 1).indices(n)
-    if constant_value(source.tensor.shape[axis]) == 0:
+    n, count = x.tensor.shape[axis], source.tensor.shape[axis]
+    if constant_value(count) == 0:
         return x
-    end_at = add(first, source.tensor.shape[axis])
-    here = _placed(source, axis, first, add(n, mul(end_at, -1)))
+    first = _first(_plain(start), constant_value(n))
+    end_at = add(first, mul(count, step))
+    spread = source if step == 1 else _spread(source, axis, step)
+    here = _placed(spread, axis, first, add(n, mul(end_at, -1)))
     inside = _before(x, axis, end_at)
     if first:
         inside = ops.logical_and(inside, ops.logical_not(_before(x, axis, first)))
+    if step > 1:
+        along = Array(build.iota(x.tensor.shape, axis))
+        inside = ops.logical_and(inside, along % step == first % step)
     return ops.where(inside, here, x)
+
+
+def _first(start: int | None, size: int | None) -> int:
+    """Where a slice begins along an axis, of an unknown size if `size` is None."""
+    if size is not None:
+        return slice(start, None).indices(size)[0]
+    if start:
+        raise UnsupportedError(f"slice_scatter from {start} on along an axis of symbolic size")
+    return 0
+
+
+def _spread(x: Array, axis: int, step: int) -> Array:
+    """The slices along an axis `step` apart; nobody reads what stands between them."""
+    wide = _placed(ops.expand_dims(x, axis + 1), axis + 1, 0, step - 1)
+    shape = list(x.tensor.shape)
+    shape[axis] = mul(shape[axis], step)
+    return ops.reshape(wide, tuple(shape))
 
 
 def _plain(x: IntLike | None) -> int | None:

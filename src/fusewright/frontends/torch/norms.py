@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from fusewright.core.expr import IntLike
+from fusewright.core.expr import IntLike, add
+from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.promotion import cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers
@@ -12,15 +14,23 @@ from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
 
 
-def _standardised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """The values less their mean and over their deviation, the mean, and 1 / deviation, in the
-    compute dtype with the axes kept."""
+class _Standardised(NamedTuple):
+    """Values less their mean and over their deviation, the mean, the mean square of the rest, and
+    1 / deviation, in the compute dtype with the axes kept."""
+
+    values: Array
+    mean: Array
+    variance: Array
+    rstd: Array
+
+
+def _standardised(x: Array, axes: tuple[int, ...], eps: float) -> _Standardised:
     wide = ops.astype(x, x.dtype.compute)
     mean = ops.mean(wide, axis=axes, keepdims=True)
     rest = wide - mean
     variance = ops.mean(rest * rest, axis=axes, keepdims=True)
     rstd = ops.rsqrt(variance + cast_to(eps, wide.dtype))
-    return rest * rstd, mean, rstd
+    return _Standardised(rest * rstd, mean, variance, rstd)
 
 
 def _affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
@@ -39,7 +49,7 @@ def _layer_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    xhat, mean, rstd = _standardised(x, axes, eps)
+    xhat, mean, _, rstd = _standardised(x, axes, eps)
     y = _affine(xhat, weight, bias)
     return cast_to(y, out[0]), cast_to(mean, out[1]), cast_to(rstd, out[2])
 
@@ -57,7 +67,7 @@ def _group_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     grouped = ops.reshape(x, (batch, groups, -1))
-    xhat, mean, rstd = _standardised(grouped, (2,), eps)
+    xhat, mean, _, rstd = _standardised(grouped, (2,), eps)
     per_channel = (1, channels, *(1,) * (x.ndim - 2))
     scale = None if weight is None else ops.reshape(weight, per_channel)
     shift = None if bias is None else ops.reshape(bias, per_channel)
@@ -67,6 +77,39 @@ def _group_norm(
         cast_to(ops.squeeze(mean, 2), out[1]),
         cast_to(ops.squeeze(rstd, 2), out[2]),
     )
+
+
+@lowers(aten._native_batch_norm_legit_functional)
+def _batch_norm_training(
+    out: Dtypes,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, ...]:
+    """The running variance is that of a sample: the mean square over n - 1 instead of n."""
+    if not training:
+        raise UnsupportedError("batch norm by running statistics that also returns them")
+    axes = tuple(a for a in range(x.ndim) if a != 1)
+    xhat, *statistics = _standardised(x, axes, eps)
+    mean, variance, rstd = (ops.squeeze(v, axes) for v in statistics)
+    shape = (1, x.shape[1], *(1,) * (x.ndim - 2))
+    scale, shift = (None if v is None else ops.reshape(v, shape) for v in (weight, bias))
+    count = build.element_count(tuple(x.tensor.shape[a] for a in axes))
+    sizes = (Array(build.size(n, mean.dtype)) for n in (count, add(count, -1)))
+    sampled = variance * ops.divide(*sizes)
+
+    def moved(before: Array, now: Array) -> Array:
+        kept = cast_to(1.0 - momentum, now.dtype) * ops.astype(before, now.dtype)
+        return cast_to(momentum, now.dtype) * now + kept
+
+    y = _affine(xhat, scale, shift)
+    results = (y, mean, rstd, moved(running_mean, mean), moved(running_var, sampled))
+    return tuple(cast_to(r, d) for r, d in zip(results, out, strict=True))
 
 
 @lowers(aten._native_batch_norm_legit_no_training)

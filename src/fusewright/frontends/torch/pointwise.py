@@ -77,8 +77,10 @@ _simple(aten.bitwise_and, ops.bitwise_and)
 _simple(aten.bitwise_or, ops.bitwise_or)
 _simple(aten.bitwise_xor, ops.bitwise_xor)
 _simple(aten.bitwise_not, ops.bitwise_invert)
-_simple(aten.bitwise_left_shift, ops.bitwise_left_shift)
-_simple(aten.bitwise_right_shift, ops.bitwise_right_shift)
+for _packet in (aten.bitwise_left_shift, aten.__lshift__):
+    _simple(_packet, ops.bitwise_left_shift)
+for _packet in (aten.bitwise_right_shift, aten.__rshift__):
+    _simple(_packet, ops.bitwise_right_shift)
 
 for _packet, _fn in (
     (aten.eq, ops.equal),

@@ -68,10 +68,17 @@ def torch_dtype(dtype: DType) -> object:
     return found
 
 
+def _whole(x: Array, dtype: DType) -> Array:
+    """A float on its way to a short integer, whose low bits torch takes of a longer one."""
+    if not x.dtype.is_float or not dtype.is_integer or dtype.nbytes >= 4:
+        return x
+    return astype(x, dtypes.int32)
+
+
 def cast_to(x: object, dtype: DType) -> Array:
     """An array, or a scalar as an array without axes, in a dtype."""
     if isinstance(x, Array):
-        return astype(x, dtype)
+        return astype(_whole(x, dtype), dtype)
     if isinstance(x, Expr):
         return Array(build.size(x, dtype))
     if isinstance(x, bool | int | float):

@@ -209,12 +209,17 @@ def _cumprod(out: Dtypes, x: Array, dim: int, *, dtype: object = None) -> Array:
 
 @lowers(aten._softmax)
 def _softmax(out: Dtypes, x: Array, dim: int, half_to_float: bool) -> Array:
-    return nn.softmax(cast_to(x, out[0]), dim)
+    return _along(nn.softmax, cast_to(x, out[0]), dim)
 
 
 @lowers(aten._log_softmax)
 def _log_softmax(out: Dtypes, x: Array, dim: int, half_to_float: bool) -> Array:
-    return nn.log_softmax(cast_to(x, out[0]), dim)
+    return _along(nn.log_softmax, cast_to(x, out[0]), dim)
+
+
+def _along(fn: Callable[[Array, int], Array], x: Array, dim: int) -> Array:
+    """A function along an axis; a tensor without axes has axis 0."""
+    return fn(x, dim) if x.ndim else ops.squeeze(fn(ops.expand_dims(x, 0), 0), 0)
 
 
 @lowers(aten._softmax_backward_data)

@@ -11,7 +11,7 @@ from typing import Any
 from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.torch.calls import trace_node
-from fusewright.frontends.torch.layouts import axis_order
+from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
@@ -118,11 +118,17 @@ class Region:
         self.part = part
         self.__name__ = self.__qualname__ = part.name
         self._ways = ways.left
+        self._strides = {
+            k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
+        }
         self.failures: list[str] = []
 
     def __call__(self, *args: Any) -> list[Any]:
         try:
-            return self._ways[0](*args)
+            made = self._ways[0](*args)
+            for k, strides in self._strides.items():
+                made[k] = made[k].as_strided(made[k].shape, strides)
+            return made
         except FusewrightError as e:
             if len(self._ways) == 1:
                 raise
