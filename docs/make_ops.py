@@ -11,6 +11,7 @@ from typing import Any
 import array_api_strict
 
 import fusewright as fw
+from fusewright.frontends import eager
 from fusewright.fusion import ops
 
 _INTRO = """# Operations
@@ -22,7 +23,8 @@ standard. Operators and methods on traced arrays follow the standard.
 
 def render() -> str:
     """The page."""
-    sections = [_INTRO, *_sections(ops, mark=True), _missing()]
+    sections = [_INTRO, *_sections(ops, mark=True), *_sections(eager, mark=True)]
+    sections += ["Of known data only: see [the array namespace](array-namespace.md).\n"]
     sections += ["# fw.nn\n\nUnder the names of `torch.nn.functional`, with `axis` for `dim`.\n"]
     sections += [*_sections(fw.nn, mark=False)]
     return "\n".join(sections)
@@ -52,23 +54,6 @@ def _summary(f: Callable[..., Any]) -> str:
     """The first sentence of the docstring, on one line."""
     text = " ".join((inspect.getdoc(f) or "").partition("\n\n")[0].split())
     return text.replace("|", "\\|")
-
-
-def _missing() -> str:
-    """The standard's functions that are not here."""
-    standard = [
-        n
-        for n in sorted(vars(array_api_strict))
-        if inspect.isfunction(getattr(array_api_strict, n))
-        and not n.startswith("_")
-        and "array_api_strict" not in n
-    ]
-    absent = [f"`{n}`" for n in standard if not hasattr(fw, n)]
-    there = len(standard) - len(absent)
-    return (
-        f"## Not here\n\n{there} of the standard's {len(standard)} functions are above; these are "
-        f"not: {', '.join(absent)}.\n"
-    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from fusewright.driver import Schedule, compile
 from fusewright.dtypes import (
     DType,
     bfloat16,
+    complex64,
+    complex128,
     float8_e4m3,
     float8_e5m2,
     float16,
@@ -27,7 +29,9 @@ from fusewright.errors import (
     UnsupportedError,
     UserError,
 )
+from fusewright.frontends import eager as _eager
 from fusewright.frontends import lazy as _lazy
+from fusewright.frontends.eager import *  # noqa: F403
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
@@ -91,6 +95,8 @@ __all__ = [
     "bfloat16",
     "bool",
     "compile",
+    "complex64",
+    "complex128",
     "config",
     "evaluate",
     "float8_e4m3",
@@ -115,5 +121,6 @@ __all__ = [
     "uint64",
     "verify",
 ]
+__all__ += _eager.__all__
 __all__ += _lazy.__all__
 __all__ += _ops.__all__

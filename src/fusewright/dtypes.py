@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -39,6 +39,15 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def component(self) -> DType:
+        """The type of the parts of a complex number; itself otherwise."""
+        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+
+    @property
     def integer_range(self) -> tuple[int, int]:
         """The least and the greatest value of an integer dtype."""
         bits = self.nbytes * 8
@@ -67,6 +76,8 @@ float16 = DType("float16", "float", 2)
 bfloat16 = DType("bfloat16", "float", 2)
 float32 = DType("float32", "float", 4)
 float64 = DType("float64", "float", 8)
+complex64 = DType("complex64", "complex", 8)
+complex128 = DType("complex128", "complex", 16)
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {
     "bool": np.dtype(np.bool_),
@@ -76,7 +87,7 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     **{
         d.name: np.dtype(d.name) for d in (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
     },
-    **{d.name: np.dtype(d.name) for d in (float16, float32, float64)},
+    **{d.name: np.dtype(d.name) for d in (float16, float32, float64, complex64, complex128)},
 }
 
 ALL: tuple[DType, ...] = (
@@ -95,16 +106,21 @@ ALL: tuple[DType, ...] = (
     bfloat16,
     float32,
     float64,
-)
+)  # what kernels hold
+COMPLEX: tuple[DType, ...] = (complex64, complex128)  # what known data may hold besides
 _BY_NAME = {d.name: d for d in ALL} | {"float8_e4m3fn": float8_e4m3}
 _BY_NUMPY = {d.numpy: d for d in ALL}
+_COMPLEX_SPELLINGS: dict[object, DType] = {complex: complex64} | {
+    s: d for d in COMPLEX for s in (d.name, d.numpy, d.numpy.type)
+}
+_OF_DATA = _BY_NUMPY | {d.numpy: d for d in COMPLEX}
 
 
 def dtype_of(spelling: object) -> DType:
     """The DType for a DType, a name, a numpy dtype or scalar type, a Python scalar type, or a
     torch dtype (recognised by its printed name, torch is not imported).
 
-    Raises UserError for anything else.
+    Raises UserError for anything else, complex numbers included: kernels do not hold them.
     """
     if isinstance(spelling, DType):
         return spelling
@@ -129,9 +145,24 @@ def dtype_of(spelling: object) -> DType:
     return found
 
 
+def data_dtype_of(spelling: object) -> DType:
+    """`dtype_of`, for arrays of known data, which may be complex."""
+    try:
+        found = _COMPLEX_SPELLINGS.get(spelling)
+    except TypeError:  # not hashable
+        found = None
+    return found or dtype_of(spelling)
+
+
+def dtype_of_data(data: np.ndarray[Any, np.dtype[Any]]) -> DType:
+    """The DType of a numpy array's elements. Raises UserError for one that is not supported."""
+    return _OF_DATA.get(data.dtype) or dtype_of(data.dtype)
+
+
 def promote(a: DType, b: DType) -> DType:
     """The array API's type promotion, extended: float16 with bfloat16 gives float32, an 8-bit
     float with another float gives the wider one, an integer or bool with a float the float.
+    A complex number with anything gives the complex type of both their parts.
 
     Raises UserError for uint64 with a signed integer, which has no common type.
     """
@@ -141,6 +172,8 @@ def promote(a: DType, b: DType) -> DType:
         return b
     if b.kind == "bool":
         return a
+    if a.is_complex or b.is_complex:
+        return complex128 if promote(a.component, b.component) is float64 else complex64
     if a.is_float and b.is_float:
         if a.nbytes == b.nbytes:
             return float32 if a.nbytes == 2 else float16

@@ -7,8 +7,12 @@ class FusewrightError(Exception):
     """Base of every error raised on purpose by this package."""
 
 
-class UserError(FusewrightError):
+class UserError(FusewrightError, ValueError):
     """The caller's program or arrays break a rule; the message says which and what to do."""
+
+
+class AxisError(UserError, IndexError):
+    """An axis, or an index into one, that an array does not have."""
 
 
 class ScheduleError(UserError):

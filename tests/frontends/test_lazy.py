@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.array_api import make_strategies_namespace
 
 import fusewright as fw
-from fusewright.errors import UnsupportedError, UserError
+from fusewright.errors import UserError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # hypothesis tells that there are no complex dtypes
@@ -177,7 +177,7 @@ def test_inspection():
     assert info.default_dtypes()["real floating"] == fw.float32
     assert list(info.dtypes(kind="bool")) == ["bool"]
     assert info.devices() == [info.default_device()]
-    assert not info.capabilities()["boolean indexing"]
+    assert info.capabilities()["boolean indexing"]
 
 
 def test_diff():
@@ -197,7 +197,7 @@ def test_diff():
         (lambda: fw.asarray([1], device="cuda"), r"asarray\(device='cuda'\): the only device here"),
         (lambda: fw.asarray([1], copy=False), r"asarray\(copy=False\) of list: its elements must"),
         (lambda: fw.asarray(["a"]), r"dtype .* is not supported; use one of bool"),
-        (lambda: fw.zeros(1).to_device("cuda"), r"to_device\('cuda'\): the only device"),
+        (lambda: fw.zeros(1).to_device("cuda"), r"to_device\(device='cuda'\): the only"),
         (lambda: fw.finfo(fw.int8), r"finfo of int8: it is not a float dtype; use iinfo"),
         (lambda: fw.iinfo(fw.float32), r"iinfo of float32: it is not an integer dtype"),
         (lambda: fw.isdtype(fw.int8, "number"), r"isdtype: kind 'number' is unknown; use one of"),
@@ -210,8 +210,3 @@ def test_diff():
 def test_rejections(call: Any, message: str):
     with pytest.raises(UserError, match=message):
         call()
-
-
-def test_complex_numbers_are_unsupported():
-    with pytest.raises(UnsupportedError, match="asarray of complex numbers: use two real arrays"):
-        fw.asarray([1j])

@@ -256,7 +256,7 @@ N = TensorSpec(("n", 3), "float32")
         (
             lambda x: fw.pad(x, 1, constant_values=x),
             F,
-            r"constant_values is an array; it must be a",
+            r"it must be one real Python scalar",
         ),
         (lambda x: fw.insert(x, x, (0, 1)), F, r"insert: axis 1: 3 elements from 1 on may not fit"),
         (

@@ -1,8 +1,8 @@
 """The array API's namespace around the operations: data in, dtype questions, inspection.
 
 With these the package itself is an array namespace: an array made by `asarray` records what is
-done with it and computes when Python asks for a value. Sorting, sets, and everything else whose
-result's size depends on values is absent.
+done with it and computes when Python asks for a value. Complex numbers, sorts, sets (`eager`), and
+indices that are arrays exist for such known data only, not in what is traced.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import ml_dtypes
 import numpy as np
 
 from fusewright import dtypes
-from fusewright.dtypes import DType, dtype_of, promote
-from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion.array import DEVICE, Array, Known, check_scalar, is_scalar
+from fusewright.dtypes import DType, data_dtype_of, promote
+from fusewright.errors import UserError
+from fusewright.fusion.array import Array, Known
+from fusewright.fusion.operands import DEVICE, check_device, check_scalar, is_scalar
 from fusewright.fusion.ops import astype, full
 
 __array_api_version__ = "2024.12"
@@ -35,33 +36,61 @@ def asarray(
     """An array of the elements of a Python scalar, nested sequences of them, a numpy array, an
     Array, or anything with DLPack or numpy's array interface.
 
-    Python floats give float32 and ints int64 without a dtype. Elements are copied unless `copy` is
-    False, because they are read when a value is asked for.
-    Raises UserError for another device, and when `copy=False` and the elements must be converted.
+    Python floats give float32, ints int64 and complex numbers complex64 without a dtype. Elements
+    are copied unless `copy` is False, because they are read when a value is asked for.
+    Raises UserError for another device, for elements that the dtype cannot hold, and when
+    `copy=False` and the elements must be converted.
     """
-    _check_device("asarray", device)
-    target = None if dtype is None else dtype_of(dtype)
-    if isinstance(obj, Array):
-        return obj if target is None else astype(obj, target)
+    check_device("asarray", device)
+    target = None if dtype is None else data_dtype_of(dtype)
+    if isinstance(obj, Array) and target in (None, obj.dtype):
+        return obj[...] if copy else obj
     if is_scalar(obj):
-        return full((), obj, dtype=target)
-    elements = _elements(obj, target)
-    if copy is False and elements is not obj:
+        return full((), _as_kind(obj, target), dtype=target)
+    elements = obj if isinstance(obj, Array) else _elements(obj, target)
+    if copy is False and (elements is not obj or isinstance(elements, Array)):
         raise UserError(
             f"asarray(copy=False) of {type(obj).__name__}: its elements must be converted; leave "
             "copy out"
         )
+    if isinstance(elements, Array):
+        return astype(elements, target)
     return Array(Known(elements if copy is False else elements.copy()))
+
+
+def _as_kind(scalar: complex, target: DType | None) -> complex:
+    """A bool as a number, and an int as a bool, where the dtype asks for it."""
+    if target is None or not isinstance(scalar, bool | int):
+        return scalar
+    return bool(scalar) if target.kind == "bool" else int(scalar)
 
 
 def _elements(obj: object, target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
     """The object as a numpy array of a supported dtype."""
-    found = np.from_dlpack(cast("Any", obj)) if _is_foreign(obj) else np.asarray(obj)
-    if found.dtype.kind == "c":
-        raise UnsupportedError("asarray of complex numbers: use two real arrays")
-    if target is None and found.dtype == np.float64 and isinstance(obj, Sequence):
-        target = dtypes.float32
-    return found if target is None else found.astype(target.numpy, copy=False)
+    if _is_foreign(obj):
+        found = np.from_dlpack(cast("Any", obj))
+    elif isinstance(obj, Sequence):
+        return _nested(cast("Sequence[object]", obj), target)
+    else:
+        found = np.asarray(obj)
+    own = data_dtype_of(found.dtype.newbyteorder("="))
+    return found.astype((target or own).numpy, copy=False)
+
+
+def _nested(obj: Sequence[object], target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
+    """Nested sequences of scalars, or of arrays of rank 0, as a numpy array."""
+    try:
+        with np.errstate(over="ignore"):
+            found = np.asarray(obj, None if target is None else target.numpy)
+            short = {"float64": dtypes.float32, "complex128": dtypes.complex64}
+            own = short.get(found.dtype.name) or data_dtype_of(found.dtype)
+            return found if target else found.astype(own.numpy, copy=False)
+    except (OverflowError, TypeError, ValueError) as e:
+        if isinstance(e, UserError):
+            raise
+        raise UserError(
+            f"asarray of a {type(obj).__name__} in {target or 'numbers'}: {e}"
+        ) from None
 
 
 def _is_foreign(obj: object) -> bool:
@@ -70,16 +99,11 @@ def _is_foreign(obj: object) -> bool:
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -> Array:
     """An array of the elements of an object with DLPack, which must be on the host."""
-    _check_device("from_dlpack", device)
+    check_device("from_dlpack", device)
+    if not hasattr(x, "__dlpack__"):
+        raise UserError(f"from_dlpack of {type(x).__name__}: it has no __dlpack__; use fw.asarray")
     elements = np.from_dlpack(x)
     return Array(Known(elements if copy is False else elements.copy()))
-
-
-def _check_device(op: str, device: object) -> None:
-    if device is not None and device != DEVICE:
-        raise UserError(
-            f"{op}(device={device!r}): the only device here is {DEVICE!r}; leave it out"
-        )
 
 
 # --- dtypes -------------------------------------------------------------------------------------
@@ -108,12 +132,13 @@ class IntegerLimits:
 
 
 def _dtype_in(x: object) -> DType:
-    return x.dtype if isinstance(x, Array) else dtype_of(x)
+    return x.dtype if isinstance(x, Array) else data_dtype_of(x)
 
 
 def finfo(type: object, /) -> FloatLimits:
-    """The limits of a float dtype, or of an array's. UserError for another kind."""
-    d = _dtype_in(type)
+    """The limits of a float dtype, of the parts of a complex one, or of an array's. UserError for
+    another kind."""
+    d = _dtype_in(type).component
     if not d.is_float:
         raise UserError(f"finfo of {d}: it is not a float dtype; use iinfo")
     limits = cast("Any", ml_dtypes.finfo(d.numpy))
@@ -142,21 +167,21 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "unsigned integer": ("uint",),
     "integral": ("int", "uint"),
     "real floating": ("float",),
-    "complex floating": (),
-    "numeric": ("int", "uint", "float"),
+    "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
 }
 
 
 def isdtype(dtype: object, kind: object) -> bool:
     """Whether a dtype is of a kind: a dtype, one of the standard's names, or a tuple of these."""
-    d = dtype_of(dtype)
+    d = data_dtype_of(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(d, k) for k in cast("tuple[object, ...]", kind))
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise UserError(f"isdtype: kind {kind!r} is unknown; use one of {', '.join(_KINDS)}")
         return d.kind in _KINDS[kind]
-    return d is dtype_of(kind)
+    return d is data_dtype_of(kind)
 
 
 def result_type(*arrays_and_dtypes: object) -> DType:
@@ -167,6 +192,8 @@ def result_type(*arrays_and_dtypes: object) -> DType:
     out = found[0]
     for d in found[1:]:
         out = promote(out, d)
+    if out.is_float and any(isinstance(x, complex) for x in arrays_and_dtypes):
+        out = promote(out, dtypes.complex64)
     for x in arrays_and_dtypes:
         if is_scalar(x):
             check_scalar("result_type", x, out)
@@ -175,27 +202,27 @@ def result_type(*arrays_and_dtypes: object) -> DType:
 
 def can_cast(from_: object, to: object, /) -> bool:
     """Whether promotion may turn the first dtype, or an array's, into the second."""
-    a, b = _dtype_in(from_), dtype_of(to)
+    a, b = _dtype_in(from_), data_dtype_of(to)
     if a is b:
         return True
     if a.kind == b.kind or (a.kind, b.kind) == ("uint", "int"):
         return a.nbytes < b.nbytes
-    return False
+    return b.is_complex and a.is_float and a.nbytes <= b.component.nbytes
 
 
 # --- inspection ---------------------------------------------------------------------------------
+
+
+_STANDARD = """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64
+complex128""".split()  # noqa: SIM905
 
 
 class NamespaceInfo:
     """What this namespace can do."""
 
     def capabilities(self) -> dict[str, Any]:
-        """No boolean indexing and no results whose size depends on values."""
-        return {
-            "boolean indexing": False,
-            "data-dependent shapes": False,
-            "max dimensions": None,
-        }
+        """Known data may be indexed by bools; it is held by numpy, whose rank goes up to 64."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
         """The only device."""
@@ -207,15 +234,20 @@ class NamespaceInfo:
 
     def default_dtypes(self, *, device: object = None) -> dict[str, DType]:
         """The dtypes that Python scalars and index functions give."""
+        check_device("default_dtypes", device)
         return {
             "real floating": dtypes.float32,
+            "complex floating": dtypes.complex64,
             "integral": dtypes.int64,
             "indexing": dtypes.int64,
         }
 
     def dtypes(self, *, device: object = None, kind: object = None) -> dict[str, DType]:
-        """The dtypes, by name, of a kind."""
-        return {d.name: d for d in dtypes.ALL if kind is None or isdtype(d, kind)}
+        """The standard's dtypes, by name, of a kind. There are four more: float16, bfloat16,
+        float8_e4m3 and float8_e5m2."""
+        check_device("dtypes", device)
+        found = {name: data_dtype_of(name) for name in _STANDARD}
+        return {n: d for n, d in found.items() if kind is None or isdtype(d, kind)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:

@@ -7,11 +7,12 @@ argument of a trace cannot, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
-from types import ModuleType
-from typing import Any, Literal, TypeAlias, TypeGuard, cast
+from types import EllipsisType, ModuleType
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +20,23 @@ import numpy.typing as npt
 from fusewright import dtypes
 from fusewright.core.expr import Expr, constant_value
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.errors import AxisError, UserError
 from fusewright.fusion import build, indexing, ir
-from fusewright.fusion.evaluate import evaluate
-from fusewright.fusion.ir import Scalar, Tensor
+from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
+from fusewright.fusion.ir import Tensor
+from fusewright.fusion.operands import (
+    DEVICE,
+    OF_COMPLEX,
+    Category,
+    check_category,
+    check_device,
+    check_scalar,
+    is_scalar,
+)
 
-DEVICE = "host"  # where the standard's `device` says that recorded arrays are
+_SMALL = 1 << 16  # elements that are computed for the sake of one of them
 
-Operand: TypeAlias = "Array | bool | int | float"
-Category = Literal[
-    "any", "numeric", "float", "integer", "bool", "integer or bool"
-]  # which element types an operation takes
+Operand: TypeAlias = "Array | bool | int | float | complex"
 
 
 class Known(Tensor):
@@ -39,18 +46,13 @@ class Known(Tensor):
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         shape = tuple(ir.as_expr(s) for s in data.shape)
-        dtype = dtypes.dtype_of(data.dtype)
+        dtype = dtypes.dtype_of_data(data)
         op = ir.Input((), -1, ir.contiguous_strides(shape), dtype.nbytes)
         super().__init__("", shape, dtype, op)
         self.data = data
 
 
 # --- operands -----------------------------------------------------------------------------------
-
-
-def is_scalar(x: object) -> TypeGuard[bool | int | float]:
-    """Whether a value is a Python scalar, which takes the dtype of the arrays it meets."""
-    return isinstance(x, bool | int | float)
 
 
 def check_array(op: str, x: object) -> Array:
@@ -72,64 +74,7 @@ def as_operand(op: str, x: object) -> Operand:
         return as_operand(op, cast("object", x.item()))
     if is_scalar(x):
         return x
-    if isinstance(x, complex):
-        raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
     return check_array(op, x)
-
-
-def _accepts(category: Category, dtype: DType) -> bool:
-    match category:
-        case "any":
-            return True
-        case "numeric":
-            return dtype.kind != "bool"
-        case "float":
-            return dtype.is_float
-        case "integer":
-            return dtype.is_integer
-        case "bool":
-            return dtype.kind == "bool"
-        case "integer or bool":
-            return not dtype.is_float
-
-
-_ASK = {
-    "numeric": "cast with fw.astype, or use fw.where and the logical functions",
-    "float": "cast with fw.astype(x, fw.float32) first",
-    "integer": "cast with fw.astype to an integer type first",
-    "bool": "compare first, for example x != 0",
-    "integer or bool": "cast with fw.astype to an integer type first",
-}
-
-
-def check_category(op: str, dtype: DType, category: Category) -> None:
-    """UserError when the operation does not take the dtype."""
-    if not _accepts(category, dtype):
-        raise UserError(f"{op} of {dtype}: it takes {category} arrays; {_ASK[category]}")
-
-
-def check_scalar(op: str, scalar: Scalar, dtype: DType) -> None:
-    """UserError when a Python scalar cannot take an array's dtype: the kinds must agree, an int
-    may meet a float array, and an int must fit."""
-    kind = type(scalar).__name__
-    fits = {
-        "bool": dtype.kind == "bool",
-        "int": dtype.kind != "bool",
-        "float": dtype.is_float,
-    }[kind if kind in ("bool", "int") else "float"]
-    if not fits:
-        raise UserError(
-            f"{op}: the Python {kind} {scalar!r} with an array of {dtype}: a scalar takes the "
-            "array's dtype, and this one cannot; cast the array with fw.astype, or the scalar in "
-            "Python"
-        )
-    if dtype.is_integer:
-        low, high = dtype.integer_range
-        if not low <= scalar <= high:
-            raise UserError(
-                f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
-                "fw.astype first"
-            )
 
 
 def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
@@ -141,6 +86,10 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
         dtype = reduce(dtypes.promote, found)
     except UserError as e:
         raise UserError(f"{op}: {e}") from None
+    if dtype.is_float and any(isinstance(x, complex) for x in operands):
+        if not all(x.is_known for x in operands if isinstance(x, Array)):
+            raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
+        dtype = dtypes.promote(dtype, dtypes.complex64)
     for x in operands:
         if not isinstance(x, Array):
             check_scalar(op, x, dtype)
@@ -148,21 +97,54 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
 
 
 def as_tensor(x: Operand, dtype: DType) -> Tensor:
-    """The operand as a value of a dtype."""
-    return build.cast(x.tensor, dtype) if isinstance(x, Array) else build.constant(x, dtype)
+    """The operand as a value of a dtype; a complex scalar becomes known data."""
+    if isinstance(x, Array):
+        return build.cast(x.tensor, dtype)
+    if isinstance(x, complex):
+        return Known(np.asarray(x, dtype.numpy))
+    return build.constant(x, dtype)
 
 
-def promoted(op: str, category: Category, *operands: object) -> tuple[Tensor, ...]:
+def promoted(
+    op: str, category: Category, *operands: object, of_complex: bool = False
+) -> tuple[Tensor, ...]:
     """The operands in their common dtype and shape."""
     checked = tuple(as_operand(op, x) for x in operands)
     dtype = common_dtype(op, checked)
-    check_category(op, dtype, category)
+    check_category(op, dtype, category, of_complex=of_complex)
     return build.broadcast_all(op, *(as_tensor(x, dtype) for x in checked))
 
 
 def elementwise(op: str, fn: str, category: Category, *operands: object) -> Array:
     """`fn` (a name in core.functions) of the operands, promoted and broadcast."""
-    return Array(build.pointwise(fn, *promoted(op, category, *operands)))
+    tensors = promoted(op, category, *operands, of_complex=fn in OF_COMPLEX)
+    out = build.pointwise(fn, *tensors)
+    at_hand = [_number(x) for x in operands]
+    if any(x is None for x in at_hand):
+        return Array(out)
+    dtype = tensors[0].dtype
+    args = [carried(np.asarray(x, dtype.numpy), dtype) for x in at_hand]
+    return Array(out, rounded(pointwise(out.dtype, fn, args), out.dtype))
+
+
+def _number(x: object) -> object:
+    """The value of a Python scalar, or of an array of rank 0 whose element is at hand: what is
+    computed of such is computed at once. None for other arrays."""
+    if not isinstance(x, Array):
+        return x
+    return None if x.ndim else x.at_hand
+
+
+def of_complex(x: Array, fn: Callable[..., Any]) -> Array:
+    """A numpy function of complex numbers, which are known data, computed at once."""
+    return Array(Known(np.asarray(fn(x.numpy()))))
+
+
+def magnitude(x: Array) -> Array:
+    """|x|."""
+    if x.dtype.is_complex:
+        return of_complex(x, np.abs)
+    return elementwise("abs", "abs", "numeric", x)
 
 
 _OF_BOOLS = {
@@ -184,7 +166,7 @@ def matrix_product(op: str, a: object, b: object) -> Array:
     """The array API's matmul."""
     pair = (check_array(op, a), check_array(op, b))
     dtype = common_dtype(op, pair)
-    check_category(op, dtype, "numeric")
+    check_category(op, dtype, "numeric", of_complex=True)
     return Array(build.matmul(op, *(as_tensor(x, dtype) for x in pair)))
 
 
@@ -242,13 +224,19 @@ def _plain(item: object) -> object:
     match item:
         case np.integer():
             return int(item)
-        case Array() if item.ndim == 0 and item.is_known:
+        case Array() if item.ndim == 0 and item.dtype.is_integer and item.is_known:
             return item.__index__()
         case slice():
             limits = cast("slice[object, object, object]", item)
             return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))
         case _:
             return item
+
+
+def _is_basic(item: object) -> bool:
+    """Whether numpy reads a key as this package does."""
+    is_integer = isinstance(item, int) and not isinstance(item, bool)
+    return is_integer or item is None or isinstance(item, slice | EllipsisType)
 
 
 def _is_alike(a: Array, b: Array) -> bool:
@@ -258,12 +246,19 @@ def _is_alike(a: Array, b: Array) -> bool:
 class Array:
     """A value of a program. `tensor` is the value in the fusion being built."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("_elements", "tensor")
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, elements: npt.NDArray[Any] | None = None) -> None:
+        """`elements` are the value's, where they are at hand already."""
         self.tensor = tensor
+        self._elements = elements
+
+    @property
+    def at_hand(self) -> npt.NDArray[Any] | None:
+        """The elements, where nothing is left to compute; not to be written to."""
+        return self.tensor.data if isinstance(self.tensor, Known) else self._elements
 
     # what it is
 
@@ -294,8 +289,7 @@ class Array:
 
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
         """The array itself; UserError for another device."""
-        if device != DEVICE:
-            raise UserError(f"to_device({device!r}): the only device here is {DEVICE!r}")
+        check_device("to_device", device)
         return self
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
@@ -381,18 +375,48 @@ class Array:
         return elementwise("negative", "neg", "numeric", self)
 
     def __pos__(self) -> Array:
-        check_category("positive", self.dtype, "numeric")
+        check_category("positive", self.dtype, "numeric", of_complex=True)
         return self
 
     def __abs__(self) -> Array:
-        return elementwise("abs", "abs", "numeric", self)
+        return magnitude(self)
 
     def __invert__(self) -> Array:
         return bitwise("bitwise_invert", "bitwise_not", self)
 
     def __getitem__(self, key: object) -> Array:
         items = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
-        return Array(indexing.index(self.tensor, tuple(_plain(item) for item in items)))
+        plain = tuple(_plain(item) for item in items)
+        if not any(isinstance(item, Array | np.ndarray) for item in plain):
+            return self._basic(plain)
+        if not self.is_known:
+            return Array(indexing.index(self.tensor, plain))  # refuses
+        return Array(Known(self._selected(plain)))
+
+    def _basic(self, key: tuple[object, ...]) -> Array:
+        """The elements at integers, slices, None and Ellipsis. A known value that is not large is
+        computed first, so that its elements can be asked for one after the other."""
+        if self.at_hand is None and self.is_known and self._is_small():
+            self.numpy()
+        elements = self.at_hand
+        if elements is None:
+            return Array(indexing.index(self.tensor, key))
+        if isinstance(self.tensor, Known) and all(_is_basic(item) for item in key):
+            with contextlib.suppress(IndexError, ValueError):
+                return Array(Known(np.asarray(elements[cast("Any", key)])))
+        return Array(indexing.index(self.tensor, key), np.asarray(elements[cast("Any", key)]))
+
+    def _is_small(self) -> bool:
+        count = self.size
+        return isinstance(count, int) and count <= _SMALL
+
+    def _selected(self, key: tuple[object, ...]) -> npt.NDArray[Any]:
+        """The elements at arrays of integers or bools, by numpy's rules."""
+        arrays = tuple(x.numpy("x[..., key, ...]") if isinstance(x, Array) else x for x in key)
+        try:
+            return np.asarray(self.numpy()[cast("Any", arrays)])
+        except IndexError as e:
+            raise AxisError(f"x[{indexing.key_text(key)}] of {self!r}: {e}") from None
 
     def __setitem__(self, key: object, value: object) -> None:
         """Assign to elements of an array of known data, which no other array shares."""
@@ -401,9 +425,24 @@ class Array:
                 f"x[{key!r}] = ... on the traced array {self!r}: values of a program never change; "
                 "use fw.insert(x, value, start) for a block, or fw.where(condition, value, x)"
             )
+        items = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
+        plain = tuple(_plain(item) for item in items)
+        at = tuple(x.numpy() if isinstance(x, Array) else x for x in plain)
+        new = as_operand("x[...] = value", value)
+        common = common_dtype("x[...] = value", (self, new))
+        if common is not self.dtype:
+            raise UserError(
+                f"x[...] = value on {self!r}: {new!r} would make it {common}; cast it with "
+                "fw.astype first"
+            )
         elements = self.numpy()
-        elements[cast("Any", key)] = np.asarray(value)
-        self.tensor = Known(elements)
+        try:
+            elements[cast("Any", at)] = np.asarray(new)
+        except IndexError as e:
+            raise AxisError(f"x[{indexing.key_text(plain)}] = value of {self!r}: {e}") from None
+        except ValueError as e:
+            raise UserError(f"x[{indexing.key_text(plain)}] = value of {self!r}: {e}") from None
+        self.tensor, self._elements = Known(elements), None
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
@@ -433,15 +472,26 @@ class Array:
 
     def _known_leaves(self) -> tuple[Known, ...] | None:
         """The data that the value depends on; None when it depends on an argument of a trace."""
-        leaves = [t for t in ir.topological((self.tensor,)) if isinstance(t.op, ir.Input)]
-        known = tuple(t for t in leaves if isinstance(t, Known))
-        return known if len(known) == len(leaves) else None
+        found: list[Known] = []
+        seen: set[Tensor] = set()
+        stack = [self.tensor]
+        while stack:
+            t = stack.pop()
+            if isinstance(t, Known):
+                found.append(t)
+            elif isinstance(t.op, ir.Input):
+                return None
+            stack.extend(o for o in t.op.operands if o not in seen)
+            seen.update(t.op.operands)
+        return tuple(found)
 
     def numpy(self, asked: str = "numpy()") -> npt.NDArray[Any]:
         """The value, computed by the oracle, when it depends on known data only.
 
         Raises UserError when it depends on an argument of a trace.
         """
+        if self.at_hand is not None:
+            return self.at_hand.copy()
         known = self._known_leaves()
         if known is None:
             raise UserError(
@@ -449,22 +499,25 @@ class Array:
                 "Python cannot branch or loop on it; use fw.where(condition, a, b), or fw.any, "
                 "fw.all and fw.minimum on arrays"
             )
-        if known == (self.tensor,):
-            return known[0].data.copy()
         values = ir.topological((self.tensor,), known)
-        fusion = ir.Fusion(known, (self.tensor,), values)
-        out = evaluate(fusion, *(t.data for t in known))[0]
+        out = evaluate(ir.Fusion(known, (self.tensor,), values), *(t.data for t in known))[0]
         if known:  # computed once: from here on the array is data
-            self.tensor = Known(out.copy())
-        return out
+            self.tensor = Known(out)
+        else:  # an array of literals stays one, so that a trace can use it
+            self._elements = out
+        return out.copy()
 
     def _item(self, asked: str) -> Any:
+        if self.at_hand is None or self.at_hand.size != 1:
+            self._check_one(asked)
+        return self.numpy(asked).reshape(()).item()
+
+    def _check_one(self, asked: str) -> None:
         if self.size != 1:
             raise UserError(
                 f"{asked} of {self!r}: it needs exactly one element; reduce it first, for example "
                 "with fw.any or fw.all"
             )
-        return self.numpy(asked).reshape(()).item()
 
     def __bool__(self) -> bool:
         return bool(self._item("bool()"))
@@ -486,8 +539,23 @@ class Array:
         out = self.numpy("__array__()")
         return out if dtype is None else out.astype(dtype)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy("__dlpack__()").__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library, which gets elements of its own."""
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise UserError(
+                f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
+                "with the other library"
+            )
+        if stream is not None:
+            raise UserError(f"__dlpack__(stream={stream!r}): values on the host have no stream")
+        return self.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU: the value is computed on the host

@@ -16,7 +16,7 @@ from fusewright import dtypes
 from fusewright.core.expr import Expr, Int, IntLike, Var, add, as_expr, constant_value, mul
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Op, Scalar, Shape, Tensor
 
@@ -44,9 +44,9 @@ def element_count(shape: Shape) -> Expr:
 
 def compute_value(scalar: Scalar, dtype: DType) -> Scalar:
     """The scalar as a kernel holds it: rounded to the compute dtype, converted to its kind."""
-    if dtype.is_float:
+    if dtype.is_float or dtype.is_complex:
         with np.errstate(over="ignore"):
-            return float(dtype.compute.numpy.type(scalar))
+            return float(dtype.component.compute.numpy.type(scalar))
     return bool(scalar) if dtype.kind == "bool" else int(scalar)
 
 
@@ -183,11 +183,11 @@ def axis_of(op: str, axis: int, ndim: int) -> int:
     """The axis counted from the front; UserError when the rank has no such axis."""
     axis = integer(op, "axis", axis)
     if not ndim:
-        raise UserError(
+        raise AxisError(
             f"{op}: axis {axis} of an array of rank 0, which has none; expand_dims first"
         )
     if not -ndim <= axis < ndim:
-        raise UserError(
+        raise AxisError(
             f"{op}: axis {axis} of an array of rank {ndim}: axes go from -{ndim} to {ndim - 1}"
         )
     return axis % ndim

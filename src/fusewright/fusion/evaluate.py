@@ -125,6 +125,8 @@ def _bind_size(t: Tensor, axis: int, extent: Expr, n: int, sizes: dict[Var, int]
 
 def carrier(dtype: DType) -> np.dtype[Any]:
     """The numpy dtype the oracle computes a dtype in."""
+    if dtype.is_complex:
+        return np.dtype(np.complex128)
     return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
 
@@ -168,7 +170,7 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Iota():
             return _iota(t, op.axis, sizes)
         case ir.Pointwise():
-            return _pointwise(t, op.fn, args)
+            return pointwise(t.dtype, op.fn, args)
         case ir.Broadcast():
             return _broadcast(args[0], op.axes, _shape(t, sizes))
         case ir.Permute():
@@ -203,12 +205,13 @@ def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:
     return np.broadcast_to(column, shape)
 
 
-def _pointwise(t: Tensor, fn: str, args: list[Array]) -> Array:
+def pointwise(dtype: DType, fn: str, args: list[Array]) -> Array:
+    """A scalar function of arrays as the oracle holds them; `dtype` is the result's."""
     if fn == "cast":
-        return cast(args[0], t.dtype)
+        return cast(args[0], dtype)
     if fn == "nextafter":  # the neighbour depends on the dtype's own grid
-        args = [rounded(a, t.dtype) for a in args]
-    return carried(FUNCTIONS[fn].numpy(*args), t.dtype)
+        args = [rounded(a, dtype) for a in args]
+    return carried(FUNCTIONS[fn].numpy(*args), dtype)
 
 
 def _broadcast(a: Array, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import TypeAlias, cast
 
@@ -19,7 +20,7 @@ from fusewright.core.expr import (
     mul,
     prove,
 )
-from fusewright.errors import UserError
+from fusewright.errors import AxisError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.ir import Tensor
 
@@ -66,14 +67,19 @@ def _items(t: Tensor, key: object) -> list[Item]:
     ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
     used = sum(1 for item in given if item is not None and item is not Ellipsis)
     if len(ellipses) > 1 or used > t.ndim:
-        raise UserError(
-            f"x[{', '.join(map(_key_text, given))}]: {used} axes and {len(ellipses)} Ellipsis for "
+        raise AxisError(
+            f"x[{key_text(given)}]: {used} axes and {len(ellipses)} Ellipsis for "
             f"an array of rank {t.ndim}: give at most one key per axis and one Ellipsis"
         )
     full: list[object] = [slice(None)] * (t.ndim - used)
     position = ellipses[0] if ellipses else len(given)
     spelled = [*given[:position], *full, *given[position + len(ellipses) :]]
     return cast("list[Item]", spelled)
+
+
+def key_text(items: Sequence[object]) -> str:
+    """A key as the messages print it."""
+    return ", ".join(map(_key_text, items))
 
 
 def _key_text(item: object) -> str:
@@ -109,7 +115,7 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
         at = add(extent, known)
     if prove(less_equal(0, at)) is not True or prove(less(at, extent)) is not True:
         known_text = "is outside" if constant_value(extent) is not None else "may be outside"
-        raise UserError(
+        raise AxisError(
             f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
             "inside the axis, or declare a larger min for the symbol"
         )

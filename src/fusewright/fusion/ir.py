@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from fusewright.core.expr import Expr, Int, Var, as_expr, variables
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion.printing import print_fusion
 
 Scalar: TypeAlias = bool | int | float
@@ -77,6 +77,10 @@ class TensorSpec:
             raise UserError(f"TensorSpec: alignment {alignment} is not a power of two")
         self.shape = tuple(shape)
         self.dtype = dtype_of(dtype)
+        if self.dtype.is_complex:
+            raise UnsupportedError(
+                f"TensorSpec of {self.dtype}: kernels hold no complex numbers; use two real arrays"
+            )
         self.strides = strides
         self.alignment = alignment
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.core.expr import Expr, as_expr, variables
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
@@ -134,6 +134,10 @@ def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion
             raise UserError(
                 f"the array {t!r} is not an argument of this trace: it was captured from outside; "
                 "pass it as an argument"
+            )
+        if t.dtype.is_complex:
+            raise UnsupportedError(
+                f"the value {t!r}: kernels hold no complex numbers; use two real arrays"
             )
     _name_all(values)
     return Fusion(inputs, outputs, values)

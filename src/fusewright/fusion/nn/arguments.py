@@ -6,8 +6,9 @@ from fusewright.core.expr import IntLike, as_expr, mul
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, check_array, check_category
+from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Shape
+from fusewright.fusion.operands import check_category
 from fusewright.fusion.ops import astype, expand_dims
 
 

@@ -6,9 +6,10 @@ from fusewright import dtypes
 from fusewright.core.expr import IntLike, as_expr, constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, check_array, check_category
+from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.nn.activations import half_size, halves
 from fusewright.fusion.nn.arguments import check_float, check_shape, per_channel, widened
+from fusewright.fusion.operands import check_category
 from fusewright.fusion.ops import (
     arange,
     astype,

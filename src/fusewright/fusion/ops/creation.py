@@ -1,7 +1,7 @@
 """Creation of arrays. Sizes are integers or expressions taken from other arrays' shapes.
 
-Without a dtype, Python bools, ints and floats give bool, int64 and float32. `device` is accepted
-for the standard's sake: a value of a program has no device.
+Without a dtype, Python bools, ints and floats give bool, int64 and float32. `device` is there for
+the standard's sake: a value of a program has no device, and None or "host" is all there is.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import TypeAlias
 
 from fusewright import dtypes
 from fusewright.core.expr import Expr, IntLike, as_expr, constant_value
-from fusewright.dtypes import DType, dtype_of
+from fusewright.dtypes import DType, data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, as_operand, check_array, check_scalar
+from fusewright.fusion.array import Array, as_operand, as_tensor, check_array
 from fusewright.fusion.ir import Scalar, Shape, Tensor
+from fusewright.fusion.operands import check_device, check_scalar
 from fusewright.fusion.ops.elementwise import equal
 
+Fill: TypeAlias = "Scalar | complex | Array"
 ShapeLike: TypeAlias = "IntLike | tuple[IntLike, ...] | list[IntLike]"
 
 
@@ -38,69 +40,86 @@ def shape_of(op: str, shape: ShapeLike) -> Shape:
     return out
 
 
-def _default_dtype(value: Scalar) -> DType:
-    return dtype_of(type(value))
+def _default_dtype(value: Scalar | complex) -> DType:
+    return data_dtype_of(type(value))
 
 
 def _filled(op: str, shape: Shape, value: object, dtype: object) -> Array:
     scalar = as_operand(op, value)
     if isinstance(scalar, Array):
-        out = scalar if dtype is None else Array(build.cast(scalar.tensor, dtype_of(dtype)))
+        out = scalar if dtype is None else Array(build.cast(scalar.tensor, data_dtype_of(dtype)))
         return Array(build.broadcast_to(op, out.tensor, shape))
-    found = _default_dtype(scalar) if dtype is None else dtype_of(dtype)
+    found = _default_dtype(scalar) if dtype is None else data_dtype_of(dtype)
     check_scalar(op, scalar, found)
-    return Array(build.full(shape, scalar, found))
+    return Array(build.spread(as_tensor(scalar, found), shape))
 
 
 def full(
-    shape: ShapeLike, fill_value: Scalar | Array, *, dtype: object = None, device: object = None
+    shape: ShapeLike,
+    fill_value: Scalar | complex | Array,
+    *,
+    dtype: object = None,
+    device: object = None,
 ) -> Array:
     """A scalar, or an array of rank 0, in every element."""
+    check_device("full", device)
     return _filled("full", shape_of("full", shape), fill_value, dtype)
 
 
 def zeros(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
     """Zeros, float32 without a dtype."""
+    check_device("zeros", device)
     return _zeros_or_ones("zeros", shape_of("zeros", shape), 0, dtype)
 
 
 def ones(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
     """Ones, float32 without a dtype."""
+    check_device("ones", device)
     return _zeros_or_ones("ones", shape_of("ones", shape), 1, dtype)
 
 
 def empty(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
     """Zeros: a program has no undefined values."""
+    check_device("empty", device)
     return _zeros_or_ones("empty", shape_of("empty", shape), 0, dtype)
 
 
 def _zeros_or_ones(op: str, shape: Shape, value: int, dtype: object) -> Array:
-    found = dtypes.float32 if dtype is None else dtype_of(dtype)
+    found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
     return Array(build.full(shape, value, found))
 
 
 def full_like(
-    x: Array, /, fill_value: Scalar | Array, *, dtype: object = None, device: object = None
+    x: Array,
+    /,
+    fill_value: Scalar | complex | Array,
+    *,
+    dtype: object = None,
+    device: object = None,
 ) -> Array:
     """A scalar in every element, with x's shape and, without a dtype, x's dtype."""
+    check_device("full_like", device)
     x = check_array("full_like", x)
     return _filled("full_like", x.tensor.shape, fill_value, dtype or x.dtype)
 
 
 def zeros_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Zeros with x's shape and, without a dtype, x's dtype."""
+    check_device("zeros_like", device)
     x = check_array("zeros_like", x)
     return _zeros_or_ones("zeros_like", x.tensor.shape, 0, dtype or x.dtype)
 
 
 def ones_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Ones with x's shape and, without a dtype, x's dtype."""
+    check_device("ones_like", device)
     x = check_array("ones_like", x)
     return _zeros_or_ones("ones_like", x.tensor.shape, 1, dtype or x.dtype)
 
 
 def empty_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Zeros with x's shape: a program has no undefined values."""
+    check_device("empty_like", device)
     x = check_array("empty_like", x)
     return _zeros_or_ones("empty_like", x.tensor.shape, 0, dtype or x.dtype)
 
@@ -122,11 +141,14 @@ def arange(
 
     Raises UserError for a step of 0, and for symbolic limits with another step.
     """
+    check_device("arange", device)
     if stop is None:
         start, stop = 0, start
     limits = (start, stop, step)
     is_float = any(isinstance(v, float) for v in limits)
-    found = (dtypes.float32 if is_float else dtypes.int64) if dtype is None else dtype_of(dtype)
+    found = (
+        (dtypes.float32 if is_float else dtypes.int64) if dtype is None else data_dtype_of(dtype)
+    )
     if step == 0:
         raise UserError(f"arange({start}, {stop}, step=0): the step must not be 0")
     count = _range_count(start, stop, step)
@@ -177,7 +199,8 @@ def linspace(
 
     Raises UserError for a negative count and for an integer dtype.
     """
-    found = dtypes.float32 if dtype is None else dtype_of(dtype)
+    check_device("linspace", device)
+    found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
     if not found.is_float:
         raise UserError(f"linspace in {found}: the values are not integers; use a float dtype")
     if num < 0:
@@ -215,8 +238,9 @@ def eye(
     device: object = None,
 ) -> Array:
     """Ones on the k-th diagonal (above the main one for k > 0), zeros elsewhere."""
+    check_device("eye", device)
     shape = shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    found = dtypes.float32 if dtype is None else dtype_of(dtype)
+    found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
     return Array(build.cast(equal(_diagonal_distance(shape), k).tensor, found))
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusewright.dtypes import bool_, dtype_of, float32, int64
+import numpy as np
+
+from fusewright.dtypes import bool_, complex64, data_dtype_of, float32, int64
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import array as core
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, Category, Operand, check_array, elementwise
+from fusewright.fusion.array import Array, Operand, check_array, elementwise
+from fusewright.fusion.operands import Category, check_category, check_device
 
 Unary = Callable[[Operand], Array]
 Binary = Callable[[Operand, Operand], Array]
@@ -66,7 +69,6 @@ def _classification(name: str, fn: str, of_integers: str, doc: str) -> Unary:
 
 # --- one operand --------------------------------------------------------------------------------
 
-abs = _unary("abs", "abs", "numeric", "|x|; the least signed integer stays as it is.")
 negative = _unary("negative", "neg", "numeric", "-x; unsigned integers wrap.")
 sign = _unary("sign", "sign", "numeric", "-1, 0 or 1; NaN for NaN.")
 sqrt = _unary("sqrt", "sqrt", "float", "The square root; NaN below 0.")
@@ -113,14 +115,29 @@ def square(x: Operand, /) -> Array:
     return elementwise("square", "mul", "numeric", x, x)
 
 
+def abs(x: Operand, /) -> Array:
+    """|x|; the least signed integer stays as it is."""
+    return core.magnitude(check_array("abs", x))
+
+
 def real(x: Operand, /) -> Array:
-    """x itself: there are no complex numbers."""
-    return +check_array("real", x)
+    """The real part: of numbers that are not complex, x itself."""
+    x = check_array("real", x)
+    return core.of_complex(x, np.real) if x.dtype.is_complex else +x
+
+
+def imag(x: Operand, /) -> Array:
+    """The imaginary part: of numbers that are not complex, 0."""
+    x = check_array("imag", x)
+    check_category("imag", x.dtype, "numeric", of_complex=True)
+    zero = build.full(x.tensor.shape, 0, x.dtype)
+    return core.of_complex(x, np.imag) if x.dtype.is_complex else Array(zero)
 
 
 def conj(x: Operand, /) -> Array:
-    """x itself: there are no complex numbers."""
-    return +check_array("conj", x)
+    """The complex conjugate: of numbers that are not complex, x itself."""
+    x = check_array("conj", x)
+    return core.of_complex(x, np.conj) if x.dtype.is_complex else +x
 
 
 def bitwise_invert(x: Operand, /) -> Array:
@@ -179,10 +196,12 @@ def nextafter(x1: Operand, x2: Operand, /) -> Array:
 def where(condition: Array, x1: Operand, x2: Operand, /) -> Array:
     """x1 where the condition holds, else x2; of two Python scalars the default dtype."""
     condition = check_array("where", condition)
-    core.check_category("where (condition)", condition.dtype, "bool")
+    check_category("where (condition)", condition.dtype, "bool")
     x1, x2 = core.as_operand("where", x1), core.as_operand("where", x2)
     if isinstance(x1, Array) or isinstance(x2, Array):
         dtype = core.common_dtype("where", (x1, x2))
+    elif isinstance(x1, complex) or isinstance(x2, complex):
+        dtype = complex64
     else:
         is_float = isinstance(x1, float) or isinstance(x2, float)
         is_bool = isinstance(x1, bool) and isinstance(x2, bool)
@@ -197,7 +216,7 @@ def clip(x: Array, /, min: Operand | None = None, max: Operand | None = None) ->
     Raises UserError for limits of a dtype that would not promote to x's.
     """
     x = check_array("clip", x)
-    core.check_category("clip", x.dtype, "numeric")
+    check_category("clip", x.dtype, "numeric")
     out = x
     for limit, fn in ((min, "max"), (max, "min")):
         if limit is None:
@@ -219,11 +238,17 @@ def fma(x1: Operand, x2: Operand, x3: Operand, /) -> Array:
 def astype(x: Array, dtype: object, /, *, copy: bool = True, device: object = None) -> Array:
     """x rounded to a dtype. Floats become integers by truncation, integers wrap, bool is x != 0.
 
-    `copy` and `device` are accepted for the standard's sake: a value of a program has neither.
+    `copy` and `device` are there for the standard's sake: a value of a program has neither.
     """
-    x, target = check_array("astype", x), dtype_of(dtype)
+    check_device("astype", device)
+    x, target = check_array("astype", x), data_dtype_of(dtype)
+    if x.dtype.is_complex and not target.is_complex and target is not bool_:
+        raise UserError(
+            f"astype of {x.dtype} to {target}: a complex number is no real one; take fw.real or "
+            "fw.abs first"
+        )
     if target.kind == "bool" and x.dtype.kind != "bool":
-        return elementwise("astype", "ne", "numeric", x, 0)
+        return elementwise("astype", "ne", "any", x, 0)
     return Array(build.cast(x.tensor, target))
 
 

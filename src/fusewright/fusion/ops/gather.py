@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fusewright.errors import UserError
 from fusewright.fusion import build, ir
-from fusewright.fusion.array import Array, check_array, check_category
+from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.operands import check_category
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import (
-    Array,
-    as_tensor,
-    check_array,
-    check_category,
-    common_dtype,
-    matrix_product,
-)
+from fusewright.fusion.array import Array, as_tensor, check_array, common_dtype, matrix_product
 from fusewright.fusion.ir import Tensor
+from fusewright.fusion.operands import check_category
+from fusewright.fusion.ops.elementwise import conj
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
@@ -26,7 +21,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 def _pair(op: str, x1: Array, x2: Array) -> tuple[Tensor, Tensor]:
     both = (check_array(op, x1), check_array(op, x2))
     dtype = common_dtype(op, both)
-    check_category(op, dtype, "numeric")
+    check_category(op, dtype, "numeric", of_complex=True)
     return as_tensor(both[0], dtype), as_tensor(both[1], dtype)
 
 
@@ -80,7 +75,9 @@ def tensordot(
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
-    """The sum of products along an axis, counted from the end; the other axes broadcast."""
+    """The sum of products along an axis, counted from the end; the other axes broadcast. Of complex
+    numbers the first is conjugated."""
+    x1 = conj(x1) if check_array("vecdot", x1).dtype.is_complex else x1
     a, b = _pair("vecdot", x1, x2)
     rank = min(a.ndim, b.ndim)
     if not -rank <= axis < 0:

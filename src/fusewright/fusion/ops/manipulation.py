@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from fusewright.core.expr import (
     Expr,
     IntLike,
@@ -23,17 +25,11 @@ from fusewright.core.expr import (
     mul,
     prove,
 )
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import (
-    Array,
-    as_operand,
-    as_tensor,
-    check_array,
-    check_scalar,
-    common_dtype,
-)
+from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
 from fusewright.fusion.ir import Scalar, Shape, Tensor
+from fusewright.fusion.operands import check_category, check_scalar
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
 
 Amounts: TypeAlias = "IntLike | Sequence[IntLike] | Sequence[Sequence[IntLike]]"
@@ -208,9 +204,12 @@ def _rolled(shift: int, extent: Expr) -> Callable[[Expr], Expr]:
 # --- repetition ---------------------------------------------------------------------------------
 
 
-def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
-    """Each element `repeats` times in a row along the axis; of the flat array for None."""
+def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
+    """Each element `repeats` times in a row along the axis; of the flat array for None. Known data
+    may be repeated by an array of counts, one per element of the axis."""
     x = check_array("repeat", x)
+    if isinstance(repeats, Array):
+        return _repeated_by_counts(x, repeats, axis)
     if build.integer("repeat", "repeats", repeats) < 0:
         raise UserError(f"repeat: repeats={repeats}: the count must not be negative")
     t = x.tensor
@@ -219,6 +218,21 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     along = build.axis_of("repeat", 0 if axis is None else axis, t.ndim)
     shape = tuple(mul(s, repeats) if k == along else s for k, s in enumerate(t.shape))
     return Array(_mapped(t, shape, {along: lambda c: floordiv(c, max(repeats, 1))}))
+
+
+def _repeated_by_counts(x: Array, counts: Array, axis: int | None) -> Array:
+    check_category("repeat (repeats)", counts.dtype, "integer")
+    if not x.is_known or not counts.is_known:
+        raise UnsupportedError(
+            f"repeat of {x!r} by {counts!r}: the size of the result would depend on values; "
+            "repeat known data, or by an int"
+        )
+    along = None if axis is None else build.axis_of("repeat", axis, x.ndim)
+    try:
+        out = np.repeat(x.numpy(), counts.numpy().astype(np.int64), along)
+    except ValueError as e:
+        raise UserError(f"repeat of {x!r} by {counts!r}: {e}; give one count per element") from None
+    return Array(Known(out))
 
 
 def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
@@ -323,8 +337,8 @@ def pad(
             )
     if mode == "constant":
         value = as_operand("pad", constant_values)
-        if isinstance(value, Array):
-            raise UserError("pad: constant_values is an array; it must be a Python scalar")
+        if isinstance(value, Array | complex):
+            raise UserError(f"pad: constant_values={value!r}: it must be one real Python scalar")
         check_scalar("pad", value, x.dtype)
         return Array(build.resize(x.tensor, low, high, value))
     return Array(_extended(x.tensor, low, high, mode))

@@ -30,7 +30,7 @@ def _word(op: str, x: object, what: str) -> Tensor:
         if value.ndim or not value.dtype.is_integer:
             raise UserError(f"{op}: {what} is {value!r}; it must be an integer array of rank 0")
         return build.cast(value.tensor, dtypes.uint64)
-    if isinstance(value, bool | float) or not 0 <= value < 2**64:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**64:
         raise UserError(f"{op}: {what}={value!r} must be an int in [0, 2**64)")
     return build.constant(value, dtypes.uint64)
 

@@ -12,8 +12,9 @@ from fusewright.core.expr import constant_value, mul
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, check_array, check_category
+from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Tensor
+from fusewright.fusion.operands import check_category
 from fusewright.fusion.ops.elementwise import astype, sqrt, where
 from fusewright.fusion.ops.manipulation import concat
 
@@ -30,7 +31,6 @@ def _accumulated(op: str, x: Array, dtype: object) -> Tensor:
         case "uint":
             return build.cast(x.tensor, dtypes.uint64)
         case _:
-            check_category(op, x.dtype, "numeric")
             return x.tensor
 
 
@@ -97,10 +97,10 @@ def count_nonzero(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> 
 # --- moments ------------------------------------------------------------------------------------
 
 
-def _result_dtype(op: str, x: Array) -> DType:
+def _result_dtype(op: str, x: Array, *, of_complex: bool = False) -> DType:
     """The dtype of a mean: x's own for floats, float32 for integers."""
-    check_category(op, x.dtype, "numeric")
-    return x.dtype if x.dtype.is_float else dtypes.float32
+    check_category(op, x.dtype, "numeric", of_complex=of_complex)
+    return dtypes.float32 if x.dtype.is_integer else x.dtype
 
 
 def _count(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
@@ -120,7 +120,7 @@ def mean(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
     """The mean over axes, computed in the compute dtype and rounded to x's; NaN over nothing.
     Integers give float32."""
     x = check_array("mean", x)
-    dtype = _result_dtype("mean", x)
+    dtype = _result_dtype("mean", x, of_complex=True)
     return astype(_mean_of("mean", astype(x, dtype.compute), axis, keepdims), dtype)
 
 

@@ -1,0 +1,101 @@
+"""What operations take: categories of element types, Python scalars, devices."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeGuard
+
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion.ir import Scalar
+
+DEVICE = "host"  # where the standard's `device` says that recorded arrays are
+
+Category = Literal[
+    "any", "numeric", "float", "integer", "bool", "integer or bool"
+]  # which element types an operation takes
+
+
+def check_device(op: str, device: object) -> None:
+    """UserError for a device other than the only one that recorded arrays have."""
+    if device is not None and device != DEVICE:
+        raise UserError(
+            f"{op}(device={device!r}): the only device here is {DEVICE!r}; leave it out"
+        )
+
+
+def is_scalar(x: object) -> TypeGuard[bool | int | float | complex]:
+    """Whether a value is a Python scalar, which takes the dtype of the arrays it meets."""
+    return isinstance(x, bool | int | float | complex)
+
+
+def _accepts(category: Category, dtype: DType) -> bool:
+    match category:
+        case "any":
+            return True
+        case _ if dtype.is_complex:
+            return False
+        case "numeric":
+            return dtype.kind != "bool"
+        case "float":
+            return dtype.is_float
+        case "integer":
+            return dtype.is_integer
+        case "bool":
+            return dtype.kind == "bool"
+        case "integer or bool":
+            return not dtype.is_float
+
+
+_ASK = {
+    "numeric": "cast with fw.astype, or use fw.where and the logical functions",
+    "float": "cast with fw.astype(x, fw.float32) first",
+    "integer": "cast with fw.astype to an integer type first",
+    "bool": "compare first, for example x != 0",
+    "integer or bool": "cast with fw.astype to an integer type first",
+}
+
+
+OF_COMPLEX = frozenset(
+    """acos acosh add asin asinh atan atanh copy cos cosh div exp expm1 isfinite isinf isnan log
+    log10 log1p log2 mul neg pow reciprocal rsqrt sign sin sinh sqrt sub tan tanh""".split()  # noqa: SIM905
+)  # functions of numbers or floats that complex numbers have too
+
+
+def check_category(op: str, dtype: DType, category: Category, *, of_complex: bool = False) -> None:
+    """UserError when the operation does not take the dtype; `of_complex` says whether one that
+    takes numbers or floats takes complex ones."""
+    if dtype.is_complex and category in ("numeric", "float"):
+        if not of_complex:
+            raise UserError(
+                f"{op} of {dtype}: complex numbers have no {op}; take fw.real, fw.imag or fw.abs "
+                "of them first"
+            )
+    elif not _accepts(category, dtype):
+        raise UserError(f"{op} of {dtype}: it takes {category} arrays; {_ASK[category]}")
+
+
+def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:
+    """UserError when a Python scalar cannot take an array's dtype: the kinds must agree, an int
+    may meet a float array and either a complex one, and an int must fit."""
+    match scalar:
+        case bool():
+            kind, fits = "bool", dtype.kind == "bool"
+        case int():
+            kind, fits = "int", dtype.kind != "bool"
+        case float():
+            kind, fits = "float", dtype.is_float or dtype.is_complex
+        case _:
+            kind, fits = "complex", dtype.is_complex
+    if not fits:
+        raise UserError(
+            f"{op}: the Python {kind} {scalar!r} with an array of {dtype}: a scalar takes the "
+            "array's dtype, and this one cannot; cast the array with fw.astype, or the scalar in "
+            "Python"
+        )
+    if dtype.is_integer and isinstance(scalar, int):
+        low, high = dtype.integer_range
+        if not low <= scalar <= high:
+            raise UserError(
+                f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
+                "fw.astype first"
+            )
