@@ -110,9 +110,9 @@ ALL: tuple[DType, ...] = (
 COMPLEX: tuple[DType, ...] = (complex64, complex128)  # what known data may hold besides
 _BY_NAME = {d.name: d for d in ALL} | {"float8_e4m3fn": float8_e4m3}
 _BY_NUMPY = {d.numpy: d for d in ALL}
-_COMPLEX_SPELLINGS: dict[object, DType] = {complex: complex64} | {
-    s: d for d in COMPLEX for s in (d.name, d.numpy, d.numpy.type)
-}
+_COMPLEX_SPELLINGS = dict[object, DType](
+    [(complex, complex64), *((s, d) for d in COMPLEX for s in (d.name, d.numpy, d.numpy.type))]
+)
 _OF_DATA = _BY_NUMPY | {d.numpy: d for d in COMPLEX}
 
 

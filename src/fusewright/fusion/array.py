@@ -7,7 +7,6 @@ argument of a trace cannot, and says so.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -395,16 +394,22 @@ class Array:
 
     def _basic(self, key: tuple[object, ...]) -> Array:
         """The elements at integers, slices, None and Ellipsis. A known value that is not large is
-        computed first, so that its elements can be asked for one after the other."""
+        computed first, so that its elements can be asked for one after the other; one element of
+        an array of literals is a literal, where no kernel would hold more of it."""
         if self.at_hand is None and self.is_known and self._is_small():
             self.numpy()
         elements = self.at_hand
-        if elements is None:
+        if elements is None or not all(_is_basic(item) for item in key):
             return Array(indexing.index(self.tensor, key))
-        if isinstance(self.tensor, Known) and all(_is_basic(item) for item in key):
-            with contextlib.suppress(IndexError, ValueError):
-                return Array(Known(np.asarray(elements[cast("Any", key)])))
-        return Array(indexing.index(self.tensor, key), np.asarray(elements[cast("Any", key)]))
+        try:
+            found = np.asarray(elements[cast("Any", key)])
+        except (IndexError, ValueError):
+            return Array(indexing.index(self.tensor, key))  # refuses
+        if isinstance(self.tensor, Known):
+            return Array(Known(found))
+        if not found.ndim and self.dtype is self.dtype.compute and not self.dtype.is_complex:
+            return Array(build.constant(found.item(), self.dtype), found)
+        return Array(indexing.index(self.tensor, key), found)
 
     def _is_small(self) -> bool:
         count = self.size
