@@ -81,7 +81,7 @@ def operation(op: str, dtype: str) -> str:
 def typed(op: str, dtype: str, seed: int) -> Recipe | None:
     """A program of one call whose first operand has the dtype."""
     b = Builder(seed)
-    b.base = [(5,), (3, 4), (2, 4, 6)][seed % 3]
+    b.base = [(5,), (3, 4), (2, 4, 6), (1, 6)][seed % 4]
     b.only = dtype
     if not b.step(op, makers()[op]):
         return None

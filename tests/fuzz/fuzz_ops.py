@@ -435,6 +435,7 @@ MAKERS: dict[str, Maker] = {
             "isnan",
             "negative",
             "positive",
+            "imag",
             "real",
             "round",
             "sign",
