@@ -24,6 +24,7 @@ from fusewright.errors import UserError
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
+from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.memory import Memory
 from fusewright.runtime.builds import BUILDER
 from fusewright.runtime.device import has_gpu
@@ -121,9 +122,8 @@ class Kernel:
     @property
     def params(self) -> tuple[Param, ...]:
         """The array parameters in the order of the CUDA signature."""
-        read = {n.src for n in walk(self.ir) if isinstance(n, ir.Load)}
+        read, written = global_reads(self.ir), global_writes(self.ir)
         ranks = {t.name: len(t.shape) for t in (*self.inputs, *self.outputs)}
-        written = {n.dst for n in walk(self.ir) if isinstance(n, ir.Store)}
         return tuple(
             Param(
                 b.name,
@@ -310,6 +310,10 @@ def _collect_syncs(
             case ir.If():
                 _collect_syncs(s.then, (*at, 0), orders, out)
                 _collect_syncs(s.otherwise, (*at, 1), orders, out)
+            case ir.Roles():
+                for number, role in enumerate(s.body):
+                    assert isinstance(role, ir.Role)
+                    _collect_syncs(role.body, (*at, number), orders, out)
             case _:
                 pass
 

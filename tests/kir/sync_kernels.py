@@ -12,8 +12,8 @@ def kernel(body: str, block: str = "tx < 64", head: str = "") -> Kernel:
     return parse_kernel(
         f"""kernel k {{
           {head}
-          param x: float32[4096]
-          param y: float32[4096]
+          param x: float32[4096] align 16
+          param y: float32[4096] align 16
           grid (bx < 4)
           block ({block})
           local r: float32[8]

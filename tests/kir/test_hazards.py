@@ -178,6 +178,7 @@ def test_uniform_conditions() -> None:
     assert is_warp_uniform(equal(floordiv(tx, 32), 1), k)
     assert is_warp_uniform(less(floordiv(tx, 32) + bx, n), k)
     assert not is_warp_uniform(less(tx, n), k)
+    assert is_warp_uniform(less(tx, 32), k) and not is_warp_uniform(less(tx, 31), k)
     assert not is_warp_uniform(less(floordiv(tx + bx, 32), n), k)
     assert is_block_uniform(less(Var("i", 0, 3), 2), k)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusewright.errors import SpecError, UnsupportedError
-from fusewright.kir.analysis.hazards import hazards
+from fusewright.errors import SpecError
 from fusewright.kir.ir import Kernel
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.sync_spec import SYNC_CHECKS
@@ -116,15 +115,3 @@ def test_what_breaks_a_rule_is_refused(name: str, body: str, message: str) -> No
 
 def test_every_check_has_a_rejection() -> None:
     assert {c.name for c in SYNC_CHECKS} == {case[0] for case in REFUSED}
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("bulk_store y[0] = s[0] size 4 by thread 0", "do not know when BulkStore completes"),
-        ("roles { role warps 0..1 { warp_sync #0 } }", "the static analyses do not follow Roles"),
-    ],
-)
-def test_the_static_analyses_refuse_what_they_do_not_know(body: str, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        hazards(kernel_of(body))

@@ -16,7 +16,8 @@ from fusewright.host.arena import ARENA_ALIGNMENT, Arena, Lifetime, pack
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
 from fusewright.host.ir import Access, Binding, Edge, EdgeKind, HostLaunch, Root, RootKind
-from fusewright.kir.ir import Buffer, Compute, Kernel, Load
+from fusewright.kir.analysis.uses import global_reads
+from fusewright.kir.ir import Buffer, Compute, Kernel
 
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
@@ -232,7 +233,7 @@ def _launches(
 def accesses(kernel: Kernel) -> dict[Buffer, Access]:
     """What a kernel does to each of its parameters."""
     written = set(written_buffers(kernel))
-    read = {n.src for n in walk(kernel) if isinstance(n, Load)}
+    read = global_reads(kernel)
     modes = {(True, True): Access.READ_WRITE, (False, True): Access.WRITE}
     return {b: modes.get((b in read, b in written), Access.READ) for b in kernel.params}
 
@@ -241,8 +242,7 @@ def role_of(kernel: Kernel) -> str:
     """ "copy" for a kernel that computes nothing, "fill" when it reads nothing either."""
     if any(isinstance(n, Compute) and n.fn != "copy" for n in walk(kernel)):
         return "kernel"
-    reads = any(isinstance(n, Load) and n.src in kernel.params for n in walk(kernel))
-    return "copy" if reads else "fill"
+    return "copy" if global_reads(kernel) else "fill"
 
 
 __all__ = ["Call", "HostProgram", "accesses", "assemble", "nbytes_of", "role_of", "strides_of"]

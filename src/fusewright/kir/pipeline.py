@@ -13,8 +13,10 @@ from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir.ir import Kernel
 from fusewright.kir.names import with_unique_names
+from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
+from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
@@ -61,6 +63,12 @@ PIPELINE: tuple[Pass, ...] = (
         "hazards are judged on the accesses that remain, at explicit addresses",
     ),
     Pass(
+        "complete_async",
+        complete_async,
+        "expanded",
+        "a thread waits for its own copies before it can hand them on to others",
+    ),
+    Pass(
         "place_syncs",
         place_syncs,
         "synced",
@@ -77,6 +85,12 @@ PIPELINE: tuple[Pass, ...] = (
         pack_shared,
         "packed",
         "buffers share memory only where the syncs that exist separate them",
+    ),
+    Pass(
+        "place_fences",
+        place_fences,
+        "packed",
+        "bulk copies see what threads wrote, also to bytes that are shared since packing",
     ),
     Pass(
         "prune_syncs",

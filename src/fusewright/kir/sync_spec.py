@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from fusewright.core.expr import And, Cond, Equal, Expr, Less, Not, Or, Var, add, mul, variables
 from fusewright.dtypes import uint64
-from fusewright.kir.analysis.lanes import (
-    Array,
-    evaluate_lanes,
-    holds,
-    is_known,
-    split_unknown,
-    thread_values,
-)
-from fusewright.kir.checks import Check, Facts, Place, Problem, is_misaligned, same_dtype
+from fusewright.kir.analysis.uniformity import all_agree, threads_of
+from fusewright.kir.checks import Check, Facts, Problem, is_misaligned, same_dtype
 from fusewright.kir.ir import (
     AsyncKind,
     AsyncWait,
@@ -32,7 +22,6 @@ from fusewright.kir.ir import (
     BulkStore,
     Cache,
     CpAsync,
-    Kernel,
     MbarArrive,
     MbarExpect,
     MbarInit,
@@ -69,48 +58,11 @@ _BLOCKING = (NamedSync, MbarWait)
 # --- who agrees -------------------------------------------------------------------------------
 
 
-def threads_of(place: Place, kernel: Kernel) -> range:
-    """The linear numbers of the threads that a statement is for."""
-    if place.role is None:
-        return range(kernel.nthreads)
-    return range(place.role.first * WARP_SIZE, place.role.stop * WARP_SIZE)
-
-
-def all_agree(value: Cond | Expr, kernel: Kernel, threads: range, group: int) -> bool:
-    """Whether the value is the same for every `group` neighbours of the threads, in any one
-    iteration of the loops around."""
-    match value:
-        case And() | Or():
-            return all(all_agree(p, kernel, threads, group) for p in value.parts)
-        case Not():
-            return all_agree(value.part, kernel, threads, group)
-        case Less() | Equal():
-            known = thread_values(kernel)
-            if is_known(value, known):
-                return _alike(holds(value, known).may, kernel, threads, group)
-            return all_agree(add(value.left, mul(value.right, -1)), kernel, threads, group)
-        case Expr():
-            known = thread_values(kernel)
-            split = split_unknown(value, known, frozenset[Var]())
-            if split is None or any(v not in known for v in variables(split[0])):
-                return False
-            return _alike(evaluate_lanes(split[0], known), kernel, threads, group)
-        case _:
-            return True
-
-
-def _alike(values: Array, kernel: Kernel, threads: range, group: int) -> bool:
-    """Whether one value a thread of the block is the same in every group of the threads."""
-    every = np.broadcast_to(values, (kernel.nthreads,))
-    mine = every[threads.start : threads.stop]
-    return all(bool((mine[i : i + group] == mine[i]).all()) for i in range(0, len(mine), group))
-
-
 def _blocking(facts: Facts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
-        threads = threads_of(place, k)
+        threads = threads_of(place.role, k)
         whole = "role" if place.role else "block"
         if isinstance(s, _BLOCKING):
             for c in place.conditions:
@@ -140,7 +92,7 @@ def _single_issuers(facts: Facts) -> Iterator[Problem]:
         s = place.statement
         if not isinstance(s, (*_ISSUED, MbarWait)) or s.issuer is None:
             continue
-        threads = threads_of(place, k)
+        threads = threads_of(place.role, k)
         if s.issuer not in threads:
             yield s, f"thread {s.issuer} issues it, but only threads {_span(threads)} come here"
         for c in place.conditions:

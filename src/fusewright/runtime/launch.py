@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var, evaluate
-from fusewright.core.node import walk
 from fusewright.cuda.emit import Parameter, parameters, shared_nbytes, written_buffers
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
-from fusewright.kir.ir import Argument, Buffer, Kernel, Load
+from fusewright.kir.analysis.uses import global_reads
+from fusewright.kir.ir import Argument, Buffer, Kernel
 from fusewright.runtime.device import check, current, driver
 from fusewright.runtime.locks import after_fork
 from fusewright.target import MAX_GRID_X, MAX_GRID_YZ
@@ -209,7 +209,7 @@ def run(
     kernel, symbols = loaded.kernel, dict(sizes or {})
     _check_buffers(kernel, buffers, symbols)
     written = written_buffers(kernel)
-    read = {n.src for n in walk(kernel) if isinstance(n, Load)}
+    read = global_reads(kernel)
     with current(device):
         memory = [
             _Guarded(a, poison=b in written and b not in read)

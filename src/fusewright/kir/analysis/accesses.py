@@ -1,14 +1,16 @@
 """Every access to memory that threads share: what, where, by whom, as enumerated byte ranges.
 
-`memory_uses` is the one place that knows which node touches which memory; everything behind it
-works on `Access`.
+`kir/analysis/uses.py` knows which node touches which memory; everything behind it works on
+`Access`. What an asynchronous operation does is two accesses: one where it is issued, and one
+where its completion is known (`kir/analysis/completion.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from fusewright.core.expr import (
     variables,
     walk,
 )
-from fusewright.errors import UnsupportedError
+from fusewright.kir.analysis.completion import Completions, Instance, completions
 from fusewright.kir.analysis.lanes import (
     ALWAYS,
     Array,
@@ -41,19 +43,9 @@ from fusewright.kir.analysis.lanes import (
     thread_values,
 )
 from fusewright.kir.analysis.sites import LoopScope, Path, Site, sites
-from fusewright.kir.ir import (
-    Alloc,
-    Buffer,
-    BulkLoad,
-    BulkReduce,
-    BulkStore,
-    CpAsync,
-    Kernel,
-    Load,
-    Memory,
-    Statement,
-    Store,
-)
+from fusewright.kir.analysis.uses import Completes, MemoryUse, memory_uses, steering
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory, SyncStatement
+from fusewright.target import WARP_SIZE
 
 MAX_ENTRIES = 1 << 18
 """Byte ranges enumerated per access; an access with more is treated as touching everything."""
@@ -62,22 +54,21 @@ MAX_TRIPS = 1 << 12
 """Iterations enumerated per loop."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryUse:
-    """One operand of a statement in shared or global memory; `index` and `width` in elements."""
+class Moment(Enum):
+    """Which part of a use an access is: all of it, or the issue or the completion of one that is
+    asynchronous. An issue comes after what precedes it, a completion before what follows it."""
 
-    buffer: Buffer
-    writes: bool
-    index: Expr
-    width: int
-    predicate: Cond
+    WHOLE = "whole"
+    ISSUE = "issue"
+    DONE = "done"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enumerated:
     """Byte ranges `[lo, lo + nbytes)` relative to the buffer, by (loops..., thread).
 
-    `lo` and `mask` broadcast against each other; `loops` are the dimensions before the last.
+    `lo` and `mask` broadcast against each other; `loops` are the dimensions before the last, which
+    may count the threads several times over, for a completion of several operations.
     `unknown` is a summand of `lo` that is the same everywhere in the block.
     """
 
@@ -91,7 +82,8 @@ class Access:
     """One use of one buffer by one statement. `order` is its textual position.
 
     `ranges` is None when the addresses are not known; then any byte of the buffer is meant.
-    `trips` gives, per enclosing loop, the number of iterations enumerated.
+    `trips` gives, per enclosing loop, the number of iterations enumerated. Of a completion, `site`
+    and `order` are those of the wait; it `is_public` when all threads wait.
     """
 
     order: int
@@ -99,6 +91,19 @@ class Access:
     use: MemoryUse
     trips: tuple[int, ...]
     ranges: Enumerated | None
+    moment: Moment = Moment.WHOLE
+    is_public: bool = False
+
+    @property
+    def can_precede(self) -> bool:
+        """Whether syncs behind it can order later accesses after it: all threads that wait for a
+        completion are ordered already, and who only issued something does not know its end."""
+        return self.moment is not Moment.ISSUE and not self.is_public
+
+    @property
+    def can_follow(self) -> bool:
+        """Whether syncs before it can order it after earlier accesses."""
+        return self.moment is not Moment.DONE
 
     @property
     def buffer(self) -> Buffer:
@@ -116,25 +121,16 @@ class Access:
         return self.use.width * self.use.buffer.dtype.nbytes
 
 
-def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
-    """What a statement does to shared and global memory."""
-    match statement:
-        case Load():
-            use = MemoryUse(
-                statement.src, False, statement.index, statement.width, statement.predicate
-            )
-        case Store():
-            use = MemoryUse(
-                statement.dst, True, statement.index, statement.width, statement.predicate
-            )
-        case CpAsync() | BulkLoad() | BulkStore() | BulkReduce():
-            raise UnsupportedError(
-                f"the static analyses do not know when {type(statement).__name__} completes; "
-                "synchronise such a kernel by hand"
-            )
-        case _:
-            return ()
-    return () if use.buffer.memory is Memory.LOCAL else (use,)
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What `find` found: the accesses that can take part in a hazard, in textual order, the
+    completions of asynchronous ones, the iterations enumerated of each loop, and the sites by
+    textual position."""
+
+    accesses: tuple[Access, ...]
+    completions: Completions
+    trips: dict[Path, int]
+    places: tuple[Site, ...]
 
 
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
@@ -143,16 +139,27 @@ def accesses(kernel: Kernel) -> tuple[Access, ...]:
     Those to shared memory, and those to global buffers that this launch writes; two parameters
     are two places in memory.
     """
+    return find(kernel).accesses
+
+
+def find(kernel: Kernel) -> Found:
+    """`accesses`, with what was found out on the way. Raises UnsupportedError when asynchronous
+    operations or their waits cannot be enumerated."""
+    places = sites(kernel)
     uses = [
         (order, site, use)
-        for order, site in enumerate(sites(kernel))
+        for order, site in enumerate(places)
         for use in memory_uses(site.statement)
     ]
     written = {u.buffer for _, _, u in uses if u.writes}
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
+    plans = _loop_plans(uses, places)
+    trips = {path: plan.trips for path, plan in plans.items()}
     threads = thread_values(kernel)
-    plans = _loop_plans(uses)
-    return tuple(_access(order, site, use, threads, plans) for order, site, use in uses)
+    base = tuple(_access(order, site, use, threads, plans) for order, site, use in uses)
+    done = completions(kernel, places, trips)
+    ends = (end for a in base for end in _ends(a, done, places, trips, kernel.nthreads))
+    return Found(tuple(sorted((*base, *ends), key=lambda a: a.order)), done, trips, places)
 
 
 def shared_allocs(kernel: Kernel) -> tuple[tuple[Site, Alloc], ...]:
@@ -175,22 +182,30 @@ class _LoopPlan:
     is_whole: bool
 
 
-def _loop_plans(uses: Iterable[tuple[int, Site, MemoryUse]]) -> dict[Path, _LoopPlan]:
+def _loop_plans(
+    uses: Iterable[tuple[int, Site, MemoryUse]], places: Iterable[Site]
+) -> dict[Path, _LoopPlan]:
     """Per loop: all iterations, or two periods of everything in it that depends on its variable.
 
     A loop that allows neither gets no iterations: its variable is unknown.
     """
-    inside: dict[Path, tuple[LoopScope, list[MemoryUse]]] = {}
+    inside: dict[Path, tuple[LoopScope, list[Expr]]] = {}
     for _, site, use in uses:
         for loop in site.loops:
-            inside.setdefault(loop.path, (loop, []))[1].append(use)
+            found = inside.setdefault(loop.path, (loop, []))[1]
+            if use.buffer.memory is Memory.SHARED or use.completes is Completes.AT_ONCE:
+                found.append(use.index)
+    for site in places:
+        if isinstance(site.statement, SyncStatement):
+            for loop in site.loops:
+                inside.setdefault(loop.path, (loop, []))[1].extend(steering(site.statement))
     return {path: _loop_plan(loop, found) for path, (loop, found) in inside.items()}
 
 
-def _loop_plan(loop: LoopScope, uses: list[MemoryUse]) -> _LoopPlan:
+def _loop_plan(loop: LoopScope, exprs: list[Expr]) -> _LoopPlan:
     if loop.trips is not None and loop.trips <= MAX_TRIPS:
         return _LoopPlan(loop.trips, True)
-    period = _period([u.index for u in uses], loop.node.var)
+    period = _period(exprs, loop.node.var)
     if period is None or 2 * period + 1 > MAX_TRIPS:
         return _LoopPlan(0, False)
     return _LoopPlan(2 * period + 1, False)
@@ -222,17 +237,29 @@ def _access(
     trips = tuple(plans[loop.path].trips for loop in loops)
     known = _with_loops(threads, loops, trips)
     nthreads = next(iter(threads.values())).shape[0]
-    varying = frozenset(x.node.var for x, n in zip(loops, trips, strict=True) if not n)
-    split = split_unknown(use.index, known, varying)
+    varying = frozenset(x.node.var for x in loops if not _is_enumerated(use.index, x, plans))
+    steady = {v: values for v, values in known.items() if v not in varying}
+    split = split_unknown(use.index, steady, varying)
     mask = _mask(site, use, known, plans)
+    moment = Moment.WHOLE if use.completes is Completes.AT_ONCE else Moment.ISSUE
     if split is None:
-        return Access(order, site, use, trips, None)
+        return Access(order, site, use, trips, None, moment)
     lo = np.asarray(evaluate_lanes(split[0], known)) * use.buffer.dtype.nbytes
     lo = lo.reshape((1,) * (len(loops) + 1 - lo.ndim) + lo.shape)
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nthreads,)))
+    if use.issuer is not None:
+        entries //= nthreads
     if entries * use.width > MAX_ENTRIES:
-        return Access(order, site, use, trips, None)
-    return Access(order, site, use, trips, Enumerated(lo, mask, split[1]))
+        return Access(order, site, use, trips, None, moment)
+    return Access(order, site, use, trips, Enumerated(lo, mask, split[1]), moment)
+
+
+def _is_enumerated(index: Expr, loop: LoopScope, plans: dict[Path, _LoopPlan]) -> bool:
+    """Whether the iterations that stand for a loop show every value of an index."""
+    plan, v = plans[loop.path], loop.node.var
+    if plan.is_whole or not plan.trips:
+        return plan.is_whole
+    return substitute(index, {v: add(v, (plan.trips - 1) // 2)}) == index
 
 
 def _with_loops(threads: Known, loops: tuple[LoopScope, ...], trips: tuple[int, ...]) -> Known:
@@ -246,13 +273,15 @@ def _with_loops(threads: Known, loops: tuple[LoopScope, ...], trips: tuple[int, 
 
 
 def _mask(site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan]) -> Holds:
-    """Where the access happens: its predicate and the conditions of the branches around it."""
+    """Where the access happens: its predicate, the conditions of the branches around it, and the
+    threads that it is for."""
+    who = _participants(site, use, known)
     conditions = [use.predicate]
     for branch in site.branches:
         c = branch.node.condition
         conditions.append(c if branch.taken else negate(c))
     if all(c is TRUE for c in conditions):
-        return ALWAYS
+        return who
     usable = dict(known)
     for loop in site.loops:
         plan = plans[loop.path]
@@ -260,4 +289,70 @@ def _mask(site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan]
         v = loop.node.var
         if not plan.is_whole and plan.trips and not all(_repeats(c, v, period) for c in conditions):
             del usable[v]
-    return conjunction([holds(c, usable) for c in conditions])
+    return conjunction([who, *(holds(c, usable) for c in conditions)])
+
+
+def _participants(site: Site, use: MemoryUse, known: Known) -> Holds:
+    nthreads: int = max(values.shape[-1] for values in known.values())
+    linear = np.arange(nthreads, dtype=np.int64)
+    if use.issuer is not None:
+        mine = linear == use.issuer
+        return Holds(mine, mine)
+    if site.role is None:
+        return ALWAYS
+    warps = linear // WARP_SIZE
+    mine = (site.role.node.first <= warps) & (warps < site.role.node.stop)
+    return Holds(mine, mine)
+
+
+# --- where asynchronous accesses end -------------------------------------------------------------
+
+
+def _ends(
+    access: Access,
+    done: Completions,
+    places: Sequence[Site],
+    trips: dict[Path, int],
+    nthreads: int,
+) -> Iterator[Access]:
+    """The completions of an asynchronous access, one for each wait that has any."""
+    waits: dict[int, list[tuple[Instance, Instance]]] = {}
+    for instance in done.instances(access.order):
+        wait = done.end_of(instance, access.use.completes)
+        if wait is not None:
+            waits.setdefault(wait.order, []).append((instance, wait))
+    for order, pairs in waits.items():
+        site = places[order]
+        counts = tuple(trips[loop.path] for loop in site.loops)
+        ranges = _ranges_at(access, pairs, counts, nthreads)
+        is_public = pairs[0][1].is_public
+        yield Access(order, site, access.use, counts, ranges, Moment.DONE, is_public)
+
+
+def _ranges_at(
+    access: Access,
+    pairs: Sequence[tuple[Instance, Instance]],
+    counts: tuple[int, ...],
+    nthreads: int,
+) -> Enumerated | None:
+    """The byte ranges of the operations, by iteration of the wait instead of their own."""
+    if access.ranges is None:
+        return None
+    together: dict[tuple[int, ...], int] = {}
+    slots: list[int] = []
+    for _, wait in pairs:
+        slots.append(together.get(wait.coords, 0))
+        together[wait.coords] = slots[-1] + 1
+    most = max(together.values())
+    if math.prod(counts) * most * nthreads > MAX_ENTRIES:
+        return None
+    ranges, whole = access.ranges, (*access.trips, nthreads)
+    sources = [np.broadcast_to(x, whole) for x in (ranges.lo, ranges.mask.may, ranges.mask.must)]
+    shape = (*counts, most * nthreads)
+    lo = np.zeros(shape, dtype=np.int64)
+    may, must = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    for (issue, wait), slot in zip(pairs, slots, strict=True):
+        lanes = slice(slot * nthreads, (slot + 1) * nthreads)
+        for out, source in zip((lo, may, must), sources, strict=True):
+            out[(*wait.coords, lanes)] = source[issue.coords]
+    return Enumerated(lo, Holds(may, must), ranges.unknown)

@@ -6,7 +6,7 @@ statement in straight code its place, in a loop also the iterations that went be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.ir import Body, For, If, Kernel
+from fusewright.kir.ir import Body, For, If, Kernel, Role, Roles
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -39,27 +39,32 @@ class Timeline:
     span: dict[Path, int]
 
 
-def timeline(kernel: Kernel) -> Timeline:
-    """Where the statements of a kernel stand in time."""
+def timeline(kernel: Kernel, trips: Mapping[Path, int] | None = None) -> Timeline:
+    """Where the statements of a kernel stand in time, of roles one after the other. `trips` tells
+    how many iterations loops are given when it is not their extent."""
     line = Timeline({}, {})
-    _lay_out(kernel.body, (), 0, line)
+    _lay_out(kernel.body, (), 0, line, trips or {})
     return line
 
 
-def _lay_out(body: Body, path: Path, now: int, line: Timeline) -> int:
+def _lay_out(body: Body, path: Path, now: int, line: Timeline, known: Mapping[Path, int]) -> int:
     """The time at the end of a body that starts at `now`."""
     for i, statement in enumerate(body):
         here = (*path, i)
         line.start[here] = now
         match statement:
             case For():
-                span = _lay_out(statement.body, here, now, line) - now
+                span = _lay_out(statement.body, here, now, line, known) - now
                 line.span[here] = span
-                trips = constant_value(statement.extent)
+                trips = known.get(here) or constant_value(statement.extent)
                 now += span * (1 if trips is None else trips)
             case If():
-                now = _lay_out(statement.then, (*here, 0), now, line)
-                now = _lay_out(statement.otherwise, (*here, 1), now, line)
+                now = _lay_out(statement.then, (*here, 0), now, line, known)
+                now = _lay_out(statement.otherwise, (*here, 1), now, line, known)
+            case Roles():
+                for number, role in enumerate(statement.body):
+                    assert isinstance(role, Role)
+                    now = _lay_out(role.body, (*here, number), now, line, known)
             case _:
                 now += 1
     return now

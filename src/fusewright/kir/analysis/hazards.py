@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -26,12 +27,27 @@ from fusewright.kir.analysis.order import (
     unordered_by,
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Site, common_loops
+from fusewright.kir.analysis.sites import (
+    BranchScope,
+    LoopScope,
+    Path,
+    Site,
+    are_concurrent,
+    common_loops,
+)
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.ir import Kernel, Memory
 from fusewright.target import WARP_SIZE
 
 _MAX_PAIRS = 1 << 21
+
+
+class Rule(Enum):
+    """Which pairs are looked for: those that different threads make, or writes by threads and what
+    the async proxy does with the same bytes, whoever issues it."""
+
+    THREADS = "threads"
+    PROXIES = "proxies"
 
 
 def hazards(kernel: Kernel) -> tuple[Hazard, ...]:
@@ -49,27 +65,47 @@ def sync_orders(kernel: Kernel) -> dict[int, tuple[Hazard, ...]]:
     return ordered_by(kernel, hazards(kernel))
 
 
-def hazards_in(found: Sequence[Space], kernel: Kernel) -> tuple[Hazard, ...]:
-    """`hazards`, for given footprints."""
-    out = [h for space in found for h in _space_hazards(space, kernel)]
+def hazards_in(
+    found: Sequence[Space], kernel: Kernel, rule: Rule = Rule.THREADS
+) -> tuple[Hazard, ...]:
+    """`hazards`, for given footprints, or the other hazards of a rule."""
+    out = [h for space in found for h in _space_hazards(space, kernel, rule)]
     out.sort(key=lambda h: (h.after, h.before, h.carried or (), h.distance))
     return tuple(out)
 
 
-def _space_hazards(space: Space, kernel: Kernel) -> Iterator[Hazard]:
+def _space_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
     prints = space.footprints
     known = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
     if not known:
-        yield from _assumed_hazards(space, kernel)
+        yield from _assumed_hazards(space, kernel, rule)
         return
-    prints = contested(prints)
-    for f in prints:
-        yield from _simultaneous(space, f)
+    if rule is Rule.THREADS:
+        prints = contested(prints)
+        for f in prints:
+            yield from _simultaneous(space, f)
     batches = _batches([f for f in prints if f.first.size])
     for a in batches:
         for b in batches:
-            if a.writes or b.writes:
-                yield from _batch_hazards(space, a, b, kernel)
+            if _is_meant(a.sample, b.sample, rule):
+                yield from _batch_hazards(space, a, b, kernel, rule)
+
+
+def _is_meant(before: Access, after: Access, rule: Rule) -> bool:
+    """Whether the rule is about such a pair."""
+    if not can_conflict(before, after):
+        return False
+    if rule is Rule.THREADS:
+        return before.writes or after.writes
+    return before.writes and not before.use.in_async_proxy and after.use.in_async_proxy
+
+
+def can_conflict(before: Access, after: Access) -> bool:
+    """Whether syncs are to order the first before the second. Roles order themselves, by what they
+    arrive at and wait for."""
+    if not before.can_precede or not after.can_follow:
+        return False
+    return not are_concurrent(before.site, after.site)
 
 
 def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
@@ -91,12 +127,12 @@ def _carriers(loops: Sequence[LoopScope]) -> list[int]:
 # --- addresses that cannot be compared ----------------------------------------------------------
 
 
-def _assumed_hazards(space: Space, kernel: Kernel) -> Iterator[Hazard]:
+def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
     """All pairs. Two stores to global memory are trusted: a kernel writes each element once."""
     for a in space.footprints:
         for b in space.footprints:
             both = a.access.writes and b.access.writes
-            if (both and space.memory is Memory.GLOBAL) or not (a.access.writes or b.access.writes):
+            if (both and space.memory is Memory.GLOBAL) or not _is_meant(a.access, b.access, rule):
                 continue
             sites = a.access.site, b.access.site
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
@@ -120,6 +156,7 @@ class _Class:
     example: Example | None
 
 
+_SCOPES = (SyncScope.BLOCK, SyncScope.WARP, SyncScope.THREAD)
 _WORST = _Class(SyncScope.BLOCK, False, (), (), None)
 
 
@@ -145,7 +182,7 @@ def _hazard(space: Space, a: Access, b: Access, carrier: LoopScope | None, c: _C
 def _simultaneous(space: Space, f: Footprint) -> Iterator[Hazard]:
     """Threads that write one place in one statement: certain ones only, no sync helps."""
     rows = np.flatnonzero(f.first != f.last)
-    if f.access.writes and f.is_exact and rows.size:
+    if f.access.can_follow and f.access.writes and f.is_exact and rows.size:
         alone, at = _batch([f]), int(rows[0])
         c = _Class(SyncScope.BLOCK, False, (), (), _example(space, alone, alone, at, at))
         yield _hazard(space, f.access, f.access, None, c)
@@ -183,7 +220,15 @@ def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
     groups: dict[object, list[Footprint]] = {}
     for f in prints:
         around = tuple(loop.path for loop in f.access.site.loops)
-        groups.setdefault((around, f.loops, f.access.writes), []).append(f)
+        role = f.access.site.role
+        kind = (
+            f.access.writes,
+            f.access.can_precede,
+            f.access.can_follow,
+            f.access.use.in_async_proxy,
+        )
+        key = (around, f.loops, None if role is None else role.path, kind)
+        groups.setdefault(key, []).append(f)
     return [_batch(group) for group in groups.values()]
 
 
@@ -201,7 +246,9 @@ def _batch(group: Sequence[Footprint]) -> _Batch:
     )
 
 
-def _batch_hazards(space: Space, a: _Batch, b: _Batch, kernel: Kernel) -> Iterator[Hazard]:
+def _batch_hazards(
+    space: Space, a: _Batch, b: _Batch, kernel: Kernel, rule: Rule
+) -> Iterator[Hazard]:
     """The hazards with a member of `a` first, in the same iteration or carried by a loop."""
     loops = common_loops(a.sample.site, b.sample.site)
     for level in (None, *_carriers(loops)):
@@ -209,7 +256,7 @@ def _batch_hazards(space: Space, a: _Batch, b: _Batch, kernel: Kernel) -> Iterat
         if pairs is None and len(a.members) + len(b.members) > 2:
             for x in a.members:
                 for y in b.members:
-                    yield from _batch_hazards(space, _batch([x]), _batch([y]), kernel)
+                    yield from _batch_hazards(space, _batch([x]), _batch([y]), kernel, rule)
             return
         carrier = None if level is None else loops[level]
         if pairs is None:
@@ -217,7 +264,9 @@ def _batch_hazards(space: Space, a: _Batch, b: _Batch, kernel: Kernel) -> Iterat
                 yield _hazard(space, a.sample, b.sample, carrier, _WORST)
             continue
         inner = len(loops) if level is None else level + 1
-        keep, far = _crosses_threads(a, b, pairs), np.zeros(pairs.a.size, dtype=np.int64)
+        keep, far = np.ones(pairs.a.size, dtype=bool), np.zeros(pairs.a.size, dtype=np.int64)
+        if rule is Rule.THREADS:
+            keep = _crosses_threads(a, b, pairs)
         if level is None:
             keep &= _in_order(a, b, kernel)[a.member[pairs.a], b.member[pairs.b]]
         else:
@@ -328,15 +377,15 @@ def _classes(
     width = len(before) + len(after)
     code = a.member[pairs.a] * len(b.members) + b.member[pairs.b]
     code = (((code << 1) | far) << width) | (more_before << len(after)) | more_after
-    key = (code << 1) | ~_crosses_warps(a, b, pairs)
-    found, chosen = np.unique(key, return_index=True)
-    classes, leading = np.unique(found >> 1, return_index=True)
+    within = 2 - _crosses_threads(a, b, pairs) - _crosses_warps(a, b, pairs).astype(np.int64)
+    found, chosen = np.unique((code << 2) | within, return_index=True)
+    classes, leading = np.unique(found >> 2, return_index=True)
     i, j = pairs.a[chosen[leading]], pairs.b[chosen[leading]]
-    columns = (classes, found[leading] & 1, i, j, a.member[i], b.member[j])
+    columns = (classes, found[leading] & 3, i, j, a.member[i], b.member[j])
     table: list[list[int]] = np.stack(columns, axis=1).tolist()
-    for value, in_warp, row_a, row_b, x, y in table:
+    for value, inside, row_a, row_b, x, y in table:
         c = _Class(
-            scope=SyncScope.WARP if in_warp else SyncScope.BLOCK,
+            scope=_SCOPES[inside],
             is_far=bool(value >> width & 1),
             more_before=_bits(before, value >> len(after)) if before else (),
             more_after=_bits(after, value) if after else (),

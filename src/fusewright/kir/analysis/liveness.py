@@ -2,7 +2,9 @@
 
 A buffer is live after a statement when it may have been written before and may be read later
 without being wholly overwritten in between. Loops count their back edge, branches both ways,
-an `Alloc` ends what came before. All accesses complete where they stand.
+an `Alloc` ends what came before. What an asynchronous operation reads or writes is in use from
+its issue to its wait. Roles run side by side: what several of them touch is in use throughout all,
+what one touches is in use throughout the others.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.accesses import Access, Moment, accesses, shared_allocs
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces_of
-from fusewright.kir.analysis.sites import Path, contains, sites
-from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Statement
+from fusewright.kir.analysis.sites import Path, Site, contains, sites
+from fusewright.kir.analysis.uses import Completes
+from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Role, Roles, Statement
 
 _Live: TypeAlias = frozenset[Buffer]
 _EMPTY: _Live = frozenset()
@@ -50,12 +53,13 @@ def intervals_of(kernel: Kernel, found: Iterable[Access]) -> tuple[Interval, ...
     used: dict[Buffer, list[Path]] = {}
     for a in shared:
         used.setdefault(a.buffer, []).append(a.site.path)
-    paths = [s.path for s in sites(kernel)]
+    places = sites(kernel)
     out: list[Interval] = []
     for site, alloc in shared_allocs(kernel):
         b = alloc.buffer
         at = used.get(b, [])
-        live = frozenset(p for p in paths if b in needed[p] and b in filled[p])
+        flow = [s.path for s in places if b in needed[s.path] and b in filled[s.path]]
+        live = frozenset((*flow, *_beside(b, shared, places)))
         out.append(Interval(b, site.path, at[0] if at else None, at[-1] if at else None, live))
     return tuple(out)
 
@@ -77,6 +81,22 @@ def begins_within(a: Interval, b: Interval) -> bool:
     return a.alloc in b.live_after or b.alloc in a.live_after
 
 
+def _beside(buffer: Buffer, shared: Iterable[Access], places: Iterable[Site]) -> Iterable[Path]:
+    """The statements of roles that may run at the same time as what touches the buffer."""
+    roles: dict[Path, set[Path]] = {}
+    for a in shared:
+        role = a.site.role
+        if a.buffer is buffer and role is not None:
+            mine = roles.setdefault(role.path[:-1], set())
+            mine.add(role.path)
+            if a.use.completes is Completes.MBARRIER:
+                mine.add(role.path[:-1])
+    for s in places:
+        role = s.role
+        if role is not None and roles.get(role.path[:-1], {role.path}) != {role.path}:
+            yield s.path
+
+
 # --- data flow ----------------------------------------------------------------------------------
 
 
@@ -85,8 +105,9 @@ def _flows(kernel: Kernel, shared: list[Access]) -> tuple[dict[Path, _Live], dic
     reads: dict[Path, _Live] = {}
     writes: dict[Path, _Live] = {}
     for a in shared:
-        table = writes if a.writes else reads
-        table[a.site.path] = table.get(a.site.path, _EMPTY) | {a.buffer}
+        for table, is_meant in ((writes, a.writes), (reads, not a.writes or not a.can_follow)):
+            if is_meant:
+                table[a.site.path] = table.get(a.site.path, _EMPTY) | {a.buffer}
     ends = _endings(shared, kernel.nthreads)
     needed: dict[Path, _Live] = {}
     filled: dict[Path, _Live] = {}
@@ -122,6 +143,11 @@ def _backward(
             case If():
                 then = _backward(statement.then, (*here, 0), after, leaf, ends)
                 before = then | _backward(statement.otherwise, (*here, 1), after, leaf, ends)
+            case Roles():
+                before = after
+                for k, role in enumerate(statement.body):
+                    assert isinstance(role, Role)
+                    before |= _backward(role.body, (*here, k), after, leaf, ends)
             case _:
                 before = leaf(here, statement, after)
         after = before - ends.get(here, _EMPTY)
@@ -139,6 +165,12 @@ def _forward(body: Body, path: Path, before: _Live, leaf: _Transfer) -> _Live:
             case If():
                 then = _forward(statement.then, (*here, 0), before, leaf)
                 before = then | _forward(statement.otherwise, (*here, 1), before, leaf)
+            case Roles():
+                after = before
+                for k, role in enumerate(statement.body):
+                    assert isinstance(role, Role)
+                    after |= _forward(role.body, (*here, k), before, leaf)
+                before = after
             case _:
                 before = leaf(here, statement, before)
     return before
@@ -161,6 +193,7 @@ def _endings(shared: list[Access], nthreads: int) -> dict[Path, _Live]:
 def _overwriting(space: Space) -> list[Path]:
     loads = [f for f in space.footprints if not f.access.writes]
     stores = [f for f in space.footprints if f.access.writes and f.is_exact]
+    stores = [f for f in stores if f.access.moment is not Moment.DONE]
     if not loads or not stores:
         return []
     ncells = 1 + max(int(f.cells.max(initial=0)) for f in space.footprints if f.cells is not None)

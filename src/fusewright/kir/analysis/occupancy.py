@@ -15,6 +15,8 @@ from fusewright.kir.ir import (
     If,
     Kernel,
     Load,
+    Role,
+    Roles,
     Shuffle,
     Statement,
     Store,
@@ -96,6 +98,15 @@ class _Liveness:
                     self._live, then = after, self._live
                     self._body(s.otherwise)
                     self._live |= then
+                case Roles():
+                    after, before = self._live, dict(self._live)
+                    for role in s.body:
+                        self._live = dict(after)
+                        self._body((role,))
+                        before |= self._live
+                    self._live = before
+                case Role():
+                    self._body(s.body)
                 case _:
                     self._leaf(s)
 

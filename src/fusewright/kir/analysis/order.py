@@ -12,8 +12,27 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from fusewright.core.expr import prove, substitute_condition, variables
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, Site, contains, sites
-from fusewright.kir.ir import BlockSync, Buffer, Kernel, Memory, Statement, SyncStatement, WarpSync
+from fusewright.kir.analysis.sites import (
+    BranchScope,
+    LoopScope,
+    Path,
+    RoleScope,
+    Scope,
+    Site,
+    contains,
+    sites,
+)
+from fusewright.kir.analysis.uniformity import threads_of
+from fusewright.kir.ir import (
+    BarrierArrive,
+    BlockSync,
+    Buffer,
+    Kernel,
+    Memory,
+    NamedSync,
+    SyncStatement,
+    WarpSync,
+)
 
 Position: TypeAlias = tuple[int, ...]
 _MAX_TRIED = 64
@@ -23,8 +42,10 @@ Kind: TypeAlias = Literal["RAW", "WAR", "WAW"]
 
 
 class SyncScope(Enum):
-    """Who has to wait for whom: lanes of one warp, or threads of a block."""
+    """Who has to wait for whom: lanes of one warp, or all threads of a block (of a role, where both
+    accesses stand in it). THREAD: nobody, one thread has to pass the point."""
 
+    THREAD = "thread"
     WARP = "warp"
     BLOCK = "block"
 
@@ -97,25 +118,38 @@ def gap_position(body: Path, index: int) -> Position:
     return (*position_of(body), 2 * index - 1)
 
 
-def scope_of_sync(statement: Statement) -> SyncScope | None:
-    """Whom a statement makes wait for each other; None when it is no such sync."""
-    match statement:
-        case BlockSync():
-            return SyncScope.BLOCK
-        case WarpSync():
-            return SyncScope.WARP
-        case _:
-            return None
-
-
 def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
     """The syncs of a kernel that order memory, in textual order."""
+    places = sites(kernel)
+    whole = _whole_barriers(kernel, places)
     out: list[tuple[Site, SyncPoint]] = []
-    for site in sites(kernel):
-        scope = scope_of_sync(site.statement)
-        if scope is not None:
-            out.append((site, SyncPoint(position_of(site.path), site.scopes, scope)))
+    for site in places:
+        match site.statement:
+            case BlockSync():
+                scope = SyncScope.BLOCK
+            case WarpSync():
+                scope = SyncScope.WARP
+            case NamedSync(barrier=number) if number in whole:
+                scope = SyncScope.BLOCK
+            case _:
+                continue
+        out.append((site, SyncPoint(position_of(site.path), site.scopes, scope)))
     return tuple(out)
+
+
+def _whole_barriers(kernel: Kernel, places: Iterable[Site]) -> frozenset[int]:
+    """The named barriers at which all threads of one role, or of the block, meet and no others."""
+    users: dict[int, set[Path | None]] = {}
+    parts: set[int] = set()
+    for site in places:
+        s = site.statement
+        if isinstance(s, NamedSync | BarrierArrive):
+            role = site.role
+            users.setdefault(s.barrier, set()).add(None if role is None else role.path)
+            mine = threads_of(None if role is None else role.node, kernel)
+            if isinstance(s, BarrierArrive) or s.nthreads != len(mine):
+                parts.add(s.barrier)
+    return frozenset(n for n, found in users.items() if len(found) == 1 and n not in parts)
 
 
 def sync_id(site: Site) -> int:
@@ -129,6 +163,9 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
     if hazard.is_simultaneous:
         return False
     if hazard.scope is SyncScope.BLOCK and point.scope is SyncScope.WARP:
+        return False
+    roles = (s.path for s in point.scopes if isinstance(s, RoleScope))
+    if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):
         return False
     if hazard.carried is not None:
         return _orders_carried(point, hazard, hazard.carried)
@@ -182,6 +219,8 @@ def _is_passed(point: SyncPoint, before: Path | None, after: Path | None, depth:
             if not s.min_trips:
                 return False
             continue
+        if isinstance(s, RoleScope):
+            return False
         loop = _steering_loop(s, point, depth)
         if loop is None:
             return False
@@ -228,7 +267,9 @@ def _runs_in_every_iteration(point: SyncPoint, loop: Path, anchor: Path) -> bool
             is_steady = contains(s.path, anchor) and not moving & set(variables(s.node.extent))
             if not s.min_trips and not is_steady:
                 return False
-        elif not contains(s.path, anchor) or moving & set(variables(s.node.condition)):
+        elif not contains(s.path, anchor):
+            return False
+        if isinstance(s, BranchScope) and moving & set(variables(s.node.condition)):
             return False
     return True
 

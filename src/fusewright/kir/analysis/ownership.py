@@ -100,14 +100,15 @@ def footprint(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> F
     if ranges is None or (ranges.unknown and is_shared):
         return _anything(access, origin, cell_nbytes, nthreads)
     depth = len(access.site.loops)
-    shape = np.broadcast_shapes(
-        ranges.lo.shape, np.shape(ranges.mask.may), (1,) * depth + (nthreads,)
-    )
+    shape = np.broadcast_shapes(ranges.lo.shape, np.shape(ranges.mask.may), (1,) * (depth + 1))
+    if shape[-1] == 1:
+        shape = (*shape[:-1], nthreads)
     loops = tuple(i for i in range(depth) if shape[i] > 1)
+    nlanes = shape[-1]
     where = np.broadcast_to(ranges.mask.may, shape).reshape(-1)
     entries = np.arange(where.size) if where.all() else np.flatnonzero(where)
     lo = np.broadcast_to(ranges.lo, shape).reshape(-1)[entries]
-    code, thread = entries // nthreads, entries % nthreads
+    code, thread = entries // nlanes, entries % nlanes % nthreads
     cells = (lo + origin) // cell_nbytes
     per_thread = access.nbytes // cell_nbytes
     if per_thread > 1:

@@ -1,7 +1,8 @@
 """Where statements stand: paths, enclosing scopes, textual order.
 
 A path names a statement by steps from the kernel's body: an index into a body; below an `If` the
-branch (0 then, 1 otherwise) precedes the index. Paths compare in textual order.
+branch (0 then, 1 otherwise) precedes the index, below `Roles` the number of the role. Paths compare
+in textual order.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.core.expr import constant_value, lower_bound
-from fusewright.errors import UnsupportedError
-from fusewright.kir.ir import Body, For, If, Kernel, Roles, Statement
+from fusewright.errors import InternalError
+from fusewright.kir.ir import Body, For, If, Kernel, Role, Roles, Statement
 
 Path: TypeAlias = tuple[int, ...]
 
@@ -36,7 +37,15 @@ class BranchScope:
     taken: bool
 
 
-Scope: TypeAlias = LoopScope | BranchScope
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleScope:
+    """The enclosing role; `path` ends with its number among the roles that run side by side."""
+
+    path: Path
+    node: Role
+
+
+Scope: TypeAlias = LoopScope | BranchScope | RoleScope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +65,11 @@ class Site:
     def branches(self) -> tuple[BranchScope, ...]:
         """The enclosing branches, outermost first."""
         return tuple(s for s in self.scopes if isinstance(s, BranchScope))
+
+    @property
+    def role(self) -> RoleScope | None:
+        """The enclosing role, None outside of roles."""
+        return next((s for s in self.scopes if isinstance(s, RoleScope)), None)
 
 
 def sites(kernel: Kernel) -> tuple[Site, ...]:
@@ -78,9 +92,11 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
                     taken = BranchScope(at, statement, branch == 0)
                     yield from _sites(inner, at, (*scopes, taken))
             case Roles():
-                raise UnsupportedError(
-                    "the static analyses do not follow Roles; synchronise such a kernel by hand"
-                )
+                for number, role in enumerate(statement.body):
+                    if not isinstance(role, Role):
+                        raise InternalError(f"{type(role).__name__} stands directly in roles")
+                    at = (*here, number)
+                    yield from _sites(role.body, at, (*scopes, RoleScope(at, role)))
             case _:
                 yield Site(here, statement, scopes)
 
@@ -93,6 +109,12 @@ def common_loops(a: Site, b: Site) -> tuple[LoopScope, ...]:
             break
         shared.append(x)
     return tuple(shared)
+
+
+def are_concurrent(a: Site, b: Site) -> bool:
+    """Whether the two stand in different roles that run side by side."""
+    x, y = a.role, b.role
+    return x is not None and y is not None and x.path != y.path and x.path[:-1] == y.path[:-1]
 
 
 def contains(scope: Path, path: Path) -> bool:

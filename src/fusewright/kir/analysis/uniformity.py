@@ -1,13 +1,27 @@
-"""Conditions on which all threads of a block, or all lanes of each warp, agree."""
+"""Conditions and expressions on which threads agree: all of a block, of a role, of each warp."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fusewright.core.expr import And, Cond, Equal, Less, Not, Or, Var, add, mul, variables
-from fusewright.kir.analysis.lanes import evaluate_lanes, split_unknown, thread_values
-from fusewright.kir.ir import Kernel, RegVar
+from fusewright.core.expr import And, Cond, Equal, Expr, Less, Not, Or, Var, add, mul, variables
+from fusewright.kir.analysis.lanes import (
+    Array,
+    evaluate_lanes,
+    holds,
+    is_known,
+    split_unknown,
+    thread_values,
+)
+from fusewright.kir.ir import Kernel, RegVar, Role
 from fusewright.target import WARP_SIZE
+
+
+def threads_of(role: Role | None, kernel: Kernel) -> range:
+    """The linear numbers of the threads of a role, or of the block."""
+    if role is None:
+        return range(kernel.nthreads)
+    return range(role.first * WARP_SIZE, role.stop * WARP_SIZE)
 
 
 def is_block_uniform(c: Cond, kernel: Kernel) -> bool:
@@ -17,25 +31,41 @@ def is_block_uniform(c: Cond, kernel: Kernel) -> bool:
 
 
 def is_warp_uniform(c: Cond, kernel: Kernel) -> bool:
-    """Whether the lanes of every warp agree: thread variables enter only through the warp."""
-    if is_block_uniform(c, kernel):
-        return True
-    match c:
+    """Whether the lanes of every warp agree."""
+    return is_block_uniform(c, kernel) or all_agree(c, kernel, range(kernel.nthreads), WARP_SIZE)
+
+
+def is_role_uniform(c: Cond, kernel: Kernel, role: Role | None) -> bool:
+    """Whether all threads of a role, or of the block outside of roles, agree."""
+    threads = threads_of(role, kernel)
+    return is_block_uniform(c, kernel) or all_agree(c, kernel, threads, len(threads))
+
+
+def all_agree(value: Cond | Expr, kernel: Kernel, threads: range, group: int) -> bool:
+    """Whether the value is the same for every `group` neighbours of the threads, in any one
+    iteration of the loops around."""
+    match value:
         case And() | Or():
-            return all(is_warp_uniform(p, kernel) for p in c.parts)
+            return all(all_agree(p, kernel, threads, group) for p in value.parts)
         case Not():
-            return is_warp_uniform(c.part, kernel)
+            return all_agree(value.part, kernel, threads, group)
         case Less() | Equal():
-            return _is_constant_in_warps(c, kernel)
+            known = thread_values(kernel)
+            if is_known(value, known):
+                return _alike(holds(value, known).may, kernel, threads, group)
+            return all_agree(add(value.left, mul(value.right, -1)), kernel, threads, group)
+        case Expr():
+            known = thread_values(kernel)
+            split = split_unknown(value, known, frozenset[Var]())
+            if split is None or any(v not in known for v in variables(split[0])):
+                return False
+            return _alike(evaluate_lanes(split[0], known), kernel, threads, group)
         case _:
-            return False
+            return True
 
 
-def _is_constant_in_warps(c: Less | Equal, kernel: Kernel) -> bool:
-    threads = thread_values(kernel)
-    split = split_unknown(add(c.left, mul(c.right, -1)), threads, frozenset[Var]())
-    if split is None or any(v not in threads for v in variables(split[0])):
-        return False
-    values = np.broadcast_to(evaluate_lanes(split[0], threads), (kernel.nthreads,))
-    firsts = np.repeat(values[::WARP_SIZE], WARP_SIZE)[: values.size]
-    return bool(np.array_equal(values, firsts))
+def _alike(values: Array, kernel: Kernel, threads: range, group: int) -> bool:
+    """Whether one value a thread of the block is the same in every group of the threads."""
+    every = np.broadcast_to(values, (kernel.nthreads,))
+    mine = every[threads.start : threads.stop]
+    return all(bool((mine[i : i + group] == mine[i]).all()) for i in range(0, len(mine), group))

@@ -19,6 +19,8 @@ from fusewright.kir.ir import (
     Load,
     Operand,
     Reg,
+    Role,
+    Roles,
     Shuffle,
     Statement,
     Store,
@@ -60,6 +62,14 @@ def _statement(s: Statement, copies: Copies) -> Statement:
             if then is s.then and otherwise is s.otherwise:
                 return s
             return dataclasses.replace(s, then=then, otherwise=otherwise)
+        case Roles():
+            roles = tuple(_statement(role, dict(copies)) for role in s.body)
+            _forget_written(s, copies)
+            same = all(a is b for a, b in zip(roles, s.body, strict=True))
+            return s if same else dataclasses.replace(s, body=roles)
+        case Role():
+            body = _body(s.body, copies)
+            return s if body is s.body else dataclasses.replace(s, body=body)
         case _:
             new = _read(s, copies)
             for r, width in written(new):

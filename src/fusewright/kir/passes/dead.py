@@ -7,6 +7,7 @@ from fusewright.kir.ir import (
     Body,
     Buffer,
     Compute,
+    CpAsync,
     For,
     If,
     Kernel,
@@ -14,7 +15,6 @@ from fusewright.kir.ir import (
     Shuffle,
     Statement,
     Store,
-    SyncStatement,
     ThreadReduce,
 )
 from fusewright.kir.traverse import map_bodies, own_registers, own_values, walk_statements
@@ -42,7 +42,7 @@ def target_of_write(s: Statement) -> Buffer | None:
     match s:
         case Load() | Compute() | Shuffle() | ThreadReduce():
             return s.dst.buffer
-        case Store():
+        case Store() | CpAsync():
             return s.dst if s.dst.memory is Memory.SHARED else None
         case _:
             return None
@@ -66,7 +66,7 @@ def _live(kernel: Kernel) -> dict[Buffer, None]:
     feeds: dict[Buffer, list[Buffer]] = {}
     work: list[Buffer] = []
     for s in walk_statements(kernel):
-        if isinstance(s, Alloc | SyncStatement):
+        if isinstance(s, Alloc):
             continue
         mentioned = [v for v in own_values(s) if isinstance(v, Buffer)]
         mentioned += [r.buffer for r in own_registers(s)]

@@ -11,14 +11,15 @@ from fusewright.core.node import Node, rewrite
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet, timeline
-from fusewright.kir.analysis.hazards import are_exclusive
+from fusewright.kir.analysis.hazards import are_exclusive, can_conflict
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.liveness import Interval, begins_within, interferes, intervals_of
 from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
 from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
-from fusewright.kir.analysis.sites import common_loops
-from fusewright.kir.ir import Alloc, Buffer, Kernel
+from fusewright.kir.analysis.sites import are_concurrent, common_loops
+from fusewright.kir.ir import Alloc, Buffer, Kernel, MbarInit
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack
+from fusewright.kir.traverse import walk_statements
 from fusewright.target import SHARED_BASE_ALIGNMENT, WARP_SIZE, Target
 
 _MANY = -2
@@ -122,6 +123,7 @@ class _Pairs:
         self._kernel = kernel
         self._buffers = buffers
         self._allocs = [site for site, _ in shared_allocs(kernel)]
+        self._barriers = _barriers(kernel)
         self._cell = _cell_nbytes(found, buffers, kernel.nthreads)
         self._owners: dict[tuple[Access, SyncScope], Array] = {}
         self._answers: dict[tuple[int, int, int], bool] = {}
@@ -146,11 +148,15 @@ class _Pairs:
         found: Sequence[Access],
         points: Sequence[SyncPoint],
     ) -> Overlap:
+        if self._barriers.intersection((self._buffers[i], self._buffers[j])):
+            return Overlap.NEVER
         are_alive = interferes(lives[i], lives[j], found)
         if are_alive and (begins_within(lives[i], lives[j]) or not self._in_place):
             return Overlap.NEVER
         first = [a for a in found if a.buffer is self._buffers[i]]
         second = [a for a in found if a.buffer is self._buffers[j]]
+        if any(are_concurrent(a.site, b.site) for a in first for b in second):
+            return Overlap.NEVER
         needs: list[_Need] = []
         for a in first:
             for b in second:
@@ -252,6 +258,12 @@ class _Pairs:
         return [d for d in tried if self.fits(i, j, d)]
 
 
+def _barriers(kernel: Kernel) -> frozenset[Buffer]:
+    """The buffers that hold mbarriers, whose bytes may not be used for anything else (PTX ISA,
+    "mbarrier object")."""
+    return frozenset(s.barrier for s in walk_statements(kernel) if isinstance(s, MbarInit))
+
+
 def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer], nthreads: int) -> int:
     cells = [s.cell_nbytes for s in spaces_of(found, {}, nthreads)]
     return int(np.gcd.reduce([*cells, *(b.alignment for b in buffers)]))
@@ -272,10 +284,11 @@ def _assumed_hazards(a: Access, b: Access, kernel: Kernel) -> list[Hazard]:
     carriers = [loop.path for loop in loops if loop.trips is None or loop.trips > 1]
     first, second = (a, b) if a.order < b.order else (b, a)
     out: list[Hazard] = []
-    if not are_exclusive(first.site, second.site, kernel):
+    if can_conflict(first, second) and not are_exclusive(first.site, second.site, kernel):
         out.append(_assumed(first, second))
     for path in carriers:
-        out += [_assumed(x, y, carried=path) for x, y in ((a, b), (b, a))]
+        both = ((a, b), (b, a))
+        out += [_assumed(x, y, carried=path) for x, y in both if can_conflict(x, y)]
     return out
 
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusewright.errors import InternalError
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
     SyncScope,
     gap_position,
     orders,
-    sync_id,
-    sync_points,
 )
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope
-from fusewright.kir.ir import BlockSync, Body, For, If, Kernel, Statement, WarpSync
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, Scope
+from fusewright.kir.analysis.uniformity import threads_of
+from fusewright.kir.ir import (
+    BarrierArrive,
+    BlockSync,
+    Body,
+    For,
+    If,
+    Kernel,
+    NamedSync,
+    Role,
+    Roles,
+    Statement,
+    SyncStatement,
+    WarpSync,
+)
 from fusewright.kir.passes.split_branches import join_branches, split_branches
-from fusewright.target import Target
+from fusewright.kir.traverse import walk_statements
+from fusewright.target import NAMED_BARRIERS, Target
 
 
 def place_syncs(kernel: Kernel, target: Target) -> Kernel:
     """Put the fewest barriers that order every cross-thread hazard.
 
     rewrite:  s[t] = a;  b = s[t+1]   ->   s[t] = a;  BlockSync;  b = s[t+1]
-    checks:   every sync site is uniform over its participants, branches are split where not
-    order:    after expand_reductions (its stores are hazards too), before pack_shared (packs
-              under the syncs that exist)
+    checks:   every sync site is uniform over its participants, branches are split where not; in a
+              role its own warps meet at a named barrier, and a free one is left, else InternalError
+    order:    after complete_async (waits are where completions become hazards), before pack_shared
+              (packs under the syncs that exist)
     """
     divided = split_branches(kernel)
     if not divided.pending:
@@ -105,6 +120,11 @@ def _regions(body: Body, path: Path, scopes: tuple[Scope, ...], *, is_loop: bool
                     at = (*here, branch)
                     inner = (*scopes, BranchScope(at, statement, branch == 0))
                     out += _regions(part, at, inner, is_loop=False)
+            case Roles():
+                for number, role in enumerate(statement.body):
+                    assert isinstance(role, Role)
+                    at = (*here, number)
+                    out += _regions(role.body, at, (*scopes, RoleScope(at, role)), is_loop=False)
             case _:
                 pass
     return out
@@ -193,44 +213,92 @@ def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
     if not table:
         return kernel
     numbers = iter(range(next_sync_id(kernel), 1 << 30))
+    barriers = _Barriers(kernel)
     syncs = {
-        key: tuple(_statement(p, next(numbers)) for p in found) for key, found in table.items()
+        key: tuple(_statement(p, next(numbers), barriers) for p in found)
+        for key, found in table.items()
     }
-    return replace(kernel, body=_insert(kernel.body, (), syncs))
+    return insert(kernel, syncs)
 
 
 def next_sync_id(kernel: Kernel) -> int:
     """One more than the largest sync id in use."""
-    return 1 + max((sync_id(s) for s, _ in sync_points(kernel)), default=-1)
+    found = (s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement))
+    return 1 + max(found, default=-1)
 
 
-def _statement(p: Placement, number: int) -> Statement:
-    match p.point.scope:
-        case SyncScope.BLOCK:
-            return BlockSync(number, p.why)
-        case SyncScope.WARP:
-            return WarpSync(number, p.why)
+class _Barriers:
+    """The numbers of named barriers that no statement of the kernel uses, one for each role."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._taken = {
+            s.barrier for s in walk_statements(kernel) if isinstance(s, NamedSync | BarrierArrive)
+        }
+        self._of: dict[Path, int] = {}
+
+    def sync(self, role: RoleScope, number: int, why: str) -> NamedSync:
+        """The barrier at which all threads of the role meet."""
+        if role.path not in self._of:
+            free = (n for n in range(1, NAMED_BARRIERS) if n not in self._taken)
+            barrier = next(free, None)
+            if barrier is None:
+                raise InternalError(
+                    f"{self._kernel.name} uses all {NAMED_BARRIERS - 1} named barriers, and the "
+                    f"warps of a role have to meet for {why}; use fewer, or fewer roles"
+                )
+            self._of[role.path] = barrier
+            self._taken.add(barrier)
+        nthreads = len(threads_of(role.node, self._kernel))
+        return NamedSync(number, why, self._of[role.path], nthreads)
 
 
-def _insert(body: Body, path: Path, syncs: dict[tuple[Path, int], tuple[Statement, ...]]) -> Body:
+def _statement(p: Placement, number: int, barriers: _Barriers) -> Statement:
+    if p.point.scope is SyncScope.WARP:
+        return WarpSync(number, p.why)
+    role = next((s for s in p.point.scopes if isinstance(s, RoleScope)), None)
+    return BlockSync(number, p.why) if role is None else barriers.sync(role, number, p.why)
+
+
+def insert(kernel: Kernel, added: Mapping[tuple[Path, int], Sequence[Statement]]) -> Kernel:
+    """The kernel with statements inserted before statement `index` of the body at `path`, by
+    (path, index)."""
+    body = _insert(kernel.body, (), added)
+    return kernel if body is kernel.body else replace(kernel, body=body)
+
+
+def _insert(body: Body, path: Path, added: Mapping[tuple[Path, int], Sequence[Statement]]) -> Body:
     out: list[Statement] = []
     for i, statement in enumerate(body):
-        out.extend(syncs.get((path, i), ()))
-        here = (*path, i)
-        match statement:
-            case For():
-                inner = _insert(statement.body, here, syncs)
-                out.append(statement if inner is statement.body else replace(statement, body=inner))
-            case If():
-                then = _insert(statement.then, (*here, 0), syncs)
-                otherwise = _insert(statement.otherwise, (*here, 1), syncs)
-                if then is statement.then and otherwise is statement.otherwise:
-                    out.append(statement)
-                else:
-                    out.append(replace(statement, then=then, otherwise=otherwise))
-            case _:
-                out.append(statement)
-    out.extend(syncs.get((path, len(body)), ()))
+        out.extend(added.get((path, i), ()))
+        out.append(_insert_below(statement, (*path, i), added))
+    out.extend(added.get((path, len(body)), ()))
     if len(out) == len(body) and all(x is y for x, y in zip(out, body, strict=True)):
         return body
     return tuple(out)
+
+
+def _insert_below(
+    s: Statement, here: Path, added: Mapping[tuple[Path, int], Sequence[Statement]]
+) -> Statement:
+    match s:
+        case For():
+            inner = _insert(s.body, here, added)
+            return s if inner is s.body else replace(s, body=inner)
+        case If():
+            then = _insert(s.then, (*here, 0), added)
+            otherwise = _insert(s.otherwise, (*here, 1), added)
+            if then is s.then and otherwise is s.otherwise:
+                return s
+            return replace(s, then=then, otherwise=otherwise)
+        case Roles():
+            roles: list[Statement] = []
+            for number, role in enumerate(s.body):
+                assert isinstance(role, Role)
+                inner = _insert(role.body, (*here, number), added)
+                roles.append(role if inner is role.body else replace(role, body=inner))
+            if all(x is y for x, y in zip(roles, s.body, strict=True)):
+                return s
+            return replace(s, body=tuple(roles))
+        case _:
+            return s

@@ -10,7 +10,14 @@ from fusewright.kir.analysis.liveness import Interval, intervals_of
 from fusewright.kir.analysis.occupancy import blocks_by_memory
 from fusewright.kir.analysis.order import SyncPoint, SyncScope, gap_position, sync_points
 from fusewright.kir.analysis.ownership import shared_nbytes
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, Scope, contains
+from fusewright.kir.analysis.sites import (
+    BranchScope,
+    LoopScope,
+    Path,
+    RoleScope,
+    Scope,
+    contains,
+)
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import packing_of
@@ -78,7 +85,7 @@ def _gap(
     for depth in range(len(scopes), -1, -1):
         around = scopes[:depth]
         body = around[-1].path if around else ()
-        if any(isinstance(s, BranchScope) and not _is_uniform(s, kernel) for s in around):
+        if not all(_can_hold_sync(s, kernel) for s in around):
             continue
         if around and isinstance(around[-1], LoopScope) and _goes_around(life, body, found):
             continue
@@ -96,8 +103,15 @@ def _gap(
     return None
 
 
-def _is_uniform(scope: BranchScope, kernel: Kernel) -> bool:
-    return is_block_uniform(scope.node.condition, kernel)
+def _can_hold_sync(scope: Scope, kernel: Kernel) -> bool:
+    """Whether all threads of the block can meet inside the scope."""
+    match scope:
+        case LoopScope():
+            return True
+        case BranchScope():
+            return is_block_uniform(scope.node.condition, kernel)
+        case RoleScope():
+            return False
 
 
 def _goes_around(life: Interval, body: Path, found: Sequence[Access]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.hazards import hazards
+from fusewright.kir.analysis.fences import unfenced
+from fusewright.kir.analysis.hazards import hazards, unordered
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
@@ -15,18 +17,39 @@ from fusewright.kir.analysis.order import (
     sync_points,
     unordered_by,
 )
-from fusewright.kir.ir import Kernel, SyncStatement, WarpSync
+from fusewright.kir.analysis.sites import sites
+from fusewright.kir.analysis.unfinished import unfinished
+from fusewright.kir.ir import (
+    AsyncCommit,
+    AsyncKind,
+    AsyncWait,
+    BulkLoad,
+    BulkReduce,
+    BulkStore,
+    CpAsync,
+    Kernel,
+    ProxyFence,
+    SyncStatement,
+    WarpSync,
+)
+from fusewright.kir.passes.complete_async import MAX_KEEP
+from fusewright.kir.traverse import walk_statements
 from fusewright.target import Target
+
+_OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
 
 
 def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     """Remove, in program order, every sync without which all hazards stay ordered; then make
-    block-wide syncs that order lanes of single warps only warp-wide.
+    block-wide syncs that order lanes of single warps only warp-wide, and let waits leave as many
+    groups under way as they may.
 
     rewrite:  BlockSync;  s[t] = a;  b = s[t]   ->   s[t] = a;  b = s[t]
     checks:   none; what is unordered stays for the static pair check to report
-    order:    after pack_shared, whose addresses create hazards
+    order:    after pack_shared and place_fences, whose addresses create hazards
     """
+    if any(isinstance(s, _OPERATIONS) for s in walk_statements(kernel)):
+        return _prune_by_trial(kernel)
     points = {sync_id(site): point for site, point in sync_points(kernel)}
     if not points:
         return kernel
@@ -71,3 +94,65 @@ def _weakened(kept: dict[int, SyncPoint], settled: list[Hazard]) -> frozenset[in
             points = weaker
             out.add(number)
     return frozenset(out)
+
+
+# --- kernels with asynchronous operations --------------------------------------------------------
+
+
+def faults(kernel: Kernel) -> int:
+    """How many pairs of accesses the static analyses find out of order: between threads, between
+    a thread and its own asynchronous operations, and between proxies."""
+    loose = [h for h in unordered(kernel) if not h.is_simultaneous]
+    return len(loose) + len(unfinished(kernel)) + len(unfenced(kernel))
+
+
+def _prune_by_trial(kernel: Kernel) -> Kernel:
+    """A wait, a commit and a barrier rely on each other, so each change is judged on the kernel
+    that it leaves. What orders roles is left to the protocol it belongs to."""
+    allowed = faults(kernel)
+    for statement in _prunable(kernel):
+        without = _replaced(kernel, statement, ())
+        if faults(without) <= allowed:
+            kernel = without
+            continue
+        for weaker in _weaker(statement):
+            changed = _replaced(kernel, statement, weaker)
+            if faults(changed) > allowed:
+                break
+            kernel, statement = changed, weaker
+    return kernel
+
+
+def _prunable(kernel: Kernel) -> list[SyncStatement]:
+    """The syncs that may go, in program order: those that hand bytes to other threads, and those
+    about groups of copies, outside of roles."""
+    points = {sync_id(site) for site, _ in sync_points(kernel)}
+    return [
+        site.statement
+        for site in sites(kernel)
+        if isinstance(site.statement, SyncStatement)
+        and site.role is None
+        and (
+            site.statement.id in points
+            or isinstance(site.statement, AsyncCommit | AsyncWait | ProxyFence)
+        )
+    ]
+
+
+def _weaker(s: SyncStatement) -> Iterator[SyncStatement]:
+    """The same sync demanding less, step by step."""
+    match s:
+        case AsyncWait():
+            if s.kind is AsyncKind.BULK and not s.reads_only:
+                s = replace(s, reads_only=True)
+                yield s
+            for keep in range(s.keep + 1, MAX_KEEP):
+                yield replace(s, keep=keep)
+        case WarpSync() | AsyncCommit() | ProxyFence():
+            return
+        case _:
+            yield WarpSync(s.id, s.why)
+
+
+def _replaced(kernel: Kernel, old: SyncStatement, new: SyncStatement | tuple[()]) -> Kernel:
+    return rewrite(kernel, lambda node: new if node is old else node)

@@ -22,12 +22,15 @@ from fusewright.core.expr import (
 from fusewright.kir.ir import (
     Body,
     Compute,
+    CpAsync,
     For,
     If,
     Kernel,
     Load,
     Reg,
     RegVar,
+    Role,
+    Roles,
     Statement,
     Store,
 )
@@ -71,7 +74,12 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
             return _for(s, known)
         case If():
             return _if(s, known)
-        case Load() | Store() | Compute():
+        case Roles() | Role():
+            body = _body(s.body, known)
+            return (s if body is s.body else dataclasses.replace(s, body=body),)
+        case CpAsync() if s.zero_fill:
+            return (s,)
+        case Load() | Store() | Compute() | CpAsync():
             predicate = settle(s.predicate, known)
             if predicate == FALSE:
                 return _fill(s) if isinstance(s, Load) else ()

@@ -11,7 +11,7 @@ from fusewright.errors import InternalError
 from fusewright.kir.analysis.hazards import hazards
 from fusewright.kir.analysis.order import Hazard, SyncScope, sync_points, unordered_by
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform
+from fusewright.kir.analysis.uniformity import is_role_uniform, is_warp_uniform
 from fusewright.kir.ir import (
     Alloc,
     Body,
@@ -21,6 +21,8 @@ from fusewright.kir.ir import (
     Kernel,
     Load,
     RegVar,
+    Role,
+    Roles,
     Shuffle,
     Statement,
 )
@@ -56,8 +58,8 @@ def split_branches(kernel: Kernel) -> Divided:
 
 def _divergent(kernel: Kernel, h: Hazard) -> Path | None:
     """The outermost `If` in which a sync for the hazard would have to stand and may not."""
-    is_uniform = is_block_uniform if h.scope is SyncScope.BLOCK else is_warp_uniform
     body: Body = kernel.body
+    role: Role | None = None
     at = 0
     while True:
         statement = body[h.before[at]]
@@ -72,11 +74,21 @@ def _divergent(kernel: Kernel, h: Hazard) -> Path | None:
                 if h.before[at] != h.after[at]:
                     return None
                 branches = h.before[at + 1], h.after[at + 1]
-                if not is_uniform(statement.condition, kernel):
+                if h.scope is SyncScope.WARP:
+                    is_uniform = is_warp_uniform(statement.condition, kernel)
+                else:
+                    is_uniform = is_role_uniform(statement.condition, kernel, role)
+                if not is_uniform:
                     return h.before[: at + 1]
                 if branches[0] != branches[1]:
                     return None
                 body, at = (statement.otherwise if branches[0] else statement.then), at + 2
+            case Roles():
+                if h.before[: at + 2] != h.after[: at + 2]:
+                    return None
+                found = statement.body[h.before[at + 1]]
+                assert isinstance(found, Role)
+                role, body, at = found, found.body, at + 2
             case _:
                 return None
 
@@ -99,6 +111,13 @@ def _divide_in(body: Body, path: Path, targets: Sequence[Path], divided: list[Co
             case For():
                 inner = _divide_in(statement.body, here, inside, divided)
                 out.append(replace(statement, body=inner))
+            case Roles():
+                roles: list[Statement] = []
+                for number, role in enumerate(statement.body):
+                    assert isinstance(role, Role)
+                    part = _divide_in(role.body, (*here, number), inside, divided)
+                    roles.append(replace(role, body=part))
+                out.append(replace(statement, body=tuple(roles)))
             case _:
                 raise InternalError(f"{type(statement).__name__} holds no branch to divide")
     return tuple(out)
@@ -155,7 +174,7 @@ def _join(body: Body, conditions: set[int]) -> Body:
     out: list[Statement] = []
     for statement in body:
         match statement:
-            case For():
+            case For() | Role() | Roles():
                 out.append(replace(statement, body=_join(statement.body, conditions)))
             case If():
                 then = _join(statement.then, conditions)

@@ -1,0 +1,328 @@
+"""When asynchronous operations are complete, and who knows it.
+
+The control flow of a kernel is run with its asynchronous statements and syncs only, which gives
+for each operation, iteration by iteration, the wait behind which it is complete. Groups complete
+in the threads that issued them, in order; a bulk load completes with the phase of its mbarrier,
+for whoever waits. Between roles that is a matter of their protocol, which the machine model
+verifies; here such loads count as complete where they are issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from fusewright.core.expr import Cond, Expr, Var
+from fusewright.errors import UnsupportedError
+from fusewright.kir.analysis.lanes import (
+    Array,
+    Holds,
+    evaluate_lanes,
+    holds,
+    is_known,
+    thread_values,
+)
+from fusewright.kir.analysis.phases import Phases
+from fusewright.kir.analysis.sites import Path, Site
+from fusewright.kir.analysis.uniformity import threads_of
+from fusewright.kir.analysis.uses import Completes
+from fusewright.kir.ir import (
+    AsyncCommit,
+    AsyncKind,
+    AsyncWait,
+    Body,
+    Buffer,
+    BulkLoad,
+    BulkReduce,
+    BulkStore,
+    CpAsync,
+    For,
+    If,
+    Kernel,
+    MbarArrive,
+    MbarExpect,
+    MbarInit,
+    MbarInvalidate,
+    MbarWait,
+    Role,
+    Roles,
+    Statement,
+)
+from fusewright.target import WARP_SIZE
+
+_Branch: TypeAlias = tuple[Path, tuple[int, ...]]
+"""A branch or role that some threads may not take, in one iteration of the loops around it."""
+
+_MAX_EVENTS = 1 << 15
+_OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
+_GROUPS = (AsyncCommit, AsyncWait)
+_MBARRIERS = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A statement in one iteration of the loops around it; a wait `is_public` when all threads of
+    the block wait."""
+
+    order: int
+    coords: tuple[int, ...]
+    is_public: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completions:
+    """The operations of a kernel: `issued` by textual order, `ends` by operation and way to be
+    complete, `commits` what ended the group of each, `trusted` those that a protocol completes."""
+
+    issued: Mapping[int, Sequence[Instance]]
+    ends: Mapping[tuple[Instance, Completes], Instance]
+    commits: Mapping[Instance, Instance]
+    trusted: frozenset[Instance]
+
+    def instances(self, order: int) -> Sequence[Instance]:
+        """The operations of the statement at a textual position."""
+        return self.issued.get(order, ())
+
+    def end_of(self, instance: Instance, completes: Completes) -> Instance | None:
+        """The wait behind which an operation is complete, None when there is none."""
+        return self.ends.get((instance, completes))
+
+
+_NONE = Completions({}, {}, {}, frozenset())
+
+
+def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int]) -> Completions:
+    """What completes when. `places` are the kernel's sites, `trips` the iterations to look at.
+
+    Raises UnsupportedError when there are too many, or an operation stands in a loop whose
+    iterations are not known to repeat.
+    """
+    if not any(isinstance(site.statement, _OPERATIONS) for site in places):
+        return _NONE
+    events = _Skeleton(kernel, places, trips).events
+    ledger = _Ledger(kernel.nthreads)
+    for e in events:
+        ledger.take(e)
+    issued: dict[int, list[Instance]] = {}
+    for e in events:
+        if isinstance(e.statement, _OPERATIONS):
+            issued.setdefault(e.instance.order, []).append(e.instance)
+    return Completions(issued, ledger.ends, ledger.commits, frozenset(ledger.trusted))
+
+
+# --- the run ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Event:
+    """A statement as it runs: in which branches that some threads may not take, in which role,
+    and, of an mbarrier's statement, the slot and the parity (None: not known)."""
+
+    statement: Statement
+    instance: Instance
+    branches: frozenset[_Branch]
+    nthreads: int
+    is_in_role: bool
+    slot: int | None
+    parity: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where the run is: the values of loop variables, branches, the role."""
+
+    known: dict[Var, Array]
+    coords: tuple[int, ...] = ()
+    branches: frozenset[_Branch] = frozenset()
+    role: Role | None = None
+
+
+class _Skeleton:
+    """Runs the loops and branches that hold asynchronous statements."""
+
+    def __init__(self, kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int]) -> None:
+        self._kernel = kernel
+        self._trips = trips
+        self._orders: dict[Path, int] = {}
+        self._around: set[Path] = set()
+        for order, site in enumerate(places):
+            if isinstance(site.statement, (*_OPERATIONS, *_GROUPS, *_MBARRIERS)):
+                self._orders[site.path] = order
+                self._around.update(site.path[:k] for k in range(len(site.path)))
+        self.events: list[_Event] = []
+        self._run(kernel.body, (), _At(thread_values(kernel)))
+
+    def _run(self, body: Body, path: Path, at: _At) -> None:
+        for i, s in enumerate(body):
+            here = (*path, i)
+            if here in self._orders:
+                self._statement(s, here, at)
+            elif here in self._around:
+                self._inside(s, here, at)
+
+    def _inside(self, s: Statement, here: Path, at: _At) -> None:
+        match s:
+            case For():
+                trips = self._trips[here]
+                if not trips and s.extent.interval[1] != 0:
+                    raise UnsupportedError(
+                        f"asynchronous operations stand in the loop over {s.var}, whose addresses "
+                        "do not repeat after a number of iterations; index with a remainder"
+                    )
+                for k in range(trips):
+                    known = {**at.known, s.var: np.int64(k)}
+                    inner = _At(known, (*at.coords, k), at.branches, at.role)  # type: ignore[arg-type]
+                    self._run(s.body, here, inner)
+            case If():
+                taken = self._holds(s.condition, at)
+                for branch, part in ((0, s.then), (1, s.otherwise)):
+                    self._branch(part, (*here, branch), at, taken, branch)
+            case Roles():
+                for number, role in enumerate(s.body):
+                    assert isinstance(role, Role)
+                    place = (*here, number)
+                    branches = at.branches | {(place, at.coords)}
+                    self._run(role.body, place, _At(at.known, at.coords, branches, role))
+            case _:
+                pass
+
+    def _branch(self, part: Body, path: Path, at: _At, taken: Holds, branch: int) -> None:
+        may, must = (taken.may, taken.must) if branch == 0 else (~taken.must, ~taken.may)
+        if not bool(np.any(may)):
+            return
+        branches = at.branches if bool(np.all(must)) else at.branches | {(path, at.coords)}
+        self._run(part, path, _At(at.known, at.coords, branches, at.role))
+
+    def _holds(self, c: Cond, at: _At) -> Holds:
+        """Where the condition holds among the threads of the role."""
+        n = self._kernel.nthreads
+        mine = threads_of(at.role, self._kernel)
+        found = holds(c, at.known)
+        may, must = (np.broadcast_to(x, (n,))[mine] for x in (found.may, found.must))
+        return Holds(may, must)
+
+    def _may_hold(self, c: Cond, at: _At) -> bool:
+        return bool(np.any(self._holds(c, at).may))
+
+    def _statement(self, s: Statement, here: Path, at: _At) -> None:
+        if isinstance(s, CpAsync) and not s.zero_fill and not self._may_hold(s.predicate, at):
+            return
+        if len(self.events) >= _MAX_EVENTS:
+            raise UnsupportedError(
+                f"{self._kernel.name} runs more than {_MAX_EVENTS} asynchronous operations and "
+                "syncs in each block; use wider copies or fewer iterations in one kernel"
+            )
+        public = isinstance(s, MbarWait) and s.issuer is None and not at.branches
+        slot = parity = None
+        if isinstance(s, (*_MBARRIERS, BulkLoad)):
+            slot = self._value(s.slot, at)
+        if isinstance(s, MbarWait):
+            parity = self._value(s.parity, at)
+        self.events.append(
+            _Event(
+                s,
+                Instance(self._orders[here], at.coords, public),
+                at.branches,
+                len(threads_of(at.role, self._kernel)),
+                at.role is not None,
+                slot,
+                parity,
+            )
+        )
+
+    def _value(self, e: Expr, at: _At) -> int | None:
+        if not is_known(e, at.known):
+            return None
+        values = np.unique(evaluate_lanes(e, at.known))
+        return int(values[0]) if values.size == 1 else None
+
+
+# --- the books ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A group operation under way, and how often its threads have certainly committed since."""
+
+    event: _Event
+    kind: AsyncKind
+    commits: int = 0
+    is_read: bool = False
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What is under way while the events pass."""
+
+    nthreads: int
+    ends: dict[tuple[Instance, Completes], Instance] = field(
+        default_factory=dict[tuple[Instance, Completes], Instance]
+    )
+    commits: dict[Instance, Instance] = field(default_factory=dict[Instance, Instance])
+    trusted: list[Instance] = field(default_factory=list[Instance])
+    _pending: list[_Pending] = field(default_factory=list[_Pending])
+    _phases: dict[Buffer, Phases[Instance]] = field(default_factory=dict[Buffer, Phases[Instance]])
+
+    def take(self, e: _Event) -> None:
+        """One event."""
+        match e.statement:
+            case CpAsync():
+                self._pending.append(_Pending(e, AsyncKind.CP_ASYNC))
+            case BulkStore() | BulkReduce():
+                self._pending.append(_Pending(e, AsyncKind.BULK))
+            case AsyncCommit(kind=kind):
+                for p in self._of(kind, e):
+                    if not p.commits:
+                        self.commits[p.event.instance] = e.instance
+                    p.commits += 1
+            case AsyncWait():
+                self._wait(e, e.statement)
+            case BulkLoad() if e.is_in_role:
+                self.trusted.append(e.instance)
+            case _ if not e.is_in_role:
+                self._mbarrier(e)
+            case _:
+                pass
+
+    def _of(self, kind: AsyncKind, e: _Event) -> Iterator[_Pending]:
+        """The operations under way all of whose threads come to `e`."""
+        return (p for p in self._pending if p.kind is kind and e.branches <= p.event.branches)
+
+    def _wait(self, e: _Event, s: AsyncWait) -> None:
+        done = [p for p in self._of(s.kind, e) if p.commits > s.keep]
+        for p in done:
+            instance = p.event.instance
+            if s.kind is AsyncKind.CP_ASYNC:
+                self.ends[instance, Completes.CP_GROUP] = e.instance
+                continue
+            self.ends.setdefault((instance, Completes.BULK_READS), e.instance)
+            if not s.reads_only:
+                self.ends[instance, Completes.BULK_GROUP] = e.instance
+        if not s.reads_only:
+            self._pending = [p for p in self._pending if p not in done]
+
+    def _mbarrier(self, e: _Event) -> None:
+        s = e.statement
+        if not isinstance(s, (*_MBARRIERS, BulkLoad)):
+            return
+        phases = self._phases.setdefault(s.barrier, Phases())
+        if e.slot is None or e.branches:
+            phases.lose_track()
+            return
+        match s:
+            case MbarInit():
+                phases.begin(e.slot, s.count)
+            case MbarExpect():
+                phases.arrive(e.slot, 1, s.nbytes)
+            case MbarArrive():
+                phases.arrive(e.slot, e.nthreads // (WARP_SIZE if s.per_warp else 1), 0)
+            case BulkLoad():
+                phases.load(e.slot, s.size * s.dst.dtype.nbytes, e.instance)
+            case MbarWait():
+                for instance in phases.wait(e.slot, e.parity, s.issuer):
+                    self.ends.setdefault((instance, Completes.MBARRIER), e.instance)
+            case MbarInvalidate():
+                phases.end(e.slot)

@@ -1,0 +1,81 @@
+"""Put proxy fences where bulk copies touch what threads wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fusewright.kir.analysis.fences import Fence, covers, unfenced
+from fusewright.kir.analysis.order import (
+    Hazard,
+    SyncPoint,
+    SyncScope,
+    gap_position,
+    orders,
+    sync_points,
+)
+from fusewright.kir.analysis.sites import Path, Scope, Site, sites
+from fusewright.kir.ir import Kernel, Memory, ProxyFence
+from fusewright.kir.passes.place_syncs import insert, next_sync_id
+from fusewright.target import Target
+
+
+def place_fences(kernel: Kernel, target: Target) -> Kernel:
+    """Make what threads wrote visible to the async proxy: the writers fence before the sync that
+    hands their bytes on.
+
+    rewrite:  s[t] = a;  BlockSync;  y <- s   ->   s[t] = a;  ProxyFence;  BlockSync;  y <- s
+    checks:   none; a hazard without a sync stays for the static pair check to report
+    order:    after pack_shared (addresses make hazards), before prune_syncs
+    """
+    pending = list(unfenced(kernel))
+    syncs = sync_points(kernel)
+    places = {s.path: s for s in sites(kernel)}
+    added: dict[tuple[Path, int], list[ProxyFence]] = {}
+    number = next_sync_id(kernel)
+    while pending:
+        offers = [g for h in pending for g in _offers(h, syncs, places)]
+        covered = [[h for h in pending if covers(g.fence, h, syncs)] for g in offers]
+        if not any(covered):
+            break
+        most = max(covered, key=len)
+        gap = offers[covered.index(most)]
+        fence = ProxyFence(number, f"proxy {most[0]}", gap.fence.space)
+        added.setdefault((gap.body, gap.index), []).append(fence)
+        pending = [h for h in pending if h not in most]
+        number += 1
+    return insert(kernel, added)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gap:
+    """A fence before statement `index` of the body at `body`."""
+
+    body: Path
+    index: int
+    fence: Fence
+
+
+def _offers(
+    h: Hazard, syncs: Sequence[tuple[Site, SyncPoint]], places: dict[Path, Site]
+) -> Iterator[_Gap]:
+    """Where a fence may cover the hazard: right before each sync that orders it, or, for one
+    thread, before the access in the deepest body that holds both."""
+    space = h.before_buffer.memory
+    if h.scope is not SyncScope.THREAD:
+        for site, point in syncs:
+            if orders(point, h):
+                yield _gap(site.path[:-1], site.path[-1], site.scopes, space)
+        return
+    body: Path = ()
+    scopes: tuple[Scope, ...] = ()
+    for a, b in zip(places[h.before].scopes, places[h.after].scopes, strict=False):
+        if a.path != b.path or (h.carried is not None and body == h.carried):
+            break
+        body, scopes = a.path, (*scopes, a)
+    yield _gap(body, h.after[len(body)], scopes, space)
+
+
+def _gap(body: Path, index: int, scopes: tuple[Scope, ...], space: Memory) -> _Gap:
+    point = SyncPoint(gap_position(body, index), scopes, SyncScope.BLOCK)
+    return _Gap(body, index, Fence(point, space))
