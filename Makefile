@@ -20,8 +20,8 @@ test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
 	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not slow and not fuzz"
 
 torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a CPU build of torch
-	@if $(PY) -c 'import torch, expecttest' 2>/dev/null \
-	|| $(INSTALL) 'torch==$(TORCH)' expecttest 2>/dev/null; \
+	@if $(PY) -c 'import torch' 2>/dev/null \
+	|| $(INSTALL) 'torch==$(TORCH)' 2>/dev/null; \
 	then $(PY) -m pytest -m "not gpu and not slow and not fuzz" $(TORCH_TESTS); \
 	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
 

@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 
-from fusewright.frontends.torch import backend
+from fusewright.frontends.torch.dynamo import compiler
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.report import GraphReport
 
 ROUNDS = 5
 TARGET_MS = 100.0
@@ -51,7 +53,7 @@ def models(size: str) -> list[Model]:
     """The models at a size: "small" for tests, "large" for measuring."""
     import transformers as t
 
-    width, heads, layers, vocabulary = (64, 4, 2, 128) if size == "small" else (1024, 16, 8, 32000)
+    width, heads, layers, vocabulary = (64, 4, 2, 128) if size == "small" else (1024, 16, 4, 32000)
     llama = t.LlamaConfig(
         hidden_size=width,
         intermediate_size=3 * width,
@@ -66,6 +68,8 @@ def models(size: str) -> list[Model]:
         n_head=heads,
         n_layer=layers,
         vocab_size=vocabulary,
+        bos_token_id=1,
+        eos_token_id=2,
         n_positions=2048,
         use_cache=False,
         attn_pdrop=0.0,
@@ -109,11 +113,12 @@ def step(model: Any, inputs: dict[str, Any]) -> Any:
     return loss.detach()
 
 
-def compiled(model: Any, peer: str) -> Any:
-    """The model as a peer runs it."""
+def compiled(model: Any, peer: str, reports: list[GraphReport]) -> Any:
+    """The model as a peer runs it; what is fused here is added to `reports`."""
     if peer == "eager":
         return model
-    return torch.compile(model, backend=backend if peer == "fusewright" else peer)
+    own = peer == "fusewright"
+    return torch.compile(model, backend=compiler(Options(), reports.append) if own else peer)
 
 
 # --- measuring ----------------------------------------------------------------------------------
@@ -121,7 +126,8 @@ def compiled(model: Any, peer: str) -> Any:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one model took: milliseconds a step, peak MiB, seconds to compile, error of the loss."""
+    """What one model took: milliseconds a step, peak MiB, seconds to compile, error of the loss;
+    and how many operators were fused, in how many regions, and how many were left."""
 
     name: str
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -129,6 +135,7 @@ class Outcome:
     compile_s: dict[str, float] = field(default_factory=dict[str, float])
     loss_error: dict[str, float] = field(default_factory=dict[str, float])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    fused: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def measure(model: Model, batch: int, length: int, dtype: Any, seed: int = 0) -> Outcome:
@@ -140,10 +147,11 @@ def measure(model: Model, batch: int, length: int, dtype: Any, seed: int = 0) ->
     reference.zero_grad(set_to_none=True)
     out = Outcome(model.name)
     runs: dict[str, Callable[[], Any]] = {}
+    reports: list[GraphReport] = []
     for peer in PEERS:
         torch.compiler.reset()
         own = copy.deepcopy(reference).to(dtype)
-        run = _runner(compiled(own, peer), own, inputs)
+        run = _runner(compiled(own, peer, reports), own, inputs)
         start = time.perf_counter()
         try:
             loss = float(run())
@@ -162,6 +170,12 @@ def measure(model: Model, batch: int, length: int, dtype: Any, seed: int = 0) ->
         out.peak_mib[peer] = (torch.cuda.max_memory_allocated() - before) / 2**20
         runs[peer] = run
     out.milliseconds = _medians(runs)
+    out.fused = {
+        "operators": sum(len(g.taken) for g in reports),
+        "regions": sum(len(g.regions) for g in reports),
+        "left": sum(len(g.left) for g in reports),
+        "failed": sum(len(r.failures) for g in reports for r in g.regions),
+    }
     return out
 
 
@@ -213,16 +227,19 @@ def main() -> None:
     for model in chosen(args.models, args.size):
         outcomes.append(measure(model, args.batch, args.length, getattr(torch, args.dtype)))
         print(json.dumps(_json(outcomes[-1])), flush=True)
-    if args.out is not None:
-        report = {
-            "date": datetime.date.today().isoformat(),
-            "method": " ".join((__doc__ or "").split()),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name(),
-            "arguments": {k: str(v) for k, v in vars(args).items()},
-            "models": [_json(o) for o in outcomes],
-        }
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+        if args.out is not None:  # after each model, so that a run that is cut short is not lost
+            args.out.write_text(json.dumps(_report(args, outcomes), indent=1) + "\n")
+
+
+def _report(args: argparse.Namespace, outcomes: list[Outcome]) -> dict[str, Any]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "method": " ".join((__doc__ or "").split()),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(),
+        "arguments": {k: str(v) for k, v in vars(args).items()},
+        "models": [_json(o) for o in outcomes],
+    }
 
 
 def _json(outcome: Outcome) -> dict[str, Any]:
@@ -238,6 +255,7 @@ def _json(outcome: Outcome) -> dict[str, Any]:
         "compile_s": rounded(outcome.compile_s),
         "loss_error": rounded(outcome.loss_error),
         "failures": outcome.failures,
+        "fused": outcome.fused,
     }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest")  # torch's own tables of samples need it
 
 import torch_checks as checks  # noqa: E402
 

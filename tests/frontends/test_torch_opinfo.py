@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest")  # torch's own tables of samples need it
 
 import torch_checks as checks  # noqa: E402
 
@@ -45,16 +44,28 @@ def test_views_inside_a_region_agree_with_eager(name: str) -> None:
     assert count > 0, f"no sample of {name} was fused"
 
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES += (torch.int64, torch.int8, torch.uint8, torch.bool)
+PARTS = 4
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "inside"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.int8], ids=str)
-def test_every_operator_agrees_with_eager(dtype: torch.dtype, inside: bool) -> None:
-    failed: list[str] = []
-    fused = 0
-    for op in checks.operators(dtype, "cpu"):
-        try:
-            fused += checks.check_op(op, dtype, "cpu", EVERY, limit=8, inside=inside)
-        except Exception as e:
-            failed.append(f"{op.name}.{op.variant_test_name}: {type(e).__name__}: {str(e)[:200]}")
-    print(f"{fused} calls were fused")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_operator_agrees_with_eager(dtype: torch.dtype, inside: bool, part: int) -> None:
+    ops = checks.part_of(dtype, "cpu", part, PARTS)
+    failed, fused = checks.failures(ops, dtype, "cpu", EVERY, limit=8, inside=inside)
     assert failed == []
+    assert fused > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_every_operator_agrees_with_eager_in_the_simulator(dtype: torch.dtype, part: int) -> None:
+    ops = checks.part_of(dtype, "cpu", part, PARTS)
+    options = Options(min_ops=1, cpu="sim")
+    failed, fused = checks.failures(ops, dtype, "cpu", options, limit=2, inside=True)
+    assert failed == []
+    assert fused > 50

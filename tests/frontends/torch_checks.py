@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import importlib.util
+import sys
+import types
+import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from bench.models import step
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
 
 from fusewright.frontends.torch.decompositions import decompositions
-from fusewright.frontends.torch.dynamo import fuse_graph
+from fusewright.frontends.torch.dynamo import compiler, fuse_graph
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.report import GraphReport
+
+if importlib.util.find_spec("expecttest") is None:
+    # torch's tables of samples import it, for a base class of test cases that nobody here runs.
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+op_db = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
 
 UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty")
 UNDEFINED += ("new_empty_strided",)
@@ -37,6 +49,36 @@ def operators(dtype: torch.dtype, device: str) -> Iterator[Any]:
             continue
         if op.supports_dtype(dtype, device):
             yield op
+
+
+FOREIGN = ("fft", "sparse", "torch", "special", "linalg")
+"""Families of operators that are left to torch, but for those of `TAKEN`."""
+TAKEN = ("linalg.vector_norm", "linalg.norm", "linalg.cross", "linalg.vecdot", "linalg.diagonal")
+TAKEN += ("special.entr", "special.xlog1py", "special.log_ndtr", "special.ndtr")
+
+
+def part_of(dtype: torch.dtype, device: str, part: int, parts: int) -> list[Any]:
+    """Every `parts`-th of the operators, from `part` on; families that are not ours left out."""
+    own = [
+        op
+        for op in operators(dtype, device)
+        if op.name in TAKEN or op.name.split(".")[0] not in FOREIGN
+    ]
+    return own[part::parts]
+
+
+def failures(
+    ops: list[Any], dtype: torch.dtype, device: str, options: Options, limit: int, *, inside: bool
+) -> tuple[list[str], int]:
+    """What is wrong with operators, a line each, and the number of calls that were fused."""
+    found: list[str] = []
+    count = 0
+    for op in ops:
+        try:
+            count += check_op(op, dtype, device, options, limit, inside=inside)
+        except Exception as e:
+            found.append(f"{op.name}.{op.variant_test_name}: {type(e).__name__}: {str(e)[:300]}")
+    return found, count
 
 
 def named(name: str, dtype: torch.dtype, device: str) -> list[Any]:
@@ -170,3 +212,33 @@ def check_close(got: Any, want: Any) -> None:
         assert (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
         rtol, atol = TOLERANCES.get(a.dtype, (0.0, 0.0))
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def check_model(
+    model: Any, dtype: torch.dtype, device: str, options: Options, **modes: Any
+) -> list[GraphReport]:
+    """One step of a model in a dtype beside eager in the same dtype, both measured by eager in
+    float32: no worse than twice eager's own error, and some slack. `modes` are `torch.compile`'s.
+    The reports."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    exact = model.build().to(device)
+    eager, ours = (copy.deepcopy(exact).to(dtype) for _ in range(2))
+    inputs = model.inputs(2, 32, device)
+    reports: list[GraphReport] = []
+    run = torch.compile(ours, backend=compiler(options, reports.append), **modes)
+    losses = [step(f, inputs).item() for f in (exact, eager, run)]
+    assert [r.failures for g in reports for r in g.regions if r.failures] == []
+    assert sum(len(g.regions) for g in reports) >= 4
+    slack = 1e-4 if dtype is torch.float32 else 2e-2
+    assert abs(losses[2] - losses[0]) <= 2 * abs(losses[1] - losses[0]) + slack * abs(losses[0])
+    trios = [
+        (e.grad, t.grad.float(), o.grad.float())
+        for e, t, o in zip(exact.parameters(), eager.parameters(), ours.parameters(), strict=True)
+        if e.grad is not None
+    ]
+    largest = max(e.abs().max().item() for e, _, _ in trios)
+    for e, t, o in trios:
+        error, eagers = ((x - e).abs().max().item() for x in (o, t))
+        assert error <= 2 * eagers + slack * (e.abs().max().item() + largest / 100)
+    return reports
