@@ -11,6 +11,7 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.form import Cut, connected, form
@@ -165,7 +166,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
     small = share(hoist_gathers(decompose(fold_empty(own_outputs(fusion)))))
-    return split_reductions(chunk_reductions(small), target)
+    return split_reductions(row_partials(chunk_reductions(small), target), target)
 
 
 def kernel_name(segment: Segment, number: int) -> str:

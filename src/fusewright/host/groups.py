@@ -91,13 +91,23 @@ class Space:
     reduced: Axes
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Leading axes as runs: `whole` were reshaped into (`parts`, `each`), the rest stays."""
+
+    whole: tuple[int, ...]
+    parts: int
+    each: int
+
+
 @dataclass(eq=False, slots=True)
 class Group:
     """Ops that become one kernel, and the facts that decide what else may join.
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
     those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
-    many reductions of the group stand one after the other up to a member.
+    many reductions of the group stand one after the other up to a member. `runs`: leading axes that
+    were cut in runs, so that partial results of them may stand beside reductions of the others.
     """
 
     number: int
@@ -109,6 +119,7 @@ class Group:
     depths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     alone: bool = False
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
+    runs: list[Runs] = field(default_factory=list[Runs])
 
 
 def is_leaf(t: Tensor) -> bool:
@@ -146,6 +157,8 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
         out.successors |= g.successors
         out.alone = out.alone or g.alone
         out.moved |= g.moved
+        for r in g.runs:
+            _add_runs(out, r, ids)
     for t in out.members:
         out.depths[t] = _depth(out, t)
     out.successors -= {g.number for g in groups}
@@ -167,7 +180,7 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     axes = _axes(g, t, ids)
     if any(not _distinct(ids, a) for a in (*g.axes.values(), axes)):
         return "two axes of one tensor would have to run in one loop"
-    moves = isinstance(t.op, Reshape | Resize | Concat) and not only_units(t)
+    moves = isinstance(t.op, Reshape | Resize | Concat) and not only_units(t) and not _cuts_runs(t)
     if moves and not g.spaces:
         g.moved |= g.members
     g.axes[t] = axes
@@ -194,29 +207,68 @@ def _depth(g: Group, t: Tensor) -> int:
 
 
 def space_problem(g: Group, ids: AxisIds) -> str | None:
-    """Reductions of a kernel run over the same axes, and all else over no other ones. The axis
-    that a broadcast adds is open until something with a known axis meets it."""
+    """Reductions of a kernel run over the same axes, but for partial results of runs of rows beside
+    reductions of whole rows; and all else runs over no other axes. The axis that a broadcast adds
+    is open until something with a known axis meets it."""
     if not g.spaces:
         return None
-    if len({ids.named(s.reduced) for s in g.spaces}) > 1:
+    runs = {ids.find(r.each) for r in g.runs}
+    reduced = {ids.named(s.reduced) for s in g.spaces}
+    rows = {r for r in reduced if not (len(r) == 1 and r <= runs)}
+    if len(rows) > 1 or len(reduced) - len(rows) > 1:
         return "the kernel's reductions would run over different axes"
-    spaces = [ids.named(s.all) for s in g.spaces]
+    spaces = [_named(g, s.all, ids) for s in g.spaces]
     largest = max(spaces, key=len)
     if any(not s <= largest for s in spaces):
         return "the kernel's reductions would keep different axes"
+    if len(reduced) > 1 and any(s != largest for s in spaces):
+        return "the kernel's reductions would run over different axes"
     for t in g.members:
         if isinstance(t.op, Broadcast) or t in g.moved:
             continue
-        if not ids.named(g.axes[t]) <= largest:
+        if not _named(g, g.axes[t], ids) <= largest:
             return f"{t.name} has axes that the kernel's reductions lack"
     return None
 
 
+def _named(g: Group, axes: Axes, ids: AxisIds) -> frozenset[int]:
+    """The representatives of axes; those that were cut in runs as parts and runs."""
+    named = ids.named(axes)
+    for r in g.runs:
+        whole = ids.named(r.whole)
+        if named & whole:
+            named = (named - whole) | ids.named((r.parts, r.each))
+    return named
+
+
+def _cuts_runs(t: Tensor) -> bool:
+    """Whether a reshape only cuts leading axes in two: (r.., c..) -> (p, q, c..)."""
+    if not isinstance(t.op, Reshape):
+        return False
+    source = t.op.operands[0]
+    kept = t.ndim - 2
+    if kept < 0 or source.ndim <= kept or only_units(t):
+        return False
+    sized = all(e != Int(1) for e in (*t.shape, *source.shape))
+    return sized and source.shape[source.ndim - kept :] == t.shape[2:]
+
+
+def _add_runs(g: Group, new: Runs, ids: AxisIds) -> Runs:
+    """Notes that axes were cut in runs; axes that already were get the same two."""
+    for r in g.runs:
+        if tuple(map(ids.find, r.whole)) == tuple(map(ids.find, new.whole)):
+            ids.join(r.parts, new.parts)
+            ids.join(r.each, new.each)
+            return r
+    g.runs.append(new)
+    return new
+
+
 def same_axes(g: Group, shared: Tensor, ids: AxisIds) -> bool:
     """Whether all members run over axes of one shared source, each tensor's axes apart."""
-    allowed = ids.named(g.axes[shared])
+    allowed = _named(g, g.axes[shared], ids)
     return all(
-        ids.named(axes) <= allowed or t not in g.members for t, axes in g.axes.items()
+        _named(g, axes, ids) <= allowed or t not in g.members for t, axes in g.axes.items()
     ) and all(_distinct(ids, axes) for axes in g.axes.values())
 
 
@@ -284,6 +336,8 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(a for j, a in enumerate(own) if j not in t.op.axes)
         case Reshape() if inside and only_units(t):
             return _renamed_units(g.axes[t.op.operands[0]], t)
+        case Reshape() if _cuts_runs(t) and None not in _operand_axes(g, t.op.operands[0], ids):
+            return _run_axes(g, t, ids)
         case Reshape() if inside and g.spaces:
             _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
@@ -291,6 +345,16 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             for o in known:
                 _operand_axes(g, o, ids)
             return tuple(ids.fresh(e) for e in t.shape)
+
+
+def _run_axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
+    own = g.axes[t.op.operands[0]]
+    count = len(own) - (t.ndim - 2)
+    whole = tuple(a for a in own[:count] if a is not None)
+    parts, each = (ids.fresh(e) for e in t.shape[:2])
+    assert parts is not None and each is not None
+    runs = _add_runs(g, Runs(whole, parts, each), ids)
+    return (runs.parts, runs.each, *own[count:])
 
 
 def _is_unknown(t: Tensor, axes: Axes) -> bool:

@@ -1,21 +1,28 @@
 """Two reductions of one tensor, the second needing the first, in one pass over the tensor.
 
     m = sum(x) / N;  v = sum((x - m)**2)     per chunk: s_c, v_c = sum((x - s_c/Q)**2)
-                                        ->   s = sum(s_c);  v = sum(v_c + Q*(s_c/Q - m)**2)
+                                        ->   s = sum(s_c);  v = sum(v_c + (s_c - s/P)**2 / Q)
     m = max(x);      s = sum(exp(x - m))     per chunk: m_c, s_c = sum(exp(x - m_c))
                                         ->   m = max(m_c);  s = sum(s_c * exp(m_c - m))
 
-A chunk fits into the registers of a block, so x is read once for both. Sources: Chan, Golub,
-LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979);
-Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
+A chunk fits into the registers of a block, so x is read once for both. Down the slow axes the
+threads of a block would have to talk for every mean; there, with k the first row of the chunk,
+
+    s_c = Q*k + sum(x - k);  v_c = sum((x - k)**2) - sum(x - k)**2 / Q
+
+needs no second pass. As k is one of the Q rows, v_c >= (k - m_c)**2, and so at most a factor of Q
+of the precision is lost, at any data. Sources: Chan, Golub, LeVeque, "Algorithms for computing the
+sample variance: analysis and recommendations" (1983); Milakov, Gimelshein, "Online normalizer
+calculation for softmax" (2018).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, Int, constant_value
+from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
@@ -26,10 +33,12 @@ LEAST_TOTAL = 1 << 20
 """Elements below which reading twice costs less than a second kernel."""
 ROW_NBYTES = 200 * 1024
 """Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
-CHUNK = 16384
+CHUNK = 8192
 """Elements of a chunk along the fast axis."""
 CHUNK_ROWS = 256
-"""Rows of a chunk down the slow axes."""
+"""Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed."""
+SHIFTED_ROWS = 512
+"""Rows of a chunk down the slow axes for variances of what is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,16 @@ def _chunks(p: Pair) -> int:
     else:
         if reduced <= 4 * CHUNK_ROWS:
             return 1
-        wanted = -(-reduced // CHUNK_ROWS)
+        wanted = -(-reduced // (SHIFTED_ROWS if _is_shifted(p) else CHUNK_ROWS))
     chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
     return chunks if reduced % chunks == 0 else 1
+
+
+def _is_shifted(p: Pair) -> bool:
+    """Whether the first row of a chunk is at hand: that of a tensor in memory."""
+    assert isinstance(p.second.op, Reduce)
+    stored = isinstance(_stored(p.source).op, ir.Input)
+    return p.kind == "variance" and stored and not is_inner(p.source, p.second.op.axes)
 
 
 def _stored(t: Tensor) -> Tensor:
@@ -131,8 +147,12 @@ def _rewrite(p: Pair, source: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
     order, shape = ((*kept, *axes), (*rows, *parts)) if inner else ((*axes, *kept), (*parts, *rows))
     spread = build.value(shape, source.dtype, ir.Reshape((build.permute(source, order),)))
     place = len(rows) if inner else 0
+    each = size // chunks
+    if p.kind == "variance" and _is_shifted(p):
+        first = _first_rows(p.source, axes, chunks, each)
+        return _combined(*_shifted(spread, first, each), 0, each, chunks)
     if p.kind == "variance":
-        return _variance(spread, place, size, size // chunks)
+        return _combined(*_around_means(spread, place, each), place, each, chunks)
     return _exponentials(spread, place)
 
 
@@ -141,21 +161,67 @@ def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
     return build.spread(build.expand(t, axis), like.shape)
 
 
-def _variance(x: Tensor, rank: int, size: int, each: int) -> tuple[Tensor, Tensor]:
-    """Of x with chunks along axis `rank` and their elements along the next one."""
+def _number(n: float, like: Tensor) -> Tensor:
+    return build.spread(build.constant(n, like.dtype), like.shape)
+
+
+def _around_means(x: Tensor, rank: int, each: int) -> tuple[Tensor, Tensor]:
+    """Sums, and sums of squares around their means, of chunks of `each` elements along the axis
+    behind `rank`."""
     last = rank + 1
-
-    def number(n: int, like: Tensor) -> Tensor:
-        return build.spread(build.constant(float(n), x.dtype), like.shape)
-
     sums = build.reduce("add", x, (last,))
-    means = build.pointwise("div", sums, number(each, sums))
+    means = build.pointwise("div", sums, _number(each, sums))
     d = build.pointwise("sub", x, _over(means, x, last))
-    squares = build.reduce("add", build.pointwise("mul", d, d), (last,))
+    return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
+
+
+def _first_rows(source: Tensor, axes: tuple[int, ...], chunks: int, each: int) -> Tensor:
+    """The first element of every chunk of the reduced axes, from memory: (chunks, kept..)."""
+    stored = _stored(source)
+    kept = [a for a in range(source.ndim) if a not in axes]
+    shape = (Int(chunks), *(source.shape[a] for a in kept))
+    at = build.coordinates(shape)
+    row = _unravelled(at[0] * each, [source.shape[a] for a in axes])
+    place = dict(zip((*axes, *kept), (*row, *at[1:]), strict=True))
+    index = [place[a] for a in range(source.ndim)]
+    if stored.shape != source.shape:
+        flat: Expr = ZERO
+        for i, extent in zip(index, source.shape, strict=True):
+            flat = flat * extent + i
+        index = _unravelled(flat, stored.shape)
+    return build.cast(build.index_map(stored, shape, at, index), source.dtype)
+
+
+def _unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    """The coordinates of the element number `flat` in C order."""
+    out: list[Expr] = []
+    for extent in reversed(shape):
+        out.append(mod(flat, extent))
+        flat = floordiv(flat, extent)
+    return out[::-1]
+
+
+def _shifted(x: Tensor, first: Tensor, each: int) -> tuple[Tensor, Tensor]:
+    """The same of x (chunks, each, kept..), from sums around the first element of every chunk."""
+    d = build.pointwise("sub", x, _over(first, x, 1))
+    moved = build.reduce("add", d, (1,))
+    squares = build.reduce("add", build.pointwise("mul", d, d), (1,))
+    sums = build.pointwise("add", moved, build.pointwise("mul", first, _number(each, first)))
+    mean = build.pointwise("div", moved, _number(each, moved))
+    around = build.pointwise("sub", squares, build.pointwise("mul", moved, mean))
+    return sums, build.pointwise("max", around, _number(0.0, around))
+
+
+def _combined(
+    sums: Tensor, squares: Tensor, rank: int, each: int, chunks: int
+) -> tuple[Tensor, Tensor]:
+    """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
     total = build.reduce("add", sums, (rank,))
-    mean = build.pointwise("div", total, number(size, total))
-    apart = build.pointwise("sub", means, _over(mean, means, rank))
-    weighted = build.pointwise("mul", build.pointwise("mul", apart, apart), number(each, apart))
+    # The sums again, not the means: the second kernel then reads what its first reduction reads.
+    typical = build.pointwise("div", total, _number(chunks, total))
+    off = build.pointwise("sub", sums, _over(typical, sums, rank))
+    apart = build.pointwise("div", off, _number(each, off))
+    weighted = build.pointwise("mul", apart, off)
     return total, build.reduce("add", build.pointwise("add", squares, weighted), (rank,))
 
 

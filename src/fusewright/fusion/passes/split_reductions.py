@@ -19,10 +19,16 @@ from fusewright.target import Target
 
 LEAST_PART = 8192
 """Elements that a part should have at least: below, the second pass costs more than it gains."""
+LEAST_ROWS = 1024
+"""Rows that a part of slow axes should have at least."""
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel."""
+CACHED_TOTAL = 1 << 22
+"""Elements that a cache holds: narrow blocks then read them as fast as wide ones."""
 COLUMNS_PER_BLOCK = 128
 """Kept columns that a block takes side by side when the reduced axes are the slow ones."""
+NARROW_COLUMNS = 32
+"""The fewest columns of a block that still reads whole lines."""
 
 
 def split_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -56,9 +62,10 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
         return 1
     reduced = math.prod(sizes[a] or 1 for a in t.op.axes)
     kept = math.prod(n or 1 for a, n in enumerate(sizes) if a not in t.op.axes)
-    blocks = kept if is_inner(source, t.op.axes) else -(-kept // COLUMNS_PER_BLOCK)
+    side_by_side = NARROW_COLUMNS if reduced * kept <= CACHED_TOTAL else COLUMNS_PER_BLOCK
+    blocks = kept if is_inner(source, t.op.axes) else -(-kept // side_by_side)
     wanted = 2 * target.multiprocessors // max(blocks, 1)
-    least = LEAST_PART if is_inner(source, t.op.axes) else LEAST_PART // 32
+    least = LEAST_PART if is_inner(source, t.op.axes) else LEAST_ROWS
     if reduced * kept < LEAST_TOTAL:
         return 1
     lengths = [sizes[a] or 1 for a in t.op.axes]
@@ -73,16 +80,22 @@ def parts_near(sizes: list[int], wanted: int) -> int:
     if wanted <= 1:
         return 1
     total = math.prod(sizes)
-    whole: list[int] = []
-    inner = 1
-    for size in reversed(sizes):
-        whole += [total // (inner * d) for d in range(1, size + 1) if size % d == 0]
-        inner *= size
-    for candidates in (whole, range(-(-wanted // 2), 2 * wanted + 1)):
+    for candidates in (whole_slices(sizes), range(-(-wanted // 2), 2 * wanted + 1)):
         near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and total % d == 0]
         if near:
             return min(near, key=lambda d: (abs(d - wanted), d))
     return wanted
+
+
+def whole_slices(sizes: list[int]) -> list[int]:
+    """The numbers of parts that are whole slices of the first axes that a part's length reaches."""
+    total = math.prod(sizes)
+    parts: list[int] = []
+    inner = 1
+    for size in reversed(sizes):
+        parts += [total // (inner * d) for d in range(1, size + 1) if size % d == 0]
+        inner *= size
+    return parts
 
 
 def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:

@@ -212,6 +212,20 @@ class _Plan:
     across: list[Statement] = field(default_factory=list[Statement])
 
 
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    """Where the `count` partials of this thread's group lie in shared memory."""
+
+    buffer: Buffer
+    base: Expr
+    stride: int
+    count: int
+
+    def at(self, position: Expr) -> Expr:
+        """The element of a partial."""
+        return self.base + position * self.stride
+
+
 class _Expander:
     """Expands the ThreadReduces of one kernel; numbers the buffers it makes."""
 
@@ -287,67 +301,63 @@ class _Expander:
     def _through_memory(
         self, r: ThreadReduce, group: Group, plan: _Plan, temporary: Buffer
     ) -> None:
-        workspace = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
-        plan.allocs.append(Alloc(workspace))
-        base = group.key * group.rest
-        stores = equal(group.lane, 0)
-        plan.stores.append(Store(workspace, base + group.position, r.dst, predicate=stores))
-        if group.rest <= DIRECT_LOADS or group.lanes == 1:
-            self._load_all(r, group.rest, workspace, base, plan)
+        buffer = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
+        plan.allocs.append(Alloc(buffer))
+        if group.lanes == 1:  # the lanes of a warp belong to groups of their own: side by side
+            workspace = _Workspace(buffer, group.key, group.groups, group.rest)
         else:
-            self._load_share(r, group, workspace, base, plan)
+            workspace = _Workspace(buffer, group.key * group.rest, 1, group.rest)
+        stores = equal(group.lane, 0)
+        plan.stores.append(Store(buffer, workspace.at(group.position), r.dst, predicate=stores))
+        if group.rest <= DIRECT_LOADS or group.lanes == 1:
+            self._load_all(r, workspace, plan)
+        else:
+            self._load_share(r, group, workspace, plan)
             plan.across += _butterflies(r, group.masks, temporary)
 
-    def _load_all(
-        self, r: ThreadReduce, count: int, workspace: Buffer, base: Expr, plan: _Plan
-    ) -> None:
-        """Every thread loads all `count` partials of its group and adds them as a tree."""
+    def _load_all(self, r: ThreadReduce, workspace: _Workspace, plan: _Plan) -> None:
+        """Every thread loads all partials of its group and adds them as a tree."""
+        count, buffer = workspace.count, workspace.buffer
         if count > DIRECT_LOADS:
-            self._load_in_loop(r, count, 1, ZERO, workspace, base, plan)
+            self._load_in_loop(r, 1, ZERO, workspace, plan)
             return
         parts = self._buffer("parts", r, count, Memory.LOCAL)
-        width = count & -count
-        while width * workspace.dtype.nbytes > workspace.alignment:
+        width = count & -count if workspace.stride == 1 else 1
+        while width * buffer.dtype.nbytes > buffer.alignment:
             width //= 2
         plan.allocs.append(Alloc(parts))
         plan.loads += [
-            Load(Reg(parts, Int(i)), workspace, base + i, width) for i in range(0, count, width)
+            Load(Reg(parts, Int(i)), buffer, workspace.at(Int(i)), width)
+            for i in range(0, count, width)
         ]
         plan.across += _tree(r, parts, count)
 
     def _load_share(
-        self, r: ThreadReduce, group: Group, workspace: Buffer, base: Expr, plan: _Plan
+        self, r: ThreadReduce, group: Group, workspace: _Workspace, plan: _Plan
     ) -> None:
         """The `lanes` threads that hold one partial share the loads: thread k loads partials k,
         k + lanes, ..., and a butterfly over them follows."""
         count = -(-group.rest // group.lanes)
         if count > DIRECT_LOADS:
-            self._load_in_loop(r, group.rest, group.lanes, group.lane, workspace, base, plan)
+            self._load_in_loop(r, group.lanes, group.lane, workspace, plan)
             return
         if count == 1:
-            plan.loads.append(_guarded(r.dst, workspace, base, group.lane, group.rest, r))
+            plan.loads.append(_guarded(r.dst, workspace, group.lane, r))
             return
         parts = self._buffer("parts", r, count, Memory.LOCAL)
         plan.allocs.append(Alloc(parts))
         for i in range(count):
             place = group.lane + i * group.lanes
-            plan.loads.append(_guarded(Reg(parts, Int(i)), workspace, base, place, group.rest, r))
+            plan.loads.append(_guarded(Reg(parts, Int(i)), workspace, place, r))
         plan.across += _tree(r, parts, count)
 
     def _load_in_loop(
-        self,
-        r: ThreadReduce,
-        rest: int,
-        step: int,
-        first: Expr,
-        workspace: Buffer,
-        base: Expr,
-        plan: _Plan,
+        self, r: ThreadReduce, step: int, first: Expr, workspace: _Workspace, plan: _Plan
     ) -> None:
         part = self._buffer("part", r, 1, Memory.LOCAL)
-        trips = -(-rest // step)
+        trips = -(-workspace.count // step)
         k = Var("k", 0, trips - 1)
-        load = _guarded(Reg(part), workspace, base, first + k * step, rest, r)
+        load = _guarded(Reg(part), workspace, first + k * step, r)
         add = Compute(r.fn, r.dst, (r.dst, Reg(part)))
         plan.allocs.append(Alloc(part))
         plan.loads.append(Compute("copy", r.dst, (r.identity,)))
@@ -371,13 +381,11 @@ def _butterflies(r: ThreadReduce, masks: tuple[int, ...], temporary: Buffer) -> 
     return out
 
 
-def _guarded(
-    dst: Reg, workspace: Buffer, base: Expr, place: Expr, rest: int, r: ThreadReduce
-) -> Load:
-    """A load of partial `place` of `rest`, the identity where there is none."""
-    exists = less(place, rest)
+def _guarded(dst: Reg, workspace: _Workspace, place: Expr, r: ThreadReduce) -> Load:
+    """A load of partial `place` of this thread's group, the identity where there is none."""
+    exists = less(place, workspace.count)
     fill = None if exists == TRUE else r.identity
-    return Load(dst, workspace, base + place, 1, exists, fill)
+    return Load(dst, workspace.buffer, workspace.at(place), 1, exists, fill)
 
 
 def _tree(r: ThreadReduce, parts: Buffer, count: int) -> list[Statement]:

@@ -9,7 +9,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, constant_value, variables
-from fusewright.fusion.ir import Input, Pointwise, Take, TakeAlong
+from fusewright.fusion.ir import Input, Pointwise, Reshape, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
@@ -59,21 +59,52 @@ def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
     return Loop(axis)
 
 
+def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
+    """Loops over the axes, the one that is fastest in the largest input innermost."""
+    largest = max(
+        (
+            (numel(p.shape), -i, s, k)
+            for i, s in enumerate(computed(flow.stages))
+            for k, p in enumerate(s.operands)
+            if p.is_input
+        ),
+        key=lambda found: found[:2],
+        default=None,
+    )
+    strides: dict[AxisClass, int] = {}
+    if largest is not None:
+        _, _, s, k = largest
+        for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
+            if isinstance(index, AxisClass):
+                for c in axes:
+                    if c is index or flow.graph.depends(c, [index]):
+                        strides[c] = estimate(stride)
+    order = sorted(range(len(axes)), key=lambda i: (-strides.get(axes[i], 1 << 40), i))
+    return [Loop(axes[i]) for i in order]
+
+
 def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     """(outer, inner of extent `factor`)."""
     outer, inner = flow.graph.split(loop.axis, factor)
     return Loop(outer), Loop(inner)
 
 
-def cache_inputs(flow: Dataflow) -> list[Stage]:
-    """Reads every input once: a register copy of each input that is computed with. Moves of inputs
-    (broadcasts, slices, gathers) read global memory themselves. An input that is an output too is
-    copied there from the same registers as its other users read, so that all run along the same
-    axes. Returns the stages that hold inputs in registers: the copies and the moves."""
+def cache_inputs(flow: Dataflow, *, reshaped: bool = False) -> list[Stage]:
+    """Reads every input once: a register copy of each input that is computed with.
+
+    Moves of inputs (broadcasts, slices, gathers) read global memory themselves; with `reshaped` a
+    reshape reads the copy. An input that is an output too is copied there from the same registers
+    as its other users read, so that all run along the same axes. Returns the stages that hold
+    inputs in registers: the copies and the moves.
+    """
     copies: list[Stage] = []
     for s in list(flow.inputs):
         kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
-        users = [r for r in flow.consumers(s) if r in kept or not _moves(r)]
+        users = [
+            r
+            for r in flow.consumers(s)
+            if r in kept or not _moves(r) or (reshaped and isinstance(r.op, Reshape))
+        ]
         if not s.shape or len(users) == len(kept):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])

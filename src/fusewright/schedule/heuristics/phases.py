@@ -7,13 +7,12 @@ from collections.abc import Callable
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import consumers_of
-from fusewright.schedule.nest import computed
 
 
 def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None:
-    """Gives every reduction, and the outputs together, their own clones of the values that have
-    reduced axes, so that each pass recomputes them in a loop of its own, from the inputs or from
-    what is held in registers."""
+    """Gives the reductions of each depth, and the outputs together, their own clones of the values
+    that have reduced axes, so that each pass recomputes them in a loop of its own, from the inputs
+    or from what is held in registers."""
     graph = flow.graph
 
     def is_wide(s: Stage) -> bool:
@@ -26,9 +25,8 @@ def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None
             and any(graph.depends(c, reference.frame.reduced) for c in s.frame.output)
         )
 
-    roots: list[list[Stage]] = [[s] for s in computed(flow.stages) if s.is_reduction]
     final = [s for s in flow.outputs if not s.is_reduction]
-    for phase in [*roots, final]:
+    for phase in [*_by_depth(flow), final]:
         cloned: dict[Stage, Stage] = {}
         for root in phase:
             _clone_into(flow, root, is_wide, cloned)
@@ -39,6 +37,21 @@ def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None
             used = consumers_of(flow)
     flow.sort()
     flow.retie()
+
+
+def _by_depth(flow: Dataflow) -> list[list[Stage]]:
+    """The reductions by how many of them stand before: those of one depth need no other's result,
+    so that one pass makes them all."""
+    depths: dict[Stage, int] = {}
+    phases: list[list[Stage]] = []
+    for s in flow.stages:
+        depth = max((depths[o] for o in s.operands), default=0)
+        if s.is_reduction:
+            phases += [[] for _ in range(depth + 1 - len(phases))]
+            phases[depth].append(s)
+            depth += 1
+        depths[s] = depth
+    return phases
 
 
 def _clone_into(

@@ -87,7 +87,9 @@ def plan_of(
     columns = _elements_a_row(reference)
     rows = numel(reference.shape)
     lanes_over = reduced if inner else kept
-    vector = _vector(flow, reference, kept, reduced, inner) if lanes_over is not None else 1
+    vector = (
+        widest_vector(flow, reference, kept, reduced, inner=inner) if lanes_over is not None else 1
+    )
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     needed = constant and _is_normalisation(flow, reference)
@@ -98,7 +100,7 @@ def plan_of(
     else:
         vector, kept_threads, threads = _outer_choice(columns, rows, vector, target)
         trips = -(-columns // threads)
-        if needed and trips * vector * max(held, 1) <= FEW_BYTES_PER_THREAD:
+        if needed and trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD:
             held_in = Memory.LOCAL
     return Plan(inner, held_in, vector, threads, kept_threads, trips)
 
@@ -107,11 +109,10 @@ def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple
     """(lanes, threads along the kept axes, threads down the reduced ones): full warps of wide
     accesses where there are columns enough for every multiprocessor, else narrower blocks."""
     kept = min(WARP_SIZE, _power_of_two(rows // vector))
+    while kept > 8 and rows < vector * kept * target.multiprocessors // 2:
+        kept //= 2
     while vector > 1 and rows < vector * kept * target.multiprocessors // 4:
         vector //= 2
-    kept = min(WARP_SIZE, _power_of_two(rows // vector))
-    while kept > 8 and rows < vector * kept * target.multiprocessors // 4:
-        kept //= 2
     crowded = rows >= vector * kept * target.multiprocessors
     down = min(16 if crowded else MAX_THREADS // kept, _power_of_two(columns // 4))
     return vector, kept, down
@@ -223,9 +224,10 @@ def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:
     )
 
 
-def _vector(
-    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, inner: bool
+def widest_vector(
+    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
 ) -> int:
+    """Lanes along the reduced axes (`inner`) or the kept ones that all large accesses allow."""
     smallest = min(
         [o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input] or [4]
     )

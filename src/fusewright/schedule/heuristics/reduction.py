@@ -12,13 +12,12 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     Params,
+    by_stride,
     cache_inputs,
-    estimate,
     merge_all,
-    numel,
     split,
     vectorize_accesses,
 )
@@ -32,7 +31,6 @@ from fusewright.schedule.heuristics.plan import (
     stored_registers,
 )
 from fusewright.schedule.inline import inline_most
-from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.untangle import untangle
@@ -93,10 +91,11 @@ def _params(plan: Plan) -> Params:
 
 
 def _min_blocks(plan: Plan) -> int:
-    """Blocks that a multiprocessor should hold of kernels that walk over a row in shared memory:
-    caps what the compiler spends on loads ahead."""
+    """Blocks that a multiprocessor should hold of kernels that walk over a row in shared memory, or
+    hold many rows in registers: caps what the compiler spends on loads ahead."""
     threads = plan.reduce_threads * plan.kept_threads
-    return max(1, RESIDENT_THREADS // threads) if plan.held_in is Memory.SHARED else 0
+    crowded = plan.held_in is Memory.SHARED or (plan.held_in is Memory.LOCAL and not plan.inner)
+    return max(1, RESIDENT_THREADS // threads) if crowded else 0
 
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
@@ -116,30 +115,6 @@ def _shared_copy(flow: Dataflow, c: Stage) -> Stage:
     flow.attach(s)
     flow.retie()
     return s
-
-
-def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
-    """Loops over the axes, the one that is fastest in the largest input innermost."""
-    largest = max(
-        (
-            (numel(p.shape), -i, s, k)
-            for i, s in enumerate(computed(flow.stages))
-            for k, p in enumerate(s.operands)
-            if p.is_input
-        ),
-        key=lambda found: found[:2],
-        default=None,
-    )
-    strides: dict[AxisClass, int] = {}
-    if largest is not None:
-        _, _, s, k = largest
-        for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
-            if isinstance(index, AxisClass):
-                for c in axes:
-                    if c is index or flow.graph.depends(c, [index]):
-                        strides[c] = estimate(stride)
-    order = sorted(range(len(axes)), key=lambda i: (-strides.get(axes[i], 1 << 40), i))
-    return [Loop(axes[i]) for i in order]
 
 
 def _loops(flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan) -> tuple[Loop, ...]:

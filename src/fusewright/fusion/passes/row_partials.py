@@ -1,0 +1,127 @@
+"""Column reductions beside row reductions: partial results of runs of rows come first.
+
+    c = sum(f(x), 1);  dx = g(x, c);  dw = sum(h(x), 0)
+        ->   dw_p = sum(reshape(h(x), (P, Q, C)), 1);  dw = sum(dw_p, 0)
+
+A block that walks over Q rows makes their part of dx and of dw_p from one read of x (the backward
+of every normalisation); a second, small kernel sums the P parts in fixed order. P follows from
+shapes and the target, so that results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.core.expr import Int, constant_value
+from fusewright.fusion import build, ir
+from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.split_reductions import whole_slices
+from fusewright.target import MAX_VECTOR_NBYTES, Target
+
+LEAST_TOTAL = 1 << 18
+"""Elements below which the rows are not worth a loop."""
+MAX_ACCUMULATORS = 16384
+"""Columns of all partial results of a block: 16 registers of 1,024 threads."""
+LEAST_ROWS = 4
+"""Rows that a block should walk over at least."""
+LEAST_THREADS = 128
+RESIDENT_THREADS = 1024
+"""Threads that a multiprocessor should hold, each with 16 bytes of a row."""
+MAX_VISITS = 96
+
+
+def row_partials(fusion: Fusion, target: Target) -> Fusion:
+    """Splits reductions over leading axes in two where the kernel that makes a reduction over the
+    trailing axes reads the same tensors.
+
+    checks:   constant sizes; the number of rows has a divisor that fills the chip
+    order:    after share (common values), before split_reductions, which then finds them short
+    """
+    rows: dict[tuple[int, ...], list[Tensor]] = {}
+    columns: dict[tuple[int, ...], list[Tensor]] = {}
+    for t in fusion.values:
+        if isinstance(t.op, Reduce):
+            sizes = _sizes(t.op.operands[0])
+            if sizes is not None and math.prod(sizes) >= LEAST_TOTAL:
+                leading = t.op.axes == tuple(range(len(t.op.axes))) and t.ndim > 0
+                trailing = t.op.axes[-1] == len(sizes) - 1 and len(t.op.axes) < len(sizes)
+                if leading or trailing:
+                    (columns if leading else rows).setdefault(sizes, []).append(t)
+    parts: dict[Tensor, int] = {}
+    for sizes, reductions in columns.items():
+        for t in _beside_rows(reductions, rows.get(sizes, [])):
+            parts[t] = _parts(t, sizes, len(reductions), target)
+    wanted = {t: p for t, p in parts.items() if p > 1}
+    if not wanted:
+        return fusion
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        return _split(t, operands[0], wanted[t]) if t in wanted else None
+
+    return rebuild(fusion, replace)
+
+
+def _sizes(t: Tensor) -> tuple[int, ...] | None:
+    sizes = [constant_value(e) for e in t.shape]
+    return None if any(n is None for n in sizes) else tuple(n or 0 for n in sizes)
+
+
+def _beside_rows(columns: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
+    """The column reductions that read a large input that a row reduction over the other axes reads
+    too."""
+    found: list[Tensor] = []
+    for t in columns:
+        assert isinstance(t.op, Reduce)
+        first = len(t.op.axes)
+        for r in rows:
+            assert isinstance(r.op, Reduce)
+            if r.op.axes == tuple(range(first, t.op.operands[0].ndim)) and _large_inputs(
+                t
+            ).intersection(_large_inputs(r)):
+                found.append(t)
+                break
+    return found
+
+
+def _large_inputs(t: Tensor) -> set[Tensor]:
+    """The inputs behind the operand of a reduction that are as large as it."""
+    whole = t.op.operands[0]
+    found: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    stack = [whole]
+    while stack and len(seen) < MAX_VISITS:
+        o = stack.pop()
+        if o in seen or isinstance(o.op, Reduce):
+            continue
+        seen.add(o)
+        if isinstance(o.op, Input) and _sizes(o) == _sizes(whole):
+            found.add(o)
+        stack.extend(o.op.operands)
+    return found
+
+
+def _parts(t: Tensor, sizes: tuple[int, ...], beside: int, target: Target) -> int:
+    """The number of runs of rows: about one wave of blocks; 1 where rows are too long for the
+    registers of a block, or too few, or of a number without a fitting divisor."""
+    assert isinstance(t.op, Reduce)
+    count = len(t.op.axes)
+    number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
+    if length * beside > MAX_ACCUMULATORS:
+        return 1
+    nbytes = min([o.dtype.nbytes for o in _large_inputs(t)])
+    threads = min(max(length * nbytes // MAX_VECTOR_NBYTES, LEAST_THREADS), RESIDENT_THREADS)
+    wave = RESIDENT_THREADS // threads * target.multiprocessors
+    most = min(wave, number // LEAST_ROWS)
+    slices = whole_slices(list(sizes[:count]))
+    return max((p for p in slices if most // 2 < p <= most), default=1)
+
+
+def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:
+    assert isinstance(t.op, Reduce)
+    count = len(t.op.axes)
+    number = math.prod(constant_value(e) or 0 for e in source.shape[:count])
+    shape = (Int(parts), Int(number // parts), *source.shape[count:])
+    spread = build.value(shape, t.dtype.compute, ir.Reshape((build.cast(source, t.dtype.compute),)))
+    partial = build.reduce(t.op.fn, spread, (1,))
+    return build.cast(build.reduce(t.op.fn, partial, (0,)), t.dtype)

@@ -1,0 +1,119 @@
+"""Row reductions and column reductions of the same rows: one kernel and a small one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+Shape = tuple[int, ...]
+
+
+def _backward(dy: Any, x: Any, w: Any, mean: Any, rstd: Any) -> Any:
+    """Of a layer norm, over all leading axes."""
+    lead = tuple(range(dy.ndim - 1))
+    d = fw.astype(dy, fw.float32) * fw.astype(w, fw.float32)
+    xhat = (fw.astype(x, fw.float32) - mean) * rstd
+    c1 = fw.mean(d * xhat, axis=-1, keepdims=True)
+    c2 = fw.mean(d, axis=-1, keepdims=True)
+    dx = fw.astype((d - xhat * c1 - c2) * rstd, x.dtype)
+    dw = fw.sum(fw.astype(dy, fw.float32) * xhat, axis=lead)
+    return dx, fw.astype(dw, w.dtype), fw.sum(fw.astype(dy, fw.float32), axis=lead)
+
+
+def _specs(shape: Shape, dtype: str) -> list[fw.TensorSpec]:
+    stats = fw.TensorSpec((*shape[:-1], 1), "float32")
+    whole = fw.TensorSpec(shape, dtype)
+    return [whole, whole, fw.TensorSpec(shape[-1:], dtype), stats, stats]
+
+
+def _arrays(specs: list[fw.TensorSpec], seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal([int(str(n)) for n in s.shape]).astype(s.dtype.numpy) for s in specs
+    ]
+
+
+def _check(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    arrays = _arrays(specs, seed)
+    result = program.simulate(*arrays)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        tolerance = 2e-2 if got.dtype.itemsize == 2 else 2e-4
+        scale = max(1.0, float(np.abs(want.astype(np.float64)).max()))
+        error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
+        assert error <= tolerance * scale
+    return program
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((1024, 512), "bfloat16"),
+        ((2, 512, 640), "float32"),
+        ((4096, 72), "bfloat16"),
+        ((4096, 65), "float32"),
+        ((600, 4096), "bfloat16"),
+        ((3, 8, 32, 1024), "float16"),
+        ((150, 8192), "bfloat16"),
+    ],
+)
+def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
+    program = _check(_backward, _specs(shape, dtype), sum(shape))
+    rows = [k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "rows"]
+    assert len(rows) == 1
+    whole = {i.name for i in program.fusion.inputs[:2]}
+    for k in program.kernels:
+        if k is not rows[0]:
+            assert not whole & {p.name for p in k.params}
+    report = fw.verify(program)
+    assert report.ok and not report.redundant
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ((3, 7, 31, 256), "no runs of rows that are whole slices"),
+        ((8191, 64), "a prime number of rows"),
+        ((64, 16384), "too many columns for the registers of a block"),
+        ((16, 128), "too small"),
+    ],
+)
+def test_other_rows_take_the_general_way(shape: Shape, why: str) -> None:
+    program = _check(_backward, _specs(shape, "float32"), 3)
+    schedulers = [k.heuristic.scheduler for k in program.kernels if k.heuristic]
+    assert "rows" not in schedulers, why
+
+
+def test_a_column_sum_that_shares_no_input_stays_apart() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return fw.nn.softmax(x, axis=-1), fw.sum(y, axis=0)
+
+    spec = fw.TensorSpec((1024, 512), "float32")
+    program = _check(fn, [spec, spec], 5)
+    assert all(k.heuristic and k.heuristic.scheduler != "rows" for k in program.kernels)
+
+
+def test_the_maximum_of_columns_beside_a_softmax_that_is_recomputed() -> None:
+    def fn(x: Any) -> Any:
+        y = fw.nn.softmax(x, axis=-1)
+        return y, fw.max(y, axis=0), fw.sum(y * x, axis=0)
+
+    program = _check(fn, [fw.TensorSpec((2048, 256), "float32")], 6)
+    assert any(k.heuristic and k.heuristic.scheduler == "rows" for k in program.kernels)
+
+
+def test_results_are_the_same_whatever_the_order_of_blocks() -> None:
+    specs = _specs((1024, 512), "float32")
+    fusion = fw.trace(_backward, *specs)
+    program = fw.compile(fusion)
+    arrays = _arrays(specs, 9)
+    first = program.simulate(*arrays, seed=0).outputs
+    again = program.simulate(*arrays, seed=1).outputs
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a, b)
