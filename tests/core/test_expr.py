@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from fusewright.core.expr import (
     TRUE,
     Cond,
     Expr,
+    Int,
     Truth,
     Var,
     add,
@@ -80,6 +82,37 @@ def test_conditions() -> None:
     assert equal(A, A) == TRUE and equal(A, A + 1) == FALSE
     assert negate(less(A, J)) == less(J, A + 1)
     assert xor(xor(A, J), J) == A
+
+
+def test_comparisons_drop_what_plays_no_part() -> None:
+    lane, q = Var("lane", 0, 7), Var("q", 0, 511)
+    assert str(less(8 * q + lane, 4096 - 8)) == "q < 511"
+    assert str(less(4087, 8 * q + lane)) == "510 < q"
+    assert str(less(8 * q + lane, 4085)) == "lane + 8*q < 4085"  # 4080 + lane counts here
+    assert str(less(8 * q, 4081)) == "q < 511"
+    assert str(less(4 * q, 6 * lane + 3)) == "2*q < 3*lane + 2"
+    assert str(less(q + 3, 4 * (q // 4))) == "false"
+    assert str(less(7, q // 8)) == "63 < q"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_comparisons_of_digits_by_brute_force(seed: int) -> None:
+    """Sums of digits with weights that nearly fit together, against every value."""
+    rng = random.Random(seed)
+    extents = [rng.choice([2, 3, 4, 8]) for _ in range(3)]
+    ranges = [range(low := rng.randint(-2, 2), low + n) for n in extents]
+    xs = [Var(f"x{i}", r[0], r[-1]) for i, r in enumerate(ranges)]
+    weights = [rng.choice([1, 2, 4, 6, 8, 16, -8, -4, -1]) for _ in xs]
+    cut = rng.randrange(4)
+    left = sum((w * x for w, x in zip(weights[:cut], xs[:cut], strict=True)), Int(0))
+    right = sum((w * x for w, x in zip(weights[cut:], xs[cut:], strict=True)), Int(0))
+    for k in range(-40, 41, 3):
+        c = less(left, right + k)
+        for values in itertools.product(*ranges):
+            point = dict(zip(xs, values, strict=True))
+            want = evaluate(left, point) < evaluate(right, point) + k
+            found = substitute_condition(c, point)
+            assert isinstance(found, Truth) and found.value == want, (c, point)
 
 
 def test_rejections() -> None:

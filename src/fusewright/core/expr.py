@@ -756,24 +756,48 @@ def ceildiv(a: IntLike, b: IntLike) -> Expr:
 
 
 def less(a: IntLike, b: IntLike) -> Cond:
-    """`a < b`, decided when the bounds decide it, with `x//f < n` turned into `x < n*f` and the
-    constants on one side."""
+    """`a < b`, decided when the bounds decide it, without quotients that stand alone (`x//f < n`
+    is `x < n*f`) and without what plays no part, constants on one side."""
     a, b = as_expr(a), as_expr(b)
     if isinstance(a, FloorDiv):
         return less(a.numerator, mul(b, a.denominator))
+    if isinstance(b, FloorDiv):
+        return less(add(mul(add(a, 1), b.denominator), -1), b.numerator)
     gap = lower_bound(add(b, mul(a, -1), -1))
     if gap is not None and gap >= 0:
         return TRUE
     gap = lower_bound(add(a, mul(b, -1)))
     if gap is not None and gap >= 0:
         return FALSE
-    ka, ta = parts_of(a)
-    kb, tb = parts_of(b)
-    if ka and ta:
-        return less(_sum(0, ta), add(b, -ka))
-    if kb and not ta:
-        return less(ka - kb, _sum(0, tb))
-    return Less(a, b)
+    return _reduced(a, b)
+
+
+def _reduced(a: Expr, b: Expr) -> Cond:
+    """`a < b` in fewer and smaller terms, its constant on the side that has nothing else.
+
+    With `g` dividing some of the terms and `r` the sum of the others, `g*q + r < k` is
+    `q < ceil((k - r) / g)`; where that is the same for all values of `r`, they play no part:
+    `8*i + lane < 4096` is `i < 512` for `0 <= lane < 8`.
+    """
+    (ka, left), (kb, right) = parts_of(a), parts_of(b)
+    bound = kb - ka
+    signed = [*left, *(Term(t.atoms, -t.coefficient) for t in right)]
+    weights = [abs(t.coefficient) for t in signed]
+    for g in sorted({*weights, math.gcd(*weights)} - {1}, reverse=True):
+        low, high = _sum(0, (t for t in signed if t.coefficient % g)).interval
+        if low is None or high is None or -((high - bound) // g) != -((low - bound) // g):
+            continue
+        whole = [_sum(0, _quotients(side, g)) for side in (left, right)]
+        return less(whole[0], add(whole[1], -((low - bound) // g)))
+    new_a, new_b = (_sum(0, left), _sum(bound, right)) if left else (Int(-bound), _sum(0, right))
+    if isinstance(new_a, FloorDiv) or isinstance(new_b, FloorDiv):
+        return less(new_a, new_b)
+    return Less(new_a, new_b)
+
+
+def _quotients(terms: Iterable[Term], g: int) -> Iterator[Term]:
+    """The terms that `g` divides, divided by it."""
+    return (Term(t.atoms, t.coefficient // g) for t in terms if t.coefficient % g == 0)
 
 
 def less_equal(a: IntLike, b: IntLike) -> Cond:

@@ -128,7 +128,7 @@ class Definition(Reader):
             self.out.append(Compute("copy", Reg(tmp, Int(k)), (Imm(literal_as(0, dtype), dtype),)))
         for position in range(len(s.operands)):
             conditions = operand(self.graph, self.view, position).predicates
-            values = self.read(position)
+            values = self.read(position, only_inside=True)
             for k, v in enumerate(values):
                 where = all_of(self.condition_at(c, k) for c in conditions)
                 self.out.append(Compute("copy", Reg(tmp, Int(k)), (self.as_type(v, dtype),), where))

@@ -21,6 +21,7 @@ from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.simplify import simplify
+from fusewright.kir.passes.sink_branches import sink_branches
 from fusewright.kir.passes.unroll import unroll
 from fusewright.kir.spec import Stage, check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -61,6 +62,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(simplify),
         "expanded",
         "hazards are judged on the accesses that remain, at explicit addresses",
+    ),
+    Pass(
+        "sink_branches",
+        _for_any_target(sink_branches),
+        "expanded",
+        "a thread does the work of its own piece; equal conditions look equal by now",
     ),
     Pass(
         "complete_async",

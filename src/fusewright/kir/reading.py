@@ -125,8 +125,11 @@ class Reader:
     def at_lane(self, e: Expr, lane: int) -> Expr:
         return e if self.lane is None else substitute(e, {self.lane: lane})
 
-    def read(self, position: int, gathered: Sequence[RegVar] = ()) -> list[Operand]:
-        """Operand `position`, one value a lane (the same one where it does not depend on it)."""
+    def read(
+        self, position: int, gathered: Sequence[RegVar] = (), *, only_inside: bool = False
+    ) -> list[Operand]:
+        """Operand `position`, one value a lane (the same one where it does not depend on it);
+        where its own conditions do not hold, a fill, or anything if it is used `only_inside`."""
         p = self.s.operands[position]
         literal = self.literal(p)
         if literal is not None:
@@ -136,7 +139,8 @@ class Reader:
             return self._gather(p, found, gathered)
         index = self.element(p, found)
         if p.memory is Memory.LOCAL:
-            return self._read_registers(p, index, found.predicates)
+            conditions = () if only_inside else found.predicates
+            return self._read_registers(p, index, conditions)
         return self._load(p, index, found.predicates)
 
     def literal(self, p: Stage) -> Operand | None:

@@ -16,6 +16,11 @@ from fusewright.kir.analysis.lanes import (
 from fusewright.kir.ir import Kernel, RegVar, Role
 from fusewright.target import WARP_SIZE
 
+SAMPLES = 64
+_PRIMES = (2, 3, 5, 7, 11, 13)
+FAR = 1 << 20
+"""How far above its lower limit a variable without an upper one is sampled."""
+
 
 def threads_of(role: Role | None, kernel: Kernel) -> range:
     """The linear numbers of the threads of a role, or of the block."""
@@ -69,3 +74,22 @@ def _alike(values: Array, kernel: Kernel, threads: range, group: int) -> bool:
     every = np.broadcast_to(values, (kernel.nthreads,))
     mine = every[threads.start : threads.stop]
     return all(bool((mine[i : i + group] == mine[i]).all()) for i in range(0, len(mine), group))
+
+
+def parting_share(c: Cond, kernel: Kernel) -> float:
+    """The share of warps, from 0 to 1, whose lanes do not agree on a condition: counted over one
+    block at values of all other variables that are spread evenly; 1 when it reads a register."""
+    known = thread_values(kernel)
+    others = [v for v in variables(c) if v not in known]
+    if any(isinstance(v, RegVar) for v in others):
+        return 1.0
+    for position, v in enumerate(others):
+        low = v.interval[0] or 0
+        high = low + FAR if v.interval[1] is None else v.interval[1]
+        # Multiples of square roots of primes: no two variables move in step.
+        fractions = np.arange(1, SAMPLES + 1) * np.sqrt(_PRIMES[position % len(_PRIMES)]) % 1
+        known[v] = (low + (fractions * (high - low + 1)).astype(np.int64))[:, None]
+    where = np.broadcast_to(holds(c, known).may, (SAMPLES, kernel.nthreads))
+    firsts = range(0, kernel.nthreads, WARP_SIZE)
+    some, every = (f.reduceat(where, firsts, axis=1) for f in (np.logical_or, np.logical_and))
+    return np.count_nonzero(some != every) / some.size

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from fusewright.core.expr import Var
+from fusewright.fusion.ir import Concat
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -46,7 +50,7 @@ def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
         inline_most(flow)
         return Params("pointwise", (("elements", 1),))
     width = _vector(flow, reference, flat, target)
-    vectors = _vectors_a_thread(reference, held, width, target)
+    vectors = _vectors_a_thread(flow, held, width, target)
     outer, lanes = split(flow, flat, width) if width > 1 else (flat, None)
     blocks, threads = split(flow, outer, THREADS)
     loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
@@ -73,19 +77,44 @@ def _load_first(held: list[Stage]) -> None:
         s.inline_depth = min(s.inline_depth, depth)
 
 
-def _vectors_a_thread(reference: Stage, held: list[Stage], width: int, target: Target) -> int:
-    """Enough that a thread has `BYTES_IN_FLIGHT` under way, as long as the grid fills the chip."""
+def _vectors_a_thread(flow: Dataflow, held: list[Stage], width: int, target: Target) -> int:
+    """Enough that a thread has `BYTES_IN_FLIGHT` under way, as long as the grid fills the chip.
+    Where blocks can keep to one piece of a concatenation each, they do."""
+    reference = reference_output(flow)
     size = numel(reference.shape)
-    nbytes = sum(s.dtype.nbytes * width for s in held if numel(s.shape) * 2 > size)
+    step = _piece_step(reference)
+    is_apart = step % (width * THREADS) == 0
+    read = _read_together(flow, held, reference) if is_apart else dict.fromkeys(held)
+    least = min([size, *(numel(p.shape) for p in reference.operands)]) if is_apart else size
+    nbytes = sum(s.dtype.nbytes * width for s in read if numel(s.shape) * 2 > least)
     vectors = 1
     while (
         nbytes
         and vectors < MAX_VECTORS
         and 2 * vectors * nbytes <= BYTES_IN_FLIGHT
         and size // (2 * vectors * width * THREADS) >= target.multiprocessors * 8
+        and (not is_apart or step % (2 * vectors * width * THREADS) == 0)
     ):
         vectors *= 2
     return vectors
+
+
+def _piece_step(s: Stage) -> int:
+    """The largest number of neighbouring elements of which all pieces of a concatenation hold
+    whole multiples, and start at one; 1 for other stages."""
+    if not isinstance(s.op, Concat):
+        return 1
+    return math.gcd(*(numel(p.shape[s.op.axis :]) for p in s.operands))
+
+
+def _read_together(flow: Dataflow, held: Sequence[Stage], s: Stage) -> dict[Stage, None]:
+    """The held stages that one element of a concatenation needs, the most that a piece does."""
+    needs: dict[Stage, dict[Stage, None]] = {h: {h: None} for h in held}
+    for x in computed(flow.stages):
+        if x not in needs:
+            needs[x] = {h: None for p in x.operands for h in needs.get(p, ())}
+    pieces = [needs.get(p, {}) for p in s.operands]
+    return max(pieces, key=lambda piece: sum(h.dtype.nbytes for h in piece))
 
 
 def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int:

@@ -1,0 +1,111 @@
+"""Where the results of a body's statements are needed: only then must they be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from fusewright.core.expr import TRUE, Cond, constant_value, variables
+from fusewright.core.regions import EVERYWHERE, Region, Regions, united
+from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Reg, RegVar, Statement, Store
+from fusewright.kir.passes.copies import written
+from fusewright.kir.traverse import own_registers, walk_statements
+from fusewright.memory import Memory
+
+Slot: TypeAlias = tuple[Buffer, int]
+MOST_REGIONS = 4
+"""A value needed in more regions than this counts as needed everywhere."""
+
+
+def needs(body: Body) -> tuple[Regions, ...]:
+    """For each statement the regions in which its result is needed: none for dead ones,
+    everywhere for those that do more than fill registers of this body.
+
+    Backwards: a store needs its source where its predicate holds, an operand is needed where the
+    result is, and what a guarded statement overwrites is needed only where it does not.
+    """
+    own = _own(body)
+    demand: dict[Slot, Regions] = {}
+    out: list[Regions] = []
+    for s in reversed(body):
+        need = EVERYWHERE
+        match s:
+            case Compute() | Load():
+                slots = list(slots_written(s))
+                if all(b in own for b, _ in slots):
+                    need = _united(r for slot in slots for r in demand.get(slot, ()))
+                    need = _overwrite(s, slots, need, demand)
+            case Store():
+                need = _within(need, s.predicate)
+            case _:
+                pass
+        for slot in slots_read(s):
+            demand[slot] = _united((*demand.get(slot, ()), *need))
+        out.append(need)
+    return tuple(reversed(out))
+
+
+def _overwrite(
+    s: Compute | Load, slots: list[Slot], need: Regions, demand: dict[Slot, Regions]
+) -> Regions:
+    """Where the statement's operands are needed; from `demand` goes what it overwrites."""
+    is_partial = s.predicate != TRUE and (isinstance(s, Compute) or s.fill is None)
+    if is_partial and not is_lasting(s.predicate):
+        return need
+    for slot in slots:
+        rest = demand.pop(slot, ())
+        if is_partial:
+            demand[slot] = _united(r for region in rest for r in region.without(s.predicate))
+    return _within(need, s.predicate) if is_partial else need
+
+
+def is_lasting(c: Cond) -> bool:
+    """Whether a condition holds or not for a whole body, since it reads no register."""
+    return not any(isinstance(v, RegVar) for v in variables(c))
+
+
+def slots_written(s: Statement) -> Iterator[Slot]:
+    """The registers that a statement and those below it may write."""
+    for inner in (s, *walk_statements(s)):
+        for r, width in written(inner):
+            yield from _slots(r, width)
+
+
+def slots_read(s: Statement) -> Iterator[Slot]:
+    """The registers that a statement and those below it mention, but for those they only set."""
+    for inner in (s, *walk_statements(s)):
+        registers = list(own_registers(inner))
+        if isinstance(inner, Compute | Load):
+            registers = registers[1:]  # the destination is the first field
+        width = inner.width if isinstance(inner, Store) else 1
+        for r in registers:
+            yield from _slots(r, width)
+
+
+def _slots(r: Reg, width: int) -> Iterator[Slot]:
+    start = constant_value(r.index)
+    if start is None:
+        start, width = 0, constant_value(r.buffer.size) or 1
+    return ((r.buffer, start + k) for k in range(width))
+
+
+def _own(body: Body) -> frozenset[Buffer]:
+    """The register buffers that no statement outside the body sees, in registers with literal
+    indices only."""
+    own = {s.buffer for s in body if isinstance(s, Alloc) and s.buffer.memory is Memory.LOCAL}
+    for s in body:
+        for inner in (s, *walk_statements(s)):
+            own -= {r.buffer for r in own_registers(inner) if constant_value(r.index) is None}
+    return frozenset(own)
+
+
+def _within(need: Regions, c: Cond) -> Regions:
+    if c == TRUE or not is_lasting(c):
+        return need
+    found = [r.within(c) for r in need]
+    return _united(r for r in found if r is not None)
+
+
+def _united(regions: Iterable[Region]) -> Regions:
+    found = united(dict.fromkeys(regions))
+    return EVERYWHERE if len(found) > MOST_REGIONS else found

@@ -1,0 +1,42 @@
+"""How often the lanes of a warp part on a condition."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewright.core.expr import Cond, Int, Var, less
+from fusewright.dtypes import int32
+from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform, parting_share
+from fusewright.kir.ir import Buffer, Dim, Kernel, Memory, Reg, RegVar
+
+TX, BX, N = Var("tx", 0, 127), Var("bx", 0, 999), Var("n", 2)
+
+
+def _kernel(nthreads: int = 128) -> Kernel:
+    tx = Dim(TX, Int(nthreads))
+    return Kernel("k", (), (), (N,), (Dim(BX, Int(1000)),), (tx,), ())
+
+
+@pytest.mark.parametrize(
+    ("condition", "block", "warp", "low", "high"),
+    [
+        (less(BX, 500), True, True, 0, 0),
+        (less(TX, 64), False, True, 0, 0),
+        (less(TX % 2, 1), False, False, 1, 1),
+        (less(TX, 48), False, False, 0.25, 0.25),
+        (less(128 * BX + TX, 64016), False, False, 0, 0.01),
+        (less((128 * BX + TX) % 64, 32), False, True, 0, 0),
+        (less((128 * BX + TX) % 40, 20), False, False, 0.9, 1),
+        (less(TX, N), False, False, 0, 0.1),
+        (less(RegVar(Reg(Buffer("r", int32, Int(1), Memory.LOCAL)), 0, 9), 3), False, False, 1, 1),
+    ],
+)
+def test_who_agrees(condition: Cond, block: bool, warp: bool, low: float, high: float) -> None:
+    kernel = _kernel()
+    assert is_block_uniform(condition, kernel) is block
+    assert is_warp_uniform(condition, kernel) is warp
+    assert low <= parting_share(condition, kernel) <= high
+
+
+def test_a_last_warp_that_is_not_full() -> None:
+    assert parting_share(less(TX, 40), _kernel(48)) == 0.5
