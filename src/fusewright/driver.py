@@ -8,15 +8,19 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
-from fusewright.host.form import Cut, connected, form
+from fusewright.host.form import connected, form
 from fusewright.host.groups import Reason, is_leaf
+from fusewright.host.moves import Moves, move_kernel
+from fusewright.host.place import place
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
+from fusewright.host.sites import Site, natural
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
@@ -89,6 +93,9 @@ class _Compiler:
 
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> _Made:
         flow = Dataflow(segment.fusion)
+        for stage, site in zip(flow.outputs, segment.writes, strict=True):
+            if not site.is_whole:
+                stage.strides, stage.alignment = site.strides, site.alignment
         params = schedule_group(flow, self.target)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         kernel = finish(flow, name, self.target, params)
@@ -98,7 +105,8 @@ class _Compiler:
 
     def launches(self, segment: Segment, name: str) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
-        key, scalars = structure_of(segment.fusion)
+        structure, scalars = structure_of(segment.fusion)
+        key = (structure, tuple(None if s.is_whole else s.layout for s in segment.writes))
         try:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
@@ -106,15 +114,30 @@ class _Compiler:
             halves = _halves(segment)
             if halves is None:
                 raise
-            self.reasons.append(Reason(segment.outputs[-1].name, f"cut in two: {e}"))
+            self.reasons.append(Reason(segment.writes[-1].tensor.name, f"cut in two: {e}"))
             return [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
         made = self.kernels[key]
-        inputs = tuple(segment.inputs[i] for i in made.read)
+        reads = tuple(segment.reads[i] for i in made.read)
         values = tuple(scalars[i].value for i in made.scalars)
-        return [Launch(made.kernel, inputs, segment.outputs, values)]
+        return [Launch(made.kernel, reads, segment.writes, values)]
+
+    def move(self, moves: Moves, number: int) -> Launch:
+        """The launch that copies and fills what no kernel computes."""
+        key = moves.structure
+        if key not in self.kernels:
+            name = f"fw_move_{moves.writes[0].root.name}_{number}"
+            final = run_pipeline(move_kernel(moves, name), self.target)
+            named = zip(final.params, (*moves.reads, *moves.writes), strict=True)
+            infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
+            count = len(moves.reads)
+            kernel = Kernel(
+                final, self.target, tuple(infos[:count]), tuple(infos[count:]), moves.values, ""
+            )
+            self.kernels[key] = _Made(kernel, (), ())
+        return Launch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
 
-def _halves(segment: Segment) -> tuple[Segment, ...] | None:
+def _halves(segment: Segment) -> list[Segment] | None:
     whole = segment.fusion
     inner = [
         t for t in whole.values if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
@@ -123,17 +146,12 @@ def _halves(segment: Segment) -> tuple[Segment, ...] | None:
         return None
     middle = len(inner) // 2
     groups = (*connected(inner[:middle]), *connected(inner[middle:]))
-    outer = dict(zip(whole.inputs, segment.inputs, strict=True))
-    outer |= dict(zip(whole.outputs, segment.outputs, strict=True))
-    found = segments(whole, Cut(groups, ()))
-    return tuple(
-        Segment(
-            s.fusion,
-            tuple(outer.get(t, t) for t in s.inputs),
-            tuple(outer.get(t, t) for t in s.outputs),
-        )
-        for s in found
-    )
+    outer: dict[Tensor, list[Site]] = {}
+    for t, site in zip(
+        (*whole.inputs, *whole.outputs), (*segment.reads, *segment.writes), strict=True
+    ):
+        outer.setdefault(t, []).append(site)
+    return [s for s in segments(whole, groups, outer) if isinstance(s, Segment)]
 
 
 def compile(
@@ -149,29 +167,34 @@ def compile(
         whole, flow = fusion.original, fusion.flow
         pairs = zip(whole.inputs, flow.inputs, strict=True)
         read = tuple(t for t, s in pairs if flow.consumers(s))
-        launch = Launch(kernel, read, whole.outputs, kernel.argument_values)
+        reads = tuple(natural(t) for t in read)
+        infos = zip(whole.outputs, kernel.outputs, strict=True)
+        writes = tuple(natural(t, i.strides) for t, i in infos)
+        launch = Launch(kernel, reads, writes, kernel.argument_values)
         return Program(whole, (launch,), (), chosen)
     whole = prepare(fusion, chosen)
     cut = form(whole)
-    compiler = _Compiler(chosen, {}, list(cut.reasons))
+    placed = place(whole, cut)
+    compiler = _Compiler(chosen, {}, [*cut.reasons, *placed.pieces.reasons])
     launches: list[Launch] = []
-    for i, segment in enumerate(segments(whole, cut)):
-        if all(is_empty(t) for t in segment.outputs):
-            continue
-        launches.extend(compiler.launches(segment, kernel_name(segment, i)))
-    return Program(whole, tuple(launches), tuple(compiler.reasons), chosen)
+    for i, item in enumerate(segments(whole, placed.items, placed.sites)):
+        if isinstance(item, Moves):
+            launches.append(compiler.move(item, i))
+        elif not all(is_empty(s.tensor) for s in item.writes):
+            launches.extend(compiler.launches(item, kernel_name(item, i)))
+    return Program(whole, tuple(launches), tuple(compiler.reasons), chosen, placed.pieces)
 
 
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
-    small = share(hoist_gathers(decompose(fold_empty(own_outputs(fusion)))))
+    small = share(fold_crops(hoist_gathers(decompose(fold_empty(own_outputs(fusion))))))
     return split_reductions(row_partials(chunk_reductions(small), target), target)
 
 
 def kernel_name(segment: Segment, number: int) -> str:
     """A readable name: what the kernel makes and in which type."""
-    out: Tensor = segment.outputs[0]
+    out: Tensor = segment.writes[0].tensor
     return f"fw_{out.name}_{out.dtype}_{number}"
 
 

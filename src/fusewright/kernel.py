@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Expr, Int, Var, constant_value, substitute
+from fusewright.core.compiled import compiled
+from fusewright.core.expr import Expr, Int, Var, constant_value, substitute, variables
 from fusewright.core.node import walk
 from fusewright.cuda.compile import Compiled
 from fusewright.cuda.emit import emit, shared_nbytes
@@ -351,9 +352,42 @@ def bind_symbols(
     return values
 
 
+class Binder:
+    """`bind_symbols` for declared shapes, in a microsecond or two where concrete shapes fit."""
+
+    def __init__(self, infos: Sequence[TensorInfo], name: str) -> None:
+        self._infos = tuple(infos)
+        self._name = name
+        self._ranks = tuple(len(i.shape) for i in infos)
+        sizes = [e for i in infos for e in i.shape]
+        first: dict[Var, int] = {}
+        for at, e in enumerate(sizes):
+            if isinstance(e, Var):
+                first.setdefault(e, at)
+        self._first = tuple(first.items())
+        known = all(v in first for e in sizes for v in variables(e))
+        self._expected = compiled(sizes, tuple(first)) if known else None
+
+    def __call__(self, shapes: Sequence[Sequence[int]]) -> dict[Var, int]:
+        """The sizes of the symbols. Raises UserError as `bind_symbols`."""
+        flat = tuple(n for shape in shapes for n in shape)
+        if self._expected is not None and tuple(map(len, shapes)) == self._ranks:
+            found = {v: flat[at] for v, at in self._first}
+            if all(_is_allowed(v, n) for v, n in found.items()) and flat == self._expected(
+                *found.values()
+            ):
+                return found
+        return bind_symbols(self._infos, shapes, self._name)
+
+
+def _is_allowed(e: Var, n: int) -> bool:
+    low, high = e.interval
+    return n >= (low or 0) and (high is None or n <= high) and n % e.multiple_of == 0
+
+
 def _check_symbol(e: Var, n: int, tensor: str, axis: int) -> None:
     low, high = e.interval
-    if n < (low or 0) or (high is not None and n > high) or n % e.multiple_of:
+    if not _is_allowed(e, n):
         raise UserError(
             f"{tensor}: axis {axis} is the symbolic size {e.name} (at least {low}"
             f"{'' if high is None else f', at most {high}'}, a multiple of {e.multiple_of}), "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,13 @@ from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
-from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.printing import print_fusion
-from fusewright.fusion.text import parse_fusion
+from fusewright.fusion.text import parse_expression, parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
-from fusewright.kernel import Kernel, TensorInfo, bind_symbols, flatten, shaped_view, size_of
+from fusewright.host.ir import Pieces
+from fusewright.host.sites import Site, natural
+from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, size_of
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.archive import read_archive, write_archive
@@ -46,13 +47,58 @@ _said = threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel over tensors of the program, inputs and outputs in the kernel's order, and the
-    values of its scalar parameters in this place."""
+    """One kernel over sites of the program's values, those it reads and those it writes in the
+    kernel's order, and the values of its scalar parameters in this place."""
 
     kernel: Kernel
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    reads: tuple[Site, ...]
+    writes: tuple[Site, ...]
     values: tuple[bool | int | float, ...]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The values that it reads."""
+        return tuple(s.tensor for s in self.reads)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The values that it makes, each as often as it is stored."""
+        return tuple(s.tensor for s in self.writes)
+
+
+class Memories:
+    """The memory of every root while a program is simulated, as shaped arrays; what nobody has
+    written holds the bytes 0xFF."""
+
+    def __init__(self, sizes: Mapping[Var, int], arrays: Mapping[Tensor, Array]) -> None:
+        self._sizes = sizes
+        self._arrays = dict(arrays)
+
+    def read(self, s: Site) -> Array:
+        """What lies in a site."""
+        if s.is_whole and s.root in self._arrays:
+            return self._arrays[s.root]
+        return self._view(s)
+
+    def write(self, s: Site, array: Array) -> None:
+        """Puts an array of its shape into a site."""
+        if s.is_whole:
+            self._arrays[s.root] = array
+        else:
+            self._view(s)[...] = array
+
+    def _view(self, s: Site) -> Array:
+        whole = TensorInfo.of(s.root)
+        if s.root not in self._arrays:
+            shape = [size_of(e, self._sizes) for e in s.root.shape]
+            empty = np.empty(shape, s.root.dtype.numpy)
+            empty.reshape(-1).view(np.uint8)[...] = 0xFF
+            self._arrays[s.root] = empty
+        array = self._arrays[s.root]
+        dense = isinstance(s.root.op, Input) or not array.flags.c_contiguous
+        flat = flatten(array, whole, self._sizes) if dense else array.reshape(-1)
+        part = TensorInfo(s.tensor.name, s.shape, s.root.dtype, s.strides)
+        return shaped_view(flat[size_of(s.offset, self._sizes) :], part, self._sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +120,7 @@ class Program:
     launches: tuple[Launch, ...]
     reasons: tuple[Reason, ...]
     target: Target
+    pieces: Pieces = field(default_factory=Pieces)
     _calls: dict[Any, TorchCall] = field(default_factory=dict[Any, TorchCall], repr=False)
 
     @property
@@ -105,16 +152,17 @@ class Program:
     @cached_property
     def _made(self) -> dict[Tensor, TensorInfo]:
         return {
-            t: info
+            s.tensor: info
             for x in self.launches
-            for t, info in zip(x.outputs, x.kernel.outputs, strict=True)
+            for s, info in zip(x.writes, x.kernel.outputs, strict=True)
+            if s.is_whole and s.root is s.tensor
         }
 
     @cached_property
     def host(self) -> HostProgram:
         """Launches with exact bindings, the packed arena, edges, and `stats`."""
-        calls = [Call(x.kernel.ir, x.values, x.inputs, x.outputs) for x in self.launches]
-        return assemble(self.fusion, calls, {t: i.strides for t, i in self._made.items()})
+        calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
+        return assemble(self.fusion, calls, self.pieces)
 
     @cached_property
     def _executor(self) -> Executor:
@@ -131,7 +179,11 @@ class Program:
 
     def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
         """The sizes that these arrays give the symbols. Raises UserError where they do not fit."""
-        return bind_symbols(self.inputs, [tuple(a.shape) for a in arrays], "the program")
+        return self._bind([tuple(a.shape) for a in arrays])
+
+    @cached_property
+    def _bind(self) -> Binder:
+        return Binder(self.inputs, "the program")
 
     @cached_property
     def layouts(self) -> dict[str, Layout]:
@@ -140,15 +192,21 @@ class Program:
         for t, info in zip(self.fusion.inputs, self.inputs, strict=True):
             out[t.name] = Layout(info.strides, None, info.strides, "given by the caller's spec")
         for x in self.launches:
-            for t, info in zip(x.outputs, x.kernel.outputs, strict=True):
-                natural = contiguous_strides(t.shape)
-                why = f"stored by {x.kernel.name}" + (
-                    ", in C order" if info.strides == natural else ", in the order it was asked for"
-                )
-                required = natural if t in self.fusion.outputs else None
-                preferred = None if info.strides == natural else info.strides
-                out[t.name] = Layout(required, preferred, info.strides, why)
+            for s in x.writes:
+                for t in (s.root, s.tensor):
+                    out.setdefault(t.name, self._layout(t, x.kernel.name, s))
         return out
+
+    def _layout(self, t: Tensor, kernel: str, s: Site) -> Layout:
+        dense = contiguous_strides(t.shape)
+        required = dense if t in self.fusion.outputs else None
+        if s.root is not s.tensor or not s.is_whole:
+            inside = t is s.tensor and t is not s.root
+            why = f"stored by {kernel} inside of {s.root.name}" if inside else "joined from parts"
+            return Layout(required, None, s.strides if inside else dense, why)
+        asked = s.strides != dense
+        why = f"stored by {kernel}, in {'the order it was asked for' if asked else 'C order'}"
+        return Layout(required, s.strides if asked else None, s.strides, why)
 
     # --- on disk --------------------------------------------------------------------------------
 
@@ -164,13 +222,15 @@ class Program:
             "launches": [
                 {
                     "kernel": kernels.index(x.kernel),
-                    "inputs": [t.name for t in x.inputs],
-                    "outputs": [t.name for t in x.outputs],
+                    "inputs": [_site_record(s) for s in x.reads],
+                    "outputs": [_site_record(s) for s in x.writes],
                     "values": [_number(v) for v in x.values],
                 }
                 for x in self.launches
             ],
             "reasons": [[r.tensor, r.rule] for r in self.reasons],
+            "placed": dict(self.pieces.placed),
+            "not_placed": dict(self.pieces.not_placed),
         }
         write_archive(Path(path), record, {f"{i}.cubin": c for i, c in enumerate(codes)})
         return Path(path)
@@ -180,16 +240,12 @@ class Program:
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator."""
         symbols = self.symbol_values([np.asarray(a) for a in arrays])
-        values: dict[Tensor, Array] = dict(zip(self.fusion.inputs, arrays, strict=True))
-        for t in self.fusion.outputs:
-            if t not in values and is_empty(t):
-                shape = [size_of(e, symbols) for e in t.shape]
-                values[t] = np.empty(shape, t.dtype.numpy)
+        memory = Memories(symbols, dict(zip(self.fusion.inputs, arrays, strict=True)))
         races: list[Any] = []
         stats: dict[str, int | float] = {}
         for x in self.launches:
             result = x.kernel.simulate(
-                *(values[t] for t in x.inputs),
+                *(memory.read(s) for s in x.reads),
                 check_races=check_races,
                 seed=seed,
                 symbols=symbols,
@@ -198,8 +254,10 @@ class Program:
             races.extend(result.races)
             for k, v in result.stats.items():
                 stats[k] = stats.get(k, 0) + v
-            values.update(zip(x.outputs, result.outputs, strict=True))
-        return SimResult([values[t] for t in self.fusion.outputs], races, stats)
+            for s, array in zip(x.writes, result.outputs, strict=True):
+                memory.write(s, array)
+        outputs = [memory.read(natural(t)) for t in self.fusion.outputs]
+        return SimResult(outputs, races, stats)
 
     def run_cuda(self, *arrays: Any) -> list[Any]:
         """Runs on the GPU: device arrays without a copy on the caller's stream, host arrays
@@ -315,11 +373,13 @@ def load(path: str | Path) -> Program:
             _restored_kernel(r, members, target, fusion) for r in record["kernels"]
         ]
         values = {t.name: t for t in fusion.values}
+        symbols = {s.name: s for s in fusion.symbols}
+        pieces = Pieces(dict(record["placed"]), dict(record["not_placed"]))
         launches = tuple(
             Launch(
                 kernels[int(x["kernel"])],
-                tuple(values[n] for n in x["inputs"]),
-                tuple(values[n] for n in x["outputs"]),
+                tuple(_restored_site(r, values, symbols) for r in x["inputs"]),
+                tuple(_restored_site(r, values, symbols) for r in x["outputs"]),
                 tuple(_from_number(v) for v in x["values"]),
             )
             for x in record["launches"]
@@ -327,7 +387,7 @@ def load(path: str | Path) -> Program:
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
     except (KeyError, IndexError, TypeError, ValueError, SpecError) as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
-    return Program(fusion, launches, reasons, target)
+    return Program(fusion, launches, reasons, target, pieces)
 
 
 def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:
@@ -348,6 +408,37 @@ def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:
         "ptx": built.ptx,
         "log": built.log,
     }
+
+
+def _site_record(s: Site) -> dict[str, Any]:
+    """A site as text: expressions in the shape symbols."""
+    return {
+        "tensor": s.tensor.name,
+        "root": s.root.name,
+        "offset": str(s.offset),
+        "shape": [str(e) for e in s.shape],
+        "strides": [str(e) for e in s.strides],
+        "box": [[str(start), str(extent)] for start, extent in s.box],
+        "axes": list(s.axes),
+    }
+
+
+def _restored_site(
+    r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
+) -> Site:
+    def read(texts: Sequence[str]) -> tuple[Expr, ...]:
+        return tuple(parse_expression(t, symbols) for t in texts)
+
+    pairs = [read(pair) for pair in r["box"]]
+    return Site(
+        values[r["tensor"]],
+        read(r["shape"]),
+        values[r["root"]],
+        parse_expression(r["offset"], symbols),
+        read(r["strides"]),
+        tuple((start, extent) for start, extent in pairs),
+        tuple(r["axes"]),
+    )
 
 
 def _restored_kernel(

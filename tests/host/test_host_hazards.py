@@ -40,7 +40,7 @@ def at(
     box: Box | None = None,
 ) -> Binding:
     total = access is W and box is None
-    return Binding(root, _e(offset), _e(nbytes), access, tensor, total, box)
+    return Binding(root, _e(offset), _e(nbytes), access, tensor, _e(nbytes), total, box)
 
 
 def _e(x: Expr | int) -> Expr:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fusewright.core.expr import evaluate
-from fusewright.cuda.emit import parameters, written_buffers
+from fusewright.cuda.emit import parameters
 from fusewright.cuda.names import identifier
 from fusewright.kir.ir import Argument, Buffer, Kernel
 from fusewright.runtime.launch import slot_format
@@ -160,17 +160,7 @@ class FakeDriver:
             raw = (ctypes.c_char * (count * b.dtype.nbytes)).from_address(table[b])
             arrays[b] = np.frombuffer(raw, b.dtype.numpy)
         arguments = {a: _scalar(a, table[a]) for a in kernel.arguments}
-        outputs = written_buffers(kernel)
-        done = simulate(
-            kernel,
-            {b: a.copy() for b, a in arrays.items()},
-            arguments=arguments,
-            symbols=sizes,
-            outputs=outputs,
-            check_races=False,
-        )
-        for b, a in zip(outputs, done.outputs, strict=True):
-            arrays[b][:] = a
+        simulate(kernel, arrays, arguments=arguments, symbols=sizes, check_races=False)
 
     # --- graphs ---------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Fused:
         self.device = device
         self._layouts = OutLayouts(out_layouts)
         self._marks = marks_of(fn, dynamic)
-        self._programs: dict[Hashable, _Compiled] = {}
+        self._programs: dict[Signature, _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
         self._lock = fork_safe_lock()
 
@@ -150,16 +150,16 @@ class Fused:
 
     def _compiled(self, infos: list[ArrayInfo], tree: Tree) -> _Compiled:
         signature = signature_of(infos, tree, self._marks)
-        found = self._programs.get(signature.key)
+        found = self._programs.get(signature)
         if found is not None:
             return found
         with self._lock:
-            found = self._programs.get(signature.key)
+            found = self._programs.get(signature)
             if found is None:
                 self._say(signature)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                found = self._programs[signature.key] = self._compile(signature, tree)
+                found = self._programs[signature] = self._compile(signature, tree)
             return found
 
     def _compile(self, signature: Signature, tree: Tree) -> _Compiled:

@@ -8,11 +8,12 @@ own, and every program is right for all calls that reach it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusewright.core.expr import Expr, as_expr
+from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.ir import Sym, TensorSpec
@@ -67,47 +68,75 @@ def marks_of(fn: Callable[..., Any], dynamic: Dynamic) -> Marks:
     return Marks(False, {k: tuple(v) for k, v in dynamic.items()}, names)
 
 
-@dataclass(slots=True)
-class _Symbols:
-    """Symbols by size, numbered in order of appearance."""
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """A symbolic size: its number in order of appearance, and what it is a multiple of."""
 
-    general: bool
-    known: dict[int, Sym] = field(default_factory=dict[int, Sym])
+    number: int
+    multiple: int
 
-    def extent(self, size: int, grain: int) -> int | Sym:
-        """The entry of a spec for a size; `grain`: the multiple that makes a difference."""
-        if size < 2:
-            return size
-        if size not in self.known:
-            multiple = 1 if self.general else min(grain, size & -size)
-            self.known[size] = Sym(f"n{len(self.known)}", multiple_of=multiple)
-        return self.known[size]
+
+_Strides: TypeAlias = tuple[str, tuple[int, ...]]
+"""How an array lies that is not in C order: ("dense", its axes from slow to fast), or ("gaps", its
+strides)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What kernels know of one array."""
+
+    shape: tuple[int | _Extent, ...]
+    dtype: DType
+    strides: _Strides | None
+    alignment: int
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The specs of a call's arrays, and a key that is equal when they are."""
+    """What a call is specialised on. Equal for calls that share a program."""
 
-    key: Hashable
-    specs: tuple[TensorSpec, ...]
+    structure: str
+    arrays: tuple[_Kind, ...]
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the call's arrays."""
+        symbols: dict[int, Sym] = {}
+
+        def extent(e: int | _Extent) -> int | Sym:
+            if isinstance(e, int):
+                return e
+            return symbols.setdefault(e.number, Sym(f"n{e.number}", multiple_of=e.multiple))
+
+        out: list[TensorSpec] = []
+        for x in self.arrays:
+            shape = tuple(extent(e) for e in x.shape)
+            strides: Any = None if x.strides is None else _spec_strides(x.strides, shape)
+            out.append(TensorSpec(shape, x.dtype, strides=strides, alignment=x.alignment))
+        return tuple(out)
 
 
 def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signature:
     """What a call is specialised on. `tree` is the structure of its arguments."""
-    symbols = _Symbols(marks.everything)
-    roots = _roots(tree)
-    specs: list[TensorSpec] = []
-    parts: list[Hashable] = [repr(tree)]
-    for x, root in zip(infos, roots, strict=True):
+    known: dict[int, _Extent] = {}
+
+    def extent(size: int, grain: int) -> int | _Extent:
+        if size < 2:
+            return size
+        if size not in known:
+            multiple = 1 if marks.everything else min(grain, size & -size)
+            known[size] = _Extent(len(known), multiple)
+        return known[size]
+
+    arrays: list[_Kind] = []
+    for x, root in zip(infos, _roots(tree), strict=True):
         marked = marks.of(root, len(x.shape))
         grain = max(VECTOR_NBYTES // x.dtype.nbytes, 1)
-        shape = tuple(symbols.extent(n, grain) if a in marked else n for a, n in enumerate(x.shape))
-        strides = None if x.device.kind == "cpu" else _strides(x, shape)
-        alignment = VECTOR_NBYTES if x.device.kind == "cpu" else _alignment(x)
-        specs.append(TensorSpec(shape, x.dtype, strides=strides, alignment=alignment))
-        sizes = tuple((e.name, e.multiple_of) if isinstance(e, Sym) else e for e in shape)
-        parts.append((sizes, x.dtype, None if strides is None else str(strides), alignment))
-    return Signature(tuple(parts), tuple(specs))
+        shape = tuple(extent(n, grain) if a in marked else n for a, n in enumerate(x.shape))
+        on_host = x.device.kind == "cpu"
+        strides = None if on_host else _strides(x)
+        arrays.append(_Kind(shape, x.dtype, strides, VECTOR_NBYTES if on_host else _alignment(x)))
+    return Signature(repr(tree), tuple(arrays))
 
 
 def _roots(tree: Tree) -> list[str | int]:
@@ -124,25 +153,36 @@ def _alignment(x: ArrayInfo) -> int:
     return min(x.alignment, VECTOR_NBYTES) if x.alignment >= x.dtype.nbytes else VECTOR_NBYTES
 
 
-def _strides(x: ArrayInfo, shape: Sequence[int | Sym]) -> tuple[Any, ...] | None:
-    """The strides that kernels are made for; None for C order, which others are copied to.
+def _strides(x: ArrayInfo) -> _Strides | None:
+    """How the array lies that kernels are made for; None for C order, which others are copied to.
 
     Negative strides are copied. With symbolic sizes, dense arrays keep their order of axes; what
     has gaps is made for its numbers, which do not change with the sizes that do.
     """
-    if 0 in x.shape or any(s < 0 and n > 1 for n, s in zip(x.shape, x.strides, strict=True)):
+    if _is_c_order(x) or 0 in x.shape:
         return None
-    if _is_c_order(x):
+    if any(s < 0 and n > 1 for n, s in zip(x.shape, x.strides, strict=True)):
         return None
-    order = sorted(range(len(shape)), key=lambda a: (-x.strides[a], -x.shape[a], a))
-    step, dense = as_expr(1), True
+    order = sorted(range(len(x.shape)), key=lambda a: (-x.strides[a], -x.shape[a], a))
     size = 1
-    strides: dict[int, Expr] = {}
     for a in reversed(order):
-        dense = dense and (x.shape[a] == 1 or x.strides[a] == size)
+        if x.shape[a] != 1 and x.strides[a] != size:
+            return "gaps", x.strides
+        size *= x.shape[a]
+    return "dense", tuple(order)
+
+
+def _spec_strides(found: _Strides, shape: Sequence[int | Sym]) -> tuple[int | Expr, ...]:
+    """Element strides for a shape."""
+    kind, numbers = found
+    if kind == "gaps":
+        return numbers
+    step: Expr = as_expr(1)
+    strides: dict[int, Expr] = {}
+    for a in reversed(numbers):
         strides[a] = step
-        step, size = step * shape[a], size * x.shape[a]
-    return tuple(strides[a] for a in range(len(shape))) if dense else x.strides
+        step = step * shape[a]
+    return tuple(strides[a] for a in range(len(shape)))
 
 
 def _is_c_order(x: ArrayInfo) -> bool:

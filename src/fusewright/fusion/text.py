@@ -21,7 +21,7 @@ from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.spec import check
 
-__all__ = ["parse_fusion", "print_fusion"]
+__all__ = ["parse_expression", "parse_fusion", "print_fusion"]
 
 _SIZE = re.compile(r"size (\w+): (.*)")
 _VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
@@ -190,6 +190,14 @@ def _expressions(tree: ast.expr, names: Mapping[str, Var]) -> Shape:
     if not isinstance(tree, ast.Tuple):
         raise SpecError(f"{ast.unparse(tree)!r} is not a tuple of integer expressions")
     return tuple(_expression(item, names) for item in tree.elts)
+
+
+def parse_expression(text: str, names: Mapping[str, Var]) -> Expr:
+    """An integer expression as it prints. Raises SpecError for any other text."""
+    try:
+        return _expression(_parsed(text), names)
+    except SyntaxError as e:
+        raise SpecError(f"{text!r} is not an integer expression") from e
 
 
 def _expression(tree: ast.expr, names: Mapping[str, Var]) -> Expr:

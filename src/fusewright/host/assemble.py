@@ -7,17 +7,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from fusewright.core.expr import ONE, ZERO, Expr, as_expr, constant_value, less_equal, prove
+from fusewright.core.expr import ZERO, Expr, as_expr, constant_value, less_equal, prove
 from fusewright.core.node import walk
 from fusewright.cuda.emit import written_buffers
 from fusewright.errors import InternalError
-from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
-from fusewright.host.arena import ARENA_ALIGNMENT, Arena, Lifetime, pack
+from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.host.arena import Arena, Lifetime, pack
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
-from fusewright.host.ir import Access, Binding, Edge, EdgeKind, HostLaunch, Root, RootKind
+from fusewright.host.ir import (
+    Access,
+    Binding,
+    Box,
+    Edge,
+    EdgeKind,
+    HostLaunch,
+    Pieces,
+    Root,
+    RootKind,
+)
+from fusewright.host.sites import ROOT_ALIGNMENT, Site, natural
 from fusewright.kir.analysis.uses import global_reads
-from fusewright.kir.ir import Buffer, Compute, Kernel
+from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
@@ -25,12 +36,12 @@ View: TypeAlias = tuple[Root, Expr]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One kernel over tensors: inputs, then outputs, in the order of its parameters."""
+    """One kernel over sites: inputs, then outputs, in the order of its parameters."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[Site, ...]
+    outputs: tuple[Site, ...]
 
 
 @dataclass(eq=False)
@@ -56,7 +67,7 @@ class HostProgram:
         `launches` counts all kernels, `copies` and `fills` those that only move values or only
         write constants; `bytes_moved` is what all launches read and write.
         """
-        moved = [b.nbytes for x in self.launches for b in _touched(x)]
+        moved = [b.content for x in self.launches for b in _touched(x)]
         kinds = {k.value: sum(e.kind is k for e in self.edges) for k in EdgeKind}
         return {
             "launches": len(self.launches),
@@ -75,7 +86,7 @@ class HostProgram:
 
     def _written(self, role: str) -> list[Expr]:
         chosen = [x for x in self.launches if x.role == role]
-        return [b.nbytes for x in chosen for b in x.bindings if b.access.writes]
+        return [b.content for x in chosen for b in x.bindings if b.access.writes]
 
     def __str__(self) -> str:
         lines = [f"{r}: {r.nbytes} bytes" for r in self.roots]
@@ -101,21 +112,19 @@ def _figure(sizes: Sequence[Expr]) -> int | Expr:
     return total if known is None else known
 
 
-def assemble(
-    fusion: Fusion, calls: Sequence[Call], strides: Mapping[Tensor, tuple[Expr, ...]] | None = None
-) -> HostProgram:
-    """The host program of kernels over the tensors of a fusion. `strides` (in elements) are those
-    of tensors that are not in C order."""
-    layout = dict(strides or {})
-    inputs = [_root(RootKind.INPUT, k, t, layout) for k, t in enumerate(fusion.inputs)]
+def assemble(fusion: Fusion, calls: Sequence[Call], pieces: Pieces | None = None) -> HostProgram:
+    """The host program of kernels over the sites of a fusion's values."""
+    pieces = pieces or Pieces()
+    inputs = [_root(RootKind.INPUT, k, natural(t)) for k, t in enumerate(fusion.inputs)]
+    whole = {s.root: s for x in calls for s in x.outputs if s.is_whole}
     results = list(dict.fromkeys(t for t in fusion.outputs))
-    outputs = [_root(RootKind.OUTPUT, k, t, layout) for k, t in enumerate(results)]
+    outputs = [_root(RootKind.OUTPUT, k, whole.get(t) or natural(t)) for k, t in enumerate(results)]
     views: dict[Tensor, View] = {t: (r, ZERO) for t, r in zip(fusion.inputs, inputs, strict=True)}
     views |= {t: (r, ZERO) for t, r in zip(results, outputs, strict=True)}
     inner = _inner(calls, views)
-    arena, root = _arena(inner, calls, views, layout)
+    arena, root = _arena(inner, calls, views)
     roots = (*inputs, *outputs, *([root] if inner else []))
-    launches = _launches(calls, views, layout)
+    launches = _launches(calls, views)
     edges = reduce_edges(hazards(launches), len(launches))
     place = {t: len(inputs) + k for k, t in enumerate(results)}
     copied = {
@@ -123,76 +132,67 @@ def assemble(
         for x in launches
         if x.role == "copy"
         for b in x.bindings
-        if b.access.writes
+        if b.access.writes and b.box is None
     }
     outputs_at = tuple(place[t] for t in fusion.outputs)
-    return HostProgram(roots, launches, edges, outputs_at, arena, not_placed=copied)
+    not_placed = {**copied, **pieces.not_placed}
+    placed = dict(pieces.placed)
+    return HostProgram(roots, launches, edges, outputs_at, arena, placed, not_placed)
 
 
-def _root(
-    kind: RootKind, position: int, t: Tensor, layout: Mapping[Tensor, tuple[Expr, ...]]
-) -> Root:
-    alignment = t.op.alignment if isinstance(t.op, Input) else ARENA_ALIGNMENT
-    return Root(kind, position, t.name, nbytes_of(t, layout), alignment)
+def _root(kind: RootKind, position: int, s: Site) -> Root:
+    alignment = s.root.op.alignment if isinstance(s.root.op, Input) else ROOT_ALIGNMENT
+    return Root(kind, position, s.root.name, nbytes_of(s), alignment)
 
 
-def nbytes_of(t: Tensor, layout: Mapping[Tensor, tuple[Expr, ...]]) -> Expr:
-    """Bytes from the first to behind the last element of a tensor in its layout."""
-    if any(constant_value(e) == 0 for e in t.shape):
-        return ZERO
-    span: Expr = ONE
-    for extent, stride in zip(t.shape, strides_of(t, layout), strict=True):
-        span = span + (extent - 1) * stride
-    return span * t.dtype.nbytes
+def nbytes_of(s: Site) -> Expr:
+    """Bytes from the first to behind the last element."""
+    return s.span * s.root.dtype.nbytes
 
 
-def strides_of(t: Tensor, layout: Mapping[Tensor, tuple[Expr, ...]]) -> tuple[Expr, ...]:
-    """Element strides of a tensor: its argument's, those of `layout`, or C order."""
-    if isinstance(t.op, Input):
-        return t.op.strides
-    return layout.get(t) or contiguous_strides(t.shape)
-
-
-def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Tensor]:
-    """The tensors between kernels, in order of making. Raises InternalError for one never made."""
-    made = dict.fromkeys(t for x in calls for t in x.outputs)
+def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Site]:
+    """The roots between kernels, in order of making. Raises InternalError for one never made."""
+    made: dict[Tensor, Site] = {}
     for x in calls:
-        for t in x.inputs:
-            if t not in made and t not in views:
-                raise InternalError(f"kernel {x.kernel.name} reads {t}, which no kernel makes")
-    return [t for t in made if t not in views]
+        for s in x.outputs:
+            made.setdefault(s.root, s if s.is_whole else natural(s.root))
+    for x in calls:
+        for s in x.inputs:
+            if s.root not in made and s.root not in views:
+                raise InternalError(
+                    f"kernel {x.kernel.name} reads {s.tensor}, which no kernel makes"
+                )
+    return [s for t, s in made.items() if t not in views]
 
 
 def _arena(
-    inner: Sequence[Tensor],
-    calls: Sequence[Call],
-    views: dict[Tensor, View],
-    layout: Mapping[Tensor, tuple[Expr, ...]],
+    inner: Sequence[Site], calls: Sequence[Call], views: dict[Tensor, View]
 ) -> tuple[Arena, Root]:
     """Packs the intermediates and adds their views. Bytes are shared where the data's own edges
     allow it; where that costs more than program order would, by edges of kind REUSE."""
-    first: dict[Tensor, int] = {}
-    users: dict[Tensor, list[int]] = {}
+    users: dict[Tensor, list[int]] = {s.root: [] for s in inner}
+    makers: dict[Tensor, list[int]] = {s.root: [] for s in inner}
     for i, x in enumerate(calls):
-        for t in x.outputs:
-            first.setdefault(t, i)
-        for t in (*x.inputs, *x.outputs):
-            users.setdefault(t, []).append(i)
+        for s in (*x.inputs, *x.outputs):
+            if s.root in users:
+                users[s.root].append(i)
+        for s in x.outputs:
+            if s.root in makers:
+                makers[s.root].append(i)
     lives = [
-        Lifetime(t.name, nbytes_of(t, layout), first[t], max(users[t], default=first[t]))
-        for t in inner
+        Lifetime(s.root.name, nbytes_of(s), users[s.root][0], users[s.root][-1]) for s in inner
     ]
-    before = _ancestors(calls)
+    before = _ancestors(inner, calls, views)
 
     def meet(a: int, b: int) -> bool:
         p, q = (a, b) if lives[a].first <= lives[b].first else (b, a)
-        waits = before[lives[q].first]
-        return any(not waits >> u & 1 for u in users[inner[p]])
+        last = users[inner[p].root]
+        return any(not before[m] >> u & 1 for m in makers[inner[q].root] for u in last)
 
     tight, free = pack(lives), pack(lives, meet)
     chosen = free if _affordable(free.nbytes, tight.nbytes) else tight
-    root = Root(RootKind.ARENA, 0, "arena", chosen.nbytes, ARENA_ALIGNMENT)
-    views.update({t: (root, o) for t, o in zip(inner, chosen.offsets, strict=True)})
+    root = Root(RootKind.ARENA, 0, "arena", chosen.nbytes, ROOT_ALIGNMENT)
+    views.update({s.root: (root, o) for s, o in zip(inner, chosen.offsets, strict=True)})
     return chosen, root
 
 
@@ -201,33 +201,37 @@ def _affordable(free: Expr, tight: Expr) -> bool:
     return prove(less_equal(free * 16, tight * 17)) is True
 
 
-def _ancestors(calls: Sequence[Call]) -> list[int]:
-    """For each call, as bits, the calls that the data alone make it wait for."""
-    maker: dict[Tensor, int] = {}
-    edges: list[Edge] = []
-    for i, x in enumerate(calls):
-        sources = dict.fromkeys(maker[t] for t in x.inputs if t in maker)
-        edges += [Edge(p, i, EdgeKind.RAW, "") for p in sources]
-        maker |= dict.fromkeys(x.outputs, i)
-    return ancestors(edges, len(calls))
+def _ancestors(
+    inner: Sequence[Site], calls: Sequence[Call], views: Mapping[Tensor, View]
+) -> list[int]:
+    """For each call, as bits, the calls that the data alone make it wait for: the hazards of a
+    program in which every intermediate has memory of its own."""
+    apart = dict(views)
+    apart |= {s.root: (_root(RootKind.ARENA, k, s), ZERO) for k, s in enumerate(inner)}
+    return ancestors(hazards(_launches(calls, apart)), len(calls))
 
 
-def _launches(
-    calls: Sequence[Call],
-    views: Mapping[Tensor, View],
-    layout: Mapping[Tensor, tuple[Expr, ...]],
-) -> tuple[HostLaunch, ...]:
+def _launches(calls: Sequence[Call], views: Mapping[Tensor, View]) -> tuple[HostLaunch, ...]:
     out: list[HostLaunch] = []
     for x in calls:
         access = accesses(x.kernel)
-        bindings: list[Binding] = []
-        for buffer, t in zip(x.kernel.params, (*x.inputs, *x.outputs), strict=True):
-            root, offset = views[t]
-            mode = access[buffer]
-            total = mode is Access.WRITE
-            bindings.append(Binding(root, offset, nbytes_of(t, layout), mode, t.name, total))
-        out.append(HostLaunch(x.kernel, x.values, tuple(bindings), role_of(x.kernel)))
+        bindings = tuple(
+            _binding(site, *views[site.root], access[buffer])
+            for buffer, site in zip(x.kernel.params, (*x.inputs, *x.outputs), strict=True)
+        )
+        out.append(HostLaunch(x.kernel, x.values, bindings, role_of(x.kernel)))
     return tuple(out)
+
+
+def _binding(s: Site, root: Root, offset: Expr, mode: Access) -> Binding:
+    size = s.root.dtype.nbytes
+    box: Box | None = None
+    if not s.is_whole:
+        step = tuple(stride * size for stride in natural(s.root).strides)
+        box = Box(tuple(a for a, _ in s.box), tuple(n for _, n in s.box), step)
+    start = offset + s.offset * size
+    total = mode is Access.WRITE
+    return Binding(root, start, nbytes_of(s), mode, s.tensor.name, s.size * size, total, box)
 
 
 def accesses(kernel: Kernel) -> dict[Buffer, Access]:
@@ -239,10 +243,14 @@ def accesses(kernel: Kernel) -> dict[Buffer, Access]:
 
 
 def role_of(kernel: Kernel) -> str:
-    """ "copy" for a kernel that computes nothing, "fill" when it reads nothing either."""
-    if any(isinstance(n, Compute) and n.fn != "copy" for n in walk(kernel)):
-        return "kernel"
-    return "copy" if global_reads(kernel) else "fill"
+    """ "fill" for a kernel that only writes scalars, "copy" for one that computes nothing."""
+    nodes = list(walk(kernel))
+    if not global_reads(kernel) and not any(isinstance(n, Index) for n in nodes):
+        return "fill"
+    computed = [n for n in nodes if isinstance(n, Compute) and not _is_literal(n)]
+    return "kernel" if any(n.fn != "copy" for n in computed) else "copy"
 
 
-__all__ = ["Call", "HostProgram", "accesses", "assemble", "nbytes_of", "role_of", "strides_of"]
+def _is_literal(n: Compute) -> bool:
+    """Whether a statement only puts a scalar into a register."""
+    return n.fn in ("copy", "cast") and all(isinstance(o, Imm | Arg) for o in n.operands)

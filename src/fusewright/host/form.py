@@ -103,8 +103,8 @@ class _Former:
         for o in sources:
             chain = self._chain(o)
             read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
-            cost = sum(_nbytes(p) for p in read)
-            if chain and o not in self.fusion.outputs and cost <= 2 * _nbytes(o):
+            cost = sum(nbytes_estimate(p) for p in read)
+            if chain and o not in self.fusion.outputs and cost <= 2 * nbytes_estimate(o):
                 out += chain
         return out
 
@@ -283,7 +283,7 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
 
 
-def _nbytes(t: Tensor) -> int:
+def nbytes_estimate(t: Tensor) -> int:
     """The size of a value, symbolic extents counted as 4096."""
     n = t.dtype.nbytes
     for e in t.shape:

@@ -24,6 +24,7 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
+from fusewright.fusion.passes.fold_crops import is_crop
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
@@ -139,7 +140,7 @@ def is_view(t: Tensor) -> bool:
         case Broadcast() | Permute() | Reshape() | IndexMap():
             return True
         case Resize():
-            return all(_only_crops(e) for e in (*t.op.low, *t.op.high))
+            return is_crop(t)
         case _:
             return False
 
@@ -280,7 +281,7 @@ def _move_problem(g: Group, t: Tensor) -> str | None:
             return "it gathers from a value that the same kernel computes"
         case IndexMap() if computed:
             return "it reads a computed value at other places than it is computed at"
-        case Resize() if computed and not all(_only_grows(e) for e in (*t.op.low, *t.op.high)):
+        case Resize() if computed and not all(only_grows(e) for e in (*t.op.low, *t.op.high)):
             return "it crops a value that the same kernel computes"
         case Resize() if computed and g.spaces:
             return "it pads a value of a kernel with reductions"
@@ -391,14 +392,10 @@ def _distinct(ids: AxisIds, axes: Axes) -> bool:
     return len(found) == len(set(found))
 
 
-def _only_grows(e: Expr) -> bool:
+def only_grows(e: Expr) -> bool:
+    """Whether an amount of a resize never crops."""
     low = e.interval[0]
     return low is not None and low >= 0
-
-
-def _only_crops(e: Expr) -> bool:
-    high = e.interval[1]
-    return high is not None and high <= 0
 
 
 def only_units(t: Tensor) -> bool:

@@ -9,10 +9,12 @@ expressions in the shape symbols.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
+from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
 
 
@@ -79,14 +81,16 @@ class Box:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """What a launch may touch of a root: its hull in bytes, and the box inside it when the hull
-    has holes. `total`: every byte of the hull (of the box) is written. `tensor` names the value."""
+    """What a launch may touch of a root: its hull in bytes, and the box inside it where that is
+    not the whole root. `content` counts the bytes without the holes. `total`: every byte of the
+    hull (of the box) is written. `tensor` names the value."""
 
     root: Root
     offset: Expr
     nbytes: Expr
     access: Access
     tensor: str
+    content: Expr
     total: bool = False
     box: Box | None = None
 
@@ -118,6 +122,21 @@ class Edge:
     consumer: int
     kind: EdgeKind
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces of joined values, by name: those that are made where they end up, with the place,
+    and those that are copied there, with the reason."""
+
+    placed: Mapping[str, str] = field(default_factory=dict[str, str])
+    not_placed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """The same as lines of a report."""
+        placed = [Reason(t, f"made where it ends up, {at}") for t, at in self.placed.items()]
+        return [*placed, *(Reason(t, f"not placed: {r}") for t, r in self.not_placed.items())]
 
 
 @dataclass(frozen=True, slots=True)

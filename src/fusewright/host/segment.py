@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.dtypes import DType
@@ -11,38 +12,61 @@ from fusewright.fusion.ir import (
     Input,
     Scalar,
     Tensor,
-    contiguous_strides,
     topological,
     with_operands,
 )
 from fusewright.fusion.passes.share import op_key
-from fusewright.host.form import Cut
 from fusewright.host.groups import is_leaf
+from fusewright.host.moves import Moves
+from fusewright.host.sites import Site, natural
 from fusewright.kir.reading import is_parameter
-
-ARENA_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One kernel's fusion, and the tensors of the whole program behind its inputs and outputs."""
+    """One kernel's fusion, and where its inputs and outputs lie: sites of the whole program's
+    tensors. A value that is written to several sites is an output several times."""
 
     fusion: Fusion
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    reads: tuple[Site, ...]
+    writes: tuple[Site, ...]
 
 
-def segments(fusion: Fusion, cut: Cut) -> tuple[Segment, ...]:
-    """The segments of a cut, in execution order."""
+def segments(
+    fusion: Fusion,
+    items: Sequence[tuple[Tensor, ...] | Moves],
+    sites: Mapping[Tensor, Sequence[Site]],
+) -> tuple[Segment | Moves, ...]:
+    """The segments of groups in execution order, moves between them. `sites`: where values lie,
+    those without an entry in memory of their own; a value that several groups compute is stored by
+    the first of them."""
+    wanted = stored_values(fusion, [x for x in items if not isinstance(x, Moves)])
+    wanted |= dict.fromkeys(sites)
+    made: set[Tensor] = set()
+    out: list[Segment | Moves] = []
+    for group in items:
+        if isinstance(group, Moves):
+            out.append(group)
+            continue
+        outputs = tuple(t for t in group if t in wanted and t not in made)
+        made.update(outputs)
+        out.append(_segment(group, outputs, sites))
+    return tuple(out)
+
+
+def stored_values(fusion: Fusion, groups: Sequence[tuple[Tensor, ...]]) -> dict[Tensor, None]:
+    """The values that have memory: outputs, and what one group makes and another reads."""
     wanted: dict[Tensor, None] = dict.fromkeys(fusion.outputs)
-    for group in cut.groups:
-        members = set(group)
-        for t in group:
+    for g in groups:
+        members = set(g)
+        for t in g:
             wanted |= {o: None for o in t.op.operands if o not in members and not is_leaf(o)}
-    return tuple(_segment(group, wanted) for group in cut.groups)
+    return wanted
 
 
-def _segment(group: tuple[Tensor, ...], wanted: dict[Tensor, None]) -> Segment:
+def _segment(
+    group: tuple[Tensor, ...], outputs: tuple[Tensor, ...], sites: Mapping[Tensor, Sequence[Site]]
+) -> Segment:
     members = set(group)
     external: dict[Tensor, None] = {}
     for t in group:
@@ -51,23 +75,24 @@ def _segment(group: tuple[Tensor, ...], wanted: dict[Tensor, None]) -> Segment:
         for o in t.op.operands:
             if o not in members and not is_leaf(o):
                 external[o] = None
+    reads = [sites[t][0] if t in sites and t not in members else natural(t) for t in external]
     made: dict[Tensor, Tensor] = {}
-    for position, t in enumerate(external):
-        op = _as_input(t, position)
-        made[t] = Tensor(t.name, t.shape, t.dtype, op)
+    for position, (t, site) in enumerate(zip(external, reads, strict=True)):
+        made[t] = Tensor(t.name, t.shape, t.dtype, _as_input(site, position))
     for t in group:
         if t not in made:
             _copy(t, made)
-    outputs = tuple(t for t in group if t in wanted)
+    stores = [(t, site) for t in outputs for site in sites.get(t, (natural(t),))]
     inputs = tuple(made[t] for t in external)
-    results = tuple(made[t] for t in outputs)
-    return Segment(Fusion(inputs, results, topological(results, inputs)), tuple(external), outputs)
+    results = tuple(made[t] for t, _ in stores)
+    whole = Fusion(inputs, results, topological(results, inputs))
+    return Segment(whole, tuple(reads), tuple(site for _, site in stores))
 
 
-def _as_input(t: Tensor, position: int) -> Input:
-    if isinstance(t.op, Input):
-        return Input((), position, t.op.strides, t.op.alignment)
-    return Input((), position, contiguous_strides(t.shape), ARENA_ALIGNMENT)
+def _as_input(site: Site, position: int) -> Input:
+    op = site.root.op
+    alignment = op.alignment if isinstance(op, Input) and site.is_whole else site.alignment
+    return Input((), position, site.strides, alignment)
 
 
 def _copy(t: Tensor, made: dict[Tensor, Tensor]) -> Tensor:

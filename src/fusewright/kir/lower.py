@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, Int, Var, constant_value, maximum
+from fusewright.core.expr import Expr, Int, Var, constant_value, maximum, variables
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Input
 from fusewright.kir.ir import Alloc, Body, Buffer, Dim, For, Kernel, Statement
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
@@ -77,14 +76,9 @@ def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> 
 
 def _parameter(s: Stage) -> Buffer:
     size: Expr = Int(1)
-    alignment = 16
-    if isinstance(s.op, Input):
-        alignment = max(s.op.alignment, s.dtype.nbytes)
-        for extent, stride in zip(s.shape, s.op.strides, strict=True):
-            size = size + (extent - 1) * stride
-    else:
-        for extent in s.shape:
-            size = size * extent
+    for extent, stride in zip(s.shape, strides_of(s), strict=True):
+        size = size + (extent - 1) * stride
+    alignment = max(s.alignment, s.dtype.nbytes)
     return Buffer(s.name, s.dtype, size, Memory.GLOBAL, alignment)
 
 
@@ -119,7 +113,9 @@ def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
 
 
 def _symbols(flow: Dataflow) -> tuple[Var, ...]:
-    return flow.fusion().symbols
+    """The sizes that occur in shapes, then those of the pitches of outputs."""
+    pitches = [v for s in flow.outputs for e in strides_of(s) for v in variables(e)]
+    return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
 
 
 def _overlap(extent: Expr) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Expr, Var, evaluate
+from fusewright.core.compiled import Evaluator, compiled
+from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, uint8
 from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
@@ -19,7 +21,7 @@ from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.memory import allocate, free
-from fusewright.runtime.plan import Plan, uses_graph
+from fusewright.runtime.plan import Plan, PlanTemplate, uses_graph
 
 HostArray: TypeAlias = npt.NDArray[Any]
 ResultType: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType]
@@ -62,7 +64,7 @@ class Executor:
         self.results = tuple(results)
         self.copies = 0
         self._load = load
-        self._kernels: Sequence[LoadedKernel] | None = None
+        self._template: PlanTemplate | None = None
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._lock = fork_safe_lock()
 
@@ -73,37 +75,51 @@ class Executor:
         if found is not None:
             return found
         with self._lock:
-            if self._kernels is None:
-                self._kernels = self._load()
+            if self._template is None:
+                self._template = PlanTemplate(self.host, self._load(), tuple(sizes))
             if key not in self._plans:
                 if len(self._plans) >= MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
-                self._plans[key] = Plan(self.host, self._kernels, sizes)
+                self._plans[key] = Plan(self._template, key)
             return self._plans[key]
 
     def result_types(self, sizes: Mapping[Var, int]) -> list[ResultType]:
         """The types of the results, in the order of the output roots."""
-        return [
-            (
-                tuple(evaluate(e, sizes) for e in r.shape),
-                tuple(evaluate(e, sizes) for e in r.strides),
-                r.dtype,
-            )
-            for r in self.results
-        ]
+        found = self._result_numbers(*sizes.values())
+        out: list[ResultType] = []
+        at = 0
+        for r in self.results:
+            n = len(r.shape)
+            out.append((found[at : at + n], found[at + n : at + 2 * n], r.dtype))
+            at += 2 * n
+        return out
+
+    @cached_property
+    def _result_numbers(self) -> Evaluator:
+        sizes = (e for r in self.results for e in (*r.shape, *r.strides))
+        return compiled(tuple(sizes), self._symbols)
+
+    @cached_property
+    def _input_strides(self) -> list[Evaluator]:
+        return [compiled(s.strides, self._symbols) for s in self.inputs]
+
+    @cached_property
+    def _symbols(self) -> tuple[Var, ...]:
+        """The symbols in the order in which arguments determine them."""
+        sizes = (e for s in self.inputs for e in s.shape)
+        return tuple(dict.fromkeys(e for e in sizes if isinstance(e, Var)))
 
     # --- arguments ------------------------------------------------------------------------------
 
     def fits(self, infos: Sequence[ArrayInfo], sizes: Mapping[Var, int]) -> bool:
         """Whether the kernels can read every argument where it is."""
         return all(
-            self._fits(x, k, s, sizes)
-            for k, (x, s) in enumerate(zip(infos, self.inputs, strict=True))
+            self._fits(x, k, strides(*sizes.values()))
+            for k, (x, strides) in enumerate(zip(infos, self._input_strides, strict=True))
         )
 
-    def _fits(self, x: ArrayInfo, k: int, spec: ArraySpec, sizes: Mapping[Var, int]) -> bool:
+    def _fits(self, x: ArrayInfo, k: int, expected: tuple[int, ...]) -> bool:
         aligned = x.alignment >= max(self.host.roots[k].alignment, x.dtype.nbytes)
-        expected = tuple(evaluate(e, sizes) for e in spec.strides)
         same = all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, expected, strict=True))
         return 0 in x.shape or (aligned and same)
 
@@ -112,9 +128,9 @@ class Executor:
     ) -> list[ArrayInfo]:
         """The arguments, those that do not fit copied into arrays that do."""
         out: list[ArrayInfo] = []
-        for k, (x, s) in enumerate(zip(infos, self.inputs, strict=True)):
-            if not self._fits(x, k, s, sizes):
-                strides = tuple(evaluate(e, sizes) for e in s.strides)
+        for k, (x, evaluator) in enumerate(zip(infos, self._input_strides, strict=True)):
+            strides = evaluator(*sizes.values())
+            if not self._fits(x, k, strides):
                 copy = library.empty(x.shape, strides, x.dtype, x.device)
                 library.copy(copy, x.owner)
                 self.copies += 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Expr, Var, evaluate
+from fusewright.core.expr import ONE, Expr, Var, evaluate
 from fusewright.cuda.emit import Parameter, parameters, shared_nbytes, written_buffers
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
@@ -108,11 +108,16 @@ def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = Non
     """
     grid = _extents(tuple(d.extent for d in kernel.grid), sizes)
     block = _extents(tuple(d.extent for d in kernel.block), sizes)
-    if grid[0] > MAX_GRID_X or max(grid[1:]) > MAX_GRID_YZ:
+    check_grid(kernel, grid)
+    return Launch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)
+
+
+def check_grid(kernel: Kernel, grid: Grid) -> None:
+    """Raises InternalError for a grid that the hardware does not take."""
+    if grid[0] > MAX_GRID_X or grid[1] > MAX_GRID_YZ or grid[2] > MAX_GRID_YZ:
         raise InternalError(
             f"kernel {kernel.name}: grid {grid} exceeds {(MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)}"
         )
-    return Launch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)
 
 
 def _extents(extents: tuple[Expr, ...], sizes: Mapping[Var, int]) -> Grid:
@@ -148,9 +153,17 @@ class LoadedKernel:
         self._lock = threading.Lock()
         self._allowed: dict[int, int] = {}
 
-    def shape(self, sizes: Mapping[Var, int]) -> Launch:
-        """The launch for given values of the shape symbols."""
-        return launch_of(self.kernel, sizes, self._shared_nbytes)
+    @property
+    def grid(self) -> tuple[Expr, Expr, Expr]:
+        """Blocks along x, y and z."""
+        x, y, z = (*(d.extent for d in self.kernel.grid), ONE, ONE)[:3]
+        return x, y, z
+
+    @property
+    def constant_shape(self) -> Launch:
+        """What of a launch does not depend on sizes; one block."""
+        block = _extents(tuple(d.extent for d in self.kernel.block), {})
+        return Launch((1, 1, 1), block, self._shared_nbytes)
 
     def launch(
         self,

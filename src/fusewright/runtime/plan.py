@@ -1,7 +1,8 @@
 """A host program for given sizes: prepacked arguments, ready to enqueue on any stream.
 
 Every distinct address of the program has one slot in one buffer, which all launches' tables of
-parameters point into; a call writes the slots with one `struct` operation and launches.
+parameters point into; a call writes the slots with one `struct` operation and launches. What does
+not depend on the sizes is found once, in the template, so that a new size costs microseconds.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fusewright.core.expr import Var, evaluate
+from fusewright.core.compiled import compiled
+from fusewright.core.expr import ZERO, Var
 from fusewright.host.assemble import HostProgram
 from fusewright.host.graph import by_consumer
 from fusewright.host.ir import HostLaunch
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
-from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, slot_format
+from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, check_grid, slot_format
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
 
@@ -30,61 +32,136 @@ GRAPH_LAUNCHES = 3
 @dataclass(eq=False, slots=True)
 class Prepared:
     """One launch: its number in the host program, its kernel and shape, the driver's
-    configuration, and the table of its parameters, which must live as long."""
+    configuration, and the address of the table of its parameters in the plan's buffer."""
 
     number: int
     kernel: LoadedKernel
     shape: Launch
     config: Any
-    table: Any
     address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One launch in the buffer: the positions of its parameters' slots, that of its table, its
+    block and shared memory."""
+
+    slots: tuple[int, ...]
+    table: int
+    block: tuple[int, int, int]
+    shared_nbytes: int
+
+
+class PlanTemplate:
+    """What the plans of a host program share, whatever the sizes: a buffer of slots (addresses,
+    then scalar parameters) and tables that point at them, and one function for all numbers that
+    depend on the sizes."""
+
+    def __init__(
+        self, host: HostProgram, kernels: Sequence[LoadedKernel], symbols: Sequence[Var]
+    ) -> None:
+        """`kernels` stand in the order of the host program's launches; `symbols` are those that
+        sizes are given for."""
+        self.host = host
+        self.kernels = tuple(kernels)
+        root = {r: k for k, r in enumerate(host.roots)}
+        places = [[(root[b.root], b.offset) for b in x.bindings] for x in host.launches]
+        slots = {place: k for k, place in enumerate(dict.fromkeys(p for x in places for p in x))}
+        self.roots = tuple(r for r, _ in slots)
+        self.address_format = struct.Struct(f"={len(slots)}Q")
+        position = {v: k for k, v in enumerate(symbols)}
+        formats: list[str] = []
+        values: list[bool | int | float] = []
+        self.sized: list[tuple[int, int]] = []
+        parts: list[_Part] = []
+        end = len(slots)
+        for x, kernel, own in zip(host.launches, self.kernels, places, strict=True):
+            taken = [slots[p] for p in own]
+            for form, value in _scalars(x, position):
+                if isinstance(value, _SizeOf):
+                    self.sized.append((len(values), value.position))
+                values.append(0 if isinstance(value, _SizeOf) else value)
+                formats.append(_padded(form))
+                taken.append(end)
+                end += 1
+            shape = kernel.constant_shape
+            parts.append(_Part(tuple(taken), 0, shape.block, shape.shared_nbytes))
+        self.scalars = values
+        self.scalar_format = struct.Struct("=" + "".join(formats))
+        self.scalars_at = len(slots) * _SLOT_NBYTES
+        self.parts, self.table, self.table_at = _tables(parts, end)
+        self.nbytes = self.table_at + max(1, len(self.table)) * _SLOT_NBYTES
+        self.table_format = struct.Struct(f"={len(self.table)}Q")
+        arena = host.arena.nbytes if host.arena.offsets else ZERO
+        grids = [e for k in self.kernels for e in k.grid]
+        self._numbers = compiled([arena, *(offset for _, offset in slots), *grids], symbols)
+
+    def numbers(self, sizes: Sequence[int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """Bytes of arena, offsets of the slots in their roots, blocks along x, y, z of launches."""
+        found = self._numbers(*sizes)
+        return found[0], found[1 : 1 + len(self.roots)], found[1 + len(self.roots) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _SizeOf:
+    """A scalar parameter that is the size at a position."""
+
+    position: int
+
+
+def _padded(form: str) -> str:
+    """The format of a scalar that fills its slot."""
+    rest = _SLOT_NBYTES - struct.calcsize(f"={form}")
+    return f"{form}{rest}x" if rest else form
+
+
+def _tables(parts: Sequence[_Part], end: int) -> tuple[list[_Part], list[int], int]:
+    """The launches with the places of their tables, the slots that all tables list, and the byte
+    at which the first table stands."""
+    listed: list[int] = []
+    out: list[_Part] = []
+    for x in parts:
+        out.append(replace(x, table=len(listed)))
+        listed += x.slots
+    return out, listed, max(1, end) * _SLOT_NBYTES
 
 
 class Plan:
     """What a call of these sizes needs: bytes of arena, and packed launches."""
 
-    def __init__(
-        self, host: HostProgram, kernels: Sequence[LoadedKernel], sizes: Mapping[Var, int]
-    ) -> None:
-        """`kernels` stand in the order of the host program's launches."""
-        self.arena_nbytes = evaluate(host.arena.nbytes, sizes) if host.arena.offsets else 0
-        self._host = host
+    def __init__(self, template: PlanTemplate, sizes: Sequence[int]) -> None:
+        """`sizes` are the values of the template's symbols."""
+        t = template
+        self.arena_nbytes, offsets, grids = t.numbers(sizes)
+        self._host = t.host
         self._api = driver()
         self._ranges = ranges()
         self._lock = fork_safe_lock()
         self._stream = 0
         self._graphs: dict[int, GraphCache] = {}
         self._prepared_for: set[int] = set()
-        root = {r: k for k, r in enumerate(host.roots)}
-        places = [
-            [(root[b.root], evaluate(b.offset, sizes)) for b in x.bindings] for x in host.launches
-        ]
-        slots = {place: k for k, place in enumerate(dict.fromkeys(p for x in places for p in x))}
-        self._places = tuple(slots)
-        self._pack = struct.Struct(f"{len(slots)}Q").pack_into
-        scalars = [_scalars(x, sizes) for x in host.launches]
-        count = len(slots) + sum(map(len, scalars))
-        self._buffer = ctypes.create_string_buffer(max(1, count) * _SLOT_NBYTES)
-        self.launches: tuple[Prepared, ...] = ()
-        end = len(slots)
-        for i, kernel in enumerate(kernels):
-            own = [slots[p] for p in places[i]]
-            for form, value in scalars[i]:
-                struct.pack_into(form, self._buffer, end * _SLOT_NBYTES, value)
-                own.append(end)
-                end += 1
-            shape = kernel.shape(sizes)
-            if 0 not in shape.grid:
-                self.launches += (self._prepare(i, kernel, shape, own),)
-
-    def _prepare(
-        self, number: int, kernel: LoadedKernel, shape: Launch, slots: Sequence[int]
-    ) -> Prepared:
+        self._places = tuple(zip(t.roots, offsets, strict=True))
+        self._pack = t.address_format.pack_into
+        self._buffer = ctypes.create_string_buffer(t.nbytes)
         base = ctypes.addressof(self._buffer)
-        table = (ctypes.c_void_p * max(1, len(slots)))(*(base + k * _SLOT_NBYTES for k in slots))
-        config = driver().CUlaunchConfig()
-        _set_shape(config, shape)
-        return Prepared(number, kernel, shape, config, table, ctypes.addressof(table))
+        scalars = list(t.scalars)
+        for at, position in t.sized:
+            scalars[at] = sizes[position]
+        t.scalar_format.pack_into(self._buffer, t.scalars_at, *scalars)
+        listed = [base + k * _SLOT_NBYTES for k in t.table]
+        t.table_format.pack_into(self._buffer, t.table_at, *listed)
+        made: list[Prepared] = []
+        for i, (kernel, part) in enumerate(zip(t.kernels, t.parts, strict=True)):
+            grid = grids[3 * i], grids[3 * i + 1], grids[3 * i + 2]
+            check_grid(kernel.kernel, grid)
+            if 0 in grid:
+                continue
+            shape = Launch(grid, part.block, part.shared_nbytes)
+            config = self._api.CUlaunchConfig()
+            _set_shape(config, shape)
+            address = base + t.table_at + part.table * _SLOT_NBYTES
+            made.append(Prepared(i, kernel, shape, config, address))
+        self.launches = tuple(made)
 
     @property
     def _label(self) -> str:
@@ -176,10 +253,12 @@ def _node_params(x: Prepared) -> Any:
     return params
 
 
-def _scalars(x: HostLaunch, sizes: Mapping[Var, int]) -> list[tuple[str, bool | int | float]]:
+def _scalars(
+    x: HostLaunch, position: Mapping[Var, int]
+) -> list[tuple[str, bool | int | float | _SizeOf]]:
     """The formats and values of a launch's scalar parameters: arguments, then sizes."""
-    values: list[bool | int | float] = [
+    values: list[bool | int | float | _SizeOf] = [
         argument_bits(v, a) for v, a in zip(x.values, x.kernel.arguments, strict=True)
     ]
-    values += [sizes[s] for s in x.kernel.symbols]
+    values += [_SizeOf(position[s]) for s in x.kernel.symbols]
     return list(zip(slot_format(x.kernel), values, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fusewright.dtypes import uint8
@@ -93,8 +94,7 @@ def check_gradients(tensors: Sequence[Any]) -> None:
 class _TorchApi:
     """The functions of torch that a call needs, in the cheapest form that this torch has."""
 
-    def __init__(self) -> None:
-        torch: Any = sys.modules["torch"]
+    def __init__(self, torch: Any) -> None:
         core = torch._C
         self.forward_ad = torch.autograd.forward_ad
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
@@ -120,6 +120,11 @@ class _TorchApi:
         return empty
 
 
+@cache
+def _torch_api(torch: Any) -> _TorchApi:
+    return _TorchApi(torch)
+
+
 class TorchCall:
     """A program bound to shapes, strides and a device of torch tensors; called with tensors of
     exactly these. Results in the order of the host program's output roots."""
@@ -134,7 +139,7 @@ class TorchCall:
         requires_grad: bool,
     ) -> None:
         library = Torch()
-        self._api = _TorchApi()
+        self._api = _torch_api(sys.modules["torch"])
         self._empty_there = self._api.allocator(library.device(device))
         self._empty = self._api.empty_on_current or self._empty_there
         self._plan = plan

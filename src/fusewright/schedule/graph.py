@@ -36,13 +36,15 @@ from fusewright.fusion.ir import (
 )
 from fusewright.memory import Cache, Memory
 from fusewright.schedule.parallel import Loop
+from fusewright.target import MAX_VECTOR_NBYTES
 
 
 class Stage:
     """One definition: a value of the scheduled dataflow and how it is computed.
 
     `allocation`: the classes, outer first, by which its buffer in shared memory is indexed; None
-    for those of its loops that are stored.
+    for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
+    those of an output that lies inside of other memory; None for dense outputs.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class Stage:
         "operands",
         "promote",
         "shape",
+        "strides",
     )
 
     def __init__(
@@ -76,6 +79,8 @@ class Stage:
         self.promote = False
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
+        self.strides: tuple[Expr, ...] | None = None
+        self.alignment = op.alignment if isinstance(op, Input) else MAX_VECTOR_NBYTES
         self.allocation: tuple[AxisClass, ...] | None = None
         self.frame = Frame((), (), ())
 
@@ -293,6 +298,8 @@ def strides_of(s: Stage) -> tuple[Expr, ...]:
     """Element strides of a tensor in global memory."""
     if isinstance(s.op, Input):
         return s.op.strides
+    if s.strides is not None:
+        return s.strides
     if s.allocation_order is None:
         return contiguous_strides(s.shape)
     dense = contiguous_strides(tuple(s.shape[a] for a in s.allocation_order))

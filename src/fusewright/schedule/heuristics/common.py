@@ -9,7 +9,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, constant_value, variables
-from fusewright.fusion.ir import Input, Pointwise, Reshape, Take, TakeAlong
+from fusewright.fusion.ir import Pointwise, Reshape, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
@@ -186,8 +186,7 @@ def _address(p: Stage, coordinates: Sequence[Expr | None]) -> Expr | None:
 def access_width(access: Access, lane: Var, limit: int) -> int:
     """How many lanes one access may take, at most `limit` and 16 bytes."""
     p = access.tensor
-    alignment = p.op.alignment if isinstance(p.op, Input) else MAX_VECTOR_NBYTES
-    limit = min(limit, alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
+    limit = min(limit, p.alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
     return vector_width(access.address, lane, access.conditions, limit)
 
 

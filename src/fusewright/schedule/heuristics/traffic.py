@@ -14,7 +14,6 @@ from itertools import pairwise
 from fusewright.axes.classes import Atom, AxisClass, AxisGraph
 from fusewright.axes.frames import Gathered, Pinned
 from fusewright.core.expr import ONE, Expr, constant_value, is_multiple
-from fusewright.fusion.ir import Input
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import estimate, numel
@@ -50,8 +49,7 @@ class Walk:
         """Elements along the fast dimension that one access may take, at most 16 bytes."""
         fast = self.fast
         tensor = self.tensor
-        alignment = tensor.op.alignment if isinstance(tensor.op, Input) else MAX_VECTOR_NBYTES
-        width = min(alignment, MAX_VECTOR_NBYTES) // tensor.dtype.nbytes or 1
+        width = min(tensor.alignment, MAX_VECTOR_NBYTES) // tensor.dtype.nbytes or 1
         while fast is not None and width > 1:
             steps = [s for d, s in self.strides.items() if d is not fast]
             if is_multiple(fast.extent, width) and all(is_multiple(s, width) for s in steps):

@@ -1,0 +1,169 @@
+"""Joins: values that are other values side by side, and the parts that they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fusewright.core.expr import ONE, ZERO, add, mul
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Constant,
+    Permute,
+    Pointwise,
+    Reshape,
+    Resize,
+    Scalar,
+    Tensor,
+)
+from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.host.groups import is_leaf, only_grows, only_units
+from fusewright.host.sites import Range, Site
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A part of a joined value: where it lies, and the value that it is; `fill` where `source` is
+    None."""
+
+    site: Site
+    source: Tensor | None
+    fill: Scalar = 0
+
+
+def is_join(t: Tensor) -> bool:
+    """Whether an op only puts its operands somewhere, whole and in the order of their axes."""
+    match t.op:
+        case Concat():
+            return True
+        case Resize():
+            return all(only_grows(e) for e in (*t.op.low, *t.op.high))
+        case Reshape():
+            return True
+        case Pointwise(fn="copy"):
+            return True
+        case Broadcast() | Permute():
+            return keeps_order(t)
+        case _:
+            return False
+
+
+def keeps_order(t: Tensor) -> bool:
+    """Whether a broadcast or permutation only adds or moves axes of size one."""
+    operand = t.op.operands[0]
+    if isinstance(t.op, Permute):
+        sized = [a for a in t.op.axes if operand.shape[a] != ONE]
+        return sized == sorted(sized)
+    assert isinstance(t.op, Broadcast)
+    return all(
+        n == (ONE if a is None else operand.shape[a])
+        for a, n in zip(t.op.axes, t.shape, strict=True)
+    )
+
+
+def pieces(t: Tensor, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+    """What lies in the site of a joined value. Joins among the members are looked through; where
+    a reshape has no strides, its result is a piece."""
+    if is_leaf(t):
+        op = t.op
+        while isinstance(op, Broadcast | Reshape | Permute):
+            op = op.operands[0].op
+        yield Piece(site, None, op.value) if isinstance(op, Constant) else Piece(site, t)
+        return
+    if t not in members or not is_join(t):
+        yield Piece(site, t)
+        return
+    match t.op:
+        case Concat():
+            yield from _concatenated(t.op, site, members)
+        case Resize():
+            yield from _padded(t.op, site, members)
+        case Permute():
+            inverse = [t.op.axes.index(a) for a in range(t.ndim)]
+            yield from pieces(t.op.operands[0], site.permuted(inverse), members)
+        case Pointwise():
+            yield from pieces(t.op.operands[0], site, members)
+        case _:
+            operand = t.op.operands[0]
+            inside = site.reshaped(operand.shape)
+            if inside is None:
+                yield Piece(site, t)
+            else:
+                yield from pieces(operand, inside, members)
+
+
+def _concatenated(op: Concat, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+    ends = list(accumulate((o.shape[op.axis] for o in op.operands), add))
+    for o, start in zip(op.operands, [ZERO, *ends], strict=False):
+        ranges: list[Range] = [(ZERO, n) for n in o.shape]
+        ranges[op.axis] = (start, o.shape[op.axis])
+        yield from pieces(o, site.part(ranges), members)
+
+
+def _padded(op: Resize, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+    """The operand, and around it two slabs along every axis: the slabs of an axis lie inside of
+    those of the axes before it."""
+    operand = op.operands[0]
+    inner: list[Range] = list(zip(op.low, operand.shape, strict=True))
+    ranges: list[Range] = [(ZERO, n) for n in site.shape]
+    for a, (low, high) in enumerate(zip(op.low, op.high, strict=True)):
+        for start, extent in ((ZERO, low), (add(low, operand.shape[a]), high)):
+            if extent != ZERO:
+                slab = [*ranges[:a], (start, extent), *ranges[a + 1 :]]
+                yield Piece(site.part(slab), None, op.fill)
+        ranges[a] = inner[a]
+    yield from pieces(operand, site.part(inner), members)
+
+
+# --- parts of sources ---------------------------------------------------------------------------
+
+
+def is_part(t: Tensor, members: set[Tensor]) -> bool:
+    """Whether a member is a run of views of a value made elsewhere that strides express."""
+    source, views = source_of(t, members)
+    return bool(views) and source not in members and not is_leaf(source)
+
+
+def site_in_source(t: Tensor, members: set[Tensor], site_of: Callable[[Tensor], Site]) -> Site:
+    """Where a value is found: a part inside the site of its source, any other in its own."""
+    source, views = source_of(t, members)
+    site = site_of(source)
+    for v in reversed(views):
+        site = _viewed(v, site)
+    return site.of(t)
+
+
+def source_of(t: Tensor, members: set[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """What a run of strided views among the members reads, and the views, the last one first."""
+    views: list[Tensor] = []
+    while t in members and _is_strided_view(t):
+        views.append(t)
+        t = t.op.operands[0]
+    return t, views
+
+
+def _is_strided_view(t: Tensor) -> bool:
+    match t.op:
+        case Resize():
+            return is_crop(t)
+        case Reshape():
+            return only_units(t)
+        case Broadcast() | Permute():
+            return keeps_order(t)
+        case _:
+            return False
+
+
+def _viewed(t: Tensor, site: Site) -> Site:
+    """The site of a strided view of what lies in a site."""
+    match t.op:
+        case Resize():
+            return site.part([(mul(a, -1), n) for a, n in zip(t.op.low, t.shape, strict=True)])
+        case Permute():
+            return site.permuted(t.op.axes)
+        case _:
+            found = site.reshaped(t.shape)
+            assert found is not None, "axes of size one have no strides to disagree with"
+            return found

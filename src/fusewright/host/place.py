@@ -1,0 +1,205 @@
+"""Destination passing: the pieces of a joined value are made where they end up.
+
+A concatenation, a stack, an insertion or a pad of what other kernels make needs no kernel that
+moves values: those kernels write into the memory of the result, several times where a value is
+joined several times. What is left of the result (borders, pieces of arguments, parts of other
+values) is filled and copied by one launch. Rows as short as a piece's are written by nobody more
+efficiently than by the kernel that has them in registers, so short rows are no reason against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.host.form import Cut, connected, nbytes_estimate
+from fusewright.host.groups import is_leaf, is_view
+from fusewright.host.ir import Pieces
+from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of
+from fusewright.host.moves import Move, Moves
+from fusewright.host.segment import stored_values
+from fusewright.host.sites import Site, natural
+
+MAX_STORES = 8
+"""Places that a kernel writes one value to; what is joined more often is copied."""
+LAUNCH_NBYTES = 4 << 20
+"""Bytes that a device moves while it starts one more launch: a microsecond at 4 TB/s."""
+
+Group: TypeAlias = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Kernels and moves in order; the sites of values (the first one is read; a value without an
+    entry is its own root); and what became of the pieces of joined values."""
+
+    items: tuple[Group | Moves, ...]
+    sites: dict[Tensor, tuple[Site, ...]]
+    pieces: Pieces
+
+
+def place(fusion: Fusion, cut: Cut) -> Placed:
+    """Takes the joins of what other kernels make out of the kernels of a cut.
+
+    rewrite:  k1: a = f(x);  k2: b = g(y);  k3: c = concat(a, b)
+              ->   k1: c[:n] = f(x);  k2: c[n:] = g(y)
+    checks:   a piece is placed whole, in the order of its axes, by the kernel that makes it; a
+              group falls apart only where that saves more than its launches cost
+    order:    after the cut, before segments: a segment's outputs are made for their sites
+    """
+    placer = _Placer(fusion, cut)
+    placer.run()
+    return placer.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A group without one join: the groups of the pieces it computes itself, the pieces that other
+    kernels make, the parts that move, and the groups of what else it computes."""
+
+    own: tuple[Tensor, ...]
+    before: tuple[Group, ...]
+    elsewhere: tuple[Tensor, ...]
+    members: set[Tensor]
+    has_moves: bool
+    after: tuple[Group, ...]
+
+    @property
+    def launches(self) -> int:
+        """How many launches it is."""
+        return len(self.before) + len(self.after) + self.has_moves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """The parts of one join that move, before all sites of their sources are known."""
+
+    parts: tuple[Piece, ...]
+    members: set[Tensor]
+
+
+class _Placer:
+    """Goes from the last kernel to the first: the sites of a join come before its pieces'."""
+
+    def __init__(self, fusion: Fusion, cut: Cut) -> None:
+        self.waiting: list[Group | _Rest] = list(cut.groups)
+        self.done: list[Group | _Rest] = []
+        self.sites: dict[Tensor, list[Site]] = {t: [natural(t)] for t in fusion.outputs}
+        self.wanted = stored_values(fusion, cut.groups)
+        self.placed: dict[str, str] = {}
+        self.not_placed: dict[str, str] = {}
+
+    def run(self) -> None:
+        while self.waiting:
+            x = self.waiting.pop()
+            if isinstance(x, _Rest) or not any(self._take_out(x, t) for t in reversed(x)):
+                self.done.append(x)
+
+    def result(self) -> Placed:
+        items = [x if isinstance(x, tuple) else self._moves(x) for x in reversed(self.done)]
+        sites = {t: tuple(found) for t, found in self.sites.items()}
+        return Placed(tuple(items), sites, Pieces(self.placed, self.not_placed))
+
+    def _moves(self, rest: _Rest) -> Moves:
+        made = [
+            Move(p.site, p.fill if p.source is None else self._source(p.source, rest.members))
+            for p in rest.parts
+        ]
+        return Moves(tuple(made))
+
+    def _source(self, t: Tensor, members: set[Tensor]) -> Site:
+        return site_in_source(t, members, self._read_site)
+
+    def _read_site(self, t: Tensor) -> Site:
+        return self.sites[t][0] if t in self.sites else natural(t)
+
+    # --- one join -------------------------------------------------------------------------------
+
+    def _take_out(self, g: Group, t: Tensor) -> bool:
+        """Takes one join out of its group when a piece of it is made elsewhere and that pays."""
+        if t not in self.wanted or not is_join(t):
+            return False
+        sites = self.sites.get(t) or [natural(t)]
+        parts = [p for s in sites for p in pieces(t, s, set(g))]
+        split = self._without(g, t, parts)
+        if not split.elsewhere:
+            return False
+        problem = _problem(split)
+        if problem is not None:
+            self.not_placed |= dict.fromkeys((o.name for o in split.elsewhere), problem)
+            return False
+        self.sites[t] = sites
+        rest = _Rest(self._settle(parts, split), split.members)
+        self.waiting += [*split.before, *([rest] if rest.parts else []), *split.after]
+        return True
+
+    def _settle(self, parts: Sequence[Piece], split: _Split) -> tuple[Piece, ...]:
+        """Gives the pieces their sites; returns the parts that are moved."""
+        made = {*split.own, *split.elsewhere}
+        moved: list[Piece] = []
+        for p in parts:
+            o = p.source
+            if o is not None and o in made and len(self.sites.get(o, ())) < MAX_STORES:
+                self.sites.setdefault(o, []).append(p.site.of(o))
+                self.wanted[o] = None
+                at = ", ".join(str(start) for start, _ in p.site.box)
+                self.placed[o.name] = f"in {p.site.root.name} from ({at}) on"
+                continue
+            moved.append(p)
+            if o is not None:
+                self.not_placed[o.name] = _why_moved(o, split.members)
+        return tuple(moved)
+
+    def _without(self, g: Group, t: Tensor, parts: Sequence[Piece]) -> _Split:
+        members = set(g)
+        sources = list(dict.fromkeys(p.source for p in parts if p.source is not None))
+        parts_of_sources = [o for o in sources if is_part(o, members)]
+        own = [o for o in sources if o not in parts_of_sources and (o in members or is_leaf(o))]
+        outer = [o for o in sources if o not in own and o not in parts_of_sources]
+        elsewhere = [o for o in outer if not isinstance(o.op, Input)]
+        before = _needed(own, members, {t})
+        kept = [x for x in g if x in self.wanted and x is not t and x not in own]
+        after = _needed(kept, members, {t, *own})
+        return _Split(
+            tuple(own),
+            (*connected([x for x in g if x in before]), *((o,) for o in own if o not in members)),
+            tuple(elsewhere),
+            members,
+            len(own) + len(elsewhere) < len({p.source for p in parts}),
+            tuple(connected([x for x in g if x in after])),
+        )
+
+
+def _problem(split: _Split) -> str | None:
+    before = {x for g in split.before for x in g}
+    after = {x for g in split.after for x in g}
+    if any(not is_view(x) and not is_leaf(x) for x in before & after):
+        return "the kernel that joins it computes other results from what it joins it with"
+    more = split.launches - 1
+    saved = sum(2 * nbytes_estimate(o) for o in split.elsewhere)
+    if more > 0 and saved < more * LAUNCH_NBYTES:
+        return f"placing it would take {more} more launches to save {saved} bytes of traffic"
+    return None
+
+
+def _why_moved(o: Tensor, members: set[Tensor]) -> str:
+    source, _ = source_of(o, members)
+    if isinstance(source.op, Input):
+        return f"{source.name} belongs to the caller: its bytes are copied"
+    if source is o:
+        return f"it is joined in more than {MAX_STORES} places: copied to the others"
+    return f"it is a part of {source.name}, which is stored whole: its bytes are copied"
+
+
+def _needed(roots: Sequence[Tensor], members: set[Tensor], stops: set[Tensor]) -> set[Tensor]:
+    """The members that the roots are computed from; stops are read, not computed."""
+    found: set[Tensor] = set()
+    stack = list(roots)
+    while stack:
+        t = stack.pop()
+        if t not in found and t in members:
+            found.add(t)
+            stack.extend(o for o in t.op.operands if o not in stops)
+    return found
