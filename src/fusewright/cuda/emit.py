@@ -15,7 +15,7 @@ from fusewright.core import expr as ex
 from fusewright.core.expr import Cond, Expr, Truth, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.core.node import walk
-from fusewright.cuda import exprs, ptx, scalars
+from fusewright.cuda import exprs, ptx, scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names, identifier
 from fusewright.cuda.pieces import prelude
@@ -136,6 +136,7 @@ class _Emitter:
         self._kernel = kernel
         self._target = target
         self._names = Names()
+        self._in_words = words.kept_in_words(kernel)
         self._vars: dict[Var, Text] = {}
         self._hardware: dict[Var, str] = {}
         self._used: set[Var] = set()
@@ -246,6 +247,8 @@ class _Emitter:
         if buffer.memory is not Memory.LOCAL:
             raise SpecError(f"{buffer} lives in {buffer.memory.value} memory, not in registers")
         name = self._name(buffer)
+        if buffer in self._in_words:
+            return words.element(name, reg, ex.add(reg.index, offset))
         if _constant_size(buffer) == 1:
             return name
         return f"{name}[{self._integer(ex.add(reg.index, offset))}]"
@@ -282,6 +285,8 @@ class _Emitter:
     def _alloc(self, s: ir.Alloc) -> None:
         ctype, name = scalars.ctype(s.buffer.dtype), self._name(s.buffer)
         match s.buffer.memory:
+            case Memory.LOCAL if s.buffer in self._in_words:
+                self._line(f"unsigned {name}[{words.word_count(s.buffer)}];")
             case Memory.LOCAL:
                 size = _constant_size(s.buffer)
                 self._line(f"{ctype} {name};" if size == 1 else f"{ctype} {name}[{size}];")
@@ -391,7 +396,19 @@ class _Emitter:
             self._lines.pop()
             self._block("} else", lambda: self._filled(s))
 
+    def _loaded_words(self, s: ir.Load) -> None:
+        word, count = self._names.of(s, f"{s.src.name}_word"), words.word_count(s.dst.buffer)
+        address = f"reinterpret_cast<const unsigned*>({self._address(s.src, s.index)})"
+        self._line(
+            f"const fw_vec<unsigned, {count}> {word} = {_LOADS[s.cache]}<{count}>({address});"
+        )
+        for k in range(count):
+            self._line(f"{self._name(s.dst.buffer)}[{k}] = {word}.at[{k}];")
+
     def _loaded(self, s: ir.Load) -> None:
+        if s.dst.buffer in self._in_words:
+            self._loaded_words(s)
+            return
         source, target = s.src.dtype, s.dst.buffer.dtype
         if s.width == 1 and s.cache is Cache.DEFAULT:
             element = f"{self._name(s.src)}[{self._integer(s.index)}]"

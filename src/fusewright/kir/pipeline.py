@@ -18,6 +18,7 @@ from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
+from fusewright.kir.passes.prefetch import prefetch
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.simplify import simplify
@@ -50,6 +51,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(unroll),
         "lowered",
         "reductions of several values by one thread become neighbours and share one barrier",
+    ),
+    Pass(
+        "prefetch",
+        _for_any_target(prefetch),
+        "lowered",
+        "nothing moves over a barrier by itself, so loads ahead of it are written there",
     ),
     Pass(
         "expand_reductions",

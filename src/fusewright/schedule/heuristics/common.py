@@ -9,7 +9,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, constant_value, variables
-from fusewright.fusion.ir import Pointwise, Reshape, Take, TakeAlong
+from fusewright.fusion.ir import Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
@@ -89,21 +89,19 @@ def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     return Loop(outer), Loop(inner)
 
 
-def cache_inputs(flow: Dataflow, *, reshaped: bool = False) -> list[Stage]:
+def cache_inputs(flow: Dataflow, *, through: tuple[type, ...] = ()) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
-    Moves of inputs (broadcasts, slices, gathers) read global memory themselves; with `reshaped` a
-    reshape reads the copy. An input that is an output too is copied there from the same registers
-    as its other users read, so that all run along the same axes. Returns the stages that hold
-    inputs in registers: the copies and the moves.
+    Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for the kinds
+    of ops in `through`, which read the copy. An input that is an output too is copied there from
+    the same registers as its other users read, so that all run along the same axes. Returns the
+    stages that hold inputs in registers: the copies and the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
         kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
         users = [
-            r
-            for r in flow.consumers(s)
-            if r in kept or not _moves(r) or (reshaped and isinstance(r.op, Reshape))
+            r for r in flow.consumers(s) if r in kept or not _moves(r) or isinstance(r.op, through)
         ]
         if not s.shape or len(users) == len(kept):
             continue

@@ -11,6 +11,7 @@ Short rows stand several to a block; their partials are then combined through sh
 from __future__ import annotations
 
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Broadcast, Reshape
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -53,7 +54,7 @@ def schedule_rows(flow: Dataflow, target: Target) -> Params:
     Raises ScheduleError when some value cannot follow these loops.
     """
     untangle(flow)
-    copies = cache_inputs(flow, reshaped=True)
+    copies = cache_inputs(flow, through=(Reshape, Broadcast))
     partials = partials_of(flow)
     partial = partials[0]
     row = next(s for s in flow.stages if s.is_reduction and s not in partials)

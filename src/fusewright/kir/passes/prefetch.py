@@ -1,0 +1,119 @@
+"""Loads of the next iteration, issued before this one waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from fusewright.core.expr import ONE, TRUE, ZERO, Cond, Int, all_of, less, variables
+from fusewright.dtypes import DType
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Compute,
+    For,
+    Kernel,
+    Load,
+    Reg,
+    RegVar,
+    Statement,
+    Store,
+    ThreadReduce,
+)
+from fusewright.kir.substitute import Substitution
+from fusewright.kir.traverse import map_bodies, walk_statements
+from fusewright.memory import Memory
+
+_Place: TypeAlias = tuple[Buffer, object, int, DType]
+"""What is read, where and under which condition, how many elements, and as what."""
+MAX_NBYTES = 64
+"""Bytes of a thread that may be under way for the next iteration."""
+
+
+def prefetch(kernel: Kernel) -> Kernel:
+    """In loops whose iterations meet at a barrier, load one iteration ahead.
+
+    rewrite:  for (i < n) { r = load x[f(i)]; .. reduce .. }
+                  ->   next = load x[f(0)];
+                       for (i < n) { r = next; next = load x[f(i + 1)] where i + 1 < n; .. }
+    checks:   the address depends on the loop alone; nothing in the loop writes that tensor; what
+              is under way fits into a few registers
+    order:    behind unroll, which shows the loads one by one, before reductions become barriers
+    """
+    return map_bodies(kernel, _body)
+
+
+def _body(body: Body) -> Body:
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, For) and any(isinstance(x, ThreadReduce) for x in s.body):
+            out += _ahead(s)
+        else:
+            out.append(s)
+    same = len(out) == len(body)
+    return body if same else tuple(out)
+
+
+def _ahead(loop: For) -> list[Statement]:
+    """The loop with its loads one iteration ahead, behind the first of them. Loads of one address
+    become one."""
+    chosen = _independent(loop)
+    once: dict[_Place, Buffer] = {}
+    for s in chosen:
+        b = s.dst.buffer
+        ahead = Buffer(f"{b.name}_next", b.dtype, Int(s.width), b.memory, b.alignment)
+        once.setdefault(_place(s), ahead)
+    nbytes = sum(width * dtype.nbytes for _, _, width, dtype in once)
+    if not once or nbytes > MAX_NBYTES:
+        return [loop]
+    now = Substitution({loop.var: ZERO})
+    then = Substitution({loop.var: loop.var + ONE})
+    exists = less(loop.var + ONE, loop.extent)
+    before: list[Statement] = []
+    body: list[Statement] = []
+    seen: set[_Place] = set()
+    for s in loop.body:
+        if not isinstance(s, Load) or s not in chosen:
+            body.append(s)
+            continue
+        ahead = once[_place(s)]
+        for k in range(s.width):
+            body.append(Compute("copy", Reg(s.dst.buffer, s.dst.index + k), (Reg(ahead, Int(k)),)))
+        if _place(s) not in seen:
+            seen.add(_place(s))
+            before += [Alloc(ahead), _at(s, ahead, now, TRUE)]
+            body.append(_at(s, ahead, then, exists))
+    return [*before, replace(loop, body=tuple(body))]
+
+
+def _place(s: Load) -> _Place:
+    return s.src, (s.index, s.predicate, s.fill), s.width, s.dst.buffer.dtype
+
+
+def _independent(loop: For) -> list[Load]:
+    """The loads from global memory into registers of the iteration, at addresses that follow
+    from the loop alone, of tensors that the loop does not write."""
+    own = {a.buffer for a in loop.body if isinstance(a, Alloc)}
+    stored = {s.dst for s in walk_statements(loop) if isinstance(s, Store)}
+    return [
+        s
+        for s in loop.body
+        if isinstance(s, Load)
+        and s.src.memory is Memory.GLOBAL
+        and s.src not in stored
+        and s.dst.buffer in own
+        and loop.var in variables(s.index)
+        and not any(isinstance(v, RegVar) for v in variables(s.index))
+        and (s.predicate == TRUE or s.fill is not None)
+    ]
+
+
+def _at(s: Load, dst: Buffer, iteration: Substitution, exists: Cond) -> Load:
+    """The load as another iteration does it, where that exists."""
+    return replace(
+        s,
+        dst=Reg(dst),
+        index=iteration.expr(s.index),
+        predicate=all_of((exists, iteration.condition(s.predicate))),
+    )
