@@ -159,7 +159,10 @@ def compile(
 ) -> Program:
     """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
 
-    Needs no GPU. Raises no UnsupportedError: what one kernel cannot hold becomes several.
+    `dynamic` promises that no size costs a compile. A program keeps it in any case: kernels over
+    symbolic sizes are the general, multi-pass ones, and schedules never depend on a size that is
+    not known here; where sizes are specialised on, `fuse` decides it. Needs no GPU.
+    Raises no UnsupportedError: what one kernel cannot hold becomes several.
     """
     chosen = target_of(target)
     if isinstance(fusion, HandSchedule):

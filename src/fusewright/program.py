@@ -229,8 +229,8 @@ class Program:
                 for x in self.launches
             ],
             "reasons": [[r.tensor, r.rule] for r in self.reasons],
-            "placed": dict(self.pieces.placed),
-            "not_placed": dict(self.pieces.not_placed),
+            "placed": list(self.pieces.placed.items()),
+            "not_placed": list(self.pieces.not_placed.items()),
         }
         write_archive(Path(path), record, {f"{i}.cubin": c for i, c in enumerate(codes)})
         return Path(path)
@@ -385,7 +385,7 @@ def load(path: str | Path) -> Program:
             for x in record["launches"]
         )
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
-    except (KeyError, IndexError, TypeError, ValueError, SpecError) as e:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SpecError) as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
     return Program(fusion, launches, reasons, target, pieces)
 

@@ -84,3 +84,34 @@ def test_every_target_compiles(arch: str, monkeypatch: pytest.MonkeyPatch) -> No
     p = fw.compile(fw.trace(softmaxes, *N3[:1]), target=arch)
     assert all(k.cubin()[:4] == b"\x7fELF" for k in p.kernels)
     assert p.kernels[0].resources().spill_stores == 0
+
+
+def softmax(x):
+    return fw.nn.softmax(x, axis=-1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("bounds", [{}, {"max": 64}, {"multiple_of": 8}])
+def test_symbolic_rows_run_in_general_kernels(dynamic: bool, bounds: dict[str, int]) -> None:
+    """No kernel of a symbolic row holds it, so one program serves rows of every length."""
+    spec = fw.TensorSpec((6, fw.Sym("n", **bounds)), "float32")
+    p = fw.compile(fw.trace(softmax, spec), dynamic=dynamic)
+    assert "multi_pass" in p.kernels[0].heuristic.scheduler
+    for n in (8, 40, 64):
+        x = np.random.default_rng(n).standard_normal((6, n)).astype(np.float32)
+        (y,) = p(x, device="sim")
+        np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
+
+
+def test_dynamic_functions_never_compile_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_LOG", "recompiles")
+    general = fw.fuse(softmax, device="sim", dynamic=True)
+    marked = fw.fuse(softmax, device="sim", dynamic={"x": (1,)})
+    for n in (16, 5, 6, 7, 300):
+        x = np.zeros((4, n), np.float32)
+        assert general(x).shape == marked(x).shape == x.shape
+    lines = [r.getMessage() for r in caplog.records]
+    assert len(lines) == 2, "one each for odd sizes and for multiples of two and not of four"
+    assert all("softmax: compile" in line for line in lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,10 @@ from fake_fixtures import gpu, torch
 from fake_torch import CUDA, FakeTorch, Parameter, Tensor, TorchDevice, tensor
 
 import fusewright as fw
+from fusewright.core import expr as expr_module
 from fusewright.errors import UserError
+from fusewright.frontends import fuse as fuse_module
+from fusewright.runtime import executor as executor_module
 from fusewright.runtime.config import config
 
 __all__ = ["gpu", "torch"]  # fixtures
@@ -125,6 +130,72 @@ def test_graph_edges_are_those_of_the_host_program(gpu: FakeDriver, torch: FakeT
     assert [(p, c) for c, after in enumerate(nodes) for p in sorted(after)] == [
         (e.producer, e.consumer) for e in host.edges
     ]
+
+
+def test_pieces_of_a_join_are_branches_of_the_graph(gpu: FakeDriver, torch: FakeTorch) -> None:
+    def f(x, y, z):
+        c = fw.concat([softmax(x), softmax(y), softmax(z)], axis=1)
+        return c, softmax(c * 2)
+
+    fused = fw.fuse(f)
+    xs = [normal(24, 40), normal(24, 8) * 2, normal(24, 3)]
+    with config(execution="graph"):
+        joined, again = fused(*(tensor(x) for x in xs))
+    want = np.concatenate([expected(x) for x in xs], axis=1)
+    np.testing.assert_allclose(joined.array, want, rtol=1e-5)
+    np.testing.assert_allclose(again.array, expected(want * 2), rtol=1e-5)
+    assert [after for _, _, after in gpu.graphs[0]] == [(), (), (), (0, 1, 2)]
+
+
+def test_a_hundred_thousand_calls_keep_nothing(gpu: FakeDriver, torch: FakeTorch) -> None:
+    """Steady calls, with a driver that only counts: no object outlives its call."""
+    fused = fw.fuse(lambda x: x * 2 + 1)
+    x = tensor(normal(2, 4))
+    torch.empty_strided = lambda shape, strides, dtype, device: x
+    gpu._cuLaunchKernelEx = lambda *a: None
+
+    def objects_after(calls: int) -> int:
+        for _ in range(calls):
+            fused(x)
+        gc.collect()
+        return len(gc.get_objects())
+
+    objects_after(100)
+    tracemalloc.start()
+    before, nbytes = objects_after(100), tracemalloc.get_traced_memory()[0]
+    after, grown = objects_after(100_000), tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 20 and grown - nbytes < 20_000
+
+
+def test_new_sizes_keep_a_bounded_number_of_plans(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch
+) -> None:
+    monkeypatch.setattr(executor_module, "MAX_PLANS", 8)
+    monkeypatch.setattr(fuse_module, "MAX_CALLS", 8)
+    fused = fw.fuse(lambda x: x * 2 + 1, dynamic=True)
+    for n in range(2, 40):
+        x = normal(3, n + 3)
+        np.testing.assert_array_equal(fused(tensor(x)).array, x * 2 + 1)
+    assert len(fused.program(tensor(x))._executor._plans) <= 8 and len(fused._calls) <= 8
+
+
+def test_a_new_size_does_no_expression_arithmetic(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch
+) -> None:
+    """What a size decides is one generated function: nothing is substituted into expressions."""
+    fused = fw.fuse(chain, dynamic=True)
+    fused(tensor(normal(6, 40)))
+    before = gpu.calls["cuGraphLaunch"] + gpu.calls["cuLaunchKernelEx"]
+    gpu._run = lambda *a: None
+
+    def refuse(*args):
+        raise AssertionError("an expression was rebuilt for a new size")
+
+    monkeypatch.setattr(expr_module, "_from_map", refuse)
+    monkeypatch.setattr(expr_module, "substitute", refuse)
+    fused(tensor(normal(7, 44)))
+    assert gpu.calls["cuGraphLaunch"] + gpu.calls["cuLaunchKernelEx"] > before
 
 
 def test_execution_is_chosen_by_config(gpu: FakeDriver, torch: FakeTorch) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +23,17 @@ from fusewright.errors import UserError
 FORMAT = "fusewright program"
 VERSION = 1
 _RECORD = "program.json"
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    struct.error,
+)
+"""What reading a zip raises whose bytes are not what was written."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -58,7 +71,7 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
             members = {n: z.read(n) for n in z.namelist() if n != _RECORD}
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror or e}") from e
-    except (zipfile.BadZipFile, KeyError, ValueError) as e:
+    except _DAMAGE as e:
         raise UserError(f"{path} is not a saved program or is damaged ({e}); save it again") from e
     head = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
     if head.get("format") != FORMAT:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
+from fusewright.runtime import dlpack
 from fusewright.runtime.device import device_of
 
 Kind = Literal["numpy", "torch", "cupy", "cuda_array_interface", "dlpack"]
@@ -159,35 +160,15 @@ def _cuda_array_interface(array: Any) -> ArrayInfo:
 
 
 # --- DLPack -------------------------------------------------------------------------------------
-# Source: dlpack.h, version 1.0 (legacy capsule "dltensor").
 
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
-_DL_KINDS = {0: "int", 1: "uint", 2: "float"}
-_DL_NAMES = {(4, 16): "bfloat16", (6, 8): "bool", (10, 8): "float8_e4m3", (12, 8): "float8_e5m2"}
 _LEGACY_STREAM = 1
 
 
 def _dlpack(array: Any) -> ArrayInfo:
     where, index = (int(v) for v in array.__dlpack_device__())
-    if where in (_DL_CPU, _DL_CUDA_HOST):
+    if where in (dlpack.CPU, dlpack.CUDA_HOST):
         device, capsule = CPU, array.__dlpack__()
-    elif where in (_DL_CUDA, _DL_CUDA_MANAGED):
+    elif where in (dlpack.CUDA, dlpack.CUDA_MANAGED):
         device, capsule = Device("cuda", index), array.__dlpack__(stream=_LEGACY_STREAM)
     else:
         raise UserError(f"DLPack device type {where} is not supported; use host or CUDA memory")
@@ -199,14 +180,17 @@ def _dlpack(array: Any) -> ArrayInfo:
     return ArrayInfo("dlpack", device, shape, dtype, strides, pointer, (array, capsule))
 
 
-def _dl_tensor(capsule: object) -> _DLTensor:
+def _dl_tensor(capsule: object) -> dlpack.DLTensor:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    return _DLTensor.from_address(get(capsule, b"dltensor"))
+    return dlpack.DLTensor.from_address(get(capsule, b"dltensor"))
 
 
-def _dl_dtype(t: _DLTensor) -> DType:
-    name = _DL_NAMES.get((t.code, t.bits)) or f"{_DL_KINDS.get(t.code, f'code{t.code}_')}{t.bits}"
+def _dl_dtype(t: dlpack.DLTensor) -> DType:
+    name = (
+        dlpack.NAMES.get((t.code, t.bits))
+        or f"{dlpack.KINDS.get(t.code, f'code{t.code}_')}{t.bits}"
+    )
     if t.lanes != 1:
         raise UserError(f"DLPack element type of {t.lanes} lanes is not supported")
     return dtype_of(name)

@@ -25,7 +25,8 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
 class Config:
     """`execution`: programs of several kernels run as a CUDA graph ("graph"), one after the other
     on the caller's stream ("stream"), or as a graph from three kernels on ("auto").
-    `deterministic`: results are bitwise equal from run to run on one device.
+    `deterministic`: results are bitwise equal from run to run on one device. With False the caller
+    does without that promise; no kernel is made differently for it yet.
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 

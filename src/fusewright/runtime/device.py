@@ -16,6 +16,9 @@ from typing import Any
 from fusewright.errors import InternalError, UserError
 from fusewright.runtime.locks import after_fork
 
+LEGACY_STREAMS = (0, 1)
+"""The legacy default stream, by its two numbers."""
+
 
 @cache
 def has_gpu() -> bool:
@@ -118,3 +121,16 @@ def device_of(pointer: int) -> int:
     api = driver()
     attribute = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(api.cuPointerGetAttribute(attribute, pointer), "cuPointerGetAttribute"))
+
+
+def wait_for(stream: int | None, ours: int) -> None:
+    """Makes our stream wait for what another one has been given so far."""
+    if stream is None or stream == ours or (stream in LEGACY_STREAMS and ours in LEGACY_STREAMS):
+        return
+    api = driver()
+    event = check(api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate")
+    try:
+        check(api.cuEventRecord(event, stream), "cuEventRecord")
+        check(api.cuStreamWaitEvent(ours, event, 0), "cuStreamWaitEvent")
+    finally:
+        check(api.cuEventDestroy(event), "cuEventDestroy")

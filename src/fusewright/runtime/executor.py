@@ -16,7 +16,7 @@ from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
 from fusewright.runtime.arrays import ArrayInfo, Device, describe
 from fusewright.runtime.config import active
-from fusewright.runtime.device import check, current, driver
+from fusewright.runtime.device import LEGACY_STREAMS, check, current, driver, wait_for
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
@@ -27,7 +27,6 @@ HostArray: TypeAlias = npt.NDArray[Any]
 ResultType: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType]
 """Shape, element strides and dtype of one result."""
 MAX_PLANS = 1024
-_LEGACY_STREAMS = (0, 1)
 
 
 class ArraySpec(Protocol):
@@ -254,21 +253,8 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def capturing(stream: int) -> bool:
     """Whether work given to the stream is recorded into the caller's CUDA graph."""
-    if stream in _LEGACY_STREAMS:
+    if stream in LEGACY_STREAMS:
         return False  # the legacy default stream cannot be captured
     api = driver()
     status = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
     return int(status) != 0
-
-
-def wait_for(stream: int | None, ours: int) -> None:
-    """Makes our stream wait for what another one has been given so far."""
-    if stream is None or stream == ours or (stream in _LEGACY_STREAMS and ours in _LEGACY_STREAMS):
-        return
-    api = driver()
-    event = check(api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate")
-    try:
-        check(api.cuEventRecord(event, stream), "cuEventRecord")
-        check(api.cuStreamWaitEvent(ours, event, 0), "cuStreamWaitEvent")
-    finally:
-        check(api.cuEventDestroy(event), "cuEventDestroy")

@@ -6,13 +6,15 @@ import weakref
 from typing import Any
 
 from fusewright.dtypes import DType
-from fusewright.runtime.device import check, current, driver
+from fusewright.runtime import dlpack
+from fusewright.runtime.device import LEGACY_STREAMS, check, current, driver, wait_for
 
 _TYPESTR_OF_BITS = {1: "|u1", 2: "<u2"}
 
 
 class DeviceArray:
-    """An array in device memory that describes itself by `__cuda_array_interface__` (version 3).
+    """An array in device memory that describes itself by `__cuda_array_interface__` (version 3)
+    and by DLPack.
 
     Contents are ready on the legacy default stream. Short floats are shown as unsigned integers
     of their size: the interface has no name for them; `dtype` has it.
@@ -41,6 +43,33 @@ class DeviceArray:
             "version": 3,
             "stream": 1,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of this memory; `stream` (-1: nobody waits) waits for its contents.
+
+        Raises BufferError for a copy or another device, which the array does not make.
+        """
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(
+                f"copy={copy}, dl_device={dl_device}: this array gives its own memory on CUDA "
+                f"device {self.device} only"
+            )
+        if stream not in (None, -1):
+            with current(self.device):
+                wait_for(LEGACY_STREAMS[0], stream)
+        return dlpack.capsule_of(
+            self, self.pointer, self.shape, self.strides, self.dtype, self.device
+        )
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
