@@ -20,8 +20,6 @@ def test_bindings(kind: object) -> None:
 
 def test_edits() -> None:
     t = schedule().outputs[0]
-    with pytest.raises(fw.UnsupportedError, match="no asynchronous loads yet"):
-        t.circular_buffer(3)
     with pytest.raises(fw.UnsupportedError, match="rfactor the reduction"):
         t.request_serial_grid_reduction("tma")
     with pytest.raises(fw.UnsupportedError, match="matrix instructions"):

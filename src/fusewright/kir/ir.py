@@ -111,12 +111,17 @@ from fusewright.memory import Memory as Memory
 class Alloc(Statement):
     """Brings a LOCAL or SHARED buffer into being; `offset` in bytes once shared memory is packed.
 
-    `promote` asks for a sync that frees the buffer's memory for later ones.
+    `promote` asks for a sync that frees the buffer's memory for later ones. `copied` asks for
+    copies that pass by the registers, `stages` for as many tiles of the loop around it in memory,
+    of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`).
     """
 
     buffer: Buffer
     offset: int | None = None
     promote: bool = False
+    copied: AsyncKind | None = None
+    stages: int = 1
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

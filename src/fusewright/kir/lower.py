@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fusewright.core.expr import Expr, Int, Var, constant_value, maximum, variables
 from fusewright.errors import ScheduleError
-from fusewright.kir.ir import Alloc, Body, Buffer, Dim, For, Kernel, Statement
+from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -175,7 +175,10 @@ class _Tree:
         for s in computed(self.context.flow.stages):
             buffer = self.storage.allocate(s)
             if buffer is not None:
-                alloc = Alloc(buffer, promote=s.promote)
+                copied = None if s.copied is None else AsyncKind(s.copied)
+                alloc = Alloc(
+                    buffer, promote=s.promote, copied=copied, stages=s.stages, ahead=s.ahead
+                )
                 table.setdefault(self.nest.shared(s), []).append(alloc)
             carry = self.storage.carry(s)
             if carry is not None:

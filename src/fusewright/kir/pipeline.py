@@ -15,6 +15,7 @@ from fusewright.kir.ir import Kernel
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
@@ -46,6 +47,12 @@ def _for_any_target(f: Callable[[Kernel], Kernel]) -> Run:
 
 
 PIPELINE: tuple[Pass, ...] = (
+    Pass(
+        "materialise_async",
+        materialise_async,
+        "lowered",
+        "tiles and the loops over them are still as scheduled",
+    ),
     Pass(
         "unroll",
         _for_any_target(unroll),

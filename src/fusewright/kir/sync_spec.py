@@ -6,9 +6,14 @@ to run them: the warps of a role then wait together, and no warp is late because
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+import numpy as np
+
+from fusewright.core.expr import Cond, Expr, variables
 from fusewright.dtypes import uint64
+from fusewright.kir.analysis.lanes import conjunction, evaluate_lanes, holds, is_known
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
 from fusewright.kir.checks import Check, Facts, Problem, is_misaligned, same_dtype
 from fusewright.kir.ir import (
@@ -50,6 +55,7 @@ BULK_REDUCTIONS = {
 }
 """The dtypes that `cp.reduce.async.bulk` takes (PTX ISA, data movement instructions)."""
 
+_MAX_TRIED = 1 << 14
 _ISSUED = (BulkLoad, BulkStore, BulkReduce, MbarInit, MbarExpect, MbarInvalidate)
 _ON_MBARRIER = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate, BulkLoad)
 _BLOCKING = (NamedSync, MbarWait)
@@ -238,14 +244,32 @@ def _mbarriers(facts: Facts) -> Iterator[Problem]:
         if b.memory is not Memory.SHARED or b.dtype is not uint64:
             yield s, f"{b} is {b.dtype} in {b.memory.value} memory; mbarriers are uint64 in shared"
             continue
-        low, high = s.slot.interval
         size = b.size.interval[0] or 0
-        if low is None or high is None or low < 0 or (low <= high and high >= size):
+        if not _fits(s.slot, size, place.conditions):
             yield s, f"slot {s.slot} may lie outside of the {size} mbarriers of {b}"
         if isinstance(s, MbarInit) and not 1 <= s.count <= MAX_MBARRIER_COUNT:
             yield s, f"{s.count} arrivals a phase are not 1 .. {MAX_MBARRIER_COUNT}"
         if isinstance(s, MbarExpect) and not 1 <= s.nbytes <= MAX_MBARRIER_COUNT:
             yield s, f"{s.nbytes} bytes a phase are not 1 .. {MAX_MBARRIER_COUNT}"
+
+
+def _fits(slot: Expr, size: int, conditions: tuple[Cond, ...]) -> bool:
+    """Whether a slot lies in `0 .. size-1`, by its range, or by trying all values that the
+    conditions around it allow."""
+    low, high = slot.interval
+    if low is not None and high is not None and (low > high or (low >= 0 and high < size)):
+        return True
+    found = variables(slot)
+    ranges = [v.interval for v in found]
+    lengths = [hi - lo + 1 for lo, hi in ranges if lo is not None and hi is not None]
+    if len(lengths) < len(found) or math.prod(lengths) > _MAX_TRIED:
+        return False
+    grid = np.indices(lengths).reshape(len(found), -1)
+    known = {v: grid[i] + (v.interval[0] or 0) for i, v in enumerate(found)}
+    usable = [holds(c, known) for c in conditions if is_known(c, known)]
+    where = np.broadcast_to(conjunction(usable).may, grid.shape[1:])
+    values = np.broadcast_to(evaluate_lanes(slot, known), grid.shape[1:])[where]
+    return bool(((values >= 0) & (values < size)).all())
 
 
 SYNC_CHECKS: tuple[Check, ...] = (

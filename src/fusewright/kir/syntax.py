@@ -365,6 +365,7 @@ _MBARRIERS: tuple[tuple[type[ir.Statement], tuple[object, ...]], ...] = (
 _WRITTEN: tuple[Template, ...] = (
     _template(
         ir.Alloc, Declaration("buffer"), (" offset ", "{offset}"), Flag("promote", "promote"),
+        (" copied ", "{copied}"), (" stages ", "{stages}"), (" ahead ", "{ahead}"),
         lead=("local", "shared"),
     ),
     _template(ir.For, "for (", LoopHeader("var", "extent"), ")", Flag("unroll", "unroll"), " ",

@@ -44,14 +44,18 @@ class Stage:
 
     `allocation`: the classes, outer first, by which its buffer in shared memory is indexed; None
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
-    those of an output that lies inside of other memory; None for dense outputs.
+    those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
+    asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before they
+    are used.
     """
 
     __slots__ = (
+        "ahead",
         "alignment",
         "allocation",
         "allocation_order",
         "cache",
+        "copied",
         "dtype",
         "frame",
         "inline_depth",
@@ -62,6 +66,7 @@ class Stage:
         "operands",
         "promote",
         "shape",
+        "stages",
         "strides",
     )
 
@@ -77,6 +82,9 @@ class Stage:
         self.loops: tuple[Loop, ...] = ()
         self.inline_depth = 0
         self.promote = False
+        self.copied: str | None = None
+        self.stages = 1
+        self.ahead = 0
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None

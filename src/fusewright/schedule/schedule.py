@@ -188,7 +188,7 @@ class ScheduledTensor:
                 "blocks; make it an output, or let compile() cut the fusion there"
             )
         if memory is not Memory.SHARED:
-            self.stage.promote = False
+            self.stage.promote, self.stage.copied, self.stage.stages = False, None, 1
         was_virtual = self.stage.is_virtual
         self.stage.memory = memory
         if was_virtual:  # a literal is tied to nothing; now it is a value with loops of its own
@@ -224,23 +224,31 @@ class ScheduledTensor:
     # --- dataflow -------------------------------------------------------------------------------
 
     def cache_after(self, by: str | None = None) -> ScheduledTensor:
-        """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers."""
-        self._check_by(by)
+        """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers; `by` "cp_async"
+        or "bulk" in shared memory, filled by copies that pass by the registers."""
+        self._check_by(by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         readers = flow.consumers(self.stage)
         if not readers:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
         s = self.stage
+        if by is not None and not s.is_input:
+            raise ScheduleError(
+                f"cache_after({self.name}, by={by!r}): asynchronous copies read global memory, and "
+                f"{self.name} is computed here; use by=None"
+            )
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(readers, s, c)
         flow.attach(c)
         flow.retie()
         c.loops = tuple(Loop(a) for a in c.frame.output)
+        if by is not None:
+            c.memory, c.copied = Memory.SHARED, by
         return ScheduledTensor(self._schedule, c)
 
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t."""
-        self._check_by(by)
+        self._check_by(by, ())
         s = self.stage
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
@@ -298,12 +306,27 @@ class ScheduledTensor:
         warp_specialized: bool = False,
         registers: tuple[int, int] | None = None,
     ) -> ScheduledTensor:
-        """Keeps `stages` tiles of this tensor in flight. Raises UnsupportedError: loads are not
-        made asynchronous yet."""
-        raise UnsupportedError(
-            f"circular_buffer({self.name}, {stages}): lowering makes no asynchronous loads yet; "
-            "unroll the loop over tiles so that their loads stand first"
-        )
+        """Keeps `stages` tiles of this tensor in shared memory, and copies `prefetch` (default
+        stages - 1) of them before they are used. A tile is what one iteration of the serial loop
+        reads in which this tensor is computed. Raises UnsupportedError for warps of their own."""
+        if warp_specialized or registers is not None:
+            raise UnsupportedError(
+                f"circular_buffer({self.name}): copies are issued by the warps that compute; leave "
+                "warp_specialized and registers out"
+            )
+        if self.stage.copied is None:
+            raise ScheduleError(
+                f"circular_buffer({self.name}): only asynchronous copies run ahead; make it with "
+                "cache_after(by='cp_async') or cache_after(by='bulk')"
+            )
+        ahead = stages - 1 if prefetch is None else prefetch
+        if stages < 2 or not 1 <= ahead < stages:
+            raise ScheduleError(
+                f"circular_buffer({self.name}, {stages}, prefetch={ahead}): at least 2 stages, of "
+                "which at least 1 and all but one at most are copied ahead"
+            )
+        self.stage.stages, self.stage.ahead = stages, ahead
+        return self
 
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
         """Reduces across blocks in turn. Raises UnsupportedError: blocks do not wait for each other
@@ -322,14 +345,14 @@ class ScheduledTensor:
 
     # --- internals ------------------------------------------------------------------------------
 
-    @staticmethod
-    def _check_by(by: str | None) -> None:
+    def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
         if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
             raise ScheduleError(
                 f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'"
             )
-        if by is not None:
-            raise ScheduleError(f"by={by!r} is not available yet; use by=None (a plain copy)")
+        if by is not None and by not in available:
+            known = ", ".join(repr(a) for a in (None, *available))
+            raise ScheduleError(f"{self.name}: by={by!r} is not available here; use one of {known}")
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)

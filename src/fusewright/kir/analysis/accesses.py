@@ -216,9 +216,11 @@ def _period(exprs: list[Expr], v: Var) -> int | None:
     period = 1
     dependent = [e for e in exprs if v in variables(e)]
     for e in dependent:
+        steps = 1
         for part in walk(e):
             if isinstance(part, Mod | FloorDiv) and v in variables(part):
-                period *= constant_value(part.denominator) or 1
+                steps *= constant_value(part.denominator) or 1
+        period = math.lcm(period, steps)
     shifted = {v: add(v, period)}
     return period if all(substitute(e, shifted) == e for e in dependent) else None
 

@@ -15,7 +15,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.expr import Cond, Expr, Var
+from fusewright.core.expr import (
+    And,
+    Cond,
+    Expr,
+    Less,
+    Not,
+    Var,
+    add,
+    all_of,
+    less,
+    mul,
+    negate,
+    parts_of,
+)
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.lanes import (
     Array,
@@ -97,7 +110,8 @@ _NONE = Completions({}, {}, {}, frozenset())
 def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int]) -> Completions:
     """What completes when. `places` are the kernel's sites, `trips` the iterations to look at.
 
-    Raises UnsupportedError when there are too many, or an operation stands in a loop whose
+    A loop of unknown extent counts as one that runs just these. Raises UnsupportedError when there
+    are too many, or an operation stands in a loop whose
     iterations are not known to repeat.
     """
     if not any(isinstance(site.statement, _OPERATIONS) for site in places):
@@ -152,6 +166,7 @@ class _Skeleton:
             if isinstance(site.statement, (*_OPERATIONS, *_GROUPS, *_MBARRIERS)):
                 self._orders[site.path] = order
                 self._around.update(site.path[:k] for k in range(len(site.path)))
+        self._extents = _symbolic_extents(places, trips)
         self.events: list[_Event] = []
         self._run(kernel.body, (), _At(thread_values(kernel)))
 
@@ -200,7 +215,7 @@ class _Skeleton:
         """Where the condition holds among the threads of the role."""
         n = self._kernel.nthreads
         mine = threads_of(at.role, self._kernel)
-        found = holds(c, at.known)
+        found = holds(_with_extents(c, self._extents), at.known)
         may, must = (np.broadcast_to(x, (n,))[mine] for x in (found.may, found.must))
         return Holds(may, must)
 
@@ -238,6 +253,44 @@ class _Skeleton:
             return None
         values = np.unique(evaluate_lanes(e, at.known))
         return int(values[0]) if values.size == 1 else None
+
+
+def _symbolic_extents(
+    places: Sequence[Site], trips: Mapping[Path, int]
+) -> tuple[tuple[Expr, int], ...]:
+    """The extents of loops that are not constant, with the iterations that stand for them."""
+    found: dict[Expr, int] = {}
+    for site in places:
+        for loop in site.loops:
+            if loop.trips is None and trips.get(loop.path):
+                found.setdefault(loop.node.extent, trips[loop.path])
+    return tuple(found.items())
+
+
+def _with_extents(c: Cond, extents: Sequence[tuple[Expr, int]]) -> Cond:
+    """The condition as it is when the loops run just the iterations that stand for them."""
+    match c:
+        case And():
+            return all_of(_with_extents(p, extents) for p in c.parts)
+        case Not():
+            return negate(_with_extents(c.part, extents))
+        case Less():
+            gap = add(c.right, mul(c.left, -1))
+            for extent, n in extents:
+                gap = _with_extent(gap, extent, n)
+            return less(0, gap)
+        case _:
+            return c
+
+
+def _with_extent(e: Expr, extent: Expr, n: int) -> Expr:
+    """`e` with `n` for a multiple of the extent in it."""
+    wanted, mine = parts_of(extent)[1], parts_of(e)[1]
+    for t in mine:
+        factor, rest = divmod(t.coefficient, wanted[0].coefficient)
+        if t.atoms == wanted[0].atoms and not rest:
+            return add(e, mul(add(n, mul(extent, -1)), factor))
+    return e
 
 
 # --- the books ----------------------------------------------------------------------------------

@@ -103,7 +103,9 @@ def _is_meant(before: Access, after: Access, rule: Rule) -> bool:
 def can_conflict(before: Access, after: Access) -> bool:
     """Whether syncs are to order the first before the second. Roles order themselves, by what they
     arrive at and wait for."""
-    if not before.can_precede or not after.can_follow:
+    if not before.can_precede or not after.can_follow or before.use.ends_turn:
+        return False
+    if after.use.ends_turn and not before.use.is_wait:
         return False
     return not are_concurrent(before.site, after.site)
 
@@ -226,6 +228,8 @@ def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
             f.access.can_precede,
             f.access.can_follow,
             f.access.use.in_async_proxy,
+            f.access.use.ends_turn,
+            f.access.use.is_wait,
         )
         key = (around, f.loops, None if role is None else role.path, kind)
         groups.setdefault(key, []).append(f)

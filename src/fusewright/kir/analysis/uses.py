@@ -43,7 +43,8 @@ class MemoryUse:
     """One operand of a statement in shared or global memory; `index` and `width` in elements.
 
     `issuer` is the one thread that does it, None for all that come there. What happens in the
-    async proxy sees what threads wrote behind a proxy fence only.
+    async proxy sees what threads wrote behind a proxy fence only. An arrival for bytes begins the
+    next phase of its mbarrier, which who waits for this one may not miss: it `ends_turn` of waits.
     """
 
     buffer: Buffer
@@ -54,6 +55,8 @@ class MemoryUse:
     issuer: int | None = None
     completes: Completes = Completes.AT_ONCE
     in_async_proxy: bool = False
+    ends_turn: bool = False
+    is_wait: bool = False
 
 
 def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
@@ -88,8 +91,13 @@ def _uses(s: Statement) -> tuple[MemoryUse, ...]:
             return source, replace(target, writes=False), target
         case MbarInit() | MbarInvalidate():
             return (MemoryUse(s.barrier, True, s.slot, 1, issuer=s.issuer),)
-        case MbarExpect() | MbarWait():
-            return (MemoryUse(s.barrier, False, s.slot, 1, issuer=s.issuer),)
+        case MbarWait():
+            return (MemoryUse(s.barrier, False, s.slot, 1, issuer=s.issuer, is_wait=True),)
+        case MbarExpect():
+            return (
+                MemoryUse(s.barrier, False, s.slot, 1, issuer=s.issuer),
+                MemoryUse(s.barrier, True, s.slot, 1, issuer=s.issuer, ends_turn=True),
+            )
         case MbarArrive():
             return (MemoryUse(s.barrier, False, s.slot, 1),)
         case _:
