@@ -45,8 +45,8 @@ class Stage:
     `allocation`: the classes, outer first, by which its buffer in shared memory is indexed; None
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
     those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
-    asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before they
-    are used.
+    asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
+    they are used.
     """
 
     __slots__ = (

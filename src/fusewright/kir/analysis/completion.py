@@ -15,20 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.expr import (
-    And,
-    Cond,
-    Expr,
-    Less,
-    Not,
-    Var,
-    add,
-    all_of,
-    less,
-    mul,
-    negate,
-    parts_of,
-)
+from fusewright.core.expr import Cond, Expr, Var, variables
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.lanes import (
     Array,
@@ -70,6 +57,7 @@ _Branch: TypeAlias = tuple[Path, tuple[int, ...]]
 """A branch or role that some threads may not take, in one iteration of the loops around it."""
 
 _MAX_EVENTS = 1 << 15
+_MAX_SIZE = 1 << 40
 _OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
 _GROUPS = (AsyncCommit, AsyncWait)
 _MBARRIERS = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate)
@@ -166,9 +154,8 @@ class _Skeleton:
             if isinstance(site.statement, (*_OPERATIONS, *_GROUPS, *_MBARRIERS)):
                 self._orders[site.path] = order
                 self._around.update(site.path[:k] for k in range(len(site.path)))
-        self._extents = _symbolic_extents(places, trips)
         self.events: list[_Event] = []
-        self._run(kernel.body, (), _At(thread_values(kernel)))
+        self._run(kernel.body, (), _At({**thread_values(kernel), **_sizes(places, trips)}))
 
     def _run(self, body: Body, path: Path, at: _At) -> None:
         for i, s in enumerate(body):
@@ -215,7 +202,7 @@ class _Skeleton:
         """Where the condition holds among the threads of the role."""
         n = self._kernel.nthreads
         mine = threads_of(at.role, self._kernel)
-        found = holds(_with_extents(c, self._extents), at.known)
+        found = holds(c, at.known)
         may, must = (np.broadcast_to(x, (n,))[mine] for x in (found.may, found.must))
         return Holds(may, must)
 
@@ -255,42 +242,36 @@ class _Skeleton:
         return int(values[0]) if values.size == 1 else None
 
 
-def _symbolic_extents(
-    places: Sequence[Site], trips: Mapping[Path, int]
-) -> tuple[tuple[Expr, int], ...]:
-    """The extents of loops that are not constant, with the iterations that stand for them."""
-    found: dict[Expr, int] = {}
+def _sizes(places: Sequence[Site], trips: Mapping[Path, int]) -> dict[Var, Array]:
+    """Values of the shape symbols with which the loops run the iterations that stand for them,
+    where there are such."""
+    found: dict[Var, set[int | None]] = {}
     for site in places:
         for loop in site.loops:
-            if loop.trips is None and trips.get(loop.path):
-                found.setdefault(loop.node.extent, trips[loop.path])
-    return tuple(found.items())
+            symbols = variables(loop.node.extent)
+            if loop.trips is None and trips.get(loop.path) and len(symbols) == 1:
+                size = _size(loop.node.extent, symbols[0], trips[loop.path])
+                found.setdefault(symbols[0], set()).add(size)
+    chosen = {v: next(iter(sizes)) for v, sizes in found.items() if len(sizes) == 1}
+    return {v: np.asarray(n, dtype=np.int64) for v, n in chosen.items() if n is not None}
 
 
-def _with_extents(c: Cond, extents: Sequence[tuple[Expr, int]]) -> Cond:
-    """The condition as it is when the loops run just the iterations that stand for them."""
-    match c:
-        case And():
-            return all_of(_with_extents(p, extents) for p in c.parts)
-        case Not():
-            return negate(_with_extents(c.part, extents))
-        case Less():
-            gap = add(c.right, mul(c.left, -1))
-            for extent, n in extents:
-                gap = _with_extent(gap, extent, n)
-            return less(0, gap)
-        case _:
-            return c
+def _size(extent: Expr, symbol: Var, trips: int) -> int | None:
+    """The least value of a symbol at which an extent that grows with it is `trips`."""
+    step = symbol.multiple_of
+    low, high = 0, 1
 
+    def at(k: int) -> int:
+        return int(evaluate_lanes(extent, {symbol: np.asarray(k * step, dtype=np.int64)}))
 
-def _with_extent(e: Expr, extent: Expr, n: int) -> Expr:
-    """`e` with `n` for a multiple of the extent in it."""
-    wanted, mine = parts_of(extent)[1], parts_of(e)[1]
-    for t in mine:
-        factor, rest = divmod(t.coefficient, wanted[0].coefficient)
-        if t.atoms == wanted[0].atoms and not rest:
-            return add(e, mul(add(n, mul(extent, -1)), factor))
-    return e
+    while at(high) < trips:
+        if high > _MAX_SIZE:
+            return None
+        high *= 2
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle) < trips else (low, middle)
+    return high * step if at(high) == trips else None
 
 
 # --- the books ----------------------------------------------------------------------------------
