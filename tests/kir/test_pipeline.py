@@ -122,12 +122,15 @@ def test_dump_all_and_diff(tmp_path: Path) -> None:
     (packed,) = (tmp_path / "row_sum").glob("*_pack_shared.kir")
     check_kernel(parse_kernel(packed.read_text()), "packed")
     run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="diff", dump_dir=tmp_path))
-    assert "+++ expand_reductions" in (tmp_path / "row_sum" / files[1]).read_text()
+    (expanded,) = (tmp_path / "row_sum").glob("*_expand_reductions.kir")
+    assert "+++ expand_reductions" in expanded.read_text()
     assert (tmp_path / "row_sum" / files[-1]).read_text() == "(unchanged)\n"
 
 
 def test_an_unknown_dump_is_refused() -> None:
-    with pytest.raises(UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: unroll"):
+    with pytest.raises(
+        UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: materialise"
+    ):
         run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="fuse"))
 
 
