@@ -9,7 +9,8 @@ import pytest
 
 from fusewright.runtime.device import has_gpu
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "cuda"), str(Path(__file__).parents[1])]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / part) for part in ("cuda", "schedule", "sim", ".")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path[:0] = [str(Path(__file__).parents[1] / d) for d in ("schedule", "sim")]
-
 from async_cases import CASES, DEPTHS, RAGGED
 from async_cases import Case as Scheduled
 from async_suite import SUITE, Case, arrays_of

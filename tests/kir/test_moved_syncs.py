@@ -58,6 +58,44 @@ def moved(k: Kernel, site: Site, point: SyncPoint, gap: int) -> Kernel:
     return rewrite(insert_syncs(k, [placement]), lambda n: () if n is old else n)
 
 
+def carried_pairs(k: Kernel) -> Iterator[tuple[Site, SyncPoint, Hazard, Path]]:
+    """Every sync with the pairs that a loop carries and no other sync orders."""
+    points = sync_points(k)
+    for h in hazards(k):
+        by = [(site, point) for site, point in points if orders(point, h)]
+        if len(by) == 1 and h.carried is not None and h.example is not None:
+            yield *by[0], h, h.carried
+
+
+def check_carried(seed: int, shape: Shape) -> int:
+    """Moves every sync that a loop needs in front of the loop and behind it; how many moves."""
+    k = random_kernel(seed, shape)
+    k = prune_syncs(pack_shared(place_syncs(k, TARGET), TARGET), TARGET)
+    if unordered(k):
+        return 0
+    seen: set[tuple[int, Path, int]] = set()
+    for site, point, h, loop in carried_pairs(k):
+        for gap in (loop[-1], loop[-1] + 1):
+            if (sync_id(site), loop, gap) in seen:
+                continue
+            seen.add((sync_id(site), loop, gap))
+            outside = replace(point, position=gap_position(loop[:-1], gap))
+            old = site.statement
+            placed = insert_syncs(k, [Placement(loop[:-1], gap, outside, "moved")])
+            wrong = rewrite(placed, lambda n, old=old: () if n is old else n)
+            assert unordered(wrong), (seed, sync_id(site), str(h))
+            x = np.arange(64, dtype=np.float32)
+            arrays = dict(zip(wrong.params, (x, np.zeros(64, np.float32)), strict=True))
+            report = verify_kernel(wrong, Case(arrays, outputs=(wrong.params[1],)))
+            assert report.missing, (seed, sync_id(site), str(h))
+    return len(seen)
+
+
+def test_syncs_moved_out_of_their_loop_are_reported() -> None:
+    shape = Shape(has_branches=False, statements=12)
+    assert sum(check_carried(seed, shape) for seed in range(16)) > 20
+
+
 def check(seed: int, shape: Shape) -> int:
     """Moves every sync of a random kernel to both wrong sides; how many moves were made."""
     k = random_kernel(seed, shape)

@@ -128,9 +128,7 @@ def test_dump_all_and_diff(tmp_path: Path) -> None:
 
 
 def test_an_unknown_dump_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: materialise"
-    ):
+    with pytest.raises(UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: ma"):
         run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="fuse"))
 
 
