@@ -345,7 +345,7 @@ class _Emitter:
                 operands = [ptx.shared(self._address(s.barrier, s.slot))]
                 who = ex.equal(self._thread() % WARP_SIZE, 0) if s.per_warp else ex.TRUE
             case ir.MbarWait():
-                parity = ptx.number(f"(unsigned)({self._integer(s.parity)})")
+                parity = ptx.number(self._integer(s.parity))
                 operands = [ptx.shared(self._address(s.barrier, s.slot)), parity]
                 who = self._by(s.issuer)
             case ir.MbarInit() | ir.MbarExpect() | ir.MbarInvalidate():

@@ -41,8 +41,8 @@ def in_global(pointer: str) -> Operand:
 
 
 def number(text: str) -> Operand:
-    """A 32-bit number."""
-    return Operand("r", text)
+    """A 32-bit number, whatever the width of the integer that it is computed in."""
+    return Operand("r", f"(unsigned)({text})")
 
 
 def assembly(ptx: str, operands: Sequence[Operand], sync: ir.SyncStatement | None = None) -> str:
