@@ -64,7 +64,7 @@ def test_ampere_has_no_bulk_copies(name: str, node: str) -> None:
 INSTRUCTIONS: list[tuple[str, str]] = [
     ("copy", "cp.async.ca.shared.global [%0], [%1], 4;"),
     ("copy_zero_fill", "cp.async.cg.shared.global [%0], [%1], 16, %2;"),
-    ("copy_zero_fill", '"r"((tx < 50) ? 16 : 0)'),
+    ("copy_zero_fill", '"r"((unsigned)((tx < 50) ? 16 : 0))'),
     ("copy", "cp.async.commit_group; // fw-sync 0"),
     ("copy_ring", "cp.async.wait_group 1; // fw-sync 1"),
     ("named", "bar.sync 2, 64; // fw-sync 0"),
