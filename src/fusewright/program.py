@@ -297,7 +297,8 @@ class Program:
             return None
         grad = any(x.owner.requires_grad for x in infos)  # type: ignore[attr-defined]
         types = executor.result_types(sizes)
-        return TorchCall(executor.plan(sizes), types, device, active(), requires_grad=grad)
+        threads = executor.threads(device.index)
+        return TorchCall(executor.plan(sizes), types, device, active(), threads, requires_grad=grad)
 
     def run(
         self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -65,6 +66,7 @@ class Executor:
         self._load = load
         self._template: PlanTemplate | None = None
         self._plans: dict[tuple[int, ...], Plan] = {}
+        self._threads: dict[int, threading.local] = {}
         self._lock = fork_safe_lock()
 
     def plan(self, sizes: Mapping[Var, int]) -> Plan:
@@ -81,6 +83,10 @@ class Executor:
                     del self._plans[next(iter(self._plans))]
                 self._plans[key] = Plan(self._template, key)
             return self._plans[key]
+
+    def threads(self, device: int) -> threading.local:
+        """What calls on a device share, by thread."""
+        return self._threads.setdefault(device, threading.local())
 
     def result_types(self, sizes: Mapping[Var, int]) -> list[ResultType]:
         """The types of the results, in the order of the output roots."""

@@ -64,6 +64,7 @@ class PlanTemplate:
         sizes are given for."""
         self.host = host
         self.kernels = tuple(kernels)
+        self.ranges = ranges()
         root = {r: k for k, r in enumerate(host.roots)}
         places = [[(root[b.root], b.offset) for b in x.bindings] for x in host.launches]
         slots = {place: k for k, place in enumerate(dict.fromkeys(p for x in places for p in x))}
@@ -135,7 +136,7 @@ class Plan:
         self.arena_nbytes, offsets, grids = t.numbers(sizes)
         self._host = t.host
         self._api = driver()
-        self._ranges = ranges()
+        self._ranges = t.ranges
         self._lock = fork_safe_lock()
         self._stream = 0
         self._graphs: dict[int, GraphCache] = {}

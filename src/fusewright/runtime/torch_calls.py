@@ -127,7 +127,8 @@ def _torch_api(torch: Any) -> _TorchApi:
 
 class TorchCall:
     """A program bound to shapes, strides and a device of torch tensors; called with tensors of
-    exactly these. Results in the order of the host program's output roots."""
+    exactly these. Results in the order of the host program's output roots. `threads` remembers in
+    which threads the program's calls on this device have found a context."""
 
     def __init__(
         self,
@@ -135,6 +136,7 @@ class TorchCall:
         results: Sequence[ResultType],
         device: Device,
         config: Config,
+        threads: threading.local,
         *,
         requires_grad: bool,
     ) -> None:
@@ -149,7 +151,7 @@ class TorchCall:
         self._has_arena = plan.arena_nbytes > 0
         self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = requires_grad
-        self._threads = threading.local()
+        self._threads = threads
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Enqueues the program on the current stream of the tensors' device.
