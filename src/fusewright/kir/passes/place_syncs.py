@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.errors import InternalError
+from fusewright.kir.analysis.grid import check_blocks
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
@@ -38,11 +39,13 @@ def place_syncs(kernel: Kernel, target: Target) -> Kernel:
     """Put the fewest barriers that order every cross-thread hazard.
 
     rewrite:  s[t] = a;  b = s[t+1]   ->   s[t] = a;  BlockSync;  b = s[t+1]
-    checks:   every sync site is uniform over its participants, branches are split where not; in a
-              role its own warps meet at a named barrier, and a free one is left, else InternalError
+    checks:   blocks hand nothing to each other, else UnsupportedError; every sync site is uniform
+              over its participants, branches are split where not; in a role its own warps meet at a
+              named barrier, and a free one is left, else InternalError
     order:    after complete_async (waits are where completions become hazards), before pack_shared
               (packs under the syncs that exist)
     """
+    check_blocks(kernel)
     divided = split_branches(kernel)
     if not divided.pending:
         return kernel

@@ -1,0 +1,59 @@
+"""Global memory that several blocks of one launch touch: blocks have no order among each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.core.expr import constant_value
+from fusewright.errors import UnsupportedError
+from fusewright.kir.analysis.accesses import Access, Moment, accesses
+from fusewright.kir.ir import Buffer, BulkReduce, Kernel, Memory
+
+
+def check_blocks(kernel: Kernel) -> None:
+    """Raises UnsupportedError unless each block reads only what no other block writes, proved from
+    addresses: a launch that hands data from block to block needs another launch behind it."""
+    if all(constant_value(d.extent) == 1 for d in kernel.grid):
+        return
+    found: dict[Buffer, list[Access]] = {}
+    for a in accesses(kernel):
+        is_global = a.buffer.memory is Memory.GLOBAL and a.moment is not Moment.DONE
+        if is_global and not isinstance(a.site.statement, BulkReduce):
+            found.setdefault(a.buffer, []).append(a)
+    for buffer, uses in found.items():
+        if all(a.writes for a in uses) or _stay_apart(uses, kernel):
+            continue
+        read = next(a for a in uses if not a.writes)
+        written = next((a for a in uses if a.writes), read)
+        places = [".".join(map(str, a.site.path)) for a in (written, read)]
+        raise UnsupportedError(
+            f"{kernel.name} writes {buffer} at L{places[0]} and reads it at L{places[1]}, where "
+            "blocks may meet; blocks of a launch have no order, so make the reader a second "
+            "kernel, or let every block keep to its own part of the array"
+        )
+
+
+def _stay_apart(uses: Sequence[Access], kernel: Kernel) -> bool:
+    """Whether the bytes of two blocks are always different: seen as digits, the block's number
+    moves them further than all that comes behind it."""
+    unknown = uses[0].ranges.unknown if uses[0].ranges is not None else ()
+    low, high = 0, 0
+    for a in uses:
+        if a.ranges is None or a.ranges.unknown != unknown or not a.ranges.lo.size:
+            return False
+        low = min(low, int(a.ranges.lo.min()))
+        high = max(high, int(a.ranges.lo.max()) + a.nbytes)
+    span = high - low
+    steps = {name: coefficient * uses[0].buffer.dtype.nbytes for name, coefficient in unknown}
+    moving = [d for d in kernel.grid if constant_value(d.extent) != 1]
+    if set(steps) != {str(d.var) for d in moving}:
+        return False
+    for d in sorted(moving, key=lambda d: steps[str(d.var)]):
+        if steps[str(d.var)] < span:
+            return False
+        extent = constant_value(d.extent)
+        if extent is None:
+            span = steps[str(d.var)] << 40
+        else:
+            span += steps[str(d.var)] * (extent - 1)
+    return True
