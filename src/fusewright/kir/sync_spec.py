@@ -262,7 +262,7 @@ def _fits(slot: Expr, size: int, conditions: tuple[Cond, ...]) -> bool:
     found = variables(slot)
     ranges = [v.interval for v in found]
     lengths = [hi - lo + 1 for lo, hi in ranges if lo is not None and hi is not None]
-    if len(lengths) < len(found) or math.prod(lengths) > _MAX_TRIED:
+    if not found or len(lengths) < len(found) or math.prod(lengths) > _MAX_TRIED:
         return False
     grid = np.indices(lengths).reshape(len(found), math.prod(lengths))
     known = {v: grid[i] + (v.interval[0] or 0) for i, v in enumerate(found)}
