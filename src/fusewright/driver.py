@@ -192,7 +192,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
     small = share(fold_crops(hoist_gathers(decompose(fold_empty(own_outputs(fusion))))))
-    return split_reductions(row_partials(chunk_reductions(small), target), target)
+    return split_reductions(row_partials(chunk_reductions(small, target), target), target)
 
 
 def kernel_name(segment: Segment, number: int) -> str:

@@ -69,7 +69,7 @@ def test_functions_of_two_operands_keep_their_gather() -> None:
 def test_variance_of_long_columns_goes_by_chunks() -> None:
     spec = fw.TensorSpec((8192, 130), "float32")
     f = share(fw.trace(lambda x: (fw.var(x, axis=0), fw.mean(x, axis=0)), spec))
-    chunked = chunk_reductions(f)
+    chunked = chunk_reductions(f, TARGET)
     assert chunked is not f
     sizes = {t.op.operands[0].shape for t in chunked.values if isinstance(t.op, Reduce)}
     assert spec.shape not in {tuple(int(str(e)) for e in s) for s in sizes}
@@ -83,7 +83,7 @@ def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
         return fw.log(fw.sum(fw.exp(x - m), axis=1)) + fw.squeeze(m, axis=1)
 
     f = share(fw.trace(log_sum_exp, fw.TensorSpec((16, 131072), "bfloat16")))
-    chunked = chunk_reductions(f)
+    chunked = chunk_reductions(f, TARGET)
     assert chunked is not f
     x = np.random.default_rng(2).normal(size=(16, 131072)).astype(np.float32)
     x[0, :70000] = -np.inf
@@ -96,7 +96,7 @@ def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
 @pytest.mark.parametrize("shape", [(512, 64), (4, 1000)])
 def test_short_reductions_stay(shape: tuple[int, int]) -> None:
     f = share(fw.trace(lambda x: fw.var(x, axis=1), fw.TensorSpec(shape, "float32")))
-    assert chunk_reductions(f) is f
+    assert chunk_reductions(f, TARGET) is f
     assert split_reductions(f, TARGET) is f
 
 

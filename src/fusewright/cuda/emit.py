@@ -427,6 +427,11 @@ class _Emitter:
 
     def _filled(self, s: ir.Load) -> None:
         assert s.fill is not None
+        if s.dst.buffer in self._in_words:
+            for k in range(words.word_count(s.dst.buffer)):
+                word = words.fill_word(s.fill, s.dst.buffer)
+                self._line(f"{self._name(s.dst.buffer)}[{k}] = {word};")
+            return
         value = scalars.literal(s.fill.value, s.fill.dtype)
         text = scalars.convert(value, s.fill.dtype.compute, s.dst.buffer.dtype)
         for k in range(s.width):

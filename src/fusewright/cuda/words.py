@@ -1,46 +1,47 @@
 """Registers that stay as the machine words they were loaded in.
 
-Elements taken out of a word where it is loaded are waited for there. A buffer that a loop loads for
-its next iteration is therefore kept in words, and its elements are cut out where they are used.
+An element is cut out of its word where it is used: what a loop loads for its next iteration is then
+not waited for in this one, and the upper half of a word becomes a float in one instruction.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import numpy as np
 
-from fusewright.core.expr import TRUE, ZERO, Expr, constant_value
+from fusewright.core.expr import ZERO, Expr, constant_value
 from fusewright.cuda import scalars
 from fusewright.errors import SpecError
-from fusewright.kir.ir import Buffer, Compute, Kernel, Load, Reg
+from fusewright.kir.ir import Buffer, Compute, Imm, Kernel, Load, Reg
 from fusewright.kir.traverse import own_registers, walk_statements
 
 WORD_NBYTES = 4
 
 
 def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
-    """The register buffers that several loads fill, each whole, and only copies read."""
-    loads: Counter[Buffer] = Counter()
+    """The register buffers of short elements that loads fill, each whole, and that only arithmetic
+    reads."""
+    loaded: set[Buffer] = set()
     others: set[Buffer] = set()
     for s in walk_statements(kernel):
-        if isinstance(s, Load) and _is_whole(s):
-            loads[s.dst.buffer] += 1
-        elif isinstance(s, Compute) and s.fn == "copy" and s.predicate == TRUE:
-            others.add(s.dst.buffer)
-        else:
-            others.update(r.buffer for r in own_registers(s))
-    return frozenset(b for b, n in loads.items() if n > 1 and b not in others)
+        match s:
+            case Load() if _is_whole(s):
+                loaded.add(s.dst.buffer)
+            case Compute():
+                others.add(s.dst.buffer)
+                others |= {r.buffer for r in own_registers(s) if constant_value(r.index) is None}
+            case _:
+                others |= {r.buffer for r in own_registers(s)}
+    return frozenset(loaded - others)
 
 
 def _is_whole(s: Load) -> bool:
     b = s.dst.buffer
-    size = constant_value(b.size)
     return (
         s.src.dtype is b.dtype
         and b.dtype.kind != "bool"
-        and b.dtype.nbytes <= WORD_NBYTES
-        and s.fill is None
+        and b.dtype.nbytes < WORD_NBYTES
         and s.dst.index == ZERO
-        and s.width == size
+        and s.width == constant_value(b.size)
         and s.width * b.dtype.nbytes % WORD_NBYTES == 0
     )
 
@@ -60,6 +61,10 @@ def element(name: str, reg: Reg, index: Expr) -> str:
     dtype = reg.buffer.dtype
     each = WORD_NBYTES // dtype.nbytes
     word, shift = f"{name}[{at // each}]", 8 * dtype.nbytes * (at % each)
-    if dtype.nbytes == WORD_NBYTES:
-        return f"__uint_as_float({word})" if dtype.is_float else f"({scalars.ctype(dtype)}){word}"
     return f"({scalars.ctype(dtype)})({word} >> {shift})"
+
+
+def fill_word(fill: Imm, buffer: Buffer) -> str:
+    """The word whose every element is the literal, as stored in the buffer's dtype."""
+    one = np.asarray(fill.value, dtype=buffer.dtype.numpy).tobytes()
+    return f"{int.from_bytes(one * (WORD_NBYTES // len(one)), 'little'):#x}u"

@@ -28,6 +28,7 @@ from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import is_inner, parts_near
+from fusewright.target import Target
 
 LEAST_TOTAL = 1 << 20
 """Elements below which reading twice costs less than a second kernel."""
@@ -37,8 +38,10 @@ CHUNK = 8192
 """Elements of a chunk along the fast axis."""
 CHUNK_ROWS = 256
 """Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed."""
-SHIFTED_ROWS = 512
-"""Rows of a chunk down the slow axes for variances of what is stored."""
+SHIFTED_ROWS = (128, 1024)
+"""The fewest and the most rows of a chunk for variances of what is stored: as many as leave two
+blocks for every multiprocessor."""
+COLUMNS_PER_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,13 @@ class Pair:
     kind: str
 
 
-def chunk_reductions(fusion: Fusion) -> Fusion:
+def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block.
 
     checks:   constant sizes; chunks divide the reduced size
     order:    after share (the patterns need shared values), before split_reductions
     """
-    pairs = [p for t in fusion.values if (p := _pair(t)) is not None and _chunks(p) > 1]
+    pairs = [p for t in fusion.values if (p := _pair(t)) is not None and _chunks(p, target) > 1]
     if not pairs:
         return fusion
     made: dict[Tensor, Tensor] = {}
@@ -67,7 +70,7 @@ def chunk_reductions(fusion: Fusion) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t in wanted:
             pair = wanted[t]
-            first, second = _rewrite(pair, operands[0], _chunks(pair))
+            first, second = _rewrite(pair, operands[0], _chunks(pair, target))
             made[pair.second] = second
             return first
         return made[t] if t in seconds else None
@@ -98,7 +101,7 @@ def _pair(t: Tensor) -> Pair | None:
     return None
 
 
-def _chunks(p: Pair) -> int:
+def _chunks(p: Pair, target: Target) -> int:
     """The number of chunks; 1 where the pair stays as it is."""
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
@@ -117,7 +120,11 @@ def _chunks(p: Pair) -> int:
     else:
         if reduced <= 4 * CHUNK_ROWS:
             return 1
-        wanted = -(-reduced // (SHIFTED_ROWS if _is_shifted(p) else CHUNK_ROWS))
+        wanted = -(-reduced // CHUNK_ROWS)
+        if _is_shifted(p):
+            least, most = SHIFTED_ROWS
+            filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK * reduced // total
+            wanted = max(-(-reduced // most), min(filling, reduced // least))
     chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
     return chunks if reduced % chunks == 0 else 1
 

@@ -11,8 +11,10 @@ digits:
     otherwise                 one thread per partial stores it; then every thread loads all
                               partials of its group, or a share of them and a butterfly again
 
-The last form needs one barrier, between the stores and the loads. All orders of combination
-depend on the shape of the block alone.
+The last form needs one barrier, between the stores and the loads. Where a thread has many such
+values (the columns of a vector), the threads of the group share them: each adds up some, and a
+second barrier stands before the sums are loaded. All orders of combination depend on the shape of
+the block alone.
 """
 
 from __future__ import annotations
@@ -61,6 +63,9 @@ from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
 DIMS = ("tx", "ty", "tz")
+LEAST_SHARED = 4
+"""Reductions of one kind, and warps, from which threads add up a part each for all others: one more
+barrier, but each partial is loaded once."""
 DIRECT_LOADS = 8
 """Partials that each thread loads itself, instead of a share and a butterfly; also the most
 statements written out before a loop takes their place."""
@@ -253,6 +258,10 @@ class _Expander:
         return tuple(out) if any(isinstance(s, ThreadReduce) for s in body) else body
 
     def _expand(self, run: list[ThreadReduce]) -> list[Statement]:
+        shared = self._shareable(run)
+        if shared:
+            rest = [r for r in run if r not in shared]
+            return [*self._expand_shared(shared), *self._expand(rest)]
         plans = [self._plan(r) for r in run]
         return [
             *(s for p in plans for s in p.allocs),
@@ -261,6 +270,46 @@ class _Expander:
             *(s for p in plans for s in p.loads),
             *(s for p in plans for s in p.across),
         ]
+
+    def _shareable(self, run: list[ThreadReduce]) -> list[ThreadReduce]:
+        """The reductions of a run that the threads of a group share: many of one kind over threads
+        of different warps. Each thread then adds up a part of them for all others."""
+        for first in run:
+            alike = [r for r in run if (r.fn, r.dims) == (first.fn, first.dims)]
+            alike = [r for r in alike if r.src.buffer.dtype is first.src.buffer.dtype]
+            group = group_of(self._block, first.dims)
+            if group.lanes == 1 and min(len(alike), group.rest) >= LEAST_SHARED:
+                return alike
+        return []
+
+    def _expand_shared(self, run: list[ThreadReduce]) -> list[Statement]:
+        """Every thread stores a partial for each reduction; the thread at position p of its group
+        adds up those of reductions p, p + rest, ..; every thread loads all sums."""
+        group, first = group_of(self._block, run[0].dims), run[0]
+        self._count += 1
+        rest, groups, count = group.rest, group.groups, len(run)
+        rounds = -(-count // rest)
+        partials = self._buffer("workspace", first, count * rest * groups, Memory.SHARED)
+        sums = self._buffer("sums", first, count * groups, Memory.SHARED)
+        total = self._buffer("total", first, 1, Memory.LOCAL)
+        part = self._buffer("part", first, 1, Memory.LOCAL)
+        out: list[Statement] = [Alloc(partials), Alloc(sums), Alloc(total), Alloc(part)]
+        for i, r in enumerate(run):
+            place = (group.position + i * rest) * groups + group.key
+            out.append(Store(partials, place, r.src))
+        for n in range(rounds):
+            mine = group.position + n * rest
+            k = Var("k", 0, rest - 1)
+            place = (k + mine * rest) * groups + group.key
+            exists = less(mine, count)
+            out.append(Compute("copy", Reg(total), (first.identity,)))
+            load = Load(Reg(part), partials, place, 1, exists, first.identity)
+            out.append(
+                For(k, Int(rest), (load, Compute(first.fn, Reg(total), (Reg(total), Reg(part)))))
+            )
+            out.append(Store(sums, mine * groups + group.key, Reg(total), predicate=exists))
+        out += [Load(r.dst, sums, group.key + i * groups) for i, r in enumerate(run)]
+        return out
 
     def _plan(self, r: ThreadReduce) -> _Plan:
         group, plan = group_of(self._block, r.dims), _Plan()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from fusewright.core.expr import Var
-from fusewright.fusion.ir import Concat
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -26,10 +22,14 @@ from fusewright.schedule.untangle import untangle
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 THREADS = 128
-MAX_VECTORS = 4
-BYTES_IN_FLIGHT = 64
-"""Bytes that a thread should load before it uses the first: with 1,500 threads a multiprocessor
-that is twice what latency times bandwidth asks for."""
+MAX_VECTORS = 8
+BYTES_IN_FLIGHT = 16
+"""Bytes that a thread should load before it uses the first: with 2,048 threads a multiprocessor
+that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
+REUSED = 4
+"""Vectors of a thread where they need the same elements of small tensors."""
+SMALL = 16
+"""A tensor with so many times fewer elements than the output is read from a cache."""
 
 
 def reference_output(flow: Dataflow) -> Stage:
@@ -78,43 +78,24 @@ def _load_first(held: list[Stage]) -> None:
 
 
 def _vectors_a_thread(flow: Dataflow, held: list[Stage], width: int, target: Target) -> int:
-    """Enough that a thread has `BYTES_IN_FLIGHT` under way, as long as the grid fills the chip.
-    Where blocks can keep to one piece of a concatenation each, they do."""
-    reference = reference_output(flow)
-    size = numel(reference.shape)
-    step = _piece_step(reference)
-    is_apart = step % (width * THREADS) == 0
-    read = _read_together(flow, held, reference) if is_apart else dict.fromkeys(held)
-    least = min([size, *(numel(p.shape) for p in reference.operands)]) if is_apart else size
-    nbytes = sum(s.dtype.nbytes * width for s in read if numel(s.shape) * 2 > least)
+    """Enough that a thread has `BYTES_IN_FLIGHT` under way, or that several vectors share what they
+    read of small tensors where that is most of the reading; as long as the grid fills the chip."""
+    size = numel(reference_output(flow).shape)
+    large, shared = 0, 0
+    for s in held:
+        elements = numel(s.operands[0].shape)
+        if elements * SMALL > size:
+            large += s.dtype.nbytes * width
+        elif (width * THREADS) % elements == 0:
+            shared += s.dtype.nbytes * width
+    wanted = REUSED if shared >= 2 * large else max(1, BYTES_IN_FLIGHT // max(large, 1))
     vectors = 1
     while (
-        nbytes
-        and vectors < MAX_VECTORS
-        and 2 * vectors * nbytes <= BYTES_IN_FLIGHT
+        vectors < min(wanted, MAX_VECTORS)
         and size // (2 * vectors * width * THREADS) >= target.multiprocessors * 8
-        and (not is_apart or step % (2 * vectors * width * THREADS) == 0)
     ):
         vectors *= 2
     return vectors
-
-
-def _piece_step(s: Stage) -> int:
-    """The largest number of neighbouring elements of which all pieces of a concatenation hold
-    whole multiples, and start at one; 1 for other stages."""
-    if not isinstance(s.op, Concat):
-        return 1
-    return math.gcd(*(numel(p.shape[s.op.axis :]) for p in s.operands))
-
-
-def _read_together(flow: Dataflow, held: Sequence[Stage], s: Stage) -> dict[Stage, None]:
-    """The held stages that one element of a concatenation needs, the most that a piece does."""
-    needs: dict[Stage, dict[Stage, None]] = {h: {h: None} for h in held}
-    for x in computed(flow.stages):
-        if x not in needs:
-            needs[x] = {h: None for p in x.operands for h in needs.get(p, ())}
-    pieces = [needs.get(p, {}) for p in s.operands]
-    return max(pieces, key=lambda piece: sum(h.dtype.nbytes for h in piece))
 
 
 def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int:
