@@ -39,7 +39,7 @@ class Schedule(HandSchedule):
 
     def lower(self, target: str | Target | None = "sm_90a", *, name: str = "kernel") -> Kernel:
         """The kernel of this schedule. Raises ScheduleError when it is not legal."""
-        return finish(self.flow, name, target_of(target), None, min_blocks=self.min_blocks)
+        return by_hand(self, name, target_of(target))
 
     def predict(self, target: str | Target | None = "sm_90a") -> Prediction:
         """Threads, exact bytes of shared memory with and without reuse, registers, and the
@@ -51,14 +51,26 @@ class Schedule(HandSchedule):
         return predict(kernel.ir, kernel.target, requested=self.min_blocks)
 
 
+def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
+    """The kernel of a schedule by hand, with the launch it asks for."""
+    asked, cluster = schedule.min_blocks, schedule.cluster
+    return finish(schedule.flow, name, target, None, min_blocks=asked, cluster=cluster)
+
+
 def finish(
-    flow: Dataflow, name: str, target: Target, params: Params | None, *, min_blocks: int = 0
+    flow: Dataflow,
+    name: str,
+    target: Target,
+    params: Params | None,
+    *,
+    min_blocks: int = 0,
+    cluster: int | None = None,
 ) -> Kernel:
     """Lowers a scheduled dataflow and runs the kernel pipeline. A schedule by hand (one without
     `params`) gets the launch bounds that make its prediction come true."""
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
-    lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks)
+    lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
     final = run_pipeline(lowered.kernel, target)
     if params is None:
         final = with_launch_bounds(final, target)
@@ -166,7 +178,7 @@ def compile(
     """
     chosen = target_of(target)
     if isinstance(fusion, HandSchedule):
-        kernel = finish(fusion.flow, "kernel", chosen, None, min_blocks=fusion.min_blocks)
+        kernel = by_hand(fusion, "kernel", chosen)
         whole, flow = fusion.original, fusion.flow
         pairs = zip(whole.inputs, flow.inputs, strict=True)
         read = tuple(t for t, s in pairs if flow.consumers(s))

@@ -137,9 +137,11 @@ class Kernel:
 
     @property
     def launch(self) -> Launch:
-        grid = tuple(d.extent for d in self.ir.grid)
+        first, *rest = (d.extent for d in self.ir.grid)
         block = tuple(d.extent for d in self.ir.block)
-        return Launch(grid, block, 1, shared_nbytes(self.ir))  # type: ignore[arg-type]
+        size = self.ir.cluster_size
+        grid = (first * size, *rest)
+        return Launch(grid, block, size, shared_nbytes(self.ir))  # type: ignore[arg-type]
 
     @property
     def smem(self) -> list[SmemBuffer]:

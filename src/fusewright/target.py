@@ -20,6 +20,7 @@ SECTOR_NBYTES = 32
 NAMED_BARRIERS = 16
 MAX_MBARRIER_COUNT = 2**20 - 1
 MBARRIER_NBYTES = 8
+MAX_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 CP_ASYNC_NBYTES = (4, 8, 16)
 BULK_ALIGNMENT = 16
 
@@ -49,7 +50,8 @@ class Target:
 
     @property
     def max_cluster(self) -> int:
-        return 8 if self.has_cluster else 1
+        """Blocks that a cluster may have, 1 where there are no clusters."""
+        return MAX_CLUSTER if self.has_cluster else 1
 
 
 def _target(arch: str, sms: int, per_block: int, per_sm: int, threads: int, blocks: int) -> Target:

@@ -249,7 +249,7 @@ def test_random_kernels_keep_what_is_needed(seed: int) -> None:
 
 
 def _times(buffer: Buffer, found: Sequence[Access], line: Timeline) -> CellTimes:
-    rows = [footprint(a, 0, 4, 64) for a in found if a.buffer is buffer]
+    rows = [footprint(a, 0, 4) for a in found if a.buffer is buffer]
     return cell_times(rows, shared_nbytes(buffer) // 4, line, ())
 
 

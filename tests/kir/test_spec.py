@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 
 from fusewright.errors import SpecError
+from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import Kernel
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
 from fusewright.kir.sync_spec import SYNC_CHECKS
@@ -79,7 +80,7 @@ REFUSED: list[tuple[str, Stage, str, str]] = [
     ("buffers in scope", "lowered", "if (bx < 1) { local q: float32[1] }\nq[0] = load x[0]", "buffer q is not allocated here"),
     ("shuffles", "lowered", "r[0] = shuffle.rot(r[0], 1)", "mode 'rot' is not one of xor, down"),
     ("shuffles", "lowered", "r[0] = shuffle.xor(r[0], 1) width 12", "width 12 is not a power of two"),
-    ("reductions", "lowered", "r[0] = thread_reduce.add(r[0]) over (tz) identity 0.0:float32", "tz is not a dimension of the block (tx, ty)"),
+    ("reductions", "lowered", "r[0] = thread_reduce.add(r[0]) over (tz) identity 0.0:float32", "tz is not a dimension of the block or cluster (tx, ty)"),
     ("reductions", "lowered", "r[0] = thread_reduce.sub(r[0]) over (tx) identity 0.0:float32", "'sub' is not one of add"),
     ("reductions", "lowered", "r[0] = thread_reduce.add(r[0]) over (tx, tx) identity 0.0:float32", "are not a set of at least one"),
     ("uniform extents", "lowered", "for (j < tx + 1) { r[0] = load x[j] }", "the extent depends on tx; all threads"),
@@ -157,8 +158,9 @@ def test_a_second_alloc_and_a_strange_variable_are_refused() -> None:
 
 def test_every_check_has_a_rejection() -> None:
     named = {case[0] for case in REFUSED} | {"allocated once", "variables in scope"}
+    elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS)
     own = {"arguments declared", "no decided conditions"}
-    assert {c.name for c in CHECKS} == named | own | {c.name for c in SYNC_CHECKS}
+    assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}
 
 
 def test_an_undeclared_argument_is_refused() -> None:

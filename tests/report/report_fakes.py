@@ -77,6 +77,7 @@ class Sync:
 class Geometry:
     grid: tuple[object, ...] = (1, 1, 1)
     block: tuple[object, ...] = (32, 1, 1)
+    cluster: int = 1
     shared_nbytes: int = 0
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from async_suite import SUITE, Case, arrays_of, kernel_text, run, verdict, without
+from cluster_rules import CLUSTER_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
 from fusewright.kir import ir
@@ -113,7 +114,9 @@ def test_a_useless_barrier_goes_as_a_whole() -> None:
     assert [s.id for s in report.redundant] == [0, 1]
 
 
-RULES = [f.name for f in dataclasses.fields(MODEL) if f.name not in SYNCHRONOUS_RULES]
+RULES = [
+    f.name for f in dataclasses.fields(MODEL) if f.name not in (*SYNCHRONOUS_RULES, *CLUSTER_RULES)
+]
 FLIPPED = [dataclasses.replace(MODEL, **{f: not getattr(MODEL, f)}) for f in RULES]
 
 

@@ -149,6 +149,7 @@ class _Emitter:
             ir.If: self._if,
             ir.Load: self._load,
             ir.Store: self._store,
+            ir.RemoteStore: self._remote_store,
             ir.Compute: self._compute,
             ir.Shuffle: self._shuffle,
             ir.Roles: self._roles,
@@ -171,7 +172,9 @@ class _Emitter:
             for v, register in self._hardware.items()
             if v in self._used
         ]
-        head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}({signature}) {{'
+        cluster = f"__cluster_dims__({k.cluster_size}, 1, 1) " if k.cluster else ""
+        bound = f"{cluster}__launch_bounds__({bounds})"
+        head = f'extern "C" __global__ void {bound}\n{name}({signature}) {{'
         return "\n".join((head, *dims, *self._lines, "}", ""))
 
     def _check_resources(self) -> None:
@@ -200,6 +203,11 @@ class _Emitter:
             for axis, d in zip(_AXES, dims, strict=False):
                 self._bind(d.var, wide=False)
                 self._hardware[d.var] = f"{source}.{axis}"
+        for d in self._kernel.cluster:
+            size, first = self._kernel.cluster_size, self._kernel.grid[0].var
+            self._bind(d.var, wide=False)
+            self._hardware[d.var] = f"blockIdx.x % {size}u"
+            self._hardware[first] = f"blockIdx.x / {size}u"
 
     # --- lines and expressions
 
@@ -457,6 +465,14 @@ class _Emitter:
             address = f"reinterpret_cast<{ctype}*>({address})"
         value = f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}"
         self._line(f"{function}<{count}>({address}, {value});")
+
+    def _remote_store(self, s: ir.RemoteStore) -> None:
+        if s.dst.memory is not Memory.SHARED or s.src.buffer.dtype is not s.dst.dtype:
+            raise SpecError(f"a remote store writes elements of {s.dst} in shared memory")
+        bits = scalars.bits(self._reg(s.src), s.dst.dtype)
+        address, rank = self._address(s.dst, s.index), self._integer(s.rank)
+        text = ptx.remote_store(address, rank, bits, s.dst.dtype.nbytes)
+        self._guarded(s.predicate, lambda: self._line(text))
 
     def _check_access(
         self, buffer: Buffer, width: int, cache: Cache, policies: dict[Cache, str]

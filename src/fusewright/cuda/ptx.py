@@ -61,6 +61,10 @@ def sync_instruction(s: ir.SyncStatement) -> str | None:
             return "bar.sync 0;"
         case ir.WarpSync():
             return "bar.warp.sync 0xffffffff;"
+        case ir.ClusterArrive():
+            return f"barrier.cluster.arrive.{'relaxed' if s.relaxed else 'release'}.aligned;"
+        case ir.ClusterWait():
+            return "barrier.cluster.wait.acquire.aligned;"
         case ir.NamedSync():
             return f"bar.sync {s.barrier}, {s.nthreads};"
         case ir.BarrierArrive():
@@ -91,6 +95,20 @@ def _group(kind: ir.AsyncKind) -> str:
             return "cp.async"
         case ir.AsyncKind.BULK:
             return "cp.async.bulk"
+
+
+_STORED = {1: ("u8", "r"), 2: ("u16", "h"), 4: ("u32", "r"), 8: ("u64", "l")}
+
+
+def remote_store(pointer: str, rank: str, bits: str, nbytes: int) -> str:
+    """A store of an element's bits where `pointer` points in the shared memory of block `rank` of
+    the cluster. Source: PTX ISA, `mapa` and `st`."""
+    kind, constraint = _STORED[nbytes]
+    text = (
+        "{\\n\\t.reg .b32 at;\\n\\tmapa.shared::cluster.u32 at, %0, %1;\\n\\t"
+        f"st.shared::cluster.{kind} [at], %2;\\n\\t}}"
+    )
+    return assembly(text, [shared(pointer), number(rank), Operand(constraint, bits)])
 
 
 def copy_instruction(nbytes: int, *, bypass: bool, counts: bool) -> str:
@@ -136,6 +154,8 @@ def check_target(s: ir.Statement, target: Target) -> None:
             | ir.MbarArrive() | ir.MbarWait() | ir.MbarInvalidate()
         ):  # fmt: skip
             supported, needed = target.has_bulk, "9.0"
+        case ir.RemoteStore() | ir.ClusterArrive() | ir.ClusterWait():
+            supported, needed = target.has_cluster, "9.0"
         case _:
             return
     if not supported:

@@ -40,6 +40,18 @@ def ctype(dtype: DType) -> str:
     return CTYPES[dtype.name]
 
 
+def bits(text: str, dtype: DType) -> str:
+    """The bits of a value as an unsigned number of its size, of at least 16 bits."""
+    match dtype.name:
+        case "float32":
+            return f"__float_as_uint({text})"
+        case "float64":
+            return f"(unsigned long long)__double_as_longlong({text})"
+        case _:
+            kind = {1: "unsigned", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+            return f"({kind[dtype.nbytes]})({text})"
+
+
 # --- literals -----------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ class Check:
 
 def places_of(kernel: Kernel) -> tuple[Place, ...]:
     """All statements in textual order, outer ones first."""
-    dims = (d.var for d in (*kernel.grid, *kernel.block))
+    dims = (d.var for d in (*kernel.grid, *kernel.block, *kernel.cluster))
     top = _Scope(frozenset((*kernel.symbols, *dims)), frozenset(kernel.params), (), None, None)
     return tuple(_walk(kernel.body, top))
 

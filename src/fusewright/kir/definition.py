@@ -38,8 +38,9 @@ from fusewright.kir.reading import Reader, dtype_of_operand, literal_as, operand
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops
-from fusewright.schedule.parallel import THREAD_DIMS, Parallel
+from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import operand
+from fusewright.target import MAX_CLUSTER
 
 
 class Definition(Reader):
@@ -209,13 +210,15 @@ class Definition(Reader):
         assert isinstance(s.op, Reduce)
         reducing = reduced_loops(self.graph, s)
         bound = [s.loops[i].parallel for i in reducing if s.loops[i].axis.extent != Int(1)]
-        blocks = [p.value for p in bound if p.is_block]
+        blocks = [p.value for p in bound if p in GRID_DIMS]
         if blocks:
             raise ScheduleError(
                 f"{s.name} reduces over {', '.join(blocks)}; blocks cannot combine their sums in "
-                "one kernel: rfactor it and make the partial result an output"
+                "one kernel: rfactor it and make the partial result an output, or bind at most "
+                f"{MAX_CLUSTER} of them to ClusterX"
             )
-        dims = tuple(sorted(THREAD_DIMS[p] for p in bound if p.is_thread))
+        named = THREAD_DIMS | CLUSTER_DIMS
+        dims = tuple(sorted(named[p] for p in bound if p in named))
         dtype = s.dtype.compute
         identity = Imm(reduction_identity(s.op.fn, dtype), dtype)
         lanes = self.width if self._lanes_are_kept() else 1
@@ -237,7 +240,9 @@ class Definition(Reader):
         own = {v for i in reducing for v in variables(self.view.variables[i])}
         kept = [c for c in self.predicates(writes=True) if not own.intersection(variables(c))]
         for i in reducing:
-            if self.s.loops[i].parallel.is_thread and isinstance(self.view.variables[i], Var):
+            parallel = self.s.loops[i].parallel
+            is_copied = parallel.is_thread or (parallel.is_block and self.s.memory is Memory.GLOBAL)
+            if is_copied and isinstance(self.view.variables[i], Var):
                 kept.append(equal(self.view.variables[i], 0))
         return kept
 

@@ -75,6 +75,12 @@ from fusewright.kir.synchronisation import (
     BulkStore as BulkStore,
 )
 from fusewright.kir.synchronisation import (
+    ClusterArrive as ClusterArrive,
+)
+from fusewright.kir.synchronisation import (
+    ClusterWait as ClusterWait,
+)
+from fusewright.kir.synchronisation import (
     CpAsync as CpAsync,
 )
 from fusewright.kir.synchronisation import (
@@ -191,6 +197,18 @@ class Store(Statement):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RemoteStore(Statement):
+    """`dst[index] = src` in the shared memory of block `rank` of the cluster, where the predicate
+    holds."""
+
+    dst: Buffer
+    index: Expr
+    rank: Expr
+    src: Reg
+    predicate: Cond = TRUE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Compute(Statement):
     """`dst = fn(operands)` where the predicate holds; `fn` is a name in `core.functions`.
 
@@ -222,9 +240,10 @@ class Shuffle(Statement):
 class ThreadReduce(Statement):
     """`dst` = `fn` over `src` of all threads that agree in the block dimensions not in `dims`.
 
-    `dims` is a subset of ("tx", "ty", "tz"). Every thread of a group receives the result. High
-    level: `expand_reductions` turns it into shuffles, stores and loads. `fn` in add, mul, max,
-    min, or, and; `identity` fills where a workspace has no value.
+    `dims` is a subset of ("tx", "ty", "tz", "cx"); "cx" takes in all blocks of the cluster. Every
+    thread of a group receives the result. High level: `expand_reductions` turns it into shuffles,
+    stores and loads. `fn` in add, mul, max, min, or, and; `identity` fills where a workspace has no
+    value.
     """
 
     fn: str
@@ -245,11 +264,23 @@ class Dim(Node):
     extent: Expr
 
 
+def _product(dims: tuple[Dim, ...]) -> int:
+    """Of the extents, which are constant."""
+    n = 1
+    for d in dims:
+        lower = d.extent.interval[0]
+        assert lower is not None
+        n *= lower
+    return n
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel(Node):
     """One launch: buffers in global memory, scalar parameters, shape symbols, and a body.
 
-    `grid` and `block` are x, y, z; block extents are constant. `cluster` counts blocks along x.
+    `grid` and `block` are x, y, z; block extents are constant. With a `cluster` of one dimension
+    `cx` of constant extent the grid counts clusters: `cx` tells the blocks of one apart, which are
+    neighbours along x and may write each other's shared memory.
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `noalias` says that no two parameters overlap in memory.
     """
@@ -261,18 +292,19 @@ class Kernel(Node):
     grid: tuple[Dim, ...]
     block: tuple[Dim, ...]
     body: Body
+    cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
     attributes: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def nthreads(self) -> int:
         """Threads in a block."""
-        n = 1
-        for d in self.block:
-            lower = d.extent.interval[0]
-            assert lower is not None
-            n *= lower
-        return n
+        return _product(self.block)
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks in a cluster."""
+        return _product(self.cluster)
 
     def __str__(self) -> str:
         from fusewright.kir.text import print_kernel

@@ -18,9 +18,9 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
 from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
-from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import approximable
-from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, Target
+from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
 SHORT_LOOP = 32
 OVERLAP = 4
@@ -37,21 +37,23 @@ class Lowered:
     argument_values: tuple[bool | int | float, ...]
 
 
-def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> Lowered:
-    """The kernel of a schedule.
+def lower(
+    flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0, cluster: int | None = None
+) -> Lowered:
+    """The kernel of a schedule; `cluster` is the blocks of a cluster that it should have.
 
     Raises ScheduleError when a reader cannot find what it reads, a wide access is not contiguous,
     or the launch does not fit the target.
     """
     check_placement(flow)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
-    grid, block = _dims(flow)
+    grid, block, cx = _dims(flow)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))
     params = {s: _parameter(s) for s in (*inputs, *flow.outputs)}
     context = Context(
         flow=flow,
         nest=nest,
-        dims={d.var.name: d for d in (*grid, *block)},
+        dims={d.var.name: d for d in (*grid, *block, cx)},
         nodes=_node_variables(nest.root),
         buffers=dict(params),
         arguments={},
@@ -66,10 +68,12 @@ def lower(flow: Dataflow, name: str, target: Target, *, min_blocks: int = 0) -> 
         grid=grid,
         block=block,
         body=body,
+        cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
+    _check_cluster(kernel, target, cluster)
     values = tuple(v for _, v in context.arguments.values())
     return Lowered(kernel, inputs, tuple(flow.outputs), values)
 
@@ -82,7 +86,8 @@ def _parameter(s: Stage) -> Buffer:
     return Buffer(s.name, s.dtype, size, Memory.GLOBAL, alignment)
 
 
-def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim]:
+    """Of the grid, of the block, and of the cluster."""
     extents: dict[Parallel, Expr] = {}
     for s in computed(flow.stages):
         for x in s.loops:
@@ -98,7 +103,7 @@ def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
             for p, n in names.items()
         )
 
-    return dims(BLOCK_DIMS), dims(THREAD_DIMS)
+    return dims(GRID_DIMS), dims(THREAD_DIMS), dims(CLUSTER_DIMS)[0]
 
 
 def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
@@ -146,6 +151,25 @@ def _check_launch(kernel: Kernel, target: Target) -> None:
                 f"{kernel.name}: {extent} blocks along {d.var}, the limit is {MAX_GRID_YZ}; "
                 "use BIDx for the large one"
             )
+
+
+def _check_cluster(kernel: Kernel, target: Target, wanted: int | None) -> None:
+    size = kernel.cluster_size
+    if wanted is not None and wanted != size:
+        raise ScheduleError(
+            f"{kernel.name}: launch(cluster={wanted}), but the loops bound to ClusterX make "
+            f"clusters of {size}; bind loops of {wanted} to ClusterX, or leave launch(cluster=) out"
+        )
+    if size > target.max_cluster:
+        raise ScheduleError(
+            f"{kernel.name}: clusters of {size} blocks, {target} has {target.max_cluster}; bind "
+            "the loop to BIDx, or make it serial"
+        )
+    if size > 1 and kernel.nthreads % WARP_SIZE:
+        raise ScheduleError(
+            f"{kernel.name}: {kernel.nthreads} threads a block; the blocks of a cluster have whole "
+            f"warps, so let TIDx, TIDy and TIDz make a multiple of {WARP_SIZE}"
+        )
 
 
 class _Tree:

@@ -18,9 +18,9 @@ N = TypeVar("N", bound=Node)
 
 KEYWORDS = frozenset(
     (
-        *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "attribute",
-        "in", "inf", "nan", "none", "align", "multiple_of", "given", "index", "store", "load",
-        *(word for t in TEMPLATES.values() for word in t.lead),
+        *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "cluster",
+        "attribute", "in", "inf", "nan", "none", "align", "multiple_of", "given", "index", "store",
+        "load", *(word for t in TEMPLATES.values() for word in t.lead),
     )
 )  # fmt: skip
 
@@ -42,7 +42,8 @@ class _Naming(Substitution):
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel under its new names."""
-        for v in (*kernel.symbols, *(d.var for d in (*kernel.grid, *kernel.block))):
+        dims = (*kernel.grid, *kernel.block, *kernel.cluster)
+        for v in (*kernel.symbols, *(d.var for d in dims)):
             self._claim_variable(v, self._unused(v.name, self._global))
             self._global.add(self._name_of(v))
         for b in kernel.params:

@@ -22,15 +22,22 @@ from fusewright.core.expr import (
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType, bool_, uint32
 from fusewright.errors import SpecError
-from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform
+from fusewright.kir.analysis.uniformity import (
+    is_block_uniform,
+    is_cluster_uniform,
+    is_warp_uniform,
+)
 from fusewright.kir.checks import STAGES as STAGES
 from fusewright.kir.checks import Check, Facts, Problem, is_misaligned, places_of, same_dtype
 from fusewright.kir.checks import Stage as Stage
+from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import (
     Alloc,
     Arg,
     BlockSync,
     Buffer,
+    ClusterArrive,
+    ClusterWait,
     Compute,
     CpAsync,
     For,
@@ -42,6 +49,7 @@ from fusewright.kir.ir import (
     Operand,
     Reg,
     RegVar,
+    RemoteStore,
     Shuffle,
     Statement,
     Store,
@@ -199,7 +207,7 @@ def _dtypes(facts: Facts) -> Iterator[Problem]:
                 yield from same_dtype(s, s.dst.buffer.dtype, s.src.dtype, "a load keeps the dtype")
                 if s.fill is not None:
                     yield from same_dtype(s, s.fill.dtype, s.src.dtype, "so does the fill")
-            case Store():
+            case Store() | RemoteStore():
                 stored = s.src.buffer.dtype
                 yield from same_dtype(s, stored, s.dst.dtype, "a store keeps the dtype")
             case Shuffle() | ThreadReduce():
@@ -279,10 +287,15 @@ def _uniform_extents(facts: Facts) -> Iterator[Problem]:
 
 
 def _convergence(facts: Facts) -> Iterator[Problem]:
+    clusters = facts.kernel.cluster
     for place in facts.places:
         s = place.statement
         if isinstance(s, BlockSync | ThreadReduce):
             whole, is_uniform = "block", is_block_uniform
+            if isinstance(s, ThreadReduce) and any(d.var.name in s.dims for d in clusters):
+                whole, is_uniform = "cluster", is_cluster_uniform
+        elif isinstance(s, ClusterArrive | ClusterWait):
+            whole, is_uniform = "cluster", is_cluster_uniform
         elif isinstance(s, Shuffle | WarpSync):
             whole, is_uniform = "warp", is_warp_uniform
         else:
@@ -314,7 +327,7 @@ def _shuffles(facts: Facts) -> Iterator[Problem]:
 
 
 def _reductions(facts: Facts) -> Iterator[Problem]:
-    present = [d.var.name for d in facts.kernel.block]
+    present = [d.var.name for d in (*facts.kernel.block, *facts.kernel.cluster)]
     for place in facts.places:
         s = place.statement
         if not isinstance(s, ThreadReduce):
@@ -323,7 +336,7 @@ def _reductions(facts: Facts) -> Iterator[Problem]:
             yield s, f"'{s.fn}' is not one of {', '.join(REDUCTIONS)}"
         for d in s.dims:
             if d not in present:
-                yield s, f"{d} is not a dimension of the block ({', '.join(present)})"
+                yield s, f"{d} is not a dimension of the block or cluster ({', '.join(present)})"
         if len(set(s.dims)) != len(s.dims) or not s.dims:
             yield s, f"the dimensions ({', '.join(s.dims)}) are not a set of at least one"
 
@@ -374,7 +387,7 @@ def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
         if isinstance(s, If):
             if prove(s.condition) is not None:
                 yield s, "the condition is decided; there is nothing to choose"
-        elif isinstance(s, Load | Store | Compute | CpAsync) and s.predicate != TRUE:
+        elif isinstance(s, Load | Store | RemoteStore | Compute | CpAsync) and s.predicate != TRUE:
             known = prove(s.predicate)
             if known is not None:
                 yield s, f"the predicate is always {str(known).lower()}"
@@ -396,6 +409,7 @@ CHECKS: tuple[Check, ...] = (
     Check("convergence", "lowered", _convergence),
     Check("unique sync ids", "lowered", _unique_ids),
     *SYNC_CHECKS,
+    *CLUSTER_CHECKS,
     Check("no thread reductions", "expanded", _no_thread_reduce),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

@@ -110,6 +110,20 @@ class BarrierArrive(SyncStatement):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ClusterArrive(SyncStatement):
+    """All threads of the cluster arrive, each when it comes here, and go on; hands on what they
+    did in memory, or with `relaxed` only that they came. The next `ClusterWait` of the same body
+    waits for it."""
+
+    relaxed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterWait(SyncStatement):
+    """Waits until all threads of the cluster have arrived; orders all memory among them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AsyncCommit(SyncStatement):
     """Ends the thread's group of operations of a kind; groups complete in order."""
 

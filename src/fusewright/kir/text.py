@@ -52,7 +52,8 @@ from fusewright.kir.tokens import Token
 
 __all__ = ["parse_kernel", "print_kernel", "print_statement"]
 
-_HEADER = ("name", "params", "arguments", "symbols", "grid", "block", "body", "attributes")
+_DIMS = ("grid", "block", "cluster")
+_HEADER = ("name", "params", "arguments", "symbols", *_DIMS, "body", "attributes")
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
@@ -66,6 +67,8 @@ def print_kernel(kernel: Kernel) -> str:
     lines += [f"argument {a.name}: {a.dtype}" for a in k.arguments]
     lines.append(_dims_text("grid", k.grid))
     lines.append(_dims_text("block", k.block))
+    if k.cluster:
+        lines.append(_dims_text("cluster", k.cluster))
     for name, default in _NUMBERS.items():
         value: object = getattr(k, name)
         if value != default:
@@ -182,7 +185,7 @@ class _Parser(Reader):
                 key = self.quoted()
                 self.expect("=")
                 attributes.append((key, self.quoted()))
-            elif self.peek().text in ("grid", "block") and self.peek().kind == "word":
+            elif self.peek().text in _DIMS and self.peek().kind == "word":
                 kind = self.take().text
                 dims[kind] = self._dims()
             elif self.peek().text in _NUMBERS:
@@ -200,6 +203,7 @@ class _Parser(Reader):
             symbols=tuple(symbols),
             grid=dims["grid"],
             block=dims["block"],
+            cluster=dims.get("cluster", ()),
             body=body,
             attributes=tuple(attributes),
             **found,  # type: ignore[arg-type]

@@ -70,10 +70,12 @@ def gather(program: ProgramLike, title: str) -> Facts:
 def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
     resources, no_resources = _resources(kernel)
     grid, block = _dims(kernel.launch.grid), _dims(kernel.launch.block)
+    size = kernel.launch.cluster
+    cluster = f", clusters of {size} blocks" if size > 1 else ""
     return KernelFacts(
         name=kernel.name,
         launches=launches,
-        launch=f"grid ({grid}), block ({block})",
+        launch=f"grid ({grid}), block ({block}){cluster}",
         shared_nbytes=size_text(kernel.launch.shared_nbytes),
         resources=resources,
         no_resources=no_resources,

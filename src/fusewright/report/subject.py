@@ -36,12 +36,15 @@ class SyncLike(Protocol):
 
 
 class GeometryLike(Protocol):
-    """Grid and block as x, y, z; constants, or expressions in the shape symbols."""
+    """Grid and block as x, y, z, constants or expressions in the shape symbols; blocks in a
+    cluster."""
 
     @property
     def grid(self) -> Sequence[object]: ...
     @property
     def block(self) -> Sequence[object]: ...
+    @property
+    def cluster(self) -> int: ...
     @property
     def shared_nbytes(self) -> int: ...
 

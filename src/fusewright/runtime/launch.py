@@ -107,6 +107,7 @@ def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = Non
     Raises InternalError for a grid that the hardware does not take.
     """
     grid = _extents(tuple(d.extent for d in kernel.grid), sizes)
+    grid = (grid[0] * kernel.cluster_size, *grid[1:])
     block = _extents(tuple(d.extent for d in kernel.block), sizes)
     check_grid(kernel, grid)
     return Launch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)

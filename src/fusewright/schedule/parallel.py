@@ -10,8 +10,9 @@ from fusewright.axes.classes import AxisClass
 
 class Parallel(Enum):
     """Serial and Unroll loops appear in the kernel; the others are its grid and block dimensions
-    or the lanes of one wide access (Vectorize). Bulk, Mma and ClusterX are refused by schedules: no
-    lowering makes copies by the copy engine, matrix instructions or clusters yet."""
+    or the lanes of one wide access (Vectorize). A ClusterX loop runs over the blocks of a cluster,
+    which are neighbours along x of the grid. Bulk and Mma are refused by schedules: no lowering
+    makes copies by the copy engine or matrix instructions yet."""
 
     SERIAL = "Serial"
     UNROLL = "Unroll"
@@ -31,7 +32,7 @@ class Parallel(Enum):
 
     @property
     def is_block(self) -> bool:
-        """A dimension of the grid."""
+        """Which block it is: a dimension of the grid, or the blocks of a cluster."""
         return self in BLOCK_DIMS
 
     @property
@@ -45,8 +46,10 @@ class Parallel(Enum):
         return self in (Parallel.SERIAL, Parallel.UNROLL)
 
 
-UNAVAILABLE = (Parallel.BULK, Parallel.MMA, Parallel.CLUSTERX)
-BLOCK_DIMS = {Parallel.BIDX: "bx", Parallel.BIDY: "by", Parallel.BIDZ: "bz"}
+UNAVAILABLE = (Parallel.BULK, Parallel.MMA)
+GRID_DIMS = {Parallel.BIDX: "bx", Parallel.BIDY: "by", Parallel.BIDZ: "bz"}
+CLUSTER_DIMS = {Parallel.CLUSTERX: "cx"}
+BLOCK_DIMS = GRID_DIMS | CLUSTER_DIMS
 THREAD_DIMS = {Parallel.TIDX: "tx", Parallel.TIDY: "ty", Parallel.TIDZ: "tz"}
 
 

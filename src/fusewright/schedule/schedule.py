@@ -23,6 +23,7 @@ from fusewright.schedule.parallel import UNAVAILABLE, Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
+from fusewright.target import MAX_CLUSTER
 
 
 class ScheduledTensor:
@@ -140,6 +141,13 @@ class ScheduledTensor:
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
                 f"{self.name} is bound to {parallel.value} already; merge them first"
+            )
+        size = constant_value(loops[i].axis.extent)
+        if parallel is Parallel.CLUSTERX and (size is None or not 2 <= size <= MAX_CLUSTER):
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={axis}, ClusterX): extent {loops[i].axis.extent} "
+                f"is not a constant from 2 to {MAX_CLUSTER}, the blocks a cluster may have; split "
+                "the loop by such a number first"
             )
         if parallel is Parallel.VECTORIZE and not isinstance(loops[i].axis.extent, Int):
             raise ScheduleError(
@@ -417,6 +425,7 @@ class Schedule:
         self.flow = Dataflow(decompose(fold_empty(fusion)))
         self.min_blocks = 0
         self.max_blocks: int | None = None
+        self.cluster: int | None = None
 
     @property
     def tensors(self) -> tuple[ScheduledTensor, ...]:
@@ -459,9 +468,14 @@ class Schedule:
         cluster: int | None = None,
         max_sms: int | None = None,
     ) -> Schedule:
-        """Launch wishes: blocks a multiprocessor must hold."""
-        if cluster not in (None, 1):
-            raise ScheduleError(f"launch(cluster={cluster}): clusters are not available yet")
+        """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
+        lowering compares with the loops bound to ClusterX (1: none is)."""
+        if cluster is not None:
+            if not 1 <= cluster <= MAX_CLUSTER:
+                raise ScheduleError(
+                    f"launch(cluster={cluster}): a cluster has 1 to {MAX_CLUSTER} blocks"
+                )
+            self.cluster = cluster
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:

@@ -10,7 +10,7 @@ from fusewright.core.expr import Expr
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.memory import Cache, Memory
-from fusewright.sim.compute import Array, IndexFn, Mask, Value, narrow
+from fusewright.sim.compute import Array, ExprFn, IndexFn, Mask, Value, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement, as_scalar
 from fusewright.sim.report import Kind, Site, statement_text
@@ -23,7 +23,8 @@ _NOWHERE: Array = np.zeros((1, 1), np.int64)
 class Reach:
     """An access's static facts: which elements of which buffer a statement touches.
 
-    `step` is what its index must be a multiple of; a copy in bulk is not `counted` as an access.
+    `step` is what its index must be a multiple of; a copy in bulk is not `counted` as an access;
+    `rank` is the block of the cluster whose shared memory it is, None for the thread's own.
     """
 
     statement: ir.Statement
@@ -38,6 +39,7 @@ class Reach:
     step: int = 1
     agent: Agent = "generic"
     counted: bool = True
+    rank: ExprFn | None = None
     latest: list[Value] = field(default_factory=list["Value"])
     """The thread part last recorded: a loop that repeats it keeps one array, not one a trip."""
 
@@ -48,6 +50,7 @@ class Reach:
         mask, some = self._inside(f, block, thread, mask)
         if not some:
             return _NOWHERE, mask, False
+        rank = self._rank(f, mask)
         itemsize = self.buffer.dtype.nbytes
         at, by = block * itemsize, thread * itemsize
         nbytes = itemsize * self.width
@@ -61,6 +64,9 @@ class Reach:
                 mask=mask,
                 nblocks=f.nblocks,
             )
+        if rank is not None:
+            by = by + rank * f.trace.shared_nbytes
+            thread = thread + rank * (f.trace.shared_nbytes // itemsize)
         if self.recorded:
             offset = self.place.offset
             f.record(
@@ -76,13 +82,36 @@ class Reach:
                     offset,
                     self.agent,
                     issue,
+                    -1 if self.rank is None or rank is None else rank,
                 )
             )
         if self.shared:
-            stride = f.run.execution.shared.nbytes // itemsize
+            stride = f.run.execution.shared.row_nbytes // itemsize
             block = block + f.base * stride + self.place.offset // itemsize
         where = np.atleast_2d(np.asarray(block + thread))
         return where if mask is None else np.where(mask, where, 0), mask, True
+
+    def _rank(self, f: Frame, mask: Mask) -> Value | None:
+        """The block of the cluster whose shared memory each thread accesses; None where there is
+        one block. Reports numbers that are no blocks and takes the nearest."""
+        if not self.shared or f.run.ranks is None:
+            return None
+        if self.rank is None:
+            return f.run.ranks
+        found = np.atleast_2d(np.asarray(self.rank(f.values)))
+        nearest = np.clip(found, 0, f.trace.cluster - 1)
+        bad = found != nearest if mask is None else (found != nearest) & mask
+        if bad.any():
+            row, lane = f.first(bad)
+            wrong = np.broadcast_to(found, (f.nblocks, f.nthreads))[row, lane]
+            block, thread = f.trace.block_of(row, lane)
+            f.run.execution.findings.add(
+                "range",
+                f"thread {thread} of block {block} names block {wrong} of its cluster, which has "
+                f"{f.trace.cluster}, in `{statement_text(self.statement)}`",
+                statement=self.statement,
+            )
+        return nearest
 
     def _kept(self, thread: Value) -> Value:
         """The same value, as the array recorded before where that is equal."""
@@ -111,13 +140,12 @@ class Reach:
         return mask, True
 
     def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
-        row, thread = f.first(bad)
-        element = int(np.broadcast_to(full, (f.nblocks, f.nthreads))[row, thread])
+        row, lane = f.first(bad)
+        element = int(np.broadcast_to(full, (f.nblocks, f.nthreads))[row, lane])
         itemsize = self.buffer.dtype.nbytes
         site = Site(
             self.statement,
-            int(f.trace.blocks[row]),
-            thread,
+            *f.trace.block_of(row, lane),
             self.buffer.name,
             element * itemsize,
             self.width * itemsize,
@@ -161,6 +189,7 @@ def reach_of(
     step: int = 0,
     agent: Agent = "generic",
     counted: bool = True,
+    rank: Expr | None = None,
 ) -> Reach:
     """The access of a statement to `width` elements of a buffer from `index` on; `step` is the
     width unless given."""
@@ -188,6 +217,7 @@ def reach_of(
         step or width,
         agent,
         counted,
+        None if rank is None else run.scope.expression(rank),
     )
 
 
@@ -264,12 +294,13 @@ def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Arra
     return None
 
 
-def compile_store(s: ir.Store, run: Run) -> Step:
-    gathered = run.gathered(s, s.index)
+def compile_store(s: ir.Store | ir.RemoteStore, run: Run) -> Step:
+    width, rank = (s.width, None) if isinstance(s, ir.Store) else (1, s.rank)
+    gathered = run.gathered(s, s.index, *(() if rank is None else (rank,)))
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.src.index)
-    reach = reach_of(s, s.dst, s.index, run, writes=True, width=s.width)
+    reach = reach_of(s, s.dst, s.index, run, writes=True, width=width, rank=rank)
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:
@@ -284,9 +315,9 @@ def compile_store(s: ir.Store, run: Run) -> Step:
         if not some:
             return
         flat = elements_of(f, s.dst)
-        first = f.element(s, s.src.buffer, at, mask, s.width)
+        first = f.element(s, s.src.buffer, at, mask, width)
         shape = (f.nblocks, f.nthreads)
-        for k in range(s.width):
+        for k in range(width):
             value, unknown = f.registers.read(s.src.buffer, first + k)
             places = where + k
             if mask is not None:
@@ -303,7 +334,9 @@ def compile_store(s: ir.Store, run: Run) -> Step:
     return step
 
 
-def _note_store(f: Frame, s: ir.Store, places: Array, unknown: Mask, mask: Mask) -> None:
+def _note_store(
+    f: Frame, s: ir.Store | ir.RemoteStore, places: Array, unknown: Mask, mask: Mask
+) -> None:
     """Follow undefined values into shared memory; report them on their way to global memory."""
     if unknown is not None and mask is not None:
         unknown = unknown & mask

@@ -23,7 +23,9 @@ ENGINES = ("cp_async", "bulk_read", "bulk_write")
 KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK)
 SPACES = (Memory.SHARED, Memory.GLOBAL)
 Barrier: TypeAlias = "tuple[str, int, int]"
-"""A named barrier ("named", number, 0), or the n-th life of an mbarrier ("mbarrier", byte, n)."""
+"""A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), or the
+barrier of the cluster `CLUSTER`."""
+CLUSTER: Barrier = ("cluster", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

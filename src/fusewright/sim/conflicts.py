@@ -266,11 +266,13 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
     access = trace.events[(key >> touches.thread_bits) & ((1 << touches.event_bits) - 1)]
     assert isinstance(access, Access)
     row = place // touches.cells
-    first = int(touches.base[row]) + place % touches.cells * touches.cell_nbytes - access.base
+    first = int(touches.base[row]) + place % touches.cells * touches.cell_nbytes
+    first = (first if touches.space else first % trace.shared_nbytes) - access.base
+    rank, thread = divmod(key & ((1 << touches.thread_bits) - 1), trace.block_nthreads)
     return Site(
         access.statement,
-        int(blocks[row]),
-        key & ((1 << touches.thread_bits) - 1),
+        int(blocks[row]) + rank,
+        thread,
         access.buffer.name,
         first,
         touches.cell_nbytes,
@@ -279,17 +281,16 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
     )
 
 
-def check_initialised(
-    trace: Trace, rows: Array, shared_nbytes: int, model: Model, findings: Findings
-) -> None:
-    """Report reads of shared bytes that no thread of the block wrote since they were allocated."""
-    written = np.zeros((len(rows), shared_nbytes), bool)
+def check_initialised(trace: Trace, rows: Array, model: Model, findings: Findings) -> None:
+    """Report reads of shared bytes that no thread wrote since they were allocated."""
+    shared_nbytes = trace.shared_nbytes
+    written = np.zeros((len(rows), trace.cluster, shared_nbytes), bool)
     flat = written.reshape(-1)
-    stride = np.arange(len(rows))[:, None] * shared_nbytes
+    stride = np.arange(len(rows))[:, None] * (trace.cluster * shared_nbytes)
     n, t = trace.nblocks, trace.nthreads
     for e in trace.events:
         if isinstance(e, Undefine) and model.alloc_forgets:
-            written[:, e.first : e.first + e.nbytes] = False
+            written[:, :, e.first : e.first + e.nbytes] = False
         elif isinstance(e, Access) and e.space == 0:
             low = stride + rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n)
             active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)
@@ -320,13 +321,12 @@ def _report_unwritten(
     findings: Findings,
 ) -> None:
     which = int(np.argmax(missing))
-    row, thread = (int(c) for c in np.argwhere(active)[which])
-    first = int(low[row, thread] - origin[which]) - e.base
+    row, lane = (int(c) for c in np.argwhere(active)[which])
+    first = int(low[row, lane] - origin[which]) - e.base
     element = first // e.buffer.dtype.nbytes
     site = Site(
         e.statement,
-        int(trace.blocks[rows[row]]),
-        thread,
+        *trace.block_of(int(rows[row]), lane),
         e.buffer.name,
         first,
         e.nbytes,

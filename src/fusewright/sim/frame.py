@@ -44,6 +44,7 @@ class Execution:
     findings: Findings
     counters: Counters
     nthreads: int
+    """Threads of a block, or of a whole cluster."""
 
 
 @dataclass(slots=True)
@@ -55,6 +56,10 @@ class Run:
     locals: Mapping[ir.Buffer, int]
     arguments: Mapping[ir.Argument, Array]
     block_shape: tuple[int, ...]
+    """Extents of the dimensions by which the threads of a row are numbered, the fastest first."""
+    block_dims: tuple[str, ...]
+    ranks: Array | None
+    """The number in its cluster of each thread's block, as (1, T); None without clusters."""
     has_phases: bool
     """Whether the kernel has barriers of several phases, to which the time of a warp matters."""
 
@@ -106,13 +111,14 @@ class Gathered:
             outside = outside | (position > self.upper(f.values))
         defined = where if unknown is None else where & ~unknown
         if (outside & defined).any():
-            block, thread = f.first(outside & defined)
-            worst = np.broadcast_to(position, (f.nblocks, f.nthreads))[block, thread]
+            row, lane = f.first(outside & defined)
+            text = statement_text(self.statement)
+            worst = np.broadcast_to(position, (f.nblocks, f.nthreads))[row, lane]
+            block, thread = f.trace.block_of(row, lane)
             f.run.execution.findings.add(
                 "range",
-                f"the index {self.var} is {worst} in thread {thread} of block "
-                f"{f.trace.blocks[block]}, outside its declared range {self.var.lower} .. "
-                f"{self.var.upper}, in `{statement_text(self.statement)}`",
+                f"the index {self.var} is {worst} in thread {thread} of block {block}, outside its "
+                f"declared range {self.var.lower} .. {self.var.upper}, in `{text}`",
                 statement=self.statement,
                 count=int((outside & defined).sum()),
             )
@@ -145,6 +151,11 @@ class Frame:
     def nthreads(self) -> int:
         return self.trace.nthreads
 
+    @property
+    def whole(self) -> str:
+        """What a row is."""
+        return "cluster" if self.trace.cluster > 1 else "block"
+
     def record(self, event: Event) -> int:
         """Append an event to the trace; its number."""
         number = len(self.trace.events)
@@ -174,10 +185,10 @@ class Frame:
 
     def undefined(self, statement: ir.Statement, what: str, where: Array) -> None:
         """Report a use of something nobody wrote."""
-        block, thread = self.first(where)
+        block, thread = self.trace.block_of(*self.first(where))
         self.run.execution.findings.add(
             "uninitialised",
-            f"{what} was never written in thread {thread} of block {self.trace.blocks[block]}, "
+            f"{what} was never written in thread {thread} of block {block}, "
             f"used in `{statement_text(statement)}`",
             statement=statement,
             count=int(np.broadcast_to(where, (self.nblocks, self.nthreads)).sum()),
@@ -193,29 +204,33 @@ class Frame:
             split = part.any(axis=1) & ~part.all(axis=1)
             if split.any():
                 row = int(np.argmax(split))
-                missing = start + int(np.argmin(part[row]))
-                who = "block" if group >= self.nthreads else "warp"
+                block, missing = self.trace.block_of(row, start + int(np.argmin(part[row])))
+                size = self.trace.block_nthreads
+                who = "warp" if group < size else "block" if group < self.nthreads else self.whole
                 self.run.execution.findings.add(
                     "divergence",
                     f"only {int(part[row].sum())} of {part.shape[1]} threads of a {who} reach "
-                    f"`{statement_text(statement)}`: thread {missing} of block "
-                    f"{self.trace.blocks[row]} does not; move it out of the condition",
+                    f"`{statement_text(statement)}`: thread {missing} of block {block} does not; "
+                    "move it out of the condition",
                     statement=statement,
                 )
                 return
 
     def check_uniform_extent(self, s: ir.For, extent: Array) -> None:
         """Report a trip count that differs between active threads of a block."""
-        full = np.broadcast_to(extent, (self.nblocks, self.nthreads))
-        where = True if self.mask is None else np.broadcast_to(self.mask, full.shape)
+        rows = (self.nblocks * self.trace.cluster, self.trace.block_nthreads)
+        full = np.broadcast_to(extent, (self.nblocks, self.nthreads)).reshape(rows)
+        where = self.active(self.mask).reshape(rows)
         low = full.min(axis=1, where=where, initial=np.iinfo(np.int64).max)
         high = full.max(axis=1, where=where, initial=np.iinfo(np.int64).min)
         if (low < high).any():
             row = int(np.argmax(low < high))
+            first, rank = divmod(row, self.trace.cluster)
             self.run.execution.findings.add(
                 "rule",
                 f"the trip count of `{statement_text(s)}` differs between threads of block "
-                f"{self.trace.blocks[row]} ({low[row]} .. {high[row]}); it must be equal for all",
+                f"{self.trace.blocks[first] + rank} ({low[row]} .. {high[row]}); it must be equal "
+                "for all",
                 statement=s,
             )
 

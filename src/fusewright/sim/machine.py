@@ -80,7 +80,8 @@ class Machine:
             raise UserError(f"no value for the kernel argument {missing[0]}; pass arguments")
         self.grid = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.grid]
         self.block = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.block]
-        nthreads = int(np.prod(self.block))
+        self.cluster = kernel.cluster_size
+        nthreads = int(np.prod(self.block)) * self.cluster
         shared = SharedMemory(kernel, symbols)
         memory = GlobalMemory(kernel, arrays, symbols, outputs)
         self.execution = Execution(
@@ -99,7 +100,9 @@ class Machine:
             scope=self.scope,
             locals=self.locals,
             arguments={a: as_scalar(arguments[a], a.dtype) for a in kernel.arguments},
-            block_shape=tuple(self.block),
+            block_shape=(*self.block, *([self.cluster] if self.cluster > 1 else [])),
+            block_dims=tuple(d.var.name for d in (*kernel.block, *kernel.cluster)),
+            ranks=self._ranks(),
             has_phases=any(isinstance(n, _PHASED) for n in walk(kernel)),
         )
         self.steps = compile_body(kernel.body, self.run)
@@ -120,6 +123,12 @@ class Machine:
         self.scope.bind(var, level)
         self.start.append(value)
 
+    def _ranks(self) -> Array | None:
+        """The number in its cluster of each thread's block; None without clusters."""
+        if self.cluster == 1:
+            return None
+        return (np.arange(self.execution.nthreads) * self.cluster // self.execution.nthreads)[None]
+
     def _bind_dimensions(self, kernel: ir.Kernel) -> None:
         """A dimension of extent 1 is the constant 0; block numbers are set batch by batch."""
         self.grid_slots: list[tuple[int, int, int]] = []
@@ -135,19 +144,29 @@ class Machine:
             value = thread // stride % extent if extent > 1 else 0
             self._bind(d.var, PER_THREAD if extent > 1 else UNIFORM, value)
             stride *= extent
+        for d in kernel.cluster:
+            self._bind(d.var, PER_THREAD, thread // stride)
 
     @property
-    def nblocks(self) -> int:
-        """Blocks in the grid."""
+    def nrows(self) -> int:
+        """Blocks, or clusters, in the grid."""
         return int(np.prod(self.grid, dtype=np.int64))
 
+    def chosen_rows(self, blocks: Blocks) -> Array:
+        """`chosen_blocks`; the blocks of a cluster run together."""
+        if self.cluster == 1 or blocks is None or blocks == "sample":
+            return chosen_blocks(blocks, self.nrows)
+        return np.unique(chosen_blocks(blocks, self.nrows * self.cluster) // self.cluster)
+
     def batch(self, blocks: Array) -> Trace:
-        """Run some blocks side by side and return what they did."""
+        """Run some blocks, or clusters, side by side and return what they did."""
         values = list(self.start) + [0] * (len(self.scope.levels) - len(self.start))
         for slot, stride, extent in self.grid_slots:
             coordinate = blocks // stride % extent
             values[slot] = coordinate[:, None] if len(blocks) > 1 else int(coordinate[0])
-        trace = Trace(blocks, self.execution.nthreads)
+        nbytes = self.execution.shared.nbytes
+        first = blocks * self.cluster
+        trace = Trace(first, self.execution.nthreads, self.cluster, nbytes)
         pool = self.execution.shared.pool(len(blocks))
         frame = Frame(
             run=self.run,
@@ -163,7 +182,7 @@ class Machine:
         if blocked is not None:
             trace.is_cut = True
             report_deadlock(blocked, self.execution.findings, trace)
-        self.execution.counters.add("blocks", len(blocks))
+        self.execution.counters.add("blocks", len(blocks) * self.cluster)
         self.execution.counters.add("threads", len(blocks) * self.execution.nthreads)
         return trace
 
@@ -346,7 +365,7 @@ def analyse(
     """Run the kernel in place on `arrays` and collect the conflicts of its blocks."""
     machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed)
     detector = Detector(machine.execution, model) if check_races else None
-    chosen = chosen_blocks(blocks, machine.nblocks)
+    chosen = machine.chosen_rows(blocks)
     if seed:
         chosen = np.random.default_rng(seed).permutation(chosen)
     for piece in machine.batches(chosen):

@@ -103,7 +103,8 @@ class Placement:
 
 
 class SharedMemory:
-    """The shared memory of B blocks: one pool of bytes, viewed as each buffer's dtype.
+    """The shared memory of B rows: one pool of bytes, viewed as each buffer's dtype. `nbytes` is
+    that of one block, `row_nbytes` that of all blocks of a cluster.
 
     A buffer whose `Alloc` has no offset gets a place of its own behind those that have one.
     """
@@ -127,13 +128,14 @@ class SharedMemory:
                 self.places[a.buffer] = Placement(0, start)
                 end = start + self.nbytes_of(a.buffer)
         self.nbytes = -(-end // SHARED_BASE_ALIGNMENT) * SHARED_BASE_ALIGNMENT
+        self.row_nbytes = self.nbytes * kernel.cluster_size
 
     def nbytes_of(self, buffer: ir.Buffer) -> int:
         return self.sizes[buffer] * buffer.dtype.nbytes
 
     def pool(self, nblocks: int) -> Pool:
-        """Fresh, poisoned memory for a batch of blocks."""
-        return Pool(np.full(nblocks * self.nbytes, 0xFF, np.uint8))
+        """Fresh, poisoned memory for a batch of rows."""
+        return Pool(np.full(nblocks * self.row_nbytes, 0xFF, np.uint8))
 
 
 @dataclass(slots=True)
@@ -194,7 +196,7 @@ def touched(s: Node) -> tuple[ir.Buffer | None, ir.Buffer | None]:
     match s:
         case ir.Load():
             return None, s.src
-        case ir.Store():
+        case ir.Store() | ir.RemoteStore():
             return s.dst, None
         case ir.CpAsync() | ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
             return s.dst, s.src
@@ -207,6 +209,8 @@ def access_width(s: Node) -> int:
     match s:
         case ir.Load() | ir.Store() | ir.CpAsync():
             return s.width
+        case ir.RemoteStore():
+            return 1
         case ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
             return BULK_ALIGNMENT // s.dst.dtype.nbytes
         case _:

@@ -19,6 +19,14 @@ class Model:
     """Two writes of one place must be ordered, also within one statement."""
     block_sync_orders: bool = True
     """BlockSync orders the accesses of all threads of the block."""
+    block_sync_stays_in_block: bool = True
+    """BlockSync orders nothing between the blocks of a cluster."""
+    cluster_barrier_orders: bool = True
+    """A cluster barrier orders what came before the arrivals before what follows the waits."""
+    blocks_begin_before_use: bool = True
+    """A block writes another one's shared memory only when it knows that the other has begun."""
+    blocks_outlive_use: bool = True
+    """Some thread of a block knows of every write to its shared memory before it exits."""
     warp_sync_orders: bool = True
     """WarpSync orders the accesses of the lanes of a warp."""
     warp_sync_stays_in_warp: bool = True

@@ -13,16 +13,17 @@ from typing import Literal
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import ENGINES, KINDS, Barrier, Clocks, Columns, History
+from fusewright.sim.clocks import CLUSTER, ENGINES, KINDS, Barrier, Clocks, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
+from fusewright.sim.lives import Lives, RemoteWrite
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault, Phases
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import Access, SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
-_BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait)
+_BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
 _BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce)
 
 
@@ -54,17 +55,20 @@ class SyncPoint:
 
 @dataclass(slots=True)
 class Replayable:
-    """Blocks that execute the same events with the same syncs: one replay decides for all."""
+    """Blocks, or clusters, that execute the same events with the same syncs: one replay decides
+    for all. `remote` lists the writes to other blocks' shared memory."""
 
     trace: Trace
     strands: Array
     warps: Array
+    blocks: Array
     sizes: Array
     points: list[SyncPoint]
     units: list[Array]
     columns: Columns
     has_proxy: bool
     conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
+    remote: dict[RemoteWrite, None] = field(default_factory=dict[RemoteWrite, None])
 
     @property
     def nstrands(self) -> int:
@@ -95,6 +99,7 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
         trace,
         strands,
         first_thread // WARP_SIZE,
+        first_thread // trace.block_nthreads,
         np.bincount(strands, minlength=nstrands),
         points,
         _units(points, nstrands),
@@ -121,11 +126,13 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
 
 
 def _barriers(points: Sequence[SyncPoint]) -> dict[Barrier, int]:
-    """A column for each named barrier and for each life of an mbarrier."""
+    """A column for each named barrier, for each life of an mbarrier, and for that of a cluster."""
     found: dict[Barrier, int] = {}
     lives: dict[int, int] = {}
     for p in points:
         match p.statement:
+            case ir.ClusterArrive() | ir.ClusterWait():
+                found.setdefault(CLUSTER, len(found))
             case ir.NamedSync() | ir.BarrierArrive():
                 found.setdefault(("named", p.statement.barrier, 0), len(found))
             case ir.MbarInit():
@@ -174,6 +181,7 @@ class _Replay:
         default_factory=dict[tuple[int, int], list[tuple[int, int]]]
     )
     loads: dict[int, tuple[Barrier, int]] = field(default_factory=dict[int, tuple[Barrier, int]])
+    arrivals: dict[int, int] = field(default_factory=dict[int, int])
     ends: Array = field(init=False)
 
     # --- turns ----------------------------------------------------------------------------------
@@ -254,10 +262,16 @@ class _Replay:
             s = self.change.weaker[1]
         match s:
             case ir.BlockSync():
-                return self._meet(step, [step.point.strands], orders=self.model.block_sync_orders)
+                teams = [step.point.strands]
+                if self.model.block_sync_stays_in_block:
+                    teams = _teams(self.group.blocks, step.point.strands)
+                return self._meet(step, teams, orders=self.model.block_sync_orders)
             case ir.WarpSync():
-                teams = _teams(self.group.warps, step.point.strands, self.model)
-                return self._meet(step, teams, orders=self.model.warp_sync_orders)
+                return self._meet(
+                    step, self._warps(step.point.strands), orders=self.model.warp_sync_orders
+                )
+            case ir.ClusterWait():
+                return self._wait_cluster(step)
             case ir.NamedSync():
                 return self._named_sync(unit, step, s)
             case ir.MbarWait():
@@ -265,6 +279,11 @@ class _Replay:
             case _:
                 self._pass(step, s)
                 return True
+
+    def _warps(self, strands: Array) -> list[Array]:
+        if not self.model.warp_sync_stays_in_warp:
+            return [strands]
+        return _teams(self.group.warps, strands)
 
     def _pass(self, step: _Step, s: ir.Statement) -> None:
         """An event that never blocks."""
@@ -278,6 +297,8 @@ class _Replay:
                 c.fence_proxy(strands, s.space)
             case ir.BarrierArrive():
                 self._arrive_named(step, s)
+            case ir.ClusterArrive():
+                self._arrive_cluster(step, s)
             case ir.MbarInit():
                 self._start(int(step.point.mbarriers[0]), s.count)
             case ir.MbarInvalidate():
@@ -292,7 +313,7 @@ class _Replay:
                 c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
             case ir.Shuffle():
                 if self.model.lanes_meet_in_time:
-                    for members in _teams(self.group.warps, strands, self.model):
+                    for members in self._warps(strands):
                         c.meet(members)
             case _:
                 raise TypeError(f"no order is known for {type(s).__name__}")
@@ -328,7 +349,8 @@ class _Replay:
 
     def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
         row = self.clocks.release(np.array([strand]))
-        if not self.model.arrivals_release:
+        is_relaxed = isinstance(s, ir.ClusterArrive) and s.relaxed
+        if is_relaxed or not self.model.arrivals_release:
             row = self.clocks.phase_row(strand)
         fault = b.arrive(strand, arrivals, nbytes, row, s)
         if fault is not None:
@@ -360,6 +382,28 @@ class _Replay:
             if self.model.named_sync_orders:
                 self.clocks.acquire(np.array([strand]), b.past[phase].row)
             self.clocks.learn_phase(np.array([strand]), b.which, phase + 1)
+        self.clocks.note(step.strands, step.place)
+        return True
+
+    def _arrive_cluster(self, step: _Step, s: ir.ClusterArrive) -> None:
+        b = self._barrier(CLUSTER, self.group.trace.nthreads)
+        for strand, lanes in zip(step.strands.tolist(), step.point.lanes[step.mine], strict=True):
+            self._enter(b, strand, int(lanes), 0, s)
+            self.arrivals[strand] = self.arrivals.get(strand, 0) + 1
+
+    def _wait_cluster(self, step: _Step) -> bool:
+        """Wait for the phase that each strand arrived in last."""
+        b = self._barrier(CLUSTER, self.group.trace.nthreads)
+        column = self.clocks.columns.barrier(CLUSTER)
+        strands = step.strands.tolist()
+        phases = [self.arrivals.get(strand, 0) for strand in strands]
+        known = self.clocks.met[step.strands, column].tolist()
+        if any(n <= k or b.complete < n for n, k in zip(phases, known, strict=True)):
+            return False
+        for strand, n in zip(strands, phases, strict=True):
+            if self.model.cluster_barrier_orders:
+                self.clocks.acquire(np.array([strand]), b.past[n - 1].row)
+            self.clocks.learn_phase(np.array([strand]), CLUSTER, n)
         self.clocks.note(step.strands, step.place)
         return True
 
@@ -416,11 +460,10 @@ def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
             return None
 
 
-def _teams(warps: Array, strands: Array, model: Model) -> list[Array]:
-    if not model.warp_sync_stays_in_warp:
-        return [strands]
-    mine = warps[strands]
-    return [strands[mine == w] for w in np.unique(mine)]
+def _teams(groups: Array, strands: Array) -> list[Array]:
+    """The strands by the group (warp or block) that each belongs to."""
+    mine = groups[strands]
+    return [strands[mine == g] for g in np.unique(mine)]
 
 
 # --- conflicts ------------------------------------------------------------------------------------
@@ -448,16 +491,20 @@ def replay(group: Replayable, change: Change, model: Model) -> Verdict:
     clocks = Clocks(group.columns, group.warps, group.sizes, model, group.has_proxy)
     run = _Replay(group, change, model, clocks)
     run.run()
-    if not group.conflicts:
+    if not group.conflicts and not group.remote:
         return Verdict([], run.faults)
     history, events = History.of(clocks.history), _agents(group.trace)
+    faults = [*run.faults]
+    if not group.trace.is_cut:
+        lives = Lives(group.trace, group.blocks, clocks, history, run.ends)
+        faults += lives.faults(group.remote, model)
     test = _Test(group, model, history, run.ends, events, run.loads)
     found: list[Unordered] = []
     for c in group.conflicts:
         bad = test.unordered(c.edges)
         if bad.any():
             found.append(Unordered(group, c, c.edges[bad]))
-    return Verdict(found, run.faults)
+    return Verdict(found, faults)
 
 
 _GENERIC, _CP, _READ, _WRITE, _LOAD = 0, 1, 2, 3, 4

@@ -75,9 +75,11 @@ class Ownership:
     """The ledgers of all written spaces."""
 
     def __init__(
-        self, memory: GlobalMemory, nthreads: int, model: Model, findings: Findings
+        self, memory: GlobalMemory, nthreads: int, cluster: int, model: Model, findings: Findings
     ) -> None:
+        """`nthreads` threads a row, which holds the `cluster` blocks of a cluster."""
         self.nthreads = nthreads
+        self.cluster = cluster
         self.model = model
         self.findings = findings
         self.ledgers: dict[int, Ledger] = {}
@@ -99,8 +101,8 @@ class Ownership:
 
     def observe(self, trace: Trace) -> frozenset[int]:
         """Enter the accesses of a batch; the spaces where threads of one block met."""
-        blocks = np.asarray(trace.blocks, np.int64)[:, None]
-        owner = blocks * self.nthreads + np.arange(self.nthreads) + 1
+        first = np.asarray(trace.blocks, np.int64)[:, None]
+        owner = first * trace.block_nthreads + np.arange(self.nthreads) + 1
         met: set[int] = set()
         for e in trace.events:
             if not isinstance(e, Access) or e.space not in self.ledgers:
@@ -189,7 +191,7 @@ class Ownership:
             return buffer is not None and buffer.memory is Memory.GLOBAL
 
         def site(statement: ir.Statement, owner: int) -> Site:
-            block, thread = divmod(owner - 1, self.nthreads)
+            block, thread = divmod(owner - 1, self.nthreads // self.cluster)
             writes = writes_it(statement)
             return Site(statement, block, thread, buffer.name, first_byte, nbytes, element, writes)
 

@@ -8,6 +8,7 @@ from fusewright.kir import ir
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import check_initialised, conflicts_of, site_of
 from fusewright.sim.frame import Execution
+from fusewright.sim.lives import remote_writes
 from fusewright.sim.model import Model
 from fusewright.sim.order import Change, Replayable, Unordered, Verdict, replay, replayable
 from fusewright.sim.ownership import Ownership
@@ -27,7 +28,8 @@ class Detector:
     def __init__(self, execution: Execution, model: Model) -> None:
         self.execution = execution
         self.model = model
-        self.ownership = Ownership(execution.memory, execution.nthreads, model, execution.findings)
+        cluster, nthreads = execution.kernel.cluster_size, execution.nthreads
+        self.ownership = Ownership(execution.memory, nthreads, cluster, model, execution.findings)
         self.groups: dict[tuple[object, ...], Replayable] = {}
         self._seen: set[tuple[object, ...]] = set()
 
@@ -54,7 +56,9 @@ class Detector:
         if group is None:
             strands = strands_of(trace, int(rows[0]))
             group = self.groups[key] = replayable(trace, int(rows[0]), strands)
-        check_initialised(trace, rows, self.execution.shared.nbytes, self.model, findings)
+        check_initialised(trace, rows, self.model, findings)
+        writes = remote_writes(trace, rows, group.strands, group.blocks)
+        group.remote.update(dict.fromkeys(writes))
         found = conflicts_of(trace, rows, group.strands, spaces, self.model, findings)
         if len(found.edges):
             group.conflicts.append(found)
@@ -100,10 +104,11 @@ def _report(u: Unordered, change: Change, findings: Findings) -> None:
             + " after "
             + ("write" if first.writes else "read")
         )
+        elsewhere = "" if first.block == second.block else f" of block {first.block}"
         findings.add(
             "race",
             f"{kind} of {second.buffer}[{second.element}] without an order between thread "
-            f"{first.thread} and thread {second.thread} of block {second.block}",
+            f"{first.thread}{elsewhere} and thread {second.thread} of block {second.block}",
             first=first,
             second=second,
             between=tuple(between)[-4:],

@@ -191,7 +191,7 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
     if s.fn not in table:
         raise SpecError(f"ThreadReduce cannot {s.fn!r}; use one of {', '.join(table)}")
     ufunc = table[s.fn]
-    names = ("tx", "ty", "tz")[: len(run.block_shape)]
+    names = run.block_dims
     axes = tuple(len(names) - names.index(d) for d in s.dims if d in names)
     source = _operand(s.src, s, run)
     at = run.scope.expression(s.dst.index)
@@ -205,7 +205,7 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
         return np.broadcast_to(result, shaped.shape).reshape(-1, f.nthreads)
 
     def step(f: Frame) -> None:
-        f.diverged(s, f.nthreads)
+        f.diverged(s, f.nthreads if "cx" in s.dims else f.trace.block_nthreads)
         value, unknown = source(f, f.mask)
         if f.mask is not None:
             value = np.where(f.mask, value, identity)
@@ -223,6 +223,8 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
 def _sync(s: ir.SyncStatement, run: Run) -> Step:
     match s:
         case ir.BlockSync():
+            group = run.execution.nthreads // run.execution.kernel.cluster_size
+        case ir.ClusterArrive() | ir.ClusterWait():
             group = run.execution.nthreads
         case ir.WarpSync():
             group = WARP_SIZE
@@ -240,10 +242,13 @@ _COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Alloc: compile_alloc,
     ir.Load: compile_load,
     ir.Store: compile_store,
+    ir.RemoteStore: compile_store,
     ir.Compute: _compute,
     ir.Shuffle: _shuffle,
     ir.ThreadReduce: _thread_reduce,
     ir.BlockSync: _sync,
+    ir.ClusterArrive: _sync,
+    ir.ClusterWait: _sync,
     ir.WarpSync: _sync,
     **ASYNCHRONOUS,
 }

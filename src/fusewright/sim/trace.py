@@ -25,7 +25,8 @@ class Access:
     """`nbytes` bytes at `block + thread` of `space`, by every thread of `mask`.
 
     `buffer` and `base` (its first byte in the space) name the element in a report. `issue` is the
-    number of the event that issued an asynchronous access.
+    number of the event that issued an asynchronous access. `rank` is the block of the cluster whose
+    shared memory another block writes, -1 for an access to a thread's own.
     """
 
     statement: ir.Statement
@@ -39,11 +40,12 @@ class Access:
     base: int
     agent: Agent = "generic"
     issue: int = -1
+    rank: Value = -1
 
 
 @dataclass(slots=True)
 class Undefine:
-    """Bytes `first .. first+nbytes` of shared memory lose their contents (an Alloc)."""
+    """Bytes `first .. first+nbytes` of a block's shared memory lose their contents (an Alloc)."""
 
     statement: ir.Statement
     first: int
@@ -73,17 +75,33 @@ Event = Access | Undefine | SyncEvent
 
 @dataclass(slots=True)
 class Trace:
-    """The events of one batch of `nblocks` blocks with linear numbers `blocks`."""
+    """The events of one batch. A row is one block, or the `cluster` blocks of one cluster, whose
+    threads are numbered and whose `shared_nbytes` bytes of shared memory each lie one block after
+    the other; `blocks` are the linear numbers of the first block of each row, `nthreads` counts the
+    threads of a row."""
 
     blocks: Array
     nthreads: int
+    cluster: int = 1
+    shared_nbytes: int = 0
     events: list[Event] = field(default_factory=list["Event"])
     is_cut: bool = False
     """Whether the blocks came to a deadlock before their end."""
 
     @property
     def nblocks(self) -> int:
+        """The number of rows."""
         return len(self.blocks)
+
+    @property
+    def block_nthreads(self) -> int:
+        """Threads of one block."""
+        return self.nthreads // self.cluster
+
+    def block_of(self, row: int, thread: int) -> tuple[int, int]:
+        """The block of a thread of a row, and its number in the block."""
+        rank, own = divmod(thread, self.block_nthreads)
+        return int(self.blocks[row]) + rank, own
 
 
 def rows_of(value: Value | Mask, rows: Array, nthreads: int, nblocks: int) -> Array:

@@ -15,6 +15,7 @@ from fusewright.core.expr import Var
 from fusewright.core.node import walk
 from fusewright.errors import UserError
 from fusewright.kir import ir
+from fusewright.kir.clusters import cluster_barriers
 from fusewright.sim.compute import Array
 from fusewright.sim.machine import Analysed, Blocks, analyse
 from fusewright.sim.model import MODEL, Model
@@ -69,7 +70,9 @@ def syncs_of(kernel: ir.Kernel) -> list[ir.SyncStatement]:
 
 def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
     """Statements that work only together, in program order of their first: all on one buffer of
-    mbarriers, all on one named barrier, all of one kind of group. The others work alone."""
+    mbarriers, all on one named barrier, all of one kind of group, the two of one cluster barrier.
+    The others work alone."""
+    arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
     found: dict[object, list[ir.SyncStatement]] = {}
     for s in syncs_of(kernel):
         match s:
@@ -85,6 +88,8 @@ def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
                 | ir.MbarInvalidate()
             ):
                 key = s.barrier
+            case ir.ClusterWait():
+                key = arrivals.get(s, s)
             case _:
                 key = s
         found.setdefault(key, []).append(s)

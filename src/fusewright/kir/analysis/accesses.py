@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -44,6 +44,7 @@ from fusewright.kir.analysis.lanes import (
 )
 from fusewright.kir.analysis.sites import LoopScope, Path, Site, sites
 from fusewright.kir.analysis.uses import Completes, MemoryUse, memory_uses, steering
+from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory, SyncStatement
 from fusewright.target import WARP_SIZE
 
@@ -83,7 +84,9 @@ class Access:
 
     `ranges` is None when the addresses are not known; then any byte of the buffer is meant.
     `trips` gives, per enclosing loop, the number of iterations enumerated. Of a completion, `site`
-    and `order` are those of the wait; it `is_public` when all threads wait.
+    and `order` are those of the wait; it `is_public` when all threads wait. An access to a buffer
+    that other blocks of the cluster write is one by the `nthreads` threads of the whole cluster,
+    to the `ncopies` copies of all blocks side by side.
     """
 
     order: int
@@ -91,6 +94,8 @@ class Access:
     use: MemoryUse
     trips: tuple[int, ...]
     ranges: Enumerated | None
+    nthreads: int
+    ncopies: int = 1
     moment: Moment = Moment.WHOLE
     is_public: bool = False
 
@@ -146,8 +151,9 @@ def find(kernel: Kernel) -> Found:
     """`accesses`, with what was found out on the way. Raises UnsupportedError when asynchronous
     operations or their waits cannot be enumerated."""
     places = sites(kernel)
+    exported = exported_buffers(kernel)
     uses = [
-        (order, site, use)
+        (order, site, _across(use, kernel) if use.buffer in exported else use)
         for order, site in enumerate(places)
         for use in memory_uses(site.statement)
     ]
@@ -155,11 +161,22 @@ def find(kernel: Kernel) -> Found:
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
     plans = _loop_plans(uses, places)
     trips = {path: plan.trips for path, plan in plans.items()}
-    threads = thread_values(kernel)
-    base = tuple(_access(order, site, use, threads, plans) for order, site, use in uses)
+    own, every = thread_values(kernel), thread_values(kernel, across_blocks=True)
+    base = tuple(
+        _access(order, site, use, every, plans, kernel.cluster_size)
+        if use.buffer in exported
+        else _access(order, site, use, own, plans)
+        for order, site, use in uses
+    )
     done = completions(kernel, places, trips)
-    ends = (end for a in base for end in _ends(a, done, places, trips, kernel.nthreads))
+    ends = (end for a in base for end in _ends(a, done, places, trips))
     return Found(tuple(sorted((*base, *ends), key=lambda a: a.order)), done, trips, places)
+
+
+def _across(use: MemoryUse, kernel: Kernel) -> MemoryUse:
+    """The use with its index in the copies of all blocks of the cluster side by side."""
+    rank = kernel.cluster[0].var if use.rank is None else use.rank
+    return replace(use, index=rank * use.buffer.size + use.index)
 
 
 def shared_allocs(kernel: Kernel) -> tuple[tuple[Site, Alloc], ...]:
@@ -233,7 +250,12 @@ def _repeats(c: Cond, v: Var, period: int) -> bool:
 
 
 def _access(
-    order: int, site: Site, use: MemoryUse, threads: Known, plans: dict[Path, _LoopPlan]
+    order: int,
+    site: Site,
+    use: MemoryUse,
+    threads: Known,
+    plans: dict[Path, _LoopPlan],
+    ncopies: int = 1,
 ) -> Access:
     loops = site.loops
     trips = tuple(plans[loop.path].trips for loop in loops)
@@ -244,16 +266,17 @@ def _access(
     split = split_unknown(use.index, steady, varying)
     mask = _mask(site, use, known, plans)
     moment = Moment.WHOLE if use.completes is Completes.AT_ONCE else Moment.ISSUE
+    unknown = Access(order, site, use, trips, None, nthreads, ncopies, moment)
     if split is None:
-        return Access(order, site, use, trips, None, moment)
+        return unknown
     lo = np.asarray(evaluate_lanes(split[0], known)) * use.buffer.dtype.nbytes
     lo = lo.reshape((1,) * (len(loops) + 1 - lo.ndim) + lo.shape)
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nthreads,)))
     if use.issuer is not None:
         entries //= nthreads
     if entries * use.width > MAX_ENTRIES:
-        return Access(order, site, use, trips, None, moment)
-    return Access(order, site, use, trips, Enumerated(lo, mask, split[1]), moment)
+        return unknown
+    return replace(unknown, ranges=Enumerated(lo, mask, split[1]))
 
 
 def _is_enumerated(index: Expr, loop: LoopScope, plans: dict[Path, _LoopPlan]) -> bool:
@@ -315,7 +338,6 @@ def _ends(
     done: Completions,
     places: Sequence[Site],
     trips: dict[Path, int],
-    nthreads: int,
 ) -> Iterator[Access]:
     """The completions of an asynchronous access, one for each wait that has any."""
     waits: dict[int, list[tuple[Instance, Instance]]] = {}
@@ -326,18 +348,26 @@ def _ends(
     for order, pairs in waits.items():
         site = places[order]
         counts = tuple(trips[loop.path] for loop in site.loops)
-        ranges = _ranges_at(access, pairs, counts, nthreads)
+        ranges = _ranges_at(access, pairs, counts)
         is_public = pairs[0][1].is_public
-        yield Access(order, site, access.use, counts, ranges, Moment.DONE, is_public)
+        yield replace(
+            access,
+            order=order,
+            site=site,
+            trips=counts,
+            ranges=ranges,
+            moment=Moment.DONE,
+            is_public=is_public,
+        )
 
 
 def _ranges_at(
     access: Access,
     pairs: Sequence[tuple[Instance, Instance]],
     counts: tuple[int, ...],
-    nthreads: int,
 ) -> Enumerated | None:
     """The byte ranges of the operations, by iteration of the wait instead of their own."""
+    nthreads = access.nthreads
     if access.ranges is None:
         return None
     together: dict[tuple[int, ...], int] = {}

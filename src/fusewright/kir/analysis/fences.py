@@ -16,6 +16,7 @@ from fusewright.kir.analysis.order import (
     SyncScope,
     orders,
     position_of,
+    sync_at,
     sync_points,
 )
 from fusewright.kir.analysis.ownership import spaces
@@ -39,7 +40,7 @@ def proxy_hazards(kernel: Kernel) -> tuple[Hazard, ...]:
 def fences_of(kernel: Kernel) -> tuple[Fence, ...]:
     """The proxy fences of a kernel, in textual order."""
     return tuple(
-        Fence(SyncPoint(position_of(s.path), s.scopes, SyncScope.BLOCK), s.statement.space)
+        Fence(sync_at(position_of(s.path), s.scopes, SyncScope.BLOCK), s.statement.space)
         for s in sites(kernel)
         if isinstance(s.statement, ProxyFence)
     )

@@ -10,7 +10,7 @@ by the same syncs, so a class is a `Hazard`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -35,7 +35,7 @@ from fusewright.kir.analysis.sites import (
     are_concurrent,
     common_loops,
 )
-from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.analysis.uniformity import is_cluster_uniform
 from fusewright.kir.ir import Kernel, Memory
 from fusewright.target import WARP_SIZE
 
@@ -70,6 +70,8 @@ def hazards_in(
 ) -> tuple[Hazard, ...]:
     """`hazards`, for given footprints, or the other hazards of a rule."""
     out = [h for space in found for h in _space_hazards(space, kernel, rule)]
+    if rule is Rule.THREADS:
+        out += [h for space in found for h in _lifetimes(space, kernel)]
     out.sort(key=lambda h: (h.after, h.before, h.carried or (), h.distance))
     return tuple(out)
 
@@ -111,11 +113,12 @@ def can_conflict(before: Access, after: Access) -> bool:
 
 
 def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
-    """Whether the two stand in different branches of one `If` that all threads take alike."""
+    """Whether the two stand in different branches of one `If` that all threads of a block take
+    alike, in a kernel with clusters all threads of a cluster."""
     for x, y in zip(a.scopes, b.scopes, strict=False):
         if isinstance(x, BranchScope) and isinstance(y, BranchScope) and x.node is y.node:
             if x.path != y.path:
-                return is_block_uniform(x.node.condition, kernel)
+                return is_cluster_uniform(x.node.condition, kernel)
         elif x.path != y.path:
             return False
     return False
@@ -124,6 +127,25 @@ def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
 def _carriers(loops: Sequence[LoopScope]) -> list[int]:
     """Positions of the loops that can carry a pair, because they may run twice."""
     return [i for i, loop in enumerate(loops) if loop.trips is None or loop.trips > 1]
+
+
+# --- lives of blocks ----------------------------------------------------------------------------
+
+
+def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
+    """Other blocks write only into blocks that have begun and do not exit before."""
+    for f in space.footprints:
+        if f.access.use.rank is None:
+            continue
+        a, at = f.access, f.access.site.path
+        ends: tuple[tuple[Kind, Path, Path], ...] = (
+            ("START", (-1,), at),
+            ("EXIT", at, (len(kernel.body),)),
+        )
+        worst = replace(_worst(a, a), example=None)
+        for kind, before, after in ends:
+            h = _hazard(space, a, a, None, worst)
+            yield replace(h, kind=kind, before=before, after=after, is_simultaneous=False)
 
 
 # --- addresses that cannot be compared ----------------------------------------------------------
@@ -138,10 +160,10 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
                 continue
             sites = a.access.site, b.access.site
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
-                yield _hazard(space, a.access, b.access, None, _WORST)
+                yield _hazard(space, a.access, b.access, None, _worst(a.access, b.access))
             loops = common_loops(*sites)
             for level in _carriers(loops):
-                yield _hazard(space, a.access, b.access, loops[level], _WORST)
+                yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))
 
 
 # --- classes of instances -----------------------------------------------------------------------
@@ -158,8 +180,13 @@ class _Class:
     example: Example | None
 
 
-_SCOPES = (SyncScope.BLOCK, SyncScope.WARP, SyncScope.THREAD)
-_WORST = _Class(SyncScope.BLOCK, False, (), (), None)
+_SCOPES = (SyncScope.CLUSTER, SyncScope.BLOCK, SyncScope.WARP, SyncScope.THREAD)
+
+
+def _worst(a: Access, b: Access) -> _Class:
+    """What all threads that make the accesses have to wait for."""
+    scope = SyncScope.CLUSTER if max(a.ncopies, b.ncopies) > 1 else SyncScope.BLOCK
+    return _Class(scope, False, (), (), None)
 
 
 def _hazard(space: Space, a: Access, b: Access, carrier: LoopScope | None, c: _Class) -> Hazard:
@@ -186,7 +213,8 @@ def _simultaneous(space: Space, f: Footprint) -> Iterator[Hazard]:
     rows = np.flatnonzero(f.first != f.last)
     if f.access.can_follow and f.access.writes and f.is_exact and rows.size:
         alone, at = _batch([f]), int(rows[0])
-        c = _Class(SyncScope.BLOCK, False, (), (), _example(space, alone, alone, at, at))
+        example = _example(space, alone, alone, at, at)
+        c = replace(_worst(f.access, f.access), example=example)
         yield _hazard(space, f.access, f.access, None, c)
 
 
@@ -265,7 +293,7 @@ def _batch_hazards(
         carrier = None if level is None else loops[level]
         if pairs is None:
             if carrier is not None or bool(_in_order(a, b, kernel)[0, 0]):
-                yield _hazard(space, a.sample, b.sample, carrier, _WORST)
+                yield _hazard(space, a.sample, b.sample, carrier, _worst(a.sample, b.sample))
             continue
         inner = len(loops) if level is None else level + 1
         keep, far = np.ones(pairs.a.size, dtype=bool), np.zeros(pairs.a.size, dtype=np.int64)
@@ -278,7 +306,8 @@ def _batch_hazards(
             keep &= valid
         if keep.any():
             pairs = _Pairs(pairs.a[keep], pairs.b[keep])
-            yield from _classes(space, a, b, pairs, far[keep], inner, carrier)
+            nthreads = kernel.nthreads
+            yield from _classes(space, a, b, pairs, far[keep], inner, carrier, nthreads)
 
 
 def _in_order(a: _Batch, b: _Batch, kernel: Kernel) -> Array:
@@ -328,11 +357,12 @@ def _crosses_threads(a: _Batch, b: _Batch, pairs: _Pairs) -> Array:
     return (first != a.last[pairs.a]) | (b.first[pairs.b] != last) | (first != last)
 
 
-def _crosses_warps(a: _Batch, b: _Batch, pairs: _Pairs) -> Array:
-    """Which pairs of rows are not all one warp."""
-    first, last = a.first[pairs.a] // WARP_SIZE, b.last[pairs.b] // WARP_SIZE
-    inside = (first == a.last[pairs.a] // WARP_SIZE) & (b.first[pairs.b] // WARP_SIZE == last)
-    return ~inside | (first != last)
+def _crosses(a: _Batch, b: _Batch, pairs: _Pairs, size: int) -> Array:
+    """1 for each pair of rows whose threads are not all among the same `size` neighbours, else 0:
+    one warp, or one block of a cluster."""
+    first, last = a.first[pairs.a] // size, b.last[pairs.b] // size
+    inside = (first == a.last[pairs.a] // size) & (b.first[pairs.b] // size == last)
+    return (~inside | (first != last)).astype(np.int64)
 
 
 def _carried(a: _Batch, b: _Batch, pairs: _Pairs, level: int) -> tuple[Array, Array]:
@@ -374,14 +404,17 @@ def _classes(
     far: Array,
     inner: int,
     carrier: LoopScope | None,
+    nthreads: int,
 ) -> Iterator[Hazard]:
-    """One hazard for each class of the given conflicting rows, of each pair of members."""
+    """One hazard for each class of the given conflicting rows, of each pair of members, in blocks
+    of `nthreads` threads."""
     before, more_before = _more(a, pairs.a, inner, at_end=True)
     after, more_after = _more(b, pairs.b, inner, at_end=False)
     width = len(before) + len(after)
     code = a.member[pairs.a] * len(b.members) + b.member[pairs.b]
     code = (((code << 1) | far) << width) | (more_before << len(after)) | more_after
-    within = 2 - _crosses_threads(a, b, pairs) - _crosses_warps(a, b, pairs).astype(np.int64)
+    within = 3 - _crosses_threads(a, b, pairs) - _crosses(a, b, pairs, WARP_SIZE)
+    within -= _crosses(a, b, pairs, nthreads)
     found, chosen = np.unique((code << 2) | within, return_index=True)
     classes, leading = np.unique(found >> 2, return_index=True)
     i, j = pairs.a[chosen[leading]], pairs.b[chosen[leading]]

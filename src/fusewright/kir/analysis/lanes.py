@@ -45,11 +45,14 @@ Known: TypeAlias = Mapping[Var, Array]
 Unknown: TypeAlias = tuple[tuple[str, int], ...]
 
 
-def thread_values(kernel: Kernel) -> dict[Var, Array]:
-    """The value of each thread variable for every linear thread number."""
-    linear = np.arange(kernel.nthreads, dtype=np.int64)
+def thread_values(kernel: Kernel, *, across_blocks: bool = False) -> dict[Var, Array]:
+    """The value of each thread variable for every linear thread number; with `across_blocks` for
+    all threads of a cluster, block after block, and of the block's number too."""
+    dims = (*kernel.block, *(kernel.cluster if across_blocks else ()))
+    size = kernel.cluster_size if across_blocks else 1
+    linear = np.arange(kernel.nthreads * size, dtype=np.int64)
     out: dict[Var, Array] = {}
-    for dim in kernel.block:
+    for dim in dims:
         extent = dim.extent.interval[0]
         if extent is None or dim.extent.interval[1] != extent:
             raise InternalError(f"block extent {dim.extent} of {dim.var} is not constant")

@@ -108,7 +108,7 @@ def _flows(kernel: Kernel, shared: list[Access]) -> tuple[dict[Path, _Live], dic
         for table, is_meant in ((writes, a.writes), (reads, not a.writes or not a.can_follow)):
             if is_meant:
                 table[a.site.path] = table.get(a.site.path, _EMPTY) | {a.buffer}
-    ends = _endings(shared, kernel.nthreads)
+    ends = _endings(shared)
     needed: dict[Path, _Live] = {}
     filled: dict[Path, _Live] = {}
 
@@ -179,11 +179,11 @@ def _forward(body: Body, path: Path, before: _Live, leaf: _Transfer) -> _Live:
 # --- whole overwrites ---------------------------------------------------------------------------
 
 
-def _endings(shared: list[Access], nthreads: int) -> dict[Path, _Live]:
+def _endings(shared: list[Access]) -> dict[Path, _Live]:
     """Statements (loops and branches too) that certainly overwrite all of a buffer that is ever
     read, and do not read it: what it held before is not needed."""
     out: dict[Path, _Live] = {}
-    for space in spaces_of(shared, {}, nthreads):
+    for space in spaces_of(shared, {}):
         buffer = space.footprints[0].access.buffer
         for path in _overwriting(space):
             out[path] = out.get(path, _EMPTY) | {buffer}

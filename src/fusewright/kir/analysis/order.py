@@ -7,7 +7,7 @@ are paths with doubled steps, so that the gap before statement `i` of a body is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -23,10 +23,12 @@ from fusewright.kir.analysis.sites import (
     sites,
 )
 from fusewright.kir.analysis.uniformity import threads_of
+from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
     BarrierArrive,
     BlockSync,
     Buffer,
+    ClusterWait,
     Kernel,
     Memory,
     NamedSync,
@@ -38,16 +40,23 @@ Position: TypeAlias = tuple[int, ...]
 _MAX_TRIED = 64
 """Iterations tried to find one in which a branch is taken."""
 
-Kind: TypeAlias = Literal["RAW", "WAR", "WAW"]
+Kind: TypeAlias = Literal["RAW", "WAR", "WAW", "START", "EXIT"]
 
 
 class SyncScope(Enum):
-    """Who has to wait for whom: lanes of one warp, or all threads of a block (of a role, where both
-    accesses stand in it). THREAD: nobody, one thread has to pass the point."""
+    """Who has to wait for whom: lanes of one warp, all threads of a block (of a role, where both
+    accesses stand in it), or all blocks of a cluster. THREAD: nobody, one thread has to pass the
+    point."""
 
     THREAD = "thread"
     WARP = "warp"
     BLOCK = "block"
+    CLUSTER = "cluster"
+
+    def covers(self, other: SyncScope) -> bool:
+        """Whether those who wait here are all who would have to wait for `other`."""
+        widths = list(SyncScope)
+        return widths.index(self) >= widths.index(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,9 @@ class Hazard:
     or 2 for two iterations and more. `more_before` are the loops inside in which another
     iteration follows the first access, `more_after` those in which one precedes the second.
     `is_simultaneous`: one statement, one iteration, two threads; no sync can order it.
+
+    START and EXIT say that a block must have begun before, and not exit until, another writes its
+    memory; they come from a place before, or go to one behind, all statements of the kernel.
     """
 
     kind: Kind
@@ -91,6 +103,10 @@ class Hazard:
         ]
         names = [self.before_buffer.name, self.after_buffer.name]
         what = names[0] if names[0] == names[1] else f"{names[0]}/{names[1]}"
+        if self.kind == "START":
+            return f"START: blocks have begun -> remote store of {names[1]} L{dots[1]}"
+        if self.kind == "EXIT":
+            return f"EXIT: remote store of {names[0]} L{dots[0]} -> blocks exit"
         memory = "smem" if self.before_buffer.memory is Memory.SHARED else "gmem"
         carried = f", {self.distance}+ iterations later" if self.distance > 1 else ""
         carried = ", next iteration" if self.distance == 1 else carried
@@ -101,16 +117,30 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SyncPoint:
-    """A sync, present or proposed: where it stands and whom it makes wait."""
+    """A sync, present or proposed: where it stands and whom it makes wait. What comes before the
+    position `since` is ordered before what comes after `position`: between the two, in one body,
+    threads have arrived and go on. Without `orders_memory` it only says that blocks have begun."""
 
     position: Position
     scopes: tuple[Scope, ...]
     scope: SyncScope
+    since: Position
+    orders_memory: bool = True
+
+
+def sync_at(position: Position, scopes: tuple[Scope, ...], scope: SyncScope) -> SyncPoint:
+    """A sync whose threads wait where they arrive."""
+    return SyncPoint(position, scopes, scope, position)
 
 
 def position_of(path: Path) -> Position:
     """The position of a statement."""
     return tuple(2 * i for i in path)
+
+
+def gap_at(position: Position) -> int:
+    """The statement of its body before which a gap lies: what `gap_position` was made from."""
+    return (position[-1] + 1) // 2
 
 
 def gap_position(body: Path, index: int) -> Position:
@@ -119,21 +149,34 @@ def gap_position(body: Path, index: int) -> Position:
 
 
 def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
-    """The syncs of a kernel that order memory, in textual order."""
+    """The syncs of a kernel that order memory, in textual order; a cluster barrier stands where
+    its wait does."""
     places = sites(kernel)
     whole = _whole_barriers(kernel, places)
+    arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
+    at = {s.statement: position_of(s.path) for s in places}
     out: list[tuple[Site, SyncPoint]] = []
     for site in places:
+        point = sync_at(position_of(site.path), site.scopes, SyncScope.BLOCK)
         match site.statement:
             case BlockSync():
-                scope = SyncScope.BLOCK
+                pass
             case WarpSync():
-                scope = SyncScope.WARP
+                point = replace(point, scope=SyncScope.WARP)
             case NamedSync(barrier=number) if number in whole:
-                scope = SyncScope.BLOCK
+                pass
+            case ClusterWait() if site.statement in arrivals:
+                arrive = arrivals[site.statement]
+                point = SyncPoint(
+                    position=point.position,
+                    scopes=site.scopes,
+                    scope=SyncScope.CLUSTER,
+                    since=at[arrive],
+                    orders_memory=not arrive.relaxed,
+                )
             case _:
                 continue
-        out.append((site, SyncPoint(position_of(site.path), site.scopes, scope)))
+        out.append((site, point))
     return tuple(out)
 
 
@@ -162,7 +205,9 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
     """Whether the sync stands between all instances of the hazard."""
     if hazard.is_simultaneous:
         return False
-    if hazard.scope is SyncScope.BLOCK and point.scope is SyncScope.WARP:
+    if not point.scope.covers(hazard.scope):
+        return False
+    if not point.orders_memory and hazard.kind != "START":
         return False
     roles = (s.path for s in point.scopes if isinstance(s, RoleScope))
     if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):
@@ -170,7 +215,7 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
     if hazard.carried is not None:
         return _orders_carried(point, hazard, hazard.carried)
     before, after = position_of(hazard.before), position_of(hazard.after)
-    if before < point.position < after:
+    if before < point.since and point.position < after:
         return _is_passed(point, hazard.before, hazard.after, 0)
     return _runs_again(point, hazard)
 
@@ -179,7 +224,7 @@ def _orders_carried(point: SyncPoint, hazard: Hazard, loop: Path) -> bool:
     if not _is_inside(loop, point.position):
         return False
     depth = len(loop)
-    follows = point.position > position_of(hazard.before)
+    follows = point.since > position_of(hazard.before)
     precedes = point.position < position_of(hazard.after)
     if follows and _is_passed(point, hazard.before, None, depth):
         return True
@@ -275,10 +320,11 @@ def _runs_in_every_iteration(point: SyncPoint, loop: Path, anchor: Path) -> bool
 
 
 def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazard, ...]]:
-    """For each sync id the hazards that it orders."""
+    """For each sync id the hazards that it orders, an arrival's those of its barrier."""
     points = sync_points(kernel)
     listed = tuple(found)
-    return {sync_id(s): tuple(h for h in listed if orders(p, h)) for s, p in points}
+    out = {sync_id(s): tuple(h for h in listed if orders(p, h)) for s, p in points}
+    return out | {arrive.id: out[wait.id] for arrive, wait in cluster_barriers(kernel)}
 
 
 def unordered_by(points: Iterable[SyncPoint], found: Iterable[Hazard]) -> tuple[Hazard, ...]:

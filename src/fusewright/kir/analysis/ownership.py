@@ -18,6 +18,7 @@ from fusewright.core.expr import constant_value
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.lanes import Array, Unknown
+from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel, Memory
 
 _MAX_KEY = 1 << 62
@@ -59,7 +60,13 @@ class Space:
 
 def spaces(kernel: Kernel) -> tuple[Space, ...]:
     """All memory that hazards can pass through, with what every access touches in it."""
-    return spaces_of(accesses(kernel), packed_offsets(kernel), kernel.nthreads)
+    return spaces_of(accesses(kernel), common_offsets(kernel))
+
+
+def common_offsets(kernel: Kernel) -> dict[Buffer, int]:
+    """The offsets of packed buffers that may share bytes; one that other blocks write does not."""
+    exported = exported_buffers(kernel)
+    return {b: offset for b, offset in packed_offsets(kernel).items() if b not in exported}
 
 
 def packed_offsets(kernel: Kernel) -> dict[Buffer, int]:
@@ -67,18 +74,16 @@ def packed_offsets(kernel: Kernel) -> dict[Buffer, int]:
     return {a.buffer: a.offset for _, a in shared_allocs(kernel) if a.offset is not None}
 
 
-def spaces_of(
-    found: Sequence[Access], offsets: dict[Buffer, int], nthreads: int
-) -> tuple[Space, ...]:
+def spaces_of(found: Sequence[Access], offsets: dict[Buffer, int]) -> tuple[Space, ...]:
     """`spaces`, for given accesses and given byte offsets of shared buffers."""
     groups: dict[object, list[Access]] = {}
     for a in found:
         key = Memory.SHARED if a.buffer in offsets else a.buffer
         groups.setdefault(key, []).append(a)
-    return tuple(_space(group, offsets, nthreads) for group in groups.values())
+    return tuple(_space(group, offsets) for group in groups.values())
 
 
-def _space(group: list[Access], offsets: dict[Buffer, int], nthreads: int) -> Space:
+def _space(group: list[Access], offsets: dict[Buffer, int]) -> Space:
     origin = {a.buffer: offsets.get(a.buffer, 0) for a in group}
     cell = math.gcd(*origin.values(), *(a.nbytes for a in group))
     for a in group:
@@ -88,17 +93,17 @@ def _space(group: list[Access], offsets: dict[Buffer, int], nthreads: int) -> Sp
             cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.lo, axis=None)))
     first = group[0].buffer
     name = "shared memory" if first in offsets else first.name
-    prints = tuple(footprint(a, origin[a.buffer], cell, nthreads) for a in group)
+    prints = tuple(footprint(a, origin[a.buffer], cell) for a in group)
     return Space(name, first.memory, cell, origin, prints)
 
 
-def footprint(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> Footprint:
+def footprint(access: Access, origin: int, cell_nbytes: int) -> Footprint:
     """What one access touches, in cells of `cell_nbytes` counted from `origin` bytes before its
     buffer; an access to shared memory at unknown addresses touches its whole buffer."""
-    ranges = access.ranges
+    ranges, nthreads = access.ranges, access.nthreads
     is_shared = access.buffer.memory is Memory.SHARED
     if ranges is None or (ranges.unknown and is_shared):
-        return _anything(access, origin, cell_nbytes, nthreads)
+        return _anything(access, origin, cell_nbytes)
     depth = len(access.site.loops)
     shape = np.broadcast_shapes(ranges.lo.shape, np.shape(ranges.mask.may), (1,) * (depth + 1))
     if shape[-1] == 1:
@@ -116,7 +121,7 @@ def footprint(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> F
         code, thread = np.repeat(code, per_thread), np.repeat(thread, per_thread)
     rows = _reduce_rows(code, cells, thread, nthreads)
     if rows is None:
-        return _anything(access, origin, cell_nbytes, nthreads)
+        return _anything(access, origin, cell_nbytes)
     code, cells, first, last = rows
     coords = np.unravel_index(code, [shape[i] for i in loops]) if loops else ()
     exact = ranges.mask.is_exact
@@ -142,14 +147,13 @@ def _reduce_rows(
     return code, cells + low, thread[starts], thread[ends]
 
 
-def _anything(access: Access, origin: int, cell_nbytes: int, nthreads: int) -> Footprint:
+def _anything(access: Access, origin: int, cell_nbytes: int) -> Footprint:
     empty = np.zeros(0, dtype=np.int64)
     if access.buffer.memory is not Memory.SHARED:
         return Footprint(access, (), (), None, empty, empty, (), False)
-    cells = np.arange(
-        origin // cell_nbytes, -(-(origin + shared_nbytes(access.buffer)) // cell_nbytes)
-    )
-    first, last = np.zeros_like(cells), np.full_like(cells, nthreads - 1)
+    nbytes = shared_nbytes(access.buffer) * access.ncopies
+    cells = np.arange(origin // cell_nbytes, -(-(origin + nbytes) // cell_nbytes))
+    first, last = np.zeros_like(cells), np.full_like(cells, access.nthreads - 1)
     return Footprint(access, (), (), cells, first, last, (), False)
 
 

@@ -15,7 +15,7 @@ from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.cell_times import Timeline, timeline
 from fusewright.kir.analysis.completion import Instance
 from fusewright.kir.analysis.lanes import Array
-from fusewright.kir.analysis.ownership import Footprint, Space, packed_offsets, spaces_of
+from fusewright.kir.analysis.ownership import Footprint, Space, common_offsets, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent
 from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import Kernel, Memory
@@ -48,7 +48,7 @@ def unfinished_in(kernel: Kernel, found: Found) -> tuple[Unfinished, ...]:
     line = timeline(kernel, found.trips)
     clock = _Clock(found, line)
     out: list[Unfinished] = []
-    for space in spaces_of(found.accesses, packed_offsets(kernel), kernel.nthreads):
+    for space in spaces_of(found.accesses, common_offsets(kernel)):
         out.extend(_met(space, clock))
     for a in found.accesses:
         if a.moment is Moment.ISSUE:

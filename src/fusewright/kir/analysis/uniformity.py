@@ -1,6 +1,8 @@
-"""Conditions and expressions on which threads agree: all of a block, of a role, of each warp."""
+"""Conditions and expressions on which threads agree: of a cluster, a block, a role, a warp."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from fusewright.kir.analysis.lanes import (
     split_unknown,
     thread_values,
 )
-from fusewright.kir.ir import Kernel, RegVar, Role
+from fusewright.kir.ir import Dim, Kernel, RegVar, Role
 from fusewright.target import WARP_SIZE
 
 SAMPLES = 64
@@ -31,8 +33,17 @@ def threads_of(role: Role | None, kernel: Kernel) -> range:
 
 def is_block_uniform(c: Cond, kernel: Kernel) -> bool:
     """Whether all threads of a block agree, because no thread variable or register is in it."""
-    threads = {d.var for d in kernel.block if d.extent.interval[1] != 1}
-    return not any(v in threads or isinstance(v, RegVar) for v in variables(c))
+    return _has_none_of(c, kernel.block)
+
+
+def is_cluster_uniform(c: Cond, kernel: Kernel) -> bool:
+    """Whether all threads of a cluster agree, as `is_block_uniform`."""
+    return _has_none_of(c, (*kernel.block, *kernel.cluster))
+
+
+def is_cluster_steady(e: Expr, kernel: Kernel) -> bool:
+    """Whether all threads of a cluster have the same value of an expression."""
+    return _has_none_of(e, (*kernel.block, *kernel.cluster))
 
 
 def is_warp_uniform(c: Cond, kernel: Kernel) -> bool:
@@ -93,3 +104,9 @@ def parting_share(c: Cond, kernel: Kernel) -> float:
     firsts = range(0, kernel.nthreads, WARP_SIZE)
     some, every = (f.reduceat(where, firsts, axis=1) for f in (np.logical_or, np.logical_and))
     return np.count_nonzero(some != every) / some.size
+
+
+def _has_none_of(value: Cond | Expr, dims: Iterable[Dim]) -> bool:
+    """Whether neither the variables of the dimensions nor registers are in the value."""
+    moving = {d.var for d in dims if d.extent.interval[1] != 1}
+    return not any(v in moving or isinstance(v, RegVar) for v in variables(value))

@@ -20,6 +20,7 @@ from fusewright.kir.ir import (
     MbarInvalidate,
     MbarWait,
     Memory,
+    RemoteStore,
     Statement,
     Store,
     SyncStatement,
@@ -45,6 +46,7 @@ class MemoryUse:
     `issuer` is the one thread that does it, None for all that come there. What happens in the
     async proxy sees what threads wrote behind a proxy fence only. An arrival for bytes begins the
     next phase of its mbarrier, which who waits for this one may not miss: it `ends_turn` of waits.
+    `rank` is the block of the cluster whose shared memory it is, None for the thread's own.
     """
 
     buffer: Buffer
@@ -57,6 +59,7 @@ class MemoryUse:
     in_async_proxy: bool = False
     ends_turn: bool = False
     is_wait: bool = False
+    rank: Expr | None = None
 
 
 def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
@@ -70,6 +73,8 @@ def _uses(s: Statement) -> tuple[MemoryUse, ...]:
             return (MemoryUse(s.src, False, s.index, s.width, s.predicate),)
         case Store():
             return (MemoryUse(s.dst, True, s.index, s.width, s.predicate),)
+        case RemoteStore():
+            return (MemoryUse(s.dst, True, s.index, 1, s.predicate, rank=s.rank),)
         case CpAsync():
             kind = Completes.CP_GROUP
             where = TRUE if s.zero_fill else s.predicate

@@ -19,6 +19,7 @@ from fusewright.kir.ir import (
     Load,
     Operand,
     Reg,
+    RemoteStore,
     Role,
     Roles,
     Shuffle,
@@ -86,7 +87,7 @@ def _read(s: Statement, copies: Copies) -> Statement:
             return s if same else dataclasses.replace(s, operands=operands)
         case Store():
             src = _registers(s.src, s.width, copies)
-        case Shuffle() | ThreadReduce():
+        case Shuffle() | ThreadReduce() | RemoteStore():
             src = _registers(s.src, 1, copies)
         case _:
             return s
@@ -157,7 +158,7 @@ def written(s: Statement) -> tuple[tuple[Reg, int], ...]:
             return ((s.dst, s.width),)
         case Compute() | Shuffle() | ThreadReduce():
             return ((s.dst, 1),)
-        case Store() | Alloc() | For() | If() | SyncStatement():
+        case Store() | RemoteStore() | Alloc() | For() | If() | SyncStatement():
             return ()
         case _:
             sizes = ((r, constant_value(r.buffer.size) or 1) for r in own_registers(s))

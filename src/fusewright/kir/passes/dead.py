@@ -12,6 +12,7 @@ from fusewright.kir.ir import (
     If,
     Kernel,
     Load,
+    RemoteStore,
     Shuffle,
     Statement,
     Store,
@@ -42,7 +43,7 @@ def target_of_write(s: Statement) -> Buffer | None:
     match s:
         case Load() | Compute() | Shuffle() | ThreadReduce():
             return s.dst.buffer
-        case Store() | CpAsync():
+        case Store() | RemoteStore() | CpAsync():
             return s.dst if s.dst.memory is Memory.SHARED else None
         case _:
             return None

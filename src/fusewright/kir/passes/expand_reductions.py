@@ -13,8 +13,10 @@ digits:
 
 The last form needs one barrier, between the stores and the loads. Where a thread has many such
 values (the columns of a vector), the threads of the group share them: each adds up some, and a
-second barrier stands before the sums are loaded. All orders of combination depend on the shape of
-the block alone.
+second barrier stands before the sums are loaded. A reduction over the blocks of a cluster takes the
+first form of it: the number of the block is one more high digit, and each partial is stored into
+the workspaces of all blocks, which then combine the same values in the same order. All orders of
+combination depend on the shape of the block and of the cluster alone.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ from fusewright.kir.ir import (
     Body,
     Buffer,
     Compute,
-    Dim,
     For,
     Kernel,
     Load,
     Reg,
+    RemoteStore,
     Shuffle,
     Statement,
     Store,
@@ -181,11 +183,12 @@ class Group:
         return number
 
 
-def group_of(block: tuple[Dim, ...], dims: tuple[str, ...]) -> Group:
-    """The groups of threads that agree in the block dimensions not in `dims`."""
+def group_of(kernel: Kernel, dims: tuple[str, ...]) -> Group:
+    """The groups of threads of a block, or of a cluster if `dims` asks for its blocks, that agree
+    in the block dimensions not in `dims`."""
     digits: list[Digit] = []
     bit, stride, is_clean = 1, 1, True
-    for name, dim in zip(DIMS, block, strict=False):
+    for name, dim in zip(DIMS, kernel.block, strict=False):
         extent = dim.extent
         if not isinstance(extent, Int):
             raise InternalError(f"the block extent {extent} of {dim.var} is not constant")
@@ -194,6 +197,9 @@ def group_of(block: tuple[Dim, ...], dims: tuple[str, ...]) -> Group:
         digits.append(Digit(dim.var, extent.value, clean, bit, stride, name in dims))
         bit, stride = bit * clean, stride * extent.value
         is_clean = is_clean and clean == extent.value
+    for dim in kernel.cluster:
+        if dim.var.name in dims:
+            digits.append(Digit(dim.var, kernel.cluster_size, 1, bit, stride, True))
     return Group(tuple(digits))
 
 
@@ -235,7 +241,7 @@ class _Expander:
     """Expands the ThreadReduces of one kernel; numbers the buffers it makes."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._block = kernel.block
+        self._kernel = kernel
         self._count = 0
 
     def body(self, body: Body) -> Body:
@@ -277,15 +283,20 @@ class _Expander:
         for first in run:
             alike = [r for r in run if (r.fn, r.dims) == (first.fn, first.dims)]
             alike = [r for r in alike if r.src.buffer.dtype is first.src.buffer.dtype]
-            group = group_of(self._block, first.dims)
+            group = group_of(self._kernel, first.dims)
+            if self._crosses_blocks(first):
+                continue
             if group.lanes == 1 and min(len(alike), group.rest) >= LEAST_SHARED:
                 return alike
         return []
 
+    def _crosses_blocks(self, r: ThreadReduce) -> bool:
+        return any(dim.var.name in r.dims for dim in self._kernel.cluster)
+
     def _expand_shared(self, run: list[ThreadReduce]) -> list[Statement]:
         """Every thread stores a partial for each reduction; the thread at position p of its group
         adds up those of reductions p, p + rest, ..; every thread loads all sums."""
-        group, first = group_of(self._block, run[0].dims), run[0]
+        group, first = group_of(self._kernel, run[0].dims), run[0]
         self._count += 1
         rest, groups, count = group.rest, group.groups, len(run)
         rounds = -(-count // rest)
@@ -312,7 +323,7 @@ class _Expander:
         return out
 
     def _plan(self, r: ThreadReduce) -> _Plan:
-        group, plan = group_of(self._block, r.dims), _Plan()
+        group, plan = group_of(self._kernel, r.dims), _Plan()
         self._count += 1
         if not _same_register(r.src, r.dst):
             plan.within.append(Compute("copy", r.dst, (r.src,)))
@@ -356,8 +367,11 @@ class _Expander:
             workspace = _Workspace(buffer, group.key, group.groups, group.rest)
         else:
             workspace = _Workspace(buffer, group.key * group.rest, 1, group.rest)
-        stores = equal(group.lane, 0)
-        plan.stores.append(Store(buffer, workspace.at(group.position), r.dst, predicate=stores))
+        place = workspace.at(group.position)
+        if self._crosses_blocks(r):
+            plan.stores += _remote_stores(r, group, buffer, place, self._kernel.cluster_size)
+        else:
+            plan.stores.append(Store(buffer, place, r.dst, predicate=equal(group.lane, 0)))
         if group.rest <= DIRECT_LOADS or group.lanes == 1:
             self._load_all(r, workspace, plan)
         else:
@@ -420,6 +434,18 @@ class _Expander:
 
 def _lane(group: Group, position: Expr) -> Expr:
     return mod(group.thread_at(position), WARP_SIZE)
+
+
+def _remote_stores(
+    r: ThreadReduce, group: Group, workspace: Buffer, place: Expr, nblocks: int
+) -> list[Statement]:
+    """The threads that hold one partial share the blocks it goes to."""
+    out: list[Statement] = []
+    for first in range(0, nblocks, group.lanes):
+        rank = group.lane + first
+        where = less(rank, nblocks)
+        out.append(RemoteStore(workspace, place, rank, r.dst, where))
+    return out
 
 
 def _butterflies(r: ThreadReduce, masks: tuple[int, ...], temporary: Buffer) -> list[Statement]:

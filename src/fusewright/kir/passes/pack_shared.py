@@ -17,6 +17,7 @@ from fusewright.kir.analysis.liveness import Interval, begins_within, interferes
 from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
 from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent, common_loops
+from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, MbarInit
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack
 from fusewright.kir.traverse import walk_statements
@@ -33,7 +34,8 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     Two buffers may share bytes when neither is written while the other is needed (for the bytes
     they share it may be: a loop that reads one element by element and writes the other behind
     itself works in place) and, between every two accesses to them, either a sync stands on every
-    path or the byte belongs to one thread (to one warp, where a warp sync stands).
+    path or the byte belongs to one thread (to one warp, where a warp sync stands). A buffer that
+    other blocks of a cluster write shares its bytes with none.
 
     rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
     checks:   alignments divide that of the base, else InternalError
@@ -48,19 +50,32 @@ def packing_of(
     """The offsets that `pack_shared` would give if the syncs `more` existed too; with `in_place`
     off buffers that are alive at once share nothing."""
     allocs = [a.buffer for _, a in shared_allocs(kernel)]
+    exported = exported_buffers(kernel)
     for b in allocs:
         if SHARED_BASE_ALIGNMENT % b.alignment:
             raise InternalError(
                 f"shared buffer {b} is to be aligned to {b.alignment} bytes; the base of shared "
                 f"memory is aligned to {SHARED_BASE_ALIGNMENT}, a multiple of what is possible"
             )
-    if len(allocs) < 2:
-        return dict.fromkeys(allocs, 0)
-    points = [*(p for _, p in sync_points(kernel)), *more]
-    pairs = _Pairs(kernel, allocs, points, in_place=in_place)
-    items = [Item(shared_nbytes(b), b.alignment) for b in allocs]
-    rules = Rules(pairs.overlap, pairs.fits, pairs.distances)
-    return dict(zip(allocs, pack(items, rules), strict=True))
+    own = [b for b in allocs if b not in exported]
+    offsets = dict.fromkeys(own, 0)
+    if len(own) > 1:
+        points = [*(p for _, p in sync_points(kernel)), *more]
+        pairs = _Pairs(kernel, own, points, in_place=in_place)
+        items = [Item(shared_nbytes(b), b.alignment) for b in own]
+        rules = Rules(pairs.overlap, pairs.fits, pairs.distances)
+        offsets = dict(zip(own, pack(items, rules), strict=True))
+    return _with_exported(offsets, [b for b in allocs if b in exported])
+
+
+def _with_exported(offsets: dict[Buffer, int], exported: Sequence[Buffer]) -> dict[Buffer, int]:
+    """The offsets with further buffers behind all others, one behind the other."""
+    out = dict(offsets)
+    end = max((offset + shared_nbytes(b) for b, offset in offsets.items()), default=0)
+    for b in exported:
+        out[b] = -(-end // b.alignment) * b.alignment
+        end = out[b] + shared_nbytes(b)
+    return out
 
 
 def pack_whole(kernel: Kernel, target: Target) -> Kernel:
@@ -124,7 +139,7 @@ class _Pairs:
         self._buffers = buffers
         self._allocs = [site for site, _ in shared_allocs(kernel)]
         self._barriers = _barriers(kernel)
-        self._cell = _cell_nbytes(found, buffers, kernel.nthreads)
+        self._cell = _cell_nbytes(found, buffers)
         self._owners: dict[tuple[Access, SyncScope], Array] = {}
         self._answers: dict[tuple[int, int, int], bool] = {}
         self._needs: dict[tuple[int, int], tuple[_Need, ...]] = {}
@@ -205,11 +220,7 @@ class _Pairs:
         """The times of buffer `i` in an iteration of the loops that hold both allocations."""
         if (i, j) not in self._times:
             mine = self._buffers[i]
-            rows = [
-                footprint(a, 0, self._cell, self._kernel.nthreads)
-                for a in self._found
-                if a.buffer is mine
-            ]
+            rows = [footprint(a, 0, self._cell) for a in self._found if a.buffer is mine]
             around = [loop.path for loop in common_loops(self._allocs[i], self._allocs[j])]
             ncells = shared_nbytes(mine) // self._cell
             self._times[i, j] = cell_times(rows, ncells, self._line, around)
@@ -232,7 +243,7 @@ class _Pairs:
         key = (access, scope)
         if key not in self._owners:
             unit = 1 if scope is SyncScope.BLOCK else WARP_SIZE
-            rows = footprint(access, 0, self._cell, self._kernel.nthreads)
+            rows = footprint(access, 0, self._cell)
             self._owners[key] = _owners(rows, shared_nbytes(access.buffer) // self._cell, unit)
         return self._owners[key]
 
@@ -264,8 +275,8 @@ def _barriers(kernel: Kernel) -> frozenset[Buffer]:
     return frozenset(s.barrier for s in walk_statements(kernel) if isinstance(s, MbarInit))
 
 
-def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer], nthreads: int) -> int:
-    cells = [s.cell_nbytes for s in spaces_of(found, {}, nthreads)]
+def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer]) -> int:
+    cells = [s.cell_nbytes for s in spaces_of(found, {})]
     return int(np.gcd.reduce([*cells, *(b.alignment for b in buffers)]))
 
 

@@ -12,6 +12,7 @@ from fusewright.kir.analysis.order import (
     SyncScope,
     gap_position,
     orders,
+    sync_at,
     sync_points,
 )
 from fusewright.kir.analysis.sites import Path, Scope, Site, sites
@@ -77,5 +78,5 @@ def _offers(
 
 
 def _gap(body: Path, index: int, scopes: tuple[Scope, ...], space: Memory) -> _Gap:
-    point = SyncPoint(gap_position(body, index), scopes, SyncScope.BLOCK)
+    point = sync_at(gap_position(body, index), scopes, SyncScope.BLOCK)
     return _Gap(body, index, Fence(point, space))

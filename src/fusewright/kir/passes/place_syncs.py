@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.grid import check_blocks
@@ -11,8 +12,10 @@ from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
     SyncScope,
+    gap_at,
     gap_position,
     orders,
+    sync_at,
 )
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, Scope
 from fusewright.kir.analysis.uniformity import threads_of
@@ -20,6 +23,8 @@ from fusewright.kir.ir import (
     BarrierArrive,
     BlockSync,
     Body,
+    ClusterArrive,
+    ClusterWait,
     For,
     If,
     Kernel,
@@ -97,15 +102,16 @@ def _decide(kernel: Kernel, pending: Sequence[Hazard]) -> list[Placement]:
     placements: list[Placement] = []
     rest: list[Hazard] = list(pending)
     for path in sorted({_region_of(h) for h in pending}, key=lambda p: (-len(p), p)):
-        for scope in (SyncScope.BLOCK, SyncScope.WARP):
+        for scope in (SyncScope.CLUSTER, SyncScope.BLOCK, SyncScope.WARP):
             mine = [h for h in rest if _region_of(h) == path and h.scope is scope]
             others = [h for h in rest if _region_of(h) != path or h.scope is not scope]
             if not mine:
                 continue
-            for gap in _stab(regions[path], mine, others, scope):
-                point = _point(regions[path], gap, scope)
+            chosen = _stab(regions[path], mine, others, scope)
+            for gap in chosen:
+                point = _stretched(regions[path], gap, chosen, mine)
                 why = _why([h for h in mine if orders(point, h)])
-                placements.append(Placement(path, gap, point, why))
+                placements.append(Placement(path, gap_at(point.position), point, why))
                 rest = [h for h in rest if not orders(point, h)]
     return placements
 
@@ -196,8 +202,24 @@ def _stab_line(arcs: Sequence[list[int]], first: int, length: int, step: int) ->
     return chosen
 
 
+def _stretched(
+    region: _Region, gap: int, chosen: Sequence[int], mine: Sequence[Hazard]
+) -> SyncPoint:
+    """The sync at a gap; where it only makes sure that blocks have begun they arrive first of all
+    and wait as late as possible, so that nobody waits for a block that starts late."""
+    scope = mine[0].scope
+    point = _point(region, gap, scope)
+    others = [_point(region, g, scope) for g in chosen if g != gap]
+    alone = [h for h in mine if orders(point, h) and not any(orders(p, h) for p in others)]
+    if any(h.kind != "START" for h in alone) or gap != min(chosen):
+        return point
+    last = min(_arc(region, h).end for h in alone)
+    first = gap_position(region.path, 0)
+    return replace(_point(region, last, scope), since=first, orders_memory=False)
+
+
 def _point(region: _Region, gap: int, scope: SyncScope) -> SyncPoint:
-    return SyncPoint(gap_position(region.path, gap), region.scopes, scope)
+    return sync_at(gap_position(region.path, gap), region.scopes, scope)
 
 
 def _why(ordered: Sequence[Hazard]) -> str:
@@ -210,18 +232,44 @@ def _why(ordered: Sequence[Hazard]) -> str:
 
 def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
     """The kernel with the syncs inserted, numbered after those it has."""
-    table: dict[tuple[Path, int], list[Placement]] = {}
-    for p in sorted(placements, key=lambda p: p.point.position):
-        table.setdefault((p.body, p.index), []).append(p)
-    if not table:
+    parts = [x for p in sorted(placements, key=lambda p: p.point.position) for x in _parts(p)]
+    if not parts:
         return kernel
-    numbers = iter(range(next_sync_id(kernel), 1 << 30))
     barriers = _Barriers(kernel)
-    syncs = {
-        key: tuple(_statement(p, next(numbers), barriers) for p in found)
-        for key, found in table.items()
-    }
-    return insert(kernel, syncs)
+    added: dict[tuple[Path, int], list[Statement]] = {}
+    parts.sort(key=lambda x: gap_position(x.body, x.index))
+    for number, x in enumerate(parts, next_sync_id(kernel)):
+        statement = x.kind(number, x.why)
+        if x.role is not None:
+            statement = barriers.sync(x.role, number, x.why)
+        added.setdefault((x.body, x.index), []).append(statement)
+    return insert(kernel, added)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One statement of a sync, before statement `index` of the body at `body`; `role` is that whose
+    warps meet there instead of all of the block."""
+
+    body: Path
+    index: int
+    kind: Callable[[int, str], SyncStatement]
+    why: str
+    role: RoleScope | None = None
+
+
+def _parts(p: Placement) -> tuple[_Part, ...]:
+    """The statements of a sync in textual order."""
+    match p.point.scope:
+        case SyncScope.CLUSTER:
+            arrive = partial(ClusterArrive, relaxed=not p.point.orders_memory)
+            first = _Part(p.body, gap_at(p.point.since), arrive, p.why)
+            return first, _Part(p.body, p.index, ClusterWait, p.why)
+        case SyncScope.BLOCK | SyncScope.THREAD:
+            role = next((s for s in p.point.scopes if isinstance(s, RoleScope)), None)
+            return (_Part(p.body, p.index, BlockSync, p.why, role),)
+        case SyncScope.WARP:
+            return (_Part(p.body, p.index, WarpSync, p.why),)
 
 
 def next_sync_id(kernel: Kernel) -> int:
@@ -254,13 +302,6 @@ class _Barriers:
             self._taken.add(barrier)
         nthreads = len(threads_of(role.node, self._kernel))
         return NamedSync(number, why, self._of[role.path], nthreads)
-
-
-def _statement(p: Placement, number: int, barriers: _Barriers) -> Statement:
-    if p.point.scope is SyncScope.WARP:
-        return WarpSync(number, p.why)
-    role = next((s for s in p.point.scopes if isinstance(s, RoleScope)), None)
-    return BlockSync(number, p.why) if role is None else barriers.sync(role, number, p.why)
 
 
 def insert(kernel: Kernel, added: Mapping[tuple[Path, int], Sequence[Statement]]) -> Kernel:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.liveness import Interval, intervals_of
 from fusewright.kir.analysis.occupancy import blocks_by_memory
-from fusewright.kir.analysis.order import SyncPoint, SyncScope, gap_position, sync_points
+from fusewright.kir.analysis.order import (
+    SyncPoint,
+    SyncScope,
+    gap_position,
+    sync_at,
+    sync_points,
+)
 from fusewright.kir.analysis.ownership import shared_nbytes
 from fusewright.kir.analysis.sites import (
     BranchScope,
@@ -19,6 +25,7 @@ from fusewright.kir.analysis.sites import (
     contains,
 )
 from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import packing_of
 from fusewright.kir.passes.place_syncs import Placement, insert_syncs
@@ -37,12 +44,13 @@ def promote(kernel: Kernel, target: Target) -> Kernel:
     checks:   none: where no later buffer is written there is nothing to free for
     order:    after place_syncs (uses its syncs), before pack_shared (packs under these)
     """
-    allocs = shared_allocs(kernel)
+    exported = exported_buffers(kernel)
+    allocs = [a for a in shared_allocs(kernel) if a[1].buffer not in exported]
     if len(allocs) < 2:
         return kernel
     found = [a for a in accesses(kernel) if any(a.buffer is x.buffer for _, x in allocs)]
     gaps = _gaps(kernel, found)
-    present = [p for _, p in sync_points(kernel) if p.scope is SyncScope.BLOCK]
+    present = [p for _, p in sync_points(kernel) if p.scope.covers(SyncScope.BLOCK)]
     asked = {x.buffer for _, x in allocs if x.promote}
     wanted = [g for g in gaps if g.buffer in asked and not any(_lies_in(p, g) for p in present)]
     bought = _saving(kernel, _stab(wanted))
@@ -145,7 +153,7 @@ def _starts(life: Interval, lives: Sequence[Interval], body: Path) -> list[tuple
 
 def _lies_in(point: SyncPoint, gap: _Gap) -> bool:
     low, high = gap_position(gap.body, gap.first), gap_position(gap.body, gap.last)
-    return len(point.position) == len(low) and low <= point.position <= high
+    return len(point.position) == len(low) and low <= point.since <= point.position <= high
 
 
 def _stab(gaps: Sequence[_Gap]) -> list[Placement]:
@@ -154,7 +162,7 @@ def _stab(gaps: Sequence[_Gap]) -> list[Placement]:
     for g in sorted(gaps, key=lambda g: (g.body, g.last, g.first)):
         if any(_lies_in(p.point, g) for p in out):
             continue
-        point = SyncPoint(gap_position(g.body, g.last), g.scopes, SyncScope.BLOCK)
+        point = sync_at(gap_position(g.body, g.last), g.scopes, SyncScope.BLOCK)
         read = ".".join(map(str, g.reader))
         why = f"reuse smem {g.buffer}: access L{read} -> first write of {g.writer}"
         out.append(Placement(g.body, g.last, point, why))

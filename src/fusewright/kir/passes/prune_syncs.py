@@ -19,6 +19,7 @@ from fusewright.kir.analysis.order import (
 )
 from fusewright.kir.analysis.sites import sites
 from fusewright.kir.analysis.unfinished import unfinished
+from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
     AsyncCommit,
     AsyncKind,
@@ -59,10 +60,15 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     kept = _without_redundant(points, settled)
     warps = _weakened(kept, settled)
 
+    waits = {arrive.id: wait.id for arrive, wait in cluster_barriers(kernel)}
+
     def edit(node: Node) -> Node | tuple[Node, ...]:
-        if not isinstance(node, SyncStatement) or node.id not in points:
+        if not isinstance(node, SyncStatement):
             return node
-        if node.id not in kept:
+        number = waits.get(node.id, node.id)
+        if number not in points:
+            return node
+        if number not in kept:
             return ()
         return WarpSync(node.id, node.why) if node.id in warps else node
 
@@ -87,7 +93,7 @@ def _weakened(kept: dict[int, SyncPoint], settled: list[Hazard]) -> frozenset[in
     points = dict(kept)
     out: set[int] = set()
     for number, point in kept.items():
-        if point.scope is SyncScope.WARP:
+        if point.scope is not SyncScope.BLOCK:
             continue
         weaker = {**points, number: replace(point, scope=SyncScope.WARP)}
         if not unordered_by(weaker.values(), settled):
@@ -108,7 +114,8 @@ def faults(kernel: Kernel) -> int:
 
 def _prune_by_trial(kernel: Kernel) -> Kernel:
     """A wait, a commit and a barrier rely on each other, so each change is judged on the kernel
-    that it leaves. What orders roles is left to the protocol it belongs to."""
+    that it leaves. What orders roles is left to the protocol it belongs to, and the two statements
+    of a cluster barrier stay."""
     allowed = faults(kernel)
     for statement in _prunable(kernel):
         without = _replaced(kernel, statement, ())
@@ -124,9 +131,9 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
 
 
 def _prunable(kernel: Kernel) -> list[SyncStatement]:
-    """The syncs that may go, in program order: those that hand bytes to other threads, and those
-    about groups of copies, outside of roles."""
-    points = {sync_id(site) for site, _ in sync_points(kernel)}
+    """The syncs that may go, in program order: those that hand bytes to other threads of a block,
+    and those about groups of copies, outside of roles."""
+    points = {sync_id(site) for site, p in sync_points(kernel) if p.scope is not SyncScope.CLUSTER}
     return [
         site.statement
         for site in sites(kernel)

@@ -29,6 +29,7 @@ from fusewright.kir.ir import (
     Load,
     Reg,
     RegVar,
+    RemoteStore,
     Role,
     Roles,
     Statement,
@@ -79,7 +80,7 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
             return (s if body is s.body else dataclasses.replace(s, body=body),)
         case CpAsync() if s.zero_fill:
             return (s,)
-        case Load() | Store() | Compute() | CpAsync():
+        case Load() | Store() | RemoteStore() | Compute() | CpAsync():
             predicate = settle(s.predicate, known)
             if predicate == FALSE:
                 return _fill(s) if isinstance(s, Load) else ()

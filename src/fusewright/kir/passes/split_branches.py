@@ -11,7 +11,11 @@ from fusewright.errors import InternalError
 from fusewright.kir.analysis.hazards import hazards
 from fusewright.kir.analysis.order import Hazard, SyncScope, sync_points, unordered_by
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.analysis.uniformity import is_role_uniform, is_warp_uniform
+from fusewright.kir.analysis.uniformity import (
+    is_cluster_uniform,
+    is_role_uniform,
+    is_warp_uniform,
+)
 from fusewright.kir.ir import (
     Alloc,
     Body,
@@ -76,6 +80,8 @@ def _divergent(kernel: Kernel, h: Hazard) -> Path | None:
                 branches = h.before[at + 1], h.after[at + 1]
                 if h.scope is SyncScope.WARP:
                     is_uniform = is_warp_uniform(statement.condition, kernel)
+                elif h.scope is SyncScope.CLUSTER:
+                    is_uniform = is_cluster_uniform(statement.condition, kernel)
                 else:
                     is_uniform = is_role_uniform(statement.condition, kernel, role)
                 if not is_uniform:

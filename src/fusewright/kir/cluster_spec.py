@@ -1,0 +1,120 @@
+"""Checks of clusters: the header, remote stores, cluster barriers; `kir/spec.py` lists all checks.
+
+A cluster barrier is an arrival and the next wait of the same body, so that no path passes one
+without the other and no two are under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusewright.core.expr import constant_value
+from fusewright.kir.analysis.uniformity import is_cluster_steady
+from fusewright.kir.checks import Check, Facts, Problem
+from fusewright.kir.clusters import exported_buffers, unpaired_in
+from fusewright.kir.ir import (
+    Alloc,
+    BarrierArrive,
+    BulkLoad,
+    BulkReduce,
+    BulkStore,
+    ClusterArrive,
+    ClusterWait,
+    For,
+    MbarArrive,
+    MbarExpect,
+    MbarInit,
+    MbarWait,
+    Memory,
+    NamedSync,
+    RemoteStore,
+    Roles,
+)
+from fusewright.kir.traverse import walk_statements
+from fusewright.target import MAX_CLUSTER, WARP_SIZE
+
+_ALONE = (
+    *(Roles, NamedSync, BarrierArrive, BulkLoad, BulkStore, BulkReduce),
+    *(MbarInit, MbarExpect, MbarArrive, MbarWait),
+)
+_ACROSS = (RemoteStore, ClusterArrive, ClusterWait)
+
+
+def _header(facts: Facts) -> Iterator[Problem]:
+    k = facts.kernel
+    if not k.cluster:
+        return
+    if [d.var.name for d in k.cluster] != ["cx"]:
+        yield None, f"the cluster has {len(k.cluster)} dimensions; it has one, which is cx"
+        return
+    size = constant_value(k.cluster[0].extent)
+    if size is None or not 2 <= size <= MAX_CLUSTER:
+        extent = k.cluster[0].extent
+        yield None, f"the cluster extent {extent} is not a constant from 2 to {MAX_CLUSTER}"
+        return
+    if facts.target is not None and size > facts.target.max_cluster:
+        limit = facts.target.max_cluster
+        yield None, f"clusters of {size} blocks; {facts.target} has clusters of {limit}"
+    if k.nthreads % WARP_SIZE:
+        yield None, f"{k.nthreads} threads a block; the blocks of a cluster have whole warps"
+
+
+def _statements(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if facts.kernel.cluster and isinstance(s, _ALONE):
+            yield s, "only copies, block and warp syncs and cluster barriers stand in a cluster"
+        if not facts.kernel.cluster and isinstance(s, _ACROSS):
+            yield s, "the kernel has no cluster; give it one: cluster (cx < 2)"
+        if place.role is not None and isinstance(s, _ACROSS):
+            yield s, "all threads of the cluster meet, but a role has only some warps"
+        if isinstance(s, RemoteStore) and s.dst.memory is not Memory.SHARED:
+            yield s, f"{s.dst} lives in {s.dst.memory.value} memory; blocks share shared memory"
+
+
+def _pairs(facts: Facts) -> Iterator[Problem]:
+    for s in unpaired_in(facts.kernel):
+        if isinstance(s, ClusterArrive):
+            yield s, "no wait follows in the same body before the next arrival or its end"
+        else:
+            yield s, "no arrival comes before it in the same body"
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, For):
+            continue
+        meets = any(isinstance(t, ClusterArrive | ClusterWait) for t in walk_statements(s))
+        if meets and not is_cluster_steady(s.extent, facts.kernel):
+            yield s, f"blocks of a cluster meet inside, but may run {s.extent} trips each"
+
+
+def _exported(facts: Facts) -> Iterator[Problem]:
+    """Memory that other blocks write holds one buffer all the time: no block knows what another
+    does with the bytes."""
+    exported = exported_buffers(facts.kernel)
+    found = [
+        p.statement
+        for p in facts.places
+        if isinstance(p.statement, Alloc) and p.statement.buffer.memory is Memory.SHARED
+    ]
+    for a in found:
+        for b in found:
+            if a is not b and a.buffer in exported and _overlap(a, b):
+                yield a, f"blocks of the cluster write {a.buffer}; {b.buffer} shares its bytes"
+
+
+def _overlap(a: Alloc, b: Alloc) -> bool:
+    if a.offset is None or b.offset is None:
+        return False
+    ends = [
+        (constant_value(x.buffer.size) or 0) * x.buffer.dtype.nbytes + (x.offset or 0)
+        for x in (a, b)
+    ]
+    return a.offset < ends[1] and b.offset < ends[0]
+
+
+CLUSTER_CHECKS: tuple[Check, ...] = (
+    Check("cluster", "lowered", _header),
+    Check("cluster statements", "lowered", _statements),
+    Check("cluster barriers", "lowered", _pairs),
+    Check("memory that blocks share", "packed", _exported),
+)

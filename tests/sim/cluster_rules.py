@@ -1,0 +1,8 @@
+"""The rules of the machine model that concern clusters only."""
+
+CLUSTER_RULES = (
+    "block_sync_stays_in_block",
+    "cluster_barrier_orders",
+    "blocks_begin_before_use",
+    "blocks_outlive_use",
+)
