@@ -49,6 +49,18 @@ class Target:
         return self.arch
 
     @property
+    def shared_nbytes_of_several(self) -> int:
+        """Bytes of shared memory that each of two blocks on a multiprocessor can hold, with room
+        for workspaces."""
+        return (self.shared_nbytes_per_sm - 8 * 1024) // 2
+
+    @property
+    def cluster_shared_nbytes(self) -> int:
+        """Bytes of shared memory that the blocks of a cluster can hold together, two blocks on a
+        multiprocessor; 0 where there are no clusters."""
+        return self.max_cluster * self.shared_nbytes_of_several if self.has_cluster else 0
+
+    @property
     def max_cluster(self) -> int:
         """Blocks that a cluster may have, 1 where there are no clusters."""
         return MAX_CLUSTER if self.has_cluster else 1

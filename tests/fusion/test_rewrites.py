@@ -8,6 +8,7 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import Constant, Pointwise, Reduce, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import (
@@ -91,6 +92,30 @@ def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
     x = x.astype(fw.bfloat16.numpy)
     got, want = fw.evaluate(chunked, x)[0], fw.evaluate(f, x)[0]
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "arch", "is_cut"),
+    [
+        (131072, "sm_90a", False),  # 256 KB: a cluster holds a row
+        (131072, "sm_89", True),
+        (1 << 20, "sm_90a", True),  # 2 MB: none does
+        (65536, "sm_89", False),  # 128 KB: a block does
+    ],
+)
+def test_rows_that_a_cluster_holds_stay_whole(columns: int, arch: str, is_cut: bool) -> None:
+    spec = fw.TensorSpec((512, columns), "bfloat16")
+    f = share(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
+    assert (chunk_reductions(f, target_of(arch)) is not f) == is_cut
+
+
+def test_all_inputs_of_a_row_count() -> None:
+    """One float32 row of 512 KB fits a cluster, two do not."""
+    spec = fw.TensorSpec((512, 131072), "float32")
+    one = share(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
+    two = share(decompose(fw.trace(lambda x, y: fw.nn.softmax(x + y, axis=1), spec, spec)))
+    assert chunk_reductions(one, TARGET) is one
+    assert chunk_reductions(two, TARGET) is not two
 
 
 @pytest.mark.parametrize("shape", [(512, 64), (4, 1000)])

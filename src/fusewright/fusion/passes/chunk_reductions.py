@@ -27,7 +27,11 @@ from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import is_inner, parts_near
+from fusewright.fusion.passes.split_reductions import (
+    is_inner,
+    parts_near,
+    parts_of_reduction,
+)
 from fusewright.target import Target
 
 LEAST_TOTAL = 1 << 20
@@ -55,12 +59,14 @@ class Pair:
 
 
 def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
-    """Rewrites every such pair whose rows are too long to stay in one block.
+    """Rewrites every such pair whose rows are too long to stay in one block, or in one cluster of
+    blocks where the target has them.
 
     checks:   constant sizes; chunks divide the reduced size
     order:    after share (the patterns need shared values), before split_reductions
     """
-    pairs = [p for t in fusion.values if (p := _pair(t)) is not None and _chunks(p, target) > 1]
+    found = [p for t in fusion.values if (p := _pair(t)) is not None]
+    pairs = [p for p in found if _chunks(p, target) > 1 and not _is_held_by_cluster(p, target)]
     if not pairs:
         return fusion
     made: dict[Tensor, Tensor] = {}
@@ -99,6 +105,35 @@ def _pair(t: Tensor) -> Pair | None:
         if is_reduction(largest, "max", axes, source):
             return Pair(largest, t, source, "exponentials")
     return None
+
+
+def _is_held_by_cluster(p: Pair, target: Target) -> bool:
+    """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
+    to cut them for more blocks."""
+    assert isinstance(p.second.op, Reduce)
+    axes = p.second.op.axes
+    if not is_inner(p.source, axes) or parts_of_reduction(p.second, target) > 1:
+        return False
+    reduced = math.prod(constant_value(p.source.shape[a]) or 1 for a in axes)
+    return reduced * _read_nbytes(p.source) <= target.cluster_shared_nbytes
+
+
+def _read_nbytes(t: Tensor) -> int:
+    """Bytes an element of the inputs as large as a value that it is computed from."""
+    seen: dict[Tensor, None] = {}
+    stack = [t]
+    while stack:
+        for o in stack.pop().op.operands:
+            if o not in seen:
+                seen[o] = None
+                stack.append(o)
+    inputs = [o for o in (t, *seen) if isinstance(o.op, ir.Input)]
+    return sum(o.dtype.nbytes for o in inputs if _numel(o) == _numel(t))
+
+
+def _numel(t: Tensor) -> int:
+    """The elements of a tensor, 0 where they are not constant."""
+    return math.prod(constant_value(e) or 0 for e in t.shape)
 
 
 def _chunks(p: Pair, target: Target) -> int:

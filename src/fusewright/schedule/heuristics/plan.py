@@ -27,9 +27,9 @@ PERSISTENT_BYTES_PER_THREAD = 128
 """Bytes of a row that a thread may hold in registers."""
 FEW_BYTES_PER_THREAD = 64
 """Bytes that leave registers for several blocks on a multiprocessor."""
-SHARED_BLOCKS = 2
-"""Rows in shared memory that a multiprocessor should hold at once."""
 MAX_THREADS = 512
+CLUSTERS = (2, 4, 8)
+"""Blocks that may share a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Plan:
     reduce_threads: int
     kept_threads: int
     unrolled: int
+    cluster: int = 1
+    """Blocks that share a row, each holding its slice."""
 
 
 def reference_of(flow: Dataflow) -> Stage:
@@ -94,15 +96,17 @@ def plan_of(
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     needed = constant and _is_normalisation(flow, reference)
     held_in: Memory | None = None
+    cluster = 1
     if inner:
-        held_in, threads, trips = _inner_choice(columns, vector, held if needed else 0, target)
+        wanted = Row(columns, vector, held if needed else 0, rows)
+        held_in, threads, trips, cluster = _inner_choice(wanted, target)
         kept_threads = max(1, min(128 // threads, rows))
     else:
         vector, kept_threads, threads = _outer_choice(columns, rows, vector, target)
         trips = -(-columns // threads)
         if needed and trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD:
             held_in = Memory.LOCAL
-    return Plan(inner, held_in, vector, threads, kept_threads, trips)
+    return Plan(inner, held_in, vector, threads, kept_threads, trips, cluster)
 
 
 def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple[int, int, int]:
@@ -118,32 +122,68 @@ def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple
     return vector, kept, down
 
 
-def _inner_choice(
-    columns: int, vector: int, held: int, target: Target
-) -> tuple[Memory | None, int, int]:
-    """Where a row of `columns` is held (`held` bytes a column; 0: nothing is needed twice), its
-    threads and the trips of each: registers while a thread holds few values, then shared memory
-    while several blocks fit, then registers of a large block, then shared memory of one block."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One of `rows` rows: its columns, the lanes of an access, and the bytes a column that are
+    needed more than once."""
+
+    columns: int
+    vector: int
+    held: int
+    rows: int
+
+
+def _inner_choice(row: Row, target: Target) -> tuple[Memory | None, int, int, int]:
+    """Where a row is held, its threads in a block, the trips of each, and the blocks that share
+    it: registers while a thread holds few values, then shared memory while several blocks fit,
+    then registers of a large block, then slices in the blocks of a cluster, then shared memory of
+    one block."""
+    columns, vector, held = row.columns, row.vector, row.held
     if not held:
-        threads, trips = _threads_along(columns, vector)
-        return None, threads, trips
+        return None, *_threads_along(columns, vector), 1
     most = max(PERSISTENT_BYTES_PER_THREAD // (vector * held), 1)
     few = max(FEW_BYTES_PER_THREAD // (vector * held), 1)
     threads, trips = _threads_along(columns, vector, most_trips=few)
     if threads <= MAX_THREADS // 2 and trips <= few:
-        return Memory.LOCAL, threads, trips
+        return Memory.LOCAL, threads, trips, 1
     threads, trips = _threads_along(columns, vector)
-    if vector > 1 and SHARED_BLOCKS * columns * held <= target.shared_nbytes_per_sm - 8 * 1024:
-        return Memory.SHARED, threads, trips
+    if vector > 1 and columns * held <= target.shared_nbytes_of_several:
+        return Memory.SHARED, threads, trips, 1
     wide, wide_trips = _threads_along(columns, vector, most_trips=most)
     if wide_trips <= most:
-        return Memory.LOCAL, wide, wide_trips
+        return Memory.LOCAL, wide, wide_trips, 1
+    for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
+        for cluster in _cluster_sizes(row, target):
+            where, threads, trips = _slice_choice(row, cluster, nbytes, target)
+            if where is not None:
+                return where, threads, trips, cluster
     wide, wide_trips = _threads_along(columns, vector, most=2 * MAX_THREADS)
     if vector > 1 and columns * held <= _shared_limit(target):
-        return Memory.SHARED, wide, wide_trips
+        return Memory.SHARED, wide, wide_trips, 1
     if wide_trips <= few:
-        return Memory.LOCAL, wide, wide_trips
-    return None, wide, wide_trips
+        return Memory.LOCAL, wide, wide_trips, 1
+    return None, wide, wide_trips, 1
+
+
+def _cluster_sizes(row: Row, target: Target) -> tuple[int, ...]:
+    """The sizes to try, smallest first; those that leave multiprocessors without a block last."""
+    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * row.rows, 0)))
+
+
+def _slice_choice(
+    row: Row, cluster: int, nbytes: int, target: Target
+) -> tuple[Memory | None, int, int]:
+    """Where a block of a cluster holds its slice of a row: in registers, `nbytes` a thread at most,
+    in shared memory while several blocks fit, or nowhere."""
+    columns = -(-row.columns // (cluster * row.vector)) * row.vector
+    most = max(nbytes // (row.vector * row.held), 1)
+    threads, trips = _threads_along(columns, row.vector, most_trips=most)
+    if trips <= most:
+        return Memory.LOCAL, threads, trips
+    threads, trips = _threads_along(columns, row.vector)
+    fits = row.vector > 1 and columns * row.held <= target.shared_nbytes_of_several
+    return Memory.SHARED if fits else None, threads, trips
 
 
 def _shared_limit(target: Target) -> int:

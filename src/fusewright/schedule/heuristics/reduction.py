@@ -17,6 +17,7 @@ from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     cache_inputs,
+    estimate,
     merge_all,
     split,
     vectorize_accesses,
@@ -78,6 +79,8 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
 
 def _params(plan: Plan) -> Params:
     kind = "inner" if plan.inner else "outer"
+    if plan.cluster > 1:
+        kind = "inner_cluster"
     where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
     return Params(
         f"{kind}_{where[plan.held_in]}",
@@ -85,6 +88,7 @@ def _params(plan: Plan) -> Params:
             ("vector", plan.vector),
             ("reduce_threads", plan.reduce_threads),
             ("kept_threads", plan.kept_threads),
+            *((("cluster", plan.cluster),) if plan.cluster > 1 else ()),
         ),
         min_blocks=_min_blocks(plan),
     )
@@ -137,6 +141,10 @@ def _loops(flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan) 
         else:
             out.append(Loop(kept.axis, Parallel.BIDX))
     if reduced is not None:
+        if plan.cluster > 1:
+            size = -(-estimate(reduced.axis.extent) // plan.cluster)
+            blocks, reduced = split(flow, reduced, size)
+            out.append(Loop(blocks.axis, Parallel.CLUSTERX))
         if plan.reduce_threads > 1:
             trips, threads = split(flow, reduced, plan.reduce_threads)
             kind = Parallel.UNROLL if plan.held_in is Memory.LOCAL else Parallel.SERIAL
