@@ -56,7 +56,7 @@ class Reach:
         nbytes = itemsize * self.width
         if self.counted:
             f.run.execution.counters.access(
-                shared=self.shared,
+                buffer=self.buffer,
                 writes=self.writes,
                 block=at,
                 thread=by,

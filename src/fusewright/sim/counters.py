@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusewright.kir.ir import Buffer
+from fusewright.memory import Memory
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import SECTOR_NBYTES, SHARED_BANK_NBYTES, SHARED_BANKS, WARP_SIZE
 
@@ -31,6 +33,7 @@ class Counters:
                 "global_bytes_written",
                 "sectors_read",
                 "sectors_written",
+                "sectors_least",
                 "shared_bytes_read",
                 "shared_bytes_written",
                 "shared_wavefronts",
@@ -38,6 +41,8 @@ class Counters:
             ),
             0,
         )
+        self.moved: dict[Buffer, int] = {}
+        """Bytes of each array in global memory that were read or written."""
         self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
 
     def add(self, name: str, amount: int) -> None:
@@ -46,7 +51,7 @@ class Counters:
     def access(
         self,
         *,
-        shared: bool,
+        buffer: Buffer,
         writes: bool,
         block: Value,
         thread: Value,
@@ -55,6 +60,7 @@ class Counters:
         nblocks: int,
     ) -> None:
         """Count one access of `nbytes` bytes per active thread at byte `block + thread`."""
+        shared = buffer.memory is Memory.SHARED
         unit = SHARED_BANK_NBYTES if shared else SECTOR_NBYTES
         aligned = block % unit == 0 if isinstance(block, int) else bool((block % unit == 0).all())
         alike = aligned and (mask is None or mask.shape[0] == 1)
@@ -72,11 +78,13 @@ class Counters:
             self.totals["shared_wavefronts_least"] += least * times
         else:
             self.totals[f"sectors_{verb}"] += units * times
+            self.totals["sectors_least"] += least * times
+            self.moved[buffer] = self.moved.get(buffer, 0) + active * nbytes * times
 
     def _pattern(
         self, row: Array, mask: Mask, nbytes: int, shared: bool, nblocks: int
     ) -> tuple[int, int, int]:
-        """Active threads, sectors or wavefronts, and the least possible wavefronts."""
+        """Active threads, sectors or wavefronts, and the fewest that the bytes allow."""
         small = row.size <= 1024
         key = (
             row.tobytes() if small else b"",
@@ -92,7 +100,7 @@ class Counters:
         if shared:
             found = (count, *_wavefronts(lanes, active, nbytes))
         else:
-            found = (count, _sectors(lanes, active, nbytes), 0)
+            found = (count, *_sectors(lanes, active, nbytes))
         if small:
             if len(self._patterns) >= _PATTERNS:
                 self._patterns.clear()
@@ -118,14 +126,16 @@ def _distinct(values: Array) -> tuple[Array, Array]:
     return ordered, first & (ordered >= 0)
 
 
-def _sectors(lanes: Array, active: Array, nbytes: int) -> int:
-    """Distinct 32-byte sectors of each warp, summed; an aligned access lies in one sector."""
+def _sectors(lanes: Array, active: Array, nbytes: int) -> tuple[int, int]:
+    """Distinct 32-byte sectors of each warp, summed, and the fewest its distinct addresses would
+    fill; an aligned access lies in one sector."""
     start = lanes // SECTOR_NBYTES
     wanted = np.where(active, start, -1)
     if nbytes > SECTOR_NBYTES or (lanes % nbytes).any():
         end = np.where(active, (lanes + nbytes - 1) // SECTOR_NBYTES, -1)
         wanted = np.concatenate([wanted, end], axis=1)
-    return int(_distinct(wanted)[1].sum())
+    addresses = _distinct(np.where(active, lanes, -1))[1].sum(axis=1)
+    return int(_distinct(wanted)[1].sum()), int((-(-addresses * nbytes // SECTOR_NBYTES)).sum())
 
 
 def _wavefronts(lanes: Array, active: Array, nbytes: int) -> tuple[int, int]:

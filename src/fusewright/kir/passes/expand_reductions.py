@@ -363,7 +363,8 @@ class _Expander:
     ) -> None:
         buffer = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
         plan.allocs.append(Alloc(buffer))
-        if group.lanes == 1:  # the lanes of a warp belong to groups of their own: side by side
+        if group.lanes == 1 or group.rest > DIRECT_LOADS:
+            # Lanes of a warp read partials of different groups: those lie side by side.
             workspace = _Workspace(buffer, group.key, group.groups, group.rest)
         else:
             workspace = _Workspace(buffer, group.key * group.rest, 1, group.rest)
