@@ -278,30 +278,6 @@ def test_an_entry_that_does_not_compile_is_a_problem(
     assert message in out and "2 fusions, 1 problem" in out
 
 
-@dataclass
-class Compiled:
-    """A kernel as `compiled_problems` sees it."""
-
-    spill_stores: int = 0
-    spill_loads: int = 0
-    stack_nbytes: int = 0
-    warnings: tuple[str, ...] = ()
-    name: str = "k"
-
-    def resources(self) -> Compiled:
-        return self
-
-
-def test_spills_stack_and_warnings_are_problems() -> None:
-    assert gates.compiled_problems(Compiled()) == []  # type: ignore[arg-type]
-    noisy = Compiled(8, 4, 16, ("warning: unused",))
-    assert gates.compiled_problems(noisy) == [  # type: ignore[arg-type]
-        "kernel k spills 12 bytes of registers",
-        "kernel k has a stack frame of 16 bytes",
-        "kernel k: warning: unused",
-    ]
-
-
 # --- bench --------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 Direction: TypeAlias = Literal["read", "write"]
 
 _LABEL = re.compile(r"(\.L_x_\d+|\$\S+):")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z]\w*)((?:\.\w+)*)(.*?);")
+_INSTRUCTION = re.compile(
+    r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z]\w*)((?:\.\w+)*)(.*?);"
+)
 _TARGET = re.compile(r"`\((.*?)\)")
 _GLOBAL: dict[str, Direction] = {"LDG": "read", "LD": "read", "STG": "write", "ST": "write"}
 _NBYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
@@ -91,11 +93,12 @@ def innermost_loops(code: Sequence[Instruction]) -> tuple[tuple[Instruction, ...
         for j in following:
             before[j].append(i)
     passed = _dominators(before)
+    reached = _closure(0, -1, after)
     loops: dict[int, set[int]] = {}
     for i, following in enumerate(after):
         for head in following:
-            if head <= i and passed[i] >> head & 1:
-                loops.setdefault(head, {head}).update(_reaching(i, head, before))
+            if head <= i and i in reached and passed[i] >> head & 1:
+                loops.setdefault(head, {head}).update(_closure(i, head, before))
     inner = [m for h, m in loops.items() if not any(o in m for o in loops if o != h)]
     return tuple(tuple(code[i] for i in sorted(members)) for members in inner)
 
@@ -131,12 +134,12 @@ def _dominators(before: Sequence[Sequence[int]]) -> list[int]:
     return passed
 
 
-def _reaching(last: int, head: int, before: Sequence[Sequence[int]]) -> set[int]:
-    """What reaches `last` without passing `head`."""
-    found, work = {head}, [last]
+def _closure(start: int, end: int, edges: Sequence[Sequence[int]]) -> set[int]:
+    """What edges lead to from `start` on, without going on from `end`."""
+    found, work = {end}, [start]
     while work:
         i = work.pop()
         if i not in found:
             found.add(i)
-            work += before[i]
+            work += edges[i]
     return found

@@ -1,4 +1,5 @@
-"""The gates of the corpus: every sync is needed, none is missing, no kernel spills."""
+"""The gates of the corpus: every sync is needed, none is missing; no kernel moves much more than
+it has to; machine code is what schedules claim."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 import fusewright as fw
 from fusewright.errors import FusewrightError, UserError
+from fusewright.gates.code import code_problems
+from fusewright.gates.traffic import traffic_problems
 from fusewright.report.table import plural, table
 
 HEADER = ("fusion", "kernels", "syncs", "necessary", "redundant", "missing", "seconds")
@@ -30,8 +33,8 @@ class Entry(Protocol):
 
 def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") -> int:
     """Verify every entry of the corpus whose name contains `only`, and print the table; with
-    `cubin`, compile its kernels too. Names go to stderr as work proceeds. Returns 1 when a gate
-    is broken.
+    `cubin`, compile its kernels at full size, and look at their code and traffic. Names go to
+    stderr as work proceeds. Returns 1 when a gate is broken.
 
     Raises UserError when no entry has such a name.
     """
@@ -41,10 +44,11 @@ def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") ->
         raise UserError(f"no fusion of the corpus has {only!r} in its name; there are {names}")
     rows: list[tuple[str, ...]] = []
     problems: list[str] = []
+    full = {e.name: _Attempt(e, target) for e in entries} if cubin else {}
     for entry in entries:
         print(f"{entry.name} ...", file=sys.stderr, flush=True)
         try:
-            row, found = _check(entry, target, cubin)
+            row, found = _check(entry, target, full.get(entry.name))
         except Exception as e:  # a crash is one more problem; the other entries are still checked
             row, found = (entry.name, *["0"] * 5, "0.00"), [_crash(e)]
         rows.append(row)
@@ -56,15 +60,35 @@ def run(corpus: Sequence[Entry], *, target: str, cubin: bool, only: str = "") ->
     return 1 if problems else 0
 
 
-def _check(entry: Entry, target: str, cubin: bool) -> tuple[tuple[str, ...], list[str]]:
+class _Attempt:
+    """An entry's program at full size, whose machine code is made in the background while others
+    are looked at; or the error that came instead, for when the entry's turn comes."""
+
+    def __init__(self, entry: Entry, target: str) -> None:
+        self._found: fw.Program | Exception
+        try:
+            self._found = fw.compile(fw.trace(entry.fn, *entry.specs), target=target)
+            for k in self._found.kernels[:1]:
+                k.start_compiling(self._found.kernels)
+        except Exception as e:
+            self._found = e
+
+    @property
+    def kernels(self) -> Sequence[fw.Kernel]:
+        """Its kernels. Raises the error."""
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found.kernels
+
+
+def _check(entry: Entry, target: str, full: _Attempt | None) -> tuple[tuple[str, ...], list[str]]:
     """The line of an entry under HEADER, and what is wrong with it."""
     program = fw.compile(fw.trace(entry.fn, *entry.small), target=target)
     report = fw.verify(program)
     problems = [f"redundant {s}" for s in report.redundant]
     problems += [f"missing {r}" for r in report.missing]
-    if cubin:
-        full = fw.compile(fw.trace(entry.fn, *entry.specs), target=target)
-        problems += [p for k in full.kernels for p in compiled_problems(k)]
+    for k in full.kernels if full is not None else ():
+        problems += code_problems(k) + traffic_problems(entry.name, k)
     return _row(entry.name, program, report), problems
 
 
@@ -75,18 +99,6 @@ def _crash(e: Exception) -> str:
         return text
     frame = traceback.extract_tb(e.__traceback__)[-1]
     return f"{text} at {Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-
-
-def compiled_problems(kernel: fw.Kernel) -> list[str]:
-    """What the compiler found wrong with a kernel: spills, a stack frame, warnings."""
-    found = kernel.resources()
-    spilled = found.spill_stores + found.spill_loads
-    out: list[str] = []
-    if spilled:
-        out.append(f"kernel {kernel.name} spills {spilled} bytes of registers")
-    if found.stack_nbytes:
-        out.append(f"kernel {kernel.name} has a stack frame of {found.stack_nbytes} bytes")
-    return out + [f"kernel {kernel.name}: {w}" for w in found.warnings]
 
 
 def _row(name: str, program: fw.Program, report: fw.VerifyReport) -> tuple[str, ...]:
