@@ -37,7 +37,7 @@ format: .venv/stamp-dev  ## rewrite the sources as `make lint` wants them
 fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are printed
 	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
 
-corpus: .venv/stamp-dev  ## compile the corpus to cubins and verify every sync
+corpus: .venv/stamp-dev  ## verify every sync of the corpus, check its machine code and traffic
 	$(PY) -m fusewright verify --cubin
 
 bench: .venv/stamp-cuda  ## the benchmarks; needs a GPU

@@ -12,45 +12,19 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import fusewright as fw
 from bench.cases import Case
+from bench.outcome import Outcome
+from bench.peers import make
 from fusewright.core.expr import constant_value
 from fusewright.runtime.launch import LoadedKernel, launch_of
 
 ROUNDS = 7
 TARGET_MS = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Medians in microseconds per peer, relative errors, and the floor's."""
-
-    name: str
-    nbytes: int
-    floor_us: float
-    times_us: dict[str, float]
-    errors: dict[str, float]
-    kernels: list[str]
-    failures: dict[str, str]
-
-    def as_json(self) -> dict[str, Any]:
-        ours = self.times_us.get("fusewright")
-        return {
-            "case": self.name,
-            "bytes": self.nbytes,
-            "floor_us": round(self.floor_us, 2),
-            "times_us": {k: round(v, 2) for k, v in self.times_us.items()},
-            "of_floor": {k: round(self.floor_us / v, 4) for k, v in self.times_us.items()},
-            "speedup": {k: round(v / ours, 4) for k, v in self.times_us.items()} if ours else {},
-            "errors": self.errors,
-            "kernels": self.kernels,
-            "failures": self.failures,
-        }
 
 
 def make_inputs(case: Case, device: str = "cuda", seed: int = 0) -> list[Any]:
@@ -203,40 +177,7 @@ def _peer(peer: str, case: Case, arrays: list[Any], kernels: list[str]) -> Calla
             kernels.extend(f"{k.name}: {k.heuristic}" for k in launcher.program.kernels)
             return lambda: launcher(*arrays)
         case _:
-            from bench import peers
-
-            return peers.make(peer, case, arrays)
-
-
-def geometric_mean(values: list[float]) -> float:
-    """Of positive numbers; nan for none."""
-    return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
-
-
-def table(outcomes: list[Outcome]) -> str:
-    """One line a case: floor, then each peer's time and share of the floor."""
-    lines = [f"{'case':36s} {'floor':>9s} " + " ".join(f"{p:>20s}" for p in _names(outcomes))]
-    for o in outcomes:
-        cells = [
-            f"{t:10.1f} us {o.floor_us / t:6.1%}" if (t := o.times_us.get(p)) else f"{'-':>20s}"
-            for p in _names(outcomes)
-        ]
-        wrong = {k: f"{v:.1e}" for k, v in o.errors.items() if v > 2e-2}
-        lines.append(
-            f"{o.name:36s} {o.floor_us:9.1f} "
-            + " ".join(f"{c:>20s}" for c in cells)
-            + f" err {o.errors.get('fusewright', math.nan):.1e}"
-            + (f" WRONG {wrong}" if wrong else "")
-            + (f" {o.failures}" if o.failures else "")
-        )
-    for p in _names(outcomes):
-        shares = [o.floor_us / o.times_us[p] for o in outcomes if p in o.times_us]
-        lines.append(f"{p}: {geometric_mean(shares):.1%} of the floor, worst {min(shares):.1%}")
-    return "\n".join(lines)
-
-
-def _names(outcomes: list[Outcome]) -> list[str]:
-    return list(dict.fromkeys(p for o in outcomes for p in o.times_us))
+            return make(peer, case, arrays)
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`python -m bench.run [--cases substring] [--peers a,b] [--out file.json]` measures cases."""
+"""`python -m bench.run [--cases substring] [--peers a,b] [--neighbours] [--budget-seconds 300]`"""
 
 from __future__ import annotations
 
@@ -11,35 +11,46 @@ from pathlib import Path
 import torch
 
 from bench import harness
-from bench.cases import CASES
+from bench.cases import CASES, Case
+from bench.outcome import Outcome, table
+from bench.page import write_page
+from bench.session import Session
+
+PEERS = "fusewright,compile,max_autotune,eager,quack,liger"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure cases on this machine's GPU, print the table, and write the JSON and its page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--cases", default="", help="comma-separated substrings of case names")
-    parser.add_argument("--peers", default="fusewright,compile,eager")
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no case after this")
+    parser.add_argument("--peers", default="fusewright,compile,eager", help=f"of {PEERS}")
+    parser.add_argument("--neighbours", action="store_true", help="sizes a little off, too")
+    parser.add_argument("--budget-seconds", type=float, default=float("inf"))
+    parser.add_argument(
+        "--out", type=Path, default=None, help="a JSON file; its page stands beside"
+    )
     args = parser.parse_args()
-    wanted = [w for w in args.cases.split(",") if w]
-    start = time.monotonic()
-    outcomes: list[harness.Outcome] = []
-    for case in CASES:
-        if wanted and not any(w in case.name for w in wanted):
-            continue
-        if time.monotonic() - start > args.seconds:
-            print(f"out of time before {case.name}")
-            break
+    session = Session(
+        tuple(w for w in args.cases.split(",") if w), args.neighbours, args.budget_seconds
+    )
+    peers = tuple(args.peers.split(","))
+
+    def measure(case: Case) -> Outcome:
         torch.compiler.reset()
         torch.cuda.empty_cache()
-        outcomes.append(harness.measure(case, tuple(args.peers.split(","))))
-        print(harness.table(outcomes[-1:]).splitlines()[1], flush=True)
+        return harness.measure(case, peers)
+
+    def keep(outcomes: list[Outcome]) -> None:
         if args.out is not None:
             _write(args.out, outcomes)
-    print(harness.table(outcomes))
+
+    outcomes = session.run(CASES, measure, time.monotonic, keep)
+    print(table(outcomes))
+    if args.out is not None and outcomes:
+        print(write_page(args.out, args.out.with_suffix(".html")))
 
 
-def _write(path: Path, outcomes: list[harness.Outcome]) -> None:
+def _write(path: Path, outcomes: list[Outcome]) -> None:
     report = {
         "date": datetime.date.today().isoformat(),
         "method": " ".join((harness.__doc__ or "").split()),

@@ -190,3 +190,9 @@ def test_exemptions_are_needed() -> None:
             )
         ]
         assert found and len(exempt.reason) > 20, name
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda e: e.name)
+def test_traffic_of_the_corpus(entry: Any) -> None:
+    kernels = fw.compile(fw.trace(entry.fn, *entry.specs)).kernels
+    assert [p for k in kernels for p in traffic_problems(entry.name, k)] == []

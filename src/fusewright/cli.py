@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_target(sub)
     sub = command("verify", _verify, "prove the syncs of the corpus needed and sufficient")
     sub.add_argument(
-        "--cubin", action="store_true", help="also compile to machine code and look for spills"
+        "--cubin", action="store_true", help="also check machine code and traffic at full size"
     )
     sub.add_argument("--only", metavar="text", default="", help="entries whose name contains this")
     _add_target(sub)

@@ -1,0 +1,148 @@
+"""The bench without a GPU: which rows a run has, its budget, its table and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from bench import peers
+from bench.cases import CASES, Case
+from bench.neighbours import neighbours
+from bench.outcome import Outcome, from_json, kept_share, table
+from bench.page import write_page
+from bench.session import Session
+
+import fusewright as fw
+
+
+class FakeTimer:
+    """A clock that measuring moves on, a second a case; ours is at the floor on round sizes."""
+
+    def __init__(self, refused: str = "no such case") -> None:
+        self.now, self.measured, self.refused = 0.0, list[str](), refused
+
+    def __call__(self) -> float:
+        return self.now
+
+    def measure(self, case: Case) -> Outcome:
+        self.now += 1
+        if self.refused in case.name:
+            raise MemoryError("too large")
+        self.measured.append(case.name)
+        odd = any(shape[-1] % 8 for shape, _ in case.inputs if shape[-1] > 1)
+        times = {"fusewright": 20.0 if odd else 10.0, "eager": 40.0}
+        return Outcome(case.name, 1 << 20, 10.0, times, {"fusewright": 1e-3}, [], {})
+
+
+def _run(session: Session, timer: FakeTimer) -> tuple[list[Outcome], list[str], list[int]]:
+    shown: list[str] = []
+    kept: list[int] = []
+    outcomes = session.run(CASES, timer.measure, timer, lambda o: kept.append(len(o)), shown.append)
+    return outcomes, shown, kept
+
+
+def test_a_part_of_the_cases() -> None:
+    outcomes, shown, kept = _run(Session(("softmax", "pad")), FakeTimer())
+    assert outcomes and all("softmax" in o.name or "pad" in o.name for o in outcomes)
+    assert len(shown) == len(outcomes) == kept[-1]
+    with pytest.raises(ValueError, match="no case has fft in its name; there are bias_gelu"):
+        _run(Session(("fft",)), FakeTimer())
+
+
+def test_neighbours_come_last_and_stand_behind_their_case() -> None:
+    timer = FakeTimer()
+    outcomes, _, _ = _run(Session(("softmax_8192x4096", "bias_gelu"), neighbours=True), timer)
+    cases = [o.name for o in outcomes if not o.of]
+    assert timer.measured[: len(cases)] == cases
+    names = [o.name for o in outcomes]
+    for c in cases:
+        at = names.index(c)
+        own = [f"{c}, {s}" for s in ("one vector longer", "one row more", "odd rows")]
+        assert names[at + 1 : at + 4] == own
+    kept = {o.name.split(", ")[1]: kept_share(o, outcomes, "fusewright") for o in outcomes if o.of}
+    assert kept == {"one vector longer": 1.0, "one row more": 1.0, "odd rows": 0.5}
+    assert "neighbours keep 79.4%, worst 50.0%" in table(outcomes)
+
+
+def test_the_budget_ends_a_run_before_it_is_spent() -> None:
+    timer = FakeTimer()
+    outcomes, shown, _ = _run(Session(budget_seconds=4.5), timer)
+    assert len(outcomes) == 4 and timer.now <= 4.5
+    assert shown[-1] == f"out of time: {len(CASES) - 4} of {len(CASES)} not measured"
+
+
+def test_a_case_that_cannot_be_measured_is_told() -> None:
+    outcomes, shown, _ = _run(Session(), FakeTimer(refused="pad"))
+    assert len(outcomes) == len(CASES) - sum("pad" in c.name for c in CASES)
+    assert any(re.fullmatch(r"\S*pad\S*: MemoryError: too large", line) for line in shown)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_neighbours_can_be_traced(case: Case) -> None:
+    found = neighbours(case)
+    assert len({c.inputs for c in (case, *found)}) == 4
+    for c in found:
+        fusion = fw.trace(c.ours, *(fw.TensorSpec(shape, dtype) for shape, dtype in c.inputs))
+        assert fusion.outputs
+
+
+def test_sizes_change_together() -> None:
+    case = Case(
+        "c", lambda torch, x: x, lambda x: x, (((64, 128), "bfloat16"), ((128,), "float32"))
+    )
+    shapes = [[shape for shape, _ in c.inputs] for c in neighbours(case)]
+    assert shapes == [[(64, 136), (136,)], [(65, 128), (128,)], [(64, 129), (129,)]]
+
+
+def test_peers_that_are_not_there() -> None:
+    softmax = next(c for c in CASES if peers.is_kind(c.name, "softmax"))
+    for peer in peers.PEERS:
+        with pytest.raises(peers.Absent, match=f"{peer} is not installed"):
+            peers.make(peer, softmax, [])
+    pad = next(c for c in CASES if "pad" in c.name)
+    with pytest.raises(peers.Absent, match="quack has no kernel for"):
+        peers.make("quack", pad, [])
+    with pytest.raises(peers.Absent, match="there is no peer 'apex'; use"):
+        peers.make("apex", pad, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_one"),
+    [
+        ("softmax_8192x4096", "softmax", True),
+        ("softmax_backward_8192x4096", "softmax", False),
+        ("rms_norm_16384x4096", "softmax", False),
+    ],
+)
+def test_kinds(name: str, kind: str, is_one: bool) -> None:
+    assert peers.is_kind(name, kind) is is_one
+
+
+def test_the_page_shows_every_case(tmp_path: Path) -> None:
+    outcomes, _, _ = _run(Session(neighbours=True), FakeTimer())
+    source = tmp_path / "run.json"
+    report = {
+        "date": "2026-01-02",
+        "method": "a < b & c",
+        "environment": {"gpu": "none"},
+        "cases": [o.as_json() for o in outcomes],
+    }
+    source.write_text(json.dumps(report))
+    text = write_page(source, tmp_path / "run.html").read_text()
+    assert "a &lt; b &amp; c" in text and "http" not in text
+    (svg,) = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    drawn = ElementTree.fromstring(svg)
+    labels = [t.text for t in drawn.iter("text")]
+    assert all(o.name in labels for o in outcomes if not o.of)
+    assert labels.count("100%") + labels.count("50%") == len(CASES)
+    assert [from_json(c).name for c in report["cases"]] == [o.name for o in outcomes]
+
+
+def test_a_run_without_cases_has_no_page(tmp_path: Path) -> None:
+    source = tmp_path / "run.json"
+    source.write_text('{"cases": []}')
+    with pytest.raises(ValueError, match="has no cases; measure some with"):
+        write_page(source, tmp_path / "run.html")
