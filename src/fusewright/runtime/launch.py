@@ -158,6 +158,7 @@ class LoadedKernel:
     def grid(self) -> tuple[Expr, Expr, Expr]:
         """Blocks along x, y and z."""
         x, y, z = (*(d.extent for d in self.kernel.grid), ONE, ONE)[:3]
+        x = x * self.kernel.cluster_size
         return x, y, z
 
     @property

@@ -59,14 +59,15 @@ class Pair:
 
 
 def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
-    """Rewrites every such pair whose rows are too long to stay in one block, or in one cluster of
-    blocks where the target has them.
+    """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
+    the rows' size needs them again, a cluster of blocks holds them, on targets that have those.
 
     checks:   constant sizes; chunks divide the reduced size
     order:    after share (the patterns need shared values), before split_reductions
     """
     found = [p for t in fusion.values if (p := _pair(t)) is not None]
-    pairs = [p for p in found if _chunks(p, target) > 1 and not _is_held_by_cluster(p, target)]
+    pairs = [p for p in found if _chunks(p, target) > 1]
+    pairs = [p for p in pairs if not (_is_held_by_cluster(p, target) and _is_read_again(p, fusion))]
     if not pairs:
         return fusion
     made: dict[Tensor, Tensor] = {}
@@ -116,6 +117,18 @@ def _is_held_by_cluster(p: Pair, target: Target) -> bool:
         return False
     reduced = math.prod(constant_value(p.source.shape[a]) or 1 for a in axes)
     return reduced * _read_nbytes(p.source) <= target.cluster_shared_nbytes
+
+
+def _is_read_again(p: Pair, fusion: Fusion) -> bool:
+    """Whether anything of the size of the rows is computed from the second reduction."""
+    size = math.prod(constant_value(e) or 1 for e in p.source.shape)
+    after = {p.second}
+    for t in fusion.values:
+        if any(o in after for o in t.op.operands):
+            after.add(t)
+            if math.prod(constant_value(e) or 1 for e in t.shape) >= size:
+                return True
+    return False
 
 
 def _read_nbytes(t: Tensor) -> int:
