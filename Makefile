@@ -4,7 +4,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 TORCH ?= 2.13.0+cpu
-TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py
+TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py tests/test_house.py
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 

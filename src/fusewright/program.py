@@ -30,7 +30,7 @@ from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, 
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.archive import read_archive, write_archive
-from fusewright.runtime.arrays import CPU, ArrayInfo, describe, host_view
+from fusewright.runtime.arrays import CPU, ArrayInfo, c_strides, describe, host_view
 from fusewright.runtime.config import active
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
@@ -498,9 +498,9 @@ def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DTy
 def _shown(result: Array, out: ArrayInfo | None, library: Library, kind: str) -> Any:
     """A host result as an array of the caller's library, or in the array of `out=`."""
     if out is None and kind in ("numpy", "dlpack"):
-        return result
+        return np.array(result, order="C")
     if out is None:
-        strides = [s // result.itemsize for s in result.strides]
+        strides = c_strides(result.shape)
         out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
     if result.size:
         host_view(out)[...] = result

@@ -41,6 +41,13 @@ class Tensor:
     """A numpy array that says it is on a device. The allocator aligns to 512 bytes."""
 
     __module__ = "torch"
+    __torch_dispatch__ = None
+
+    def is_neg(self) -> bool:
+        return False
+
+    def resolve_neg(self) -> Tensor:
+        return self
 
     def __init__(self, array: Any, device: TorchDevice = CUDA) -> None:
         self.array = array
@@ -89,7 +96,12 @@ class FakeTorch(SimpleNamespace):
                 _current_level=-1, unpack_dual=lambda x: SimpleNamespace(tangent=x.tangent)
             )
         )
-        self._C = SimpleNamespace()
+        self._C = SimpleNamespace(
+            _len_torch_dispatch_stack=lambda: 0,
+            _functorch=SimpleNamespace(is_functorch_wrapped_tensor=lambda x: False),
+        )
+        self.compiler = SimpleNamespace(is_compiling=lambda: False)
+        self._is_functional_tensor = lambda x: False
         self.cuda = SimpleNamespace(
             current_device=lambda: self.current,
             current_stream=lambda index: SimpleNamespace(cuda_stream=self.stream + index),

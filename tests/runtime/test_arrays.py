@@ -45,6 +45,9 @@ def test_alignment_is_that_of_the_first_element() -> None:
 class FakeTensor:
     """What `describe` may ask of a torch tensor."""
 
+    def resolve_neg(self) -> FakeTensor:
+        return self
+
     def __init__(self, device: str = "cuda", index: int | None = 1, layout: str = "strided"):
         self.device = types.SimpleNamespace(type=device, index=index)
         self.layout = f"torch.{layout}"
@@ -60,7 +63,11 @@ class FakeTensor:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=FakeTensor))
+    functorch = types.SimpleNamespace(is_functorch_wrapped_tensor=lambda x: False)
+    module = types.SimpleNamespace(
+        Tensor=FakeTensor, _C=types.SimpleNamespace(_functorch=functorch)
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
 
 
 @pytest.mark.usefixtures("torch")

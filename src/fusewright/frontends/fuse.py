@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +12,28 @@ from typing import Any
 import numpy as np
 
 from fusewright import knobs
+from fusewright.core.expr import Var
 from fusewright.driver import compile
 from fusewright.errors import UserError
+from fusewright.frontends.natural_layouts import Strides, natural_orders
 from fusewright.frontends.out_layouts import Order, OutLayouts
 from fusewright.frontends.signature import Dynamic, Signature, marks_of, signature_of
 from fusewright.fusion import trees
-from fusewright.fusion.trace import trace_call
+from fusewright.fusion.array import Array
+from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.fusion.trace import Traced, trace_call
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
 from fusewright.report.explain import Report
 from fusewright.runtime.arrays import ArrayInfo, describe
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.runtime.locks import fork_safe_lock
-from fusewright.runtime.torch_calls import call_key
+from fusewright.runtime.torch_calls import (
+    call_key,
+    constant_to_compilers,
+    is_dispatched,
+    is_recorded,
+)
 
 MAX_PROGRAMS = 256
 MAX_CALLS = 4096
@@ -82,18 +92,26 @@ class Fused:
             raise UserError(f"fuse(device={device!r}): use 'auto', 'cuda' or 'sim'")
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self._name: str = getattr(fn, "__name__", type(fn).__name__)
+        self.name: str = getattr(fn, "__name__", type(fn).__name__)
         self.target = target
         self.device = device
-        self._layouts = OutLayouts(out_layouts)
+        self._layouts = None if out_layouts is None else OutLayouts(out_layouts)
         self._marks = marks_of(fn, dynamic)
         self._programs: dict[Signature, _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
+        self._node: Any = None
+        self._kinds: list[type] = []
         self._lock = fork_safe_lock()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The function's own structure, with arrays of the caller's kind; with `out=` (the same
         structure, None where a new array is wanted) those arrays."""
+        if is_recorded():
+            return self._record(args, kwargs, out)
+        return self.run(args, kwargs, out)
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any = None) -> Any:
+        """A call that torch need not see."""
         key = None
         if out is None and self.device != "sim":
             key = call_key(args, kwargs)
@@ -106,6 +124,8 @@ class Fused:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, key: Hashable | None
     ) -> Any:
         """A call that is not bound yet, or cannot be."""
+        if any(is_dispatched(x) for x in trees.flatten((args, dict(kwargs)))[0]):
+            return self._record(args, kwargs, out)
         infos, tree = _flattened(args, kwargs)
         compiled = self._compiled(infos, tree)
         program = compiled.program
@@ -116,6 +136,8 @@ class Fused:
         values = (*args, *kwargs.values())
         leaves = {id(x.owner) for x in infos}
         positions = tuple(p for p, v in enumerate(values) if id(v) in leaves)
+        if len(positions) != len(infos):  # an argument was copied
+            return compiled.result(program.run(infos, self.device))
         every = len(positions) == len(values)
         places = tuple(program.places)
         single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
@@ -134,9 +156,35 @@ class Fused:
         if given is None:
             raise UserError(
                 "out= does not have the structure of the result; pass arrays in the structure "
-                f"that {self._name} returns, None where a new one is wanted"
+                f"that {self.name} returns, None where a new one is wanted"
             )
         return compiled.layouts.stored([None if o is None else describe(o) for o in given])
+
+    # --- torch's records ------------------------------------------------------------------------
+
+    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """The call as one operator of torch. Written so that torch.compile can follow it."""
+        if out is not None:
+            raise UserError(
+                f"{self.name}: out= writes to an array that torch keeps a record of; use the "
+                "result, and copy_ it where it should go"
+            )
+        self._enter_record()
+        made = self._node(*args, **kwargs)
+        return trees.decoded(self._record_structure(), made, self._kinds)
+
+    @constant_to_compilers
+    def _enter_record(self) -> bool:
+        """Sees to it that `_node` is known to torch."""
+        if self._node is None:
+            module = importlib.import_module("fusewright.frontends.torch.operators")
+            self._node = module.node(self)
+        return True
+
+    @constant_to_compilers
+    def _record_structure(self) -> Any:
+        """The structure of the last result of `_node`, encoded."""
+        return trees.encoded(self._node.structure(), self._kinds)
 
     # --- programs -------------------------------------------------------------------------------
 
@@ -146,7 +194,7 @@ class Fused:
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What a call with these arguments becomes and why."""
-        return Report(self.program(*args, **kwargs), title=self._name)
+        return Report(self.program(*args, **kwargs), title=self.name)
 
     def _compiled(self, infos: list[ArrayInfo], tree: Tree) -> _Compiled:
         signature = signature_of(infos, tree, self._marks)
@@ -159,17 +207,46 @@ class Fused:
                 self._say(signature)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                found = self._programs[signature] = self._compile(signature, tree)
+                found = self._programs[signature] = self._compile(signature, infos, tree)
             return found
 
-    def _compile(self, signature: Signature, tree: Tree) -> _Compiled:
-        args, kwargs = trees.unflatten(tree, list(signature.specs))
-        traced = trace_call(self._layouts.wrapped(self.fn), *args, **kwargs)
+    def _compile(self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree) -> _Compiled:
+        shapes = [x.shape for x in infos]
+        traced, layouts = self.trace(signature.specs, signature.patterns, shapes, tree)
         target = self.target
         if target is None and self.device != "sim" and has_gpu():
             target = architecture()
         program = compile(traced.fusion, target, dynamic=self._marks.everything)
-        return _Compiled(program, traced.out_tree, self._layouts)
+        return _Compiled(program, traced.out_tree, layouts)
+
+    def trace(
+        self,
+        specs: Sequence[TensorSpec],
+        patterns: Sequence[Strides],
+        shapes: Sequence[Sequence[int]],
+        tree: Tree,
+    ) -> tuple[Traced, OutLayouts]:
+        """The function on arrays of these specs and example sizes, its results with their axes in
+        the order of memory."""
+        sizes: dict[Var, int] = {
+            s: n
+            for spec, shape in zip(specs, shapes, strict=True)
+            for s, n in zip(spec.shape, shape, strict=True)
+            if isinstance(s, Sym)
+        }
+        used: list[OutLayouts] = []
+
+        @functools.wraps(self.fn)
+        def stored(*args: Any, **kwargs: Any) -> Any:
+            result = self.fn(*args, **kwargs)
+            layouts = self._layouts
+            if layouts is None:
+                layouts = _natural((args, kwargs), result, patterns, sizes)
+            used.append(layouts)
+            return layouts.stored_as(result)
+
+        args, kwargs = trees.unflatten(tree, list(specs))
+        return trace_call(stored, *args, **kwargs), used[0]
 
     def _say(self, signature: Signature) -> None:
         """Logs a compile that is not the first; as a warning where the user asked for that."""
@@ -178,7 +255,19 @@ class Fused:
         level = logging.WARNING if knobs.LOG.get() == "recompiles" else logging.INFO
         shapes = ", ".join(str(s) for s in signature.specs)
         number = len(self._programs) + 1
-        _log.log(level, "%s: compile %d, for %s", self._name, number, shapes)
+        _log.log(level, "%s: compile %d, for %s", self.name, number, shapes)
+
+
+def _natural(
+    arguments: Any, result: Any, patterns: Sequence[Strides], sizes: Mapping[Var, int]
+) -> OutLayouts:
+    """The layouts that the arrays' library would give the results of a traced call."""
+    given = [x.tensor for x in trees.flatten(arguments)[0]]
+    leaves = trees.flatten(result)[0]
+    if not all(isinstance(x, Array) for x in leaves):
+        return OutLayouts([None] * len(leaves))  # the trace says what is wrong with them
+    inputs = dict(zip(given, patterns, strict=True))
+    return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
 
 
 def _flattened(args: Any, kwargs: Mapping[str, Any]) -> tuple[list[ArrayInfo], Tree]:
@@ -209,7 +298,8 @@ def fuse(
     `target` is what code is made for (default: the GPU that is there, else sm_90a). `device` is
     where it runs: "cuda", "sim" (the simulator), or "auto" (where device arrays are, else a GPU if
     there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory,
-    slowest first, per output. `dynamic`: sizes that may change without a compile: True for all, or
+    slowest first, per output, None for C order; without it results are laid out as the arrays'
+    library would do. `dynamic`: sizes that may change without a compile: True for all, or
     a mapping from parameters to axes.
     """
 

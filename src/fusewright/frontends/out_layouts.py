@@ -6,8 +6,7 @@ kernel stores it densely; the caller gets the view with the axes back in place.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -21,29 +20,28 @@ Order: TypeAlias = "Sequence[Sequence[int] | None]"
 
 
 class OutLayouts:
-    """The orders of all outputs; without any, nothing is done."""
+    """The orders of all outputs; where all are C order, nothing is done."""
 
-    def __init__(self, orders: Order | None) -> None:
-        self._orders = None if orders is None else [None if o is None else tuple(o) for o in orders]
+    def __init__(self, orders: Order) -> None:
+        given = [None if o is None else tuple(o) for o in orders]
+        self.count = len(given)
+        self._orders = given if any(o is not None for o in given) else None
 
     def __bool__(self) -> bool:
         return self._orders is not None
 
-    def wrapped(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function whose results have their axes in the order of memory."""
-        orders = self._orders
-        if orders is None:
-            return fn
+    def order(self, k: int) -> tuple[int, ...] | None:
+        """The axes of an output from slow to fast in memory; None for C order."""
+        return None if self._orders is None else self._orders[k]
 
-        @functools.wraps(fn)
-        def permuted(*args: Any, **kwargs: Any) -> Any:
-            leaves, tree = trees.flatten(fn(*args, **kwargs))
-            if len(leaves) != len(orders):
-                raise UserError(f"out_layouts has {len(orders)} orders for {len(leaves)} outputs")
-            pairs = zip(leaves, orders, strict=True)
-            return trees.unflatten(tree, [_permuted(x, o) for x, o in pairs])
-
-        return permuted
+    def stored_as(self, result: Any) -> Any:
+        """The traced result of a function with the axes of each array in the order of memory.
+        Raises UserError for another number of arrays, and for what is no order of their axes."""
+        leaves, tree = trees.flatten(result)
+        if len(leaves) != self.count:
+            raise UserError(f"out_layouts has {self.count} orders for {len(leaves)} outputs")
+        pairs = ((x, self.order(k)) for k, x in enumerate(leaves))
+        return trees.unflatten(tree, [_permuted(x, o) for x, o in pairs])
 
     def shown(self, made: Sequence[Any]) -> list[Any]:
         """Stored results as the caller sees them."""

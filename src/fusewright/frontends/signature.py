@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from fusewright.core.expr import Expr, as_expr
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
+from fusewright.frontends.natural_layouts import pattern_of
 from fusewright.fusion import trees
 from fusewright.fusion.ir import Sym, TensorSpec
 from fusewright.fusion.trees import Tree
@@ -83,12 +84,13 @@ strides)."""
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What kernels know of one array."""
+    """What kernels know of one array, and how its axes lie in memory."""
 
     shape: tuple[int | _Extent, ...]
     dtype: DType
     strides: _Strides | None
     alignment: int
+    pattern: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,11 @@ class Signature:
 
     structure: str
     arrays: tuple[_Kind, ...]
+
+    @property
+    def patterns(self) -> tuple[tuple[int, ...], ...]:
+        """How the axes of each array lie in memory."""
+        return tuple(x.pattern for x in self.arrays)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -135,7 +142,8 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
         shape = tuple(extent(n, grain) if a in marked else n for a, n in enumerate(x.shape))
         on_host = x.device.kind == "cpu"
         strides = None if on_host else _strides(x)
-        arrays.append(_Kind(shape, x.dtype, strides, VECTOR_NBYTES if on_host else _alignment(x)))
+        alignment = VECTOR_NBYTES if on_host else _alignment(x)
+        arrays.append(_Kind(shape, x.dtype, strides, alignment, pattern_of(x.strides)))
     return Signature(repr(tree), tuple(arrays))
 
 

@@ -124,3 +124,45 @@ def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
             return len(items) == len(tree.items) and all(
                 _leaves_like(t, item, out) for t, item in zip(tree.items, items, strict=True)
             )
+
+
+# --- for compilers of Python --------------------------------------------------------------------
+
+
+def encoded(tree: Tree, kinds: list[type]) -> tuple[Any, ...]:
+    """The tree as nested plain tuples, its leaves numbered from left to right. Classes of named
+    tuples are numbered by their place in `kinds`, which grows by those that it lacks."""
+    return _encoded(tree, iter(range(count(tree))), kinds)
+
+
+def _encoded(tree: Tree, numbers: Iterator[int], kinds: list[type]) -> tuple[Any, ...]:
+    match tree:
+        case Leaf():
+            return ("leaf", next(numbers))
+        case Static():
+            return ("static", tree.value)
+        case Branch():
+            items = tuple(_encoded(item, numbers, kinds) for item in tree.items)
+            if tree.kind is dict:
+                return ("dict", tree.keys, items)
+            if hasattr(tree.kind, "_fields"):
+                if tree.kind not in kinds:
+                    kinds.append(tree.kind)
+                return ("named", kinds.index(tree.kind), items)
+            return ("list" if tree.kind is list else "tuple", None, items)
+
+
+def decoded(code: tuple[Any, ...], leaves: Any, kinds: list[Any]) -> Any:
+    """The structure that `encoded` describes, with leaves in place. Made of calls and branches that
+    torch.compile can follow."""
+    kind = code[0]
+    if kind == "leaf":
+        return leaves[code[1]]
+    if kind == "static":
+        return code[1]
+    items = [decoded(item, leaves, kinds) for item in code[2]]
+    if kind == "dict":
+        return dict(zip(code[1], items, strict=True))
+    if kind == "named":
+        return kinds[code[1]](*items)
+    return items if kind == "list" else tuple(items)

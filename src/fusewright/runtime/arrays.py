@@ -105,7 +105,8 @@ def _elements(nbytes: Sequence[int], dtype: DType, what: str) -> tuple[int, ...]
     return tuple(s // dtype.nbytes for s in nbytes)
 
 
-def _c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The element strides of C order."""
     out: list[int] = []
     step = 1
     for n in reversed(shape):
@@ -129,8 +130,16 @@ def _numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:
 
 
 def _torch(tensor: Any) -> ArrayInfo:
+    torch: Any = sys.modules["torch"]
     if str(tensor.layout) != "torch.strided":
         raise UserError(f"torch tensor of layout {tensor.layout} has no strides; use .to_dense()")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise UserError(
+            "the torch tensor is inside of a transform (torch.func.vmap, grad, jvp, ...), which "
+            "cannot look into a fused call; call it outside, or write it with torch's operators "
+            "under torch.compile(backend='fusewright')"
+        )
+    tensor = tensor.resolve_neg()
     kind = tensor.device.type
     if kind not in ("cpu", "cuda"):
         raise UserError(f"torch tensor on {tensor.device}; only cpu and cuda tensors are supported")
@@ -147,7 +156,7 @@ def _cuda_array_interface(array: Any) -> ArrayInfo:
     dtype = dtype_of(getattr(array, "dtype", None) or view["typestr"])
     shape = tuple(view["shape"])
     nbytes = view.get("strides")
-    strides = _c_strides(shape) if nbytes is None else _elements(nbytes, dtype, "device array")
+    strides = c_strides(shape) if nbytes is None else _elements(nbytes, dtype, "device array")
     pointer: int = view["data"][0]
     index = getattr(getattr(array, "device", None), "id", None)
     if index is None:
@@ -175,7 +184,7 @@ def _dlpack(array: Any) -> ArrayInfo:
     t = _dl_tensor(capsule)
     dtype = _dl_dtype(t)
     shape = tuple(t.shape[k] for k in range(t.ndim))
-    strides = tuple(t.strides[k] for k in range(t.ndim)) if t.strides else _c_strides(shape)
+    strides = tuple(t.strides[k] for k in range(t.ndim)) if t.strides else c_strides(shape)
     pointer = (t.data or 0) + t.byte_offset
     return ArrayInfo("dlpack", device, shape, dtype, strides, pointer, (array, capsule))
 

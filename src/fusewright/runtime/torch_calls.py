@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from fusewright.dtypes import uint8
 from fusewright.errors import UserError
@@ -21,12 +21,14 @@ from fusewright.runtime.executor import ResultType
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.plan import Plan, uses_graph
 
+F = TypeVar("F", bound=Callable[..., Any])
 _VECTOR_MASK = 15
 
 
 def _tensor_key(x: Any) -> Hashable:
     """All that the choice of a program and its plan depends on."""
-    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & _VECTOR_MASK, x.requires_grad
+    where = x.data_ptr() & _VECTOR_MASK
+    return x.shape, x.stride(), x.dtype, x.device, where, x.requires_grad, x.is_neg()
 
 
 def _float_key(x: float) -> Hashable:
@@ -65,7 +67,36 @@ def call_key(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable |
             parts += [_KEYS[type(a)](a) for a in kwargs.values()]
     except KeyError as e:
         return call_key(args, kwargs) if _learn(e.args[0]) else None
+    except RuntimeError:  # a tensor without memory, inside of a transform
+        return None
     return tuple(parts)
+
+
+def is_recorded() -> bool:
+    """Whether torch records operators now, beside or instead of running them: torch.compile,
+    torch.export, make_fx, fake tensors, any dispatch mode. What it does not see is lost."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def constant_to_compilers(fn: F) -> F:
+    """Marks a function that torch.compile runs when it meets a call, and whose result it takes for
+    constant: what `torch.compiler.assume_constant_result` does, without loading torch."""
+    vars(fn)["_dynamo_marked_constant"] = True
+    return fn
+
+
+def is_dispatched(x: object) -> bool:
+    """Whether an array is a torch tensor that takes operators itself: of a class such as a fake or
+    a distributed one, or inside of `torch.func.functionalize`."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return False
+    kind: Any = type(x)
+    own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return own or torch._is_functional_tensor(x)
 
 
 def loses_gradients(tensors: Iterable[Any]) -> bool:

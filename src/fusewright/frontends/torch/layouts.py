@@ -33,11 +33,11 @@ def odd_strides(tensor: Any) -> tuple[int, ...] | None:
     return strides if dense and strides != made else None
 
 
-def dense_strides(sizes: Sequence[int], order: Sequence[int] | None) -> tuple[int, ...]:
+def dense_strides(sizes: Sequence[Any], order: Sequence[int] | None) -> tuple[Any, ...]:
     """The strides of a dense tensor whose axes lie in an order, slowest first; None for C order."""
     axes = range(len(sizes)) if order is None else order
-    found, step = dict[int, int](), 1
+    found, step = dict[int, Any](), 1
     for a in reversed(axes):
         found[a] = step
-        step *= max(sizes[a], 1)
+        step = step * (sizes[a] or 1)
     return tuple(found[a] for a in range(len(sizes)))

@@ -1,20 +1,32 @@
-"""Fused functions as operators of torch, so that torch.compile keeps a call as one node."""
+"""Fused functions as operators of torch, so that whatever records operators keeps a call as one:
+torch.compile, torch.export, make_fx, fake tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.core.expr import Expr
+from fusewright.dtypes import dtype_of
+from fusewright.errors import FusewrightError, UserError
 from fusewright.frontends.fuse import Fused
+from fusewright.frontends.natural_layouts import pattern_of
+from fusewright.frontends.torch.calls import hint
+from fusewright.frontends.torch.layouts import dense_strides
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.promotion import torch_dtype
 from fusewright.fusion import trees
-from fusewright.fusion.ir import TensorSpec, constant_shape
-from fusewright.fusion.trace import trace_call
+from fusewright.fusion.evaluate import values_of
+from fusewright.fusion.ir import Sym, Tensor, TensorSpec
+from fusewright.fusion.trees import LEAF, Branch, Tree
+from fusewright.runtime.torch_calls import check_gradients, loses_gradients
 
-ResultTypes = list[tuple[tuple[int, ...], DType]]
+ResultType = tuple[tuple[Any, ...], tuple[Any, ...], Any]
+"""Shape, strides and torch dtype; sizes are integers or symbolic integers of torch."""
+_SCHEMA = "(Tensor[] tensors) -> Tensor[]"
 
 
 def custom_op(fused: Fused, name: str) -> Callable[..., Any]:
@@ -25,25 +37,14 @@ def custom_op(fused: Fused, name: str) -> Callable[..., Any]:
     would be lost. Registering a name twice raises torch's own error.
     """
 
-    def compute(tensors: list[Any]) -> list[Any]:
-        made = trees.flatten(fused(*tensors))[0]
-        return [made[k] for k in range(len(made))]
+    def positional(count: int) -> Tree:
+        args = Branch(tuple, (), (LEAF,) * count)
+        return Branch(tuple, (), (args, Branch(dict, (), ())))
 
-    operator = torch.library.custom_op(
-        name, compute, mutates_args=(), schema="(Tensor[] tensors) -> Tensor[]"
-    )
-
-    def like(tensors: list[Any]) -> list[Any]:
-        device = tensors[0].device
-        return [
-            torch.empty(shape, dtype=torch_dtype(dtype), device=device)
-            for shape, dtype in _result_types(fused, tensors)
-        ]
-
-    operator.register_fake(like)
+    operator = _registered(fused, name, positional)
 
     def call(*tensors: Any) -> Any:
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if loses_gradients(tensors):
             raise UserError(
                 f"{name} records no gradient, and an argument requires one; call it under "
                 "torch.no_grad() or detach the argument"
@@ -54,12 +55,140 @@ def custom_op(fused: Fused, name: str) -> Callable[..., Any]:
     return call
 
 
-def _result_types(fused: Fused, tensors: list[Any]) -> ResultTypes:
-    """Shape and dtype of each result for tensors of these types; symbolic sizes become numbers."""
-    specs = [TensorSpec(tuple(int(n) for n in t.shape), t.dtype) for t in tensors]
-    found: ResultTypes = []
-    for t in trace_call(fused.fn, *specs).fusion.outputs:
-        shape = constant_shape(t)
-        assert shape is not None
-        found.append((shape, t.dtype))
-    return found
+def node(fused: Fused) -> Any:
+    """A function that torch.compile puts into its graphs as it is: a call of the fused function as
+    an operator, with the results in one list. `structure()` of it is the structure of the last
+    result in this thread."""
+    operators: dict[Tree, Any] = {}
+    last = threading.local()
+
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        tensors, tree = _flattened(fused, args, kwargs)
+        check_gradients(tensors)
+        last.structure = _results(fused, tensors, tree)[1]
+        operator = operators.get(tree)
+        if operator is None:
+            name = _free_name(fused, tree)
+            operator = operators[tree] = _registered(fused, name, lambda _: tree)
+        return operator(tensors)
+
+    call.structure = lambda: last.structure  # type: ignore[attr-defined]
+    return torch.compiler.allow_in_graph(call)
+
+
+def _flattened(fused: Fused, args: Any, kwargs: Any) -> tuple[list[Any], Tree]:
+    """The tensors of a call and its structure; symbolic scalars become numbers.
+
+    Raises UserError for arrays of other libraries among the tensors.
+    """
+    leaves, tree = trees.flatten((args, kwargs))
+    tensors, tree = trees.flatten(trees.unflatten(tree, list(map(_plain, leaves))))
+    for k, x in enumerate(tensors):
+        if not isinstance(x, torch.Tensor):
+            raise UserError(
+                f"{fused.name}: argument {k} is a {type(x).__name__} among torch tensors that "
+                "are traced; a call takes arrays of one library (Python scalars anywhere)"
+            )
+    return tensors, tree
+
+
+def _plain(x: Any) -> Any:
+    symbolic = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    number = symbolic.get(type(x))
+    return x if number is None else number(x)
+
+
+def _free_name(fused: Fused, tree: Tree) -> str:
+    """A name for an operator, which does not change from run to run."""
+    code = getattr(fused.fn, "__code__", None)
+    text = f"{fused.fn.__module__} {fused.fn.__qualname__} {getattr(code, 'co_code', b'')} {tree}"
+    own = "".join(c if c.isalnum() else "_" for c in fused.name)
+    stem = f"{own}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    for k in itertools.count():
+        name = f"{stem}_{k}"
+        if not hasattr(torch.ops.fusewright, name):
+            return f"fusewright::{name}"
+    raise AssertionError("counting ends")
+
+
+def _registered(fused: Fused, name: str, tree_of: Callable[[int], Tree]) -> Any:
+    """The operator `name`, which calls the function on tensors in a structure by their number."""
+
+    def compute(tensors: list[Any]) -> list[Any]:
+        args, kwargs = trees.unflatten(tree_of(len(tensors)), tensors)
+        made = trees.flatten(fused.run(args, kwargs))[0]
+        seen: dict[int, None] = {}
+        own: list[Any] = []
+        for x in made:  # an operator's results share no memory
+            memory = x.untyped_storage().data_ptr()
+            own.append(x.clone() if memory in seen else x)
+            seen[memory] = None
+        return own
+
+    def like(tensors: list[Any]) -> list[Any]:
+        types, _ = _results(fused, tensors, tree_of(len(tensors)))
+        device = tensors[0].device
+        return [torch.empty_strided(s, t, dtype=d, device=device) for s, t, d in types]
+
+    operator = torch.library.custom_op(name, compute, mutates_args=(), schema=_SCHEMA)
+    operator.register_fake(like)
+    return operator
+
+
+# --- types of results ---------------------------------------------------------------------------
+
+
+def _results(fused: Fused, tensors: Sequence[Any], tree: Tree) -> tuple[list[ResultType], Tree]:
+    """The types of the results of a call and their structure. Symbolic sizes stay symbolic where
+    the function does not depend on their value; else they become numbers."""
+    try:
+        return _traced(fused, tensors, [tuple(t.shape) for t in tensors], tree)
+    except (FusewrightError, TypeError):
+        return _traced(fused, tensors, [tuple(map(int, t.shape)) for t in tensors], tree)
+
+
+def _traced(
+    fused: Fused, tensors: Sequence[Any], shapes: Sequence[Sequence[Any]], tree: Tree
+) -> tuple[list[ResultType], Tree]:
+    symbols = _Symbols()
+    specs = tuple(
+        TensorSpec(tuple(map(symbols.entry, s)), dtype_of(t.dtype))
+        for s, t in zip(shapes, tensors, strict=True)
+    )
+    patterns = tuple(pattern_of(tuple(map(hint, t.stride()))) for t in tensors)
+    examples = [tuple(map(hint, s)) for s in shapes]
+    traced, layouts = fused.trace(specs, patterns, examples, tree)
+    outputs = traced.fusion.outputs
+    types = [_type(t, layouts.order(k), symbols) for k, t in enumerate(outputs)]
+    return types, traced.out_tree
+
+
+class _Symbols:
+    """Symbols for torch's symbolic sizes, one for each formula."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Sym] = {}
+        self._values: dict[Any, Any] = {}
+
+    def entry(self, size: Any) -> int | Sym:
+        """What a spec has for a size; 0 and 1 are numbers."""
+        if isinstance(size, int) or size.node.expr.is_number or hint(size) < 2:
+            return int(size)
+        found = self._known.setdefault(str(size.node.expr), Sym(f"n{len(self._known)}"))
+        self._values[found] = size
+        return found
+
+    def size(self, e: Expr) -> Any:
+        """torch's size for an expression. Raises TypeError where it has none."""
+        found: Any = values_of(e, self._values)
+        if not isinstance(found, int | torch.SymInt):
+            raise TypeError(f"{e} as a size of torch")
+        return found
+
+
+def _type(stored: Tensor, order: tuple[int, ...] | None, symbols: _Symbols) -> ResultType:
+    """The type of a result that is stored with its axes in an order."""
+    axes = tuple(range(stored.ndim)) if order is None else order
+    sizes = dict(zip(axes, map(symbols.size, stored.shape), strict=True))
+    shape = tuple(sizes[a] for a in range(stored.ndim))
+    return shape, dense_strides(shape, axes), torch_dtype(stored.dtype)

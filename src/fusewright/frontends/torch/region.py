@@ -209,8 +209,7 @@ def _fused(
     dynamic: Mapping[str | int, Sequence[int]] | None = None,
 ) -> Fused:
     device = "sim" if on_host else "cuda"
-    orders = _orders(part)
-    layouts = orders if any(o is not None for o in orders) else None
+    layouts = _orders(part)
     return Fused(traced, target=options.target, device=device, out_layouts=layouts, dynamic=dynamic)
 
 
