@@ -72,7 +72,7 @@ def choice(p: fw.Program) -> tuple[str, int]:
         # no wide accesses: slices in registers
         (softmax, (300, 100001), "bfloat16", ("inner_cluster_persistent", 8)),
         # few rows: more blocks a row, so that more multiprocessors have one
-        (softmax, (4, 57344), "bfloat16", ("inner_cluster_persistent", 8)),
+        (softmax, (4, 57344), "bfloat16", ("inner_cluster_shared", 8)),
     ],
 )  # fmt: skip
 def test_what_holds_a_row(

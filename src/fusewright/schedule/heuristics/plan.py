@@ -28,6 +28,8 @@ PERSISTENT_BYTES_PER_THREAD = 128
 FEW_BYTES_PER_THREAD = 64
 """Bytes that leave registers for several blocks on a multiprocessor."""
 MAX_THREADS = 512
+SLICE_THREADS = 256
+"""Threads that walk over a slice of a row in shared memory."""
 CLUSTERS = (2, 4, 8)
 """Blocks that may share a row."""
 
@@ -174,16 +176,16 @@ def _cluster_sizes(row: Row, target: Target) -> tuple[int, ...]:
 def _slice_choice(
     row: Row, cluster: int, nbytes: int, target: Target
 ) -> tuple[Memory | None, int, int]:
-    """Where a block of a cluster holds its slice of a row: in registers, `nbytes` a thread at most,
-    in shared memory while several blocks fit, or nowhere."""
+    """Where a block of a cluster holds its slice of a row: in shared memory while several blocks
+    fit, in registers, `nbytes` a thread at most, or nowhere. Small blocks: the more stand on a
+    multiprocessor, the less it idles while a cluster meets."""
     columns = -(-row.columns // (cluster * row.vector)) * row.vector
+    threads, trips = _threads_along(columns, row.vector, most=SLICE_THREADS)
+    if row.vector > 1 and columns * row.held <= target.shared_nbytes_of_several:
+        return Memory.SHARED, threads, trips
     most = max(nbytes // (row.vector * row.held), 1)
     threads, trips = _threads_along(columns, row.vector, most_trips=most)
-    if trips <= most:
-        return Memory.LOCAL, threads, trips
-    threads, trips = _threads_along(columns, row.vector)
-    fits = row.vector > 1 and columns * row.held <= target.shared_nbytes_of_several
-    return Memory.SHARED if fits else None, threads, trips
+    return Memory.LOCAL if trips <= most else None, threads, trips
 
 
 def _shared_limit(target: Target) -> int:

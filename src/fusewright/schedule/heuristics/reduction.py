@@ -38,6 +38,8 @@ from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
 RESIDENT_THREADS = 1024
+BLOCKS_OF_CLUSTERS = 3
+"""Blocks of clusters that a multiprocessor should hold at least."""
 STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
 
@@ -99,7 +101,8 @@ def _min_blocks(plan: Plan) -> int:
     hold many rows in registers: caps what the compiler spends on loads ahead."""
     threads = plan.reduce_threads * plan.kept_threads
     crowded = plan.held_in is Memory.SHARED or (plan.held_in is Memory.LOCAL and not plan.inner)
-    return max(1, RESIDENT_THREADS // threads) if crowded else 0
+    most = BLOCKS_OF_CLUSTERS if plan.cluster > 1 else RESIDENT_THREADS // threads
+    return max(1, most) if crowded else 0
 
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
