@@ -966,6 +966,7 @@ def lower_bound(e: Expr) -> int | None:
     Besides interval arithmetic it replaces variables that have symbolic limits by those limits,
     the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0, and
     whole multiples of quotients and remainders by the bounds of rounding: `f*(x//f) > x - f`.
+    Where that says nothing it looks at a multiple of `e`, so that `n - n//2` gives 0.
     """
     low = e.interval[0]
     for _ in range(8):
@@ -973,12 +974,24 @@ def lower_bound(e: Expr) -> int | None:
         if smaller is None:
             smaller = _unrounded(e)
         if smaller is None:
-            return low
+            return _lower_bound_of_multiple(e) if low is None else low
         e = smaller
         better = e.interval[0]
         if better is not None and (low is None or better > low):
             low = better
     return low
+
+
+def _lower_bound_of_multiple(e: Expr) -> int | None:
+    """The bound of `e` that follows from one of `f*e`, where `f` makes the coefficient of a quotient
+    by a constant a multiple of that constant."""
+    for t in parts_of(e)[1]:
+        d = constant_value(t.atoms[0].denominator) if isinstance(t.atoms[0], FloorDiv) else None
+        if d is not None and len(t.atoms) == 1 and t.coefficient % d:
+            f = d // math.gcd(d, t.coefficient)
+            low = lower_bound(mul(e, f))
+            return None if low is None else -(-low // f)
+    return None
 
 
 def _limited(e: Expr) -> Expr | None:

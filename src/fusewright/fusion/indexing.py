@@ -109,10 +109,7 @@ def _range_of(item: int | Expr | slice, axis: int, extent: Expr) -> tuple[IntLik
 
 
 def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
-    at = as_expr(item)
-    known = constant_value(at)
-    if known is not None and known < 0:
-        at = add(extent, known)
+    at = _from_front(item, extent)
     if prove(less_equal(0, at)) is not True or prove(less(at, extent)) is not True:
         known_text = "is outside" if constant_value(extent) is not None else "may be outside"
         raise AxisError(
@@ -128,7 +125,7 @@ def _limit(given: object, default: IntLike, item: slice, axis: int, extent: Expr
         return as_expr(default)
     if not isinstance(given, int | Expr):
         raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
-    return _clamped(_from_front(given, extent), item, axis, extent)
+    return _clamped(_signed(given, item, axis, extent), item, axis, extent)
 
 
 def _after(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
@@ -137,12 +134,22 @@ def _after(given: object, default: IntLike, item: slice, axis: int, extent: Expr
         return as_expr(default)
     if not isinstance(given, int | Expr):
         raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
-    return _clamped(add(_from_front(given, extent), 1), item, axis, extent)
+    return _clamped(add(_signed(given, item, axis, extent), 1), item, axis, extent)
 
 
 def _from_front(given: IntLike, extent: Expr) -> Expr:
-    known = constant_value(given)
-    return add(extent, known) if known is not None and known < 0 else as_expr(given)
+    """A position that is always negative counts from the end."""
+    return add(extent, given) if prove(less(given, 0)) is True else as_expr(given)
+
+
+def _signed(given: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
+    if prove(less(given, 0)) is None:
+        raise UserError(
+            f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {given} is negative, and "
+            "counts from the end, depends on the size; declare bounds on the symbol, or write the "
+            "limit so that its sign is known"
+        )
+    return _from_front(given, extent)
 
 
 def _clamped(at: Expr, item: slice, axis: int, extent: Expr) -> Expr:
