@@ -15,6 +15,10 @@ class AxisError(UserError, IndexError):
     """An axis, or an index into one, that an array does not have."""
 
 
+class NoAttributeError(UserError, AttributeError):
+    """An attribute that an array does not have."""
+
+
 class ScheduleError(UserError):
     """A schedule primitive was asked for something that would change the result or cannot run."""
 

@@ -70,6 +70,26 @@ def test_bounds_of_rounding() -> None:
     assert prove(less(f * (N // f), N)) is None
 
 
+def test_bounds_of_differences_of_quotients() -> None:
+    assert lower_bound(N - N // 2) == 1  # N is at least 2
+    assert lower_bound(N // 2 - N // 4) == 0
+    assert lower_bound(N - N // 2 - N // 3) == 1
+    assert lower_bound(128 * (N // 64) + 128 - 4 * (N // 2) - 4) == 0
+    assert prove(less(N // 2, N)) is True
+    assert prove(less(N // 4, N // 2)) is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_of_sums_of_quotients_hold(seed: int) -> None:
+    rng = random.Random(seed)
+    n = Var("n", rng.choice([0, 1, 2, 5]))
+    picks = [(rng.choice([1, 2, 3, 4, 6, 8]), rng.randint(-8, 8)) for _ in range(3)]
+    e = sum((c * (n // d) for d, c in picks), as_expr(rng.randint(-9, 9)))
+    bound = lower_bound(e)
+    low = n.interval[0] or 0
+    assert bound is None or all(bound <= evaluate(e, {n: v}) for v in range(low, low + 200))
+
+
 def test_limits_that_mention_each_other() -> None:
     k = Var("k", 0, N - 1)
     assert less(k, N) == TRUE

@@ -137,6 +137,26 @@ def test_indexing_of_symbolic_sizes(key: object, n: int):
     assert_same(evaluate(fusion, x)[0], x[key])
 
 
+HALVES = {
+    "first": lambda x, n: x[: n // 2],
+    "second": lambda x, n: x[n // 2 :],
+    "last": lambda x, n: x[-(n // 2) :],
+    "middle": lambda x, n: x[n // 4 : n // 2],
+    "backwards": lambda x, n: x[n // 2 :: -1],
+    "but a third": lambda x, n: x[: n - n // 3],
+    "one": lambda x, n: x[n // 2],
+    "one from the end": lambda x, n: x[-(n // 2)],
+}
+
+
+@pytest.mark.parametrize("key", HALVES)
+@pytest.mark.parametrize("n", [2, 3, 4, 9])
+def test_limits_may_be_fractions_of_a_symbolic_size(key: str, n: int):
+    fusion = trace(lambda a: HALVES[key](a, a.shape[0]), TensorSpec(("n", 2), "float64"))
+    x = np.random.default_rng(n).normal(size=(n, 2))
+    assert_same(evaluate(fusion, x)[0], HALVES[key](x, n))
+
+
 def test_unit_steps_are_resizes():
     fusion = trace(lambda a: a[1:, 2], TensorSpec((4, 5), "float32"))
     assert not any(isinstance(op, IndexMap) for op in fusion.ops)
@@ -210,6 +230,15 @@ def _widen(x: Array) -> Array:
         (lambda x: x[2], F, r"x\[2\] on axis 0: index 2 is outside size 2"),
         (lambda x: x[2], N, r"x\[2\] on axis 0: index 2 may be outside size n; .*larger min"),
         (lambda x: x[:3], N, r"x\[:3\] on axis 0 of size n: whether 3 lies inside the axis"),
+        (lambda x: x[x.shape[0] - 5 :], N, r"size n: whether n - 5 is negative, and counts from"),
+        (lambda x: np.exp(x), F, r"numpy.exp of the traced array .*use fw.exp, or"),
+        (lambda x: np.add(x, 1), F, r"numpy.add of .*use fw.add, or"),
+        (lambda x: np.sum(x), F, r"numpy.add.reduce of the traced array"),
+        (lambda x: np.ones(2) * x, F, r"multiply: a numpy array of shape \(2,\) stands where"),
+        (lambda x: x.sum(), F, r"an array has no attribute 'sum'; the functions are fw.sum\(x\)"),
+        (lambda x: x + None, F, r"add: expected an array, got NoneType None"),
+        (lambda x: "a" - x, F, r"subtract: expected an array, got str 'a'"),
+        (lambda x: x < [1], F, r"less: expected an array, got list \[1\]; wrap it with fw.full"),
         (lambda x: x[0, 0, 0], F, r"x\[0, 0, 0\]: 3 axes and 0 Ellipsis for an array of rank 2"),
         (lambda x: x[..., ...], F, r"one key per axis and one Ellipsis"),
         (lambda x: x[x > 0], F, r"keys are integers, slices.*fw.take.*cannot be compiled"),

@@ -983,11 +983,11 @@ def lower_bound(e: Expr) -> int | None:
 
 
 def _lower_bound_of_multiple(e: Expr) -> int | None:
-    """The bound of `e` that follows from one of `f*e`, where `f` makes the coefficient of a quotient
-    by a constant a multiple of that constant."""
+    """The bound of `e` that follows from one of `f*e`, where `f` makes the coefficient of a
+    quotient by a constant a multiple of that constant."""
     for t in parts_of(e)[1]:
-        d = constant_value(t.atoms[0].denominator) if isinstance(t.atoms[0], FloorDiv) else None
-        if d is not None and len(t.atoms) == 1 and t.coefficient % d:
+        d = _divisor(t)
+        if d is not None and t.coefficient % d:
             f = d // math.gcd(d, t.coefficient)
             low = lower_bound(mul(e, f))
             return None if low is None else -(-low // f)
@@ -1005,16 +1005,40 @@ def _limited(e: Expr) -> Expr | None:
 
 
 def _unrounded(e: Expr) -> Expr | None:
-    """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f."""
+    """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f; the
+    quotients that finer ones bound more tightly come first."""
     constant, terms = parts_of(e)
-    for position, t in enumerate(terms):
-        replaced = _unrounded_term(t)
-        if replaced is not None:
-            return add(_sum(constant, terms[:position] + terms[position + 1 :]), replaced)
+    for rule in (_through_finer, _unrounded_term):
+        for position, t in enumerate(terms):
+            replaced = rule(t, terms)
+            if replaced is not None:
+                return add(_sum(constant, terms[:position] + terms[position + 1 :]), replaced)
     return None
 
 
-def _unrounded_term(t: Term) -> Expr | None:
+def _through_finer(t: Term, terms: tuple[Term, ...]) -> Expr | None:
+    """A lower bound of `d*(x//d)` beside a negative `x//f` where f divides d: it is
+    `f * (d//f) * ((x//f) // (d//f))`, and so at least `f*(x//f) - d + f`."""
+    d = _divisor(t)
+    if d is None or t.coefficient <= 0 or t.coefficient % d:
+        return None
+    numerator = children(t.atoms[0])[0]
+    for other in terms:
+        f = _divisor(other)
+        if f is None or other.coefficient > 0 or f >= d or d % f:
+            continue
+        if children(other.atoms[0])[0] == numerator:
+            return mul(t.coefficient // d, add(mul(other.atoms[0], f), f - d))
+    return None
+
+
+def _divisor(t: Term) -> int | None:
+    """The constant that a term which is one quotient divides by."""
+    a = t.atoms[0]
+    return constant_value(a.denominator) if isinstance(a, FloorDiv) and len(t.atoms) == 1 else None
+
+
+def _unrounded_term(t: Term, _: tuple[Term, ...]) -> Expr | None:
     for position, a in enumerate(t.atoms):
         rest = t.atoms[:position] + t.atoms[position + 1 :]
         if any(r.interval[0] is None or r.interval[0] < 0 for r in rest):

@@ -19,12 +19,13 @@ import numpy.typing as npt
 from fusewright import dtypes
 from fusewright.core.expr import Expr, constant_value
 from fusewright.dtypes import DType
-from fusewright.errors import AxisError, UserError
+from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.operands import (
     DEVICE,
+    NUMPY_OPERATORS,
     OF_COMPLEX,
     Category,
     check_category,
@@ -173,19 +174,17 @@ def matrix_product(op: str, a: object, b: object) -> Array:
 
 
 def _binary(op: str, fn: str, category: Category) -> Callable[[Array, object], Array]:
+    takes = _is_comparable if fn in ("eq", "ne") else _is_operand
+
     def operator(self: Array, other: object) -> Array:
-        if not _is_operand(other):
-            return NotImplemented
-        return elementwise(op, fn, category, self, other)
+        return elementwise(op, fn, category, self, other) if takes(other) else NotImplemented
 
     return operator
 
 
 def _reflected(op: str, fn: str, category: Category) -> Callable[[Array, object], Array]:
     def operator(self: Array, other: object) -> Array:
-        if not _is_operand(other):
-            return NotImplemented
-        return elementwise(op, fn, category, other, self)
+        return elementwise(op, fn, category, other, self) if _is_operand(other) else NotImplemented
 
     return operator
 
@@ -199,8 +198,14 @@ def _bitwise(op: str, fn: str, *, reflect: bool = False) -> Callable[[Array, obj
     return operator
 
 
-def _is_operand(x: object) -> bool:
+def _is_comparable(x: object) -> bool:
     return isinstance(x, Array | bool | int | float | complex | np.generic | np.ndarray)
+
+
+def _is_operand(x: object) -> bool:
+    """Whether an operator answers for an operand: with an error for what can never be one, by
+    `NotImplemented` for what may know itself how to combine with an array."""
+    return _is_comparable(x) or isinstance(x, str | bytes | list | tuple | dict | set | None)
 
 
 def _in_place(
@@ -246,7 +251,6 @@ class Array:
     """A value of a program. `tensor` is the value in the fusion being built."""
 
     __slots__ = ("_elements", "tensor")
-    __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, tensor: Tensor, elements: npt.NDArray[Any] | None = None) -> None:
@@ -382,6 +386,26 @@ class Array:
 
     def __invert__(self) -> Array:
         return bitwise("bitwise_invert", "bitwise_not", self)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Array:
+        """An operator between a numpy value and an array; UserError for numpy's functions."""
+        name = ufunc.__name__
+        is_operator = method == "__call__" and not options and not isinstance(inputs[0], Array)
+        if is_operator and name in NUMPY_OPERATORS:
+            left = inputs[0][()]  # numpy may pass its scalars as arrays of rank 0
+            return getattr(inputs[1], NUMPY_OPERATORS[name])(left)
+        called = name if method == "__call__" else f"{name}.{method}"
+        ours = f"fw.{name}" if hasattr(self.__array_namespace__(), name) else "a function of fw"
+        raise UserError(
+            f"numpy.{called} of the traced array {self!r}: numpy computes with values, which are "
+            f"not known here; use {ours}, or numpy.asarray(x) of known data"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise NoAttributeError(
+            f"an array has no attribute {name!r}; the functions are fw.{name}(x) and the like, see "
+            "the list of operations"
+        )
 
     def __getitem__(self, key: object) -> Array:
         items = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)

@@ -145,9 +145,9 @@ def _from_front(given: IntLike, extent: Expr) -> Expr:
 def _signed(given: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
     if prove(less(given, 0)) is None:
         raise UserError(
-            f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {given} is negative, and "
-            "counts from the end, depends on the size; declare bounds on the symbol, or write the "
-            "limit so that its sign is known"
+            f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {given} is negative, "
+            "and counts from the end, depends on the size; declare bounds on the symbol, or write "
+            "the limit so that its sign is known"
         )
     return _from_front(given, extent)
 

@@ -99,3 +99,26 @@ def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:
                 f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
                 "fw.astype first"
             )
+
+
+NUMPY_OPERATORS = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "left_shift": "__rlshift__",
+    "right_shift": "__rrshift__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}  # what numpy calls for an operator with one of its own on the left, and what answers
