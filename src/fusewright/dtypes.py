@@ -136,7 +136,7 @@ def dtype_of(spelling: object) -> DType:
             return _BY_NAME[name]
     try:
         found = _BY_NUMPY.get(np.dtype(spelling))  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError):
         found = None
     if found is None:
         raise UserError(

@@ -7,8 +7,10 @@ operation `op` that the program called.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
+from typing import cast as cast_type
 
 import numpy as np
 
@@ -174,12 +176,35 @@ def expand(t: Tensor, position: int) -> Tensor:
 
 def integer(op: str, what: str, given: object) -> int:
     """An argument that must be a Python integer (or have `__index__`); UserError otherwise."""
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
-        raise UserError(f"{op}: {what}={given!r} is {type(given).__name__}; it must be an integer")
-    return given.__index__()
+    try:
+        if not isinstance(given, bool):
+            return operator.index(cast_type("SupportsIndex", given))
+    except TypeError:
+        pass
+    raise UserError(f"{op}: {what}={given!r} is {type(given).__name__}; it must be an integer")
 
 
-def axis_of(op: str, axis: int, ndim: int) -> int:
+def integers(op: str, what: str, given: object) -> tuple[int, ...]:
+    """An argument that must be an integer or a sequence of them."""
+    if isinstance(given, tuple | list):
+        return tuple(integer(op, what, n) for n in cast_type("Sequence[object]", given))
+    return (integer(op, what, given),)
+
+
+def extent(op: str, what: str, given: object) -> Expr:
+    """An argument that must be an integer, or an expression in the sizes of arrays."""
+    return given if isinstance(given, Expr) else as_expr(integer(op, what, given))
+
+
+def number(op: str, what: str, given: object) -> float:
+    """An argument that must be a finite real number, which an int stays."""
+    value = cast_type("object", given.item()) if isinstance(given, np.generic) else given
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        raise UserError(f"{op}: {what}={given!r} must be a finite real number")
+    return value
+
+
+def axis_of(op: str, axis: object, ndim: int) -> int:
     """The axis counted from the front; UserError when the rank has no such axis."""
     axis = integer(op, "axis", axis)
     if not ndim:
@@ -197,7 +222,7 @@ def axes_of(op: str, axes: int | Sequence[int] | None, ndim: int) -> tuple[int, 
     """The axes counted from the front, sorted, all for None; UserError for one given twice."""
     if axes is None:
         return tuple(range(ndim))
-    listed = tuple(axes) if isinstance(axes, Sequence) else (axes,)
+    listed = integers(op, "axis", axes)
     out = [axis_of(op, a, ndim) for a in listed]
     for k, a in enumerate(out):
         if a in out[:k]:

@@ -17,7 +17,7 @@ Category = Literal[
 
 def check_device(op: str, device: object) -> None:
     """UserError for a device other than the only one that recorded arrays have."""
-    if device is not None and device != DEVICE:
+    if device is not None and not (isinstance(device, str) and device == DEVICE):
         raise UserError(
             f"{op}(device={device!r}): the only device here is {DEVICE!r}; leave it out"
         )

@@ -48,7 +48,7 @@ def relu_backward(dy: Array, x: Array) -> Array:
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
     """x where it is positive, else negative_slope * x."""
     x = check_float("leaky_relu", x)
-    return where(x > 0, x, x * float(negative_slope))
+    return where(x > 0, x, x * float(build.number("leaky_relu", "negative_slope", negative_slope)))
 
 
 def hardswish(x: Array) -> Array:
@@ -85,7 +85,7 @@ def tanh_backward(dy: Array, y: Array) -> Array:
 def elu(x: Array, alpha: float = 1.0) -> Array:
     """x where it is positive, else alpha * (exp(x) - 1)."""
     x = check_float("elu", x)
-    return where(x > 0, x, expm1(x) * float(alpha))
+    return where(x > 0, x, expm1(x) * float(build.number("elu", "alpha", alpha)))
 
 
 def silu(x: Array) -> Array:
@@ -102,7 +102,7 @@ def silu_backward(dy: Array, x: Array) -> Array:
 
 
 def _check_beta(op: str, beta: float) -> float:
-    if not beta > 0:
+    if not build.number(op, "beta", beta) > 0:
         raise UserError(f"{op}: beta={beta!r} must be positive")
     return float(beta)
 
@@ -116,7 +116,7 @@ def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
     x = check_float("softplus", x)
     beta = _check_beta("softplus", beta)
-    z = x * beta
+    z, threshold = x * beta, build.number("softplus", "threshold", threshold)
     return where(z > float(threshold), x, _softplus(z) / beta)
 
 
@@ -124,6 +124,7 @@ def softplus_backward(dy: Array, x: Array, beta: float = 1.0, threshold: float =
     """dy * sigmoid(beta * x); dy itself where beta * x > threshold."""
     dy, x = _gradient("softplus_backward", dy, x)
     z = x * _check_beta("softplus_backward", beta)
+    threshold = build.number("softplus_backward", "threshold", threshold)
     return where(z > float(threshold), dy, dy * _logistic(z))
 
 

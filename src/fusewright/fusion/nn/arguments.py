@@ -30,9 +30,9 @@ def check_shape(op: str, what: str, x: object, shape: Shape, *, of: str) -> Arra
     return array
 
 
-def check_choice(op: str, what: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(op: str, what: str, value: object, choices: tuple[str, ...]) -> None:
     """UserError unless the value is one of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(map(repr, choices))
         raise UserError(f"{op}: {what}={value!r}; use one of {listed}")
 

@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
     scores = _scores(widened(query), widened(key), scale)
     scores = _masked(scores, attn_mask, is_causal)
     weights = _weights(scores)
-    if dropout_p:
+    if build.number(_OP, "dropout_p", dropout_p):
         weights = dropout(weights, dropout_p, seed=_given(seed), offset=offset)
     return astype(matmul(weights, widened(value)), query.dtype)
 
@@ -98,7 +98,7 @@ def _repeated(query: Array, x: Array, what: str) -> Array:
 def _scores(query: Array, key: Array, scale: float | None) -> Array:
     products = matmul(query, key.mT)
     if scale is not None:
-        return products * float(scale)
+        return products * float(build.number(_OP, "scale", scale))
     width = query.tensor.shape[-1]
     known = constant_value(width)
     if known is None:

@@ -93,6 +93,10 @@ def _with_affine(plan: _Plan, xhat: Array, affine: Affine) -> Array:
     return y
 
 
+def _number(what: str, given: object) -> float:
+    return float(build.number("batch_norm", what, given))
+
+
 def _of_input(plan: _Plan, x: Array, affine: Affine, momentum: float, eps: float) -> BatchNorm:
     """Normalised by the statistics of x."""
     _check_count(plan, x)
@@ -196,8 +200,8 @@ def batch_norm_forward(
     affine = Affine(running_mean, running_var, weight, bias)
     _check_vectors(plan, x, **affine._asdict())
     if training:
-        return _of_input(plan, x, affine, float(momentum), float(eps))
-    return _of_running(plan, x, affine, float(eps))
+        return _of_input(plan, x, affine, _number("momentum", momentum), _number("eps", eps))
+    return _of_running(plan, x, affine, _number("eps", eps))
 
 
 def batch_norm_backward(
@@ -266,8 +270,8 @@ def instance_norm_forward(
     affine = Affine(running_mean, running_var, weight, bias)
     _check_vectors(plan, x, **affine._asdict())
     if use_input_stats:
-        return _of_input(plan, x, affine, float(momentum), float(eps))
-    return _of_running(plan, x, affine, float(eps))
+        return _of_input(plan, x, affine, _number("momentum", momentum), _number("eps", eps))
+    return _of_running(plan, x, affine, _number("eps", eps))
 
 
 def instance_norm_backward(

@@ -72,7 +72,7 @@ class _Options(NamedTuple):
 
 def _check_options(options: _Options) -> None:
     check_choice(options.op, "reduction", options.reduction, REDUCTIONS)
-    if not 0.0 <= options.label_smoothing <= 1.0:
+    if not 0.0 <= build.number(options.op, "label_smoothing", options.label_smoothing) <= 1.0:
         raise UserError(
             f"{options.op}: label_smoothing={options.label_smoothing!r} must lie in [0, 1]"
         )

@@ -7,6 +7,7 @@ uses `ceil(size / 4)` blocks, so the next one goes on at `offset + ceil(size / 4
 from __future__ import annotations
 
 from fusewright.errors import UserError
+from fusewright.fusion import build
 from fusewright.fusion.array import Array
 from fusewright.fusion.nn.arguments import check_float
 from fusewright.fusion.ops import random, where
@@ -16,7 +17,7 @@ _WORDS = 2**32
 
 
 def _check_probability(op: str, p: float) -> float:
-    if not 0.0 <= p < 1.0:
+    if not 0.0 <= build.number(op, "p", p) < 1.0:
         raise UserError(
             f"{op}: p={p!r} must be at least 0 and below 1: it is the probability of a zero; for "
             "p = 1 use fw.zeros_like"

@@ -50,7 +50,7 @@ def l1_loss(x: Array, target: Array, *, reduction: str = "mean") -> Array:
 
 def smooth_l1_loss(x: Array, target: Array, *, reduction: str = "mean", beta: float = 1.0) -> Array:
     """d**2 / (2 * beta) where d = |x - target| is below beta, else d - beta / 2."""
-    if not beta >= 0:
+    if not build.number("smooth_l1_loss", "beta", beta) >= 0:
         raise UserError(f"smooth_l1_loss: beta={beta!r} must not be negative")
     if beta == 0:
         return l1_loss(x, target, reduction=reduction)

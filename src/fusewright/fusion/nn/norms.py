@@ -100,7 +100,8 @@ def layer_norm_forward(
     axes = _normalised_axes("layer_norm", x, normalized_shape)
     _check_affine("layer_norm", x, axes, weight=weight, bias=bias)
     rest, m = centred(widened(x), axes)
-    rstd = expand_dims(rsqrt(mean(rest * rest, axis=axes) + float(eps)), axes)
+    epsilon = float(build.number("layer_norm", "eps", eps))
+    rstd = expand_dims(rsqrt(mean(rest * rest, axis=axes) + epsilon), axes)
     y = shifted(scaled(rest * rstd, weight), bias)
     return astype(y, x.dtype), expand_dims(m, axes), rstd
 
@@ -160,7 +161,8 @@ def rms_norm_forward(
     x = check_float("rms_norm", x)
     axes = _normalised_axes("rms_norm", x, normalized_shape)
     _check_affine("rms_norm", x, axes, weight=weight)
-    epsilon = _epsilon(x.dtype.compute) if eps is None else float(eps)
+    given = _epsilon(x.dtype.compute) if eps is None else eps
+    epsilon = float(build.number("rms_norm", "eps", given))
     wide = widened(x)
     rstd = expand_dims(rsqrt(mean(wide * wide, axis=axes) + epsilon), axes)
     return astype(scaled(wide * rstd, weight), x.dtype), rstd
@@ -195,6 +197,7 @@ def _grouped_shape(op: str, x: Array, num_groups: int) -> tuple[Expr, ...]:
     """(batch, groups, channels per group, ...)."""
     check_rank(op, x, 2, "(batch, channels, ...)")
     batch, channels, *rest = x.tensor.shape
+    num_groups = build.integer(op, "num_groups", num_groups)
     if num_groups < 1 or mul(floordiv(channels, num_groups), num_groups) != channels:
         raise UserError(
             f"{op}: num_groups={num_groups} does not divide the {channels} channels of x, axis 1; "
@@ -242,7 +245,7 @@ def group_norm_forward(
     b = _grouped_vector("group_norm", "bias", bias, x, shape)
     axes = tuple(range(2, len(shape)))
     rest, m = centred(reshape(widened(x), shape), axes)
-    rstd = rsqrt(mean(rest * rest, axis=axes) + float(eps))
+    rstd = rsqrt(mean(rest * rest, axis=axes) + float(build.number("group_norm", "eps", eps)))
     xhat = rest * expand_dims(rstd, axes)
     y = astype(shifted(scaled(xhat, w), b), x.dtype)
     return reshape(y, x.shape), m, rstd

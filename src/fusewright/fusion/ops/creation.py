@@ -26,18 +26,22 @@ ShapeLike: TypeAlias = "IntLike | tuple[IntLike, ...] | list[IntLike]"
 def shape_of(op: str, shape: ShapeLike) -> Shape:
     """A shape from an int, an expression or a sequence of them; UserError for a negative size."""
     entries = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    for s in entries:
-        if isinstance(s, bool) or not (isinstance(s, Expr) or hasattr(s, "__index__")):
-            raise UserError(
-                f"{op}: size {s!r} in shape {entries}: sizes are integers, or expressions taken "
-                "from another array's shape"
-            )
-    out = tuple(s if isinstance(s, Expr) else as_expr(s.__index__()) for s in entries)
+    out = tuple(_size(op, s, entries) for s in entries)
     for s in out:
         known = constant_value(s)
         if known is not None and known < 0:
             raise UserError(f"{op}: size {s} in shape {build.shape_text(out)} is negative")
     return out
+
+
+def _size(op: str, size: IntLike, entries: tuple[IntLike, ...]) -> Expr:
+    try:
+        return build.extent(op, "size", size)
+    except UserError:
+        raise UserError(
+            f"{op}: size {size!r} in shape {entries}: sizes are integers, or expressions taken "
+            "from another array's shape"
+        ) from None
 
 
 def _default_dtype(value: Scalar | complex) -> DType:
@@ -100,28 +104,28 @@ def full_like(
     """A scalar in every element, with x's shape and, without a dtype, x's dtype."""
     check_device("full_like", device)
     x = check_array("full_like", x)
-    return _filled("full_like", x.tensor.shape, fill_value, dtype or x.dtype)
+    return _filled("full_like", x.tensor.shape, fill_value, x.dtype if dtype is None else dtype)
 
 
 def zeros_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Zeros with x's shape and, without a dtype, x's dtype."""
     check_device("zeros_like", device)
     x = check_array("zeros_like", x)
-    return _zeros_or_ones("zeros_like", x.tensor.shape, 0, dtype or x.dtype)
+    return _zeros_or_ones("zeros_like", x.tensor.shape, 0, x.dtype if dtype is None else dtype)
 
 
 def ones_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Ones with x's shape and, without a dtype, x's dtype."""
     check_device("ones_like", device)
     x = check_array("ones_like", x)
-    return _zeros_or_ones("ones_like", x.tensor.shape, 1, dtype or x.dtype)
+    return _zeros_or_ones("ones_like", x.tensor.shape, 1, x.dtype if dtype is None else dtype)
 
 
 def empty_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
     """Zeros with x's shape: a program has no undefined values."""
     check_device("empty_like", device)
     x = check_array("empty_like", x)
-    return _zeros_or_ones("empty_like", x.tensor.shape, 0, dtype or x.dtype)
+    return _zeros_or_ones("empty_like", x.tensor.shape, 0, x.dtype if dtype is None else dtype)
 
 
 # --- ranges -------------------------------------------------------------------------------------
@@ -144,6 +148,10 @@ def arange(
     check_device("arange", device)
     if stop is None:
         start, stop = 0, start
+    start, stop = (
+        v if isinstance(v, Expr) else build.number("arange", "a limit", v) for v in (start, stop)
+    )
+    step = build.number("arange", "step", step)
     limits = (start, stop, step)
     is_float = any(isinstance(v, float) for v in limits)
     found = (
@@ -203,6 +211,8 @@ def linspace(
     found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
     if not found.is_float:
         raise UserError(f"linspace in {found}: the values are not integers; use a float dtype")
+    start, stop = (build.number("linspace", "a limit", v) for v in (start, stop))
+    num = build.integer("linspace", "num", num)
     if num < 0:
         raise UserError(f"linspace(num={num}): the count must not be negative")
     intervals = num - 1 if endpoint else num
@@ -241,6 +251,7 @@ def eye(
     check_device("eye", device)
     shape = shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
     found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
+    k = build.integer("eye", "k", k)
     return Array(build.cast(equal(_diagonal_distance(shape), k).tensor, found))
 
 
@@ -259,13 +270,13 @@ def _check_matrix(op: str, x: Array) -> Array:
 def tril(x: Array, /, *, k: int = 0) -> Array:
     """x on and below the k-th diagonal of its last two axes, 0 above."""
     x = _check_matrix("tril", x)
-    return _kept(x, _diagonal_distance(x.tensor.shape) <= k)
+    return _kept(x, _diagonal_distance(x.tensor.shape) <= build.integer("tril", "k", k))
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
     """x on and above the k-th diagonal of its last two axes, 0 below."""
     x = _check_matrix("triu", x)
-    return _kept(x, _diagonal_distance(x.tensor.shape) >= k)
+    return _kept(x, _diagonal_distance(x.tensor.shape) >= build.integer("triu", "k", k))
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from fusewright.errors import UserError
 from fusewright.fusion import build
@@ -36,13 +37,19 @@ def _contracted(
                 "smaller rank"
             )
         return list(range(a.ndim - axes, a.ndim)), list(range(axes))
-    left = [build.axis_of(op, k, a.ndim) for k in axes[0]]
-    right = [build.axis_of(op, k, b.ndim) for k in axes[1]]
+    if not _is_pair(axes):
+        raise UserError(f"{op}: axes={axes!r}: give a count, or the axes of x1 and those of x2")
+    left = [build.axis_of(op, k, a.ndim) for k in build.integers(op, "axes", axes[0])]
+    right = [build.axis_of(op, k, b.ndim) for k in build.integers(op, "axes", axes[1])]
     build.axes_of(op, tuple(left), a.ndim)
     build.axes_of(op, tuple(right), b.ndim)
     if len(left) != len(right):
         raise UserError(f"{op}: {len(left)} axes against {len(right)}; name as many on both sides")
     return left, right
+
+
+def _is_pair(axes: object) -> bool:
+    return isinstance(axes, tuple | list) and len(cast("Sequence[object]", axes)) == 2
 
 
 def tensordot(
@@ -79,7 +86,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     numbers the first is conjugated."""
     x1 = conj(x1) if check_array("vecdot", x1).dtype.is_complex else x1
     a, b = _pair("vecdot", x1, x2)
-    rank = min(a.ndim, b.ndim)
+    rank, axis = min(a.ndim, b.ndim), build.integer("vecdot", "axis", axis)
     if not -rank <= axis < 0:
         raise UserError(
             f"vecdot: axis {axis} for ranks {a.ndim} and {b.ndim}: count it from the end, -{rank} "

@@ -43,12 +43,16 @@ def reshape(x: Array, /, shape: ShapeLike, *, copy: bool | None = None) -> Array
     """The same elements in C order under another shape; one size may be -1, which is computed."""
     x = check_array("reshape", x)
     entries = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    computed = [k for k, s in enumerate(entries) if not isinstance(s, Expr) and s == -1]
+    computed = [k for k, s in enumerate(entries) if _is_minus_one(s)]
     if len(computed) > 1:
         raise UserError(f"reshape to {entries}: only one size may be -1")
     if computed:
         entries = _with_computed(x, entries, computed[0])
     return Array(build.reshape("reshape", x.tensor, shape_of("reshape", entries)))
+
+
+def _is_minus_one(size: object) -> bool:
+    return isinstance(size, int | np.integer) and size == -1
 
 
 def _with_computed(x: Array, entries: tuple[IntLike, ...], at: int) -> tuple[IntLike, ...]:
@@ -67,7 +71,7 @@ def _with_computed(x: Array, entries: tuple[IntLike, ...], at: int) -> tuple[Int
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     """New axes of size 1 at the positions `axis` of the result."""
     x = check_array("expand_dims", x)
-    given = (axis,) if isinstance(axis, int) else axis
+    given = build.integers("expand_dims", "axis", axis)
     t = x.tensor
     for a in build.axes_of("expand_dims", given, x.ndim + len(given)):
         t = build.expand(t, a)
@@ -102,7 +106,7 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
 
 def broadcast_shapes(*shapes: tuple[IntLike, ...]) -> tuple[int | Expr, ...]:
     """The common shape of shapes."""
-    exact = (tuple(as_expr(s) for s in shape) for shape in shapes)
+    exact = (shape_of("broadcast_shapes", shape) for shape in shapes)
     return build.known_shape(build.broadcast_shapes("broadcast_shapes", *exact))
 
 
@@ -112,6 +116,7 @@ def broadcast_shapes(*shapes: tuple[IntLike, ...]) -> tuple[int | Expr, ...]:
 def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     """Result axis j is axis `axes[j]` of x."""
     x = check_array("permute_dims", x)
+    axes = build.integers("permute_dims", "axes", axes)
     order = [build.axis_of("permute_dims", a, x.ndim) for a in axes]
     if sorted(order) != list(range(x.ndim)):
         raise UserError(
@@ -131,8 +136,8 @@ def moveaxis(
 ) -> Array:
     """The axes `source` at the positions `destination` of the result, the others in order."""
     x = check_array("moveaxis", x)
-    sources = (source,) if isinstance(source, int) else source
-    destinations = (destination,) if isinstance(destination, int) else destination
+    sources = build.integers("moveaxis", "source", source)
+    destinations = build.integers("moveaxis", "destination", destination)
     if len(sources) != len(destinations):
         raise UserError(
             f"moveaxis: {len(sources)} sources for {len(destinations)} destinations; give as many"
@@ -178,14 +183,15 @@ def roll(
 ) -> Array:
     """Elements moved by `shift` along the axes, around the end; over the flat array for None."""
     x = check_array("roll", x)
+    given = build.integers("roll", "shift", shift)
     if axis is None:
-        if not isinstance(shift, int):
+        if len(given) != 1:
             raise UserError(f"roll: shift={shift} without axes; give one axis per shift")
         flat = build.reshape("roll", x.tensor, (build.element_count(x.tensor.shape),))
-        rolled = _mapped(flat, flat.shape, {0: _rolled(shift, flat.shape[0])})
+        rolled = _mapped(flat, flat.shape, {0: _rolled(given[0], flat.shape[0])})
         return Array(build.reshape("roll", rolled, x.tensor.shape))
-    axes = (axis,) if isinstance(axis, int) else axis
-    shifts = (shift,) * len(axes) if isinstance(shift, int) else shift
+    axes = build.integers("roll", "axis", axis)
+    shifts = given * len(axes) if len(given) == 1 else given
     if len(shifts) != len(axes):
         raise UserError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give one per axis")
     total = dict.fromkeys((build.axis_of("roll", a, x.ndim) for a in axes), 0)
@@ -239,8 +245,9 @@ def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
     """The whole array `repetitions[j]` times along axis j; the shorter of shape and repetitions
     is filled with ones in front."""
     x = check_array("tile", x)
+    repetitions = build.integers("tile", "repetitions", repetitions)
     if any(r < 0 for r in repetitions):
-        raise UserError(f"tile: repetitions={tuple(repetitions)}: counts must not be negative")
+        raise UserError(f"tile: repetitions={repetitions}: counts must not be negative")
     counts = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
     t = x.tensor
     for _ in range(len(counts) - t.ndim):
@@ -258,6 +265,8 @@ def _wrapped(extent: Expr) -> Callable[[Expr], Expr]:
 
 
 def _common(op: str, arrays: Sequence[Array]) -> list[Tensor]:
+    if not isinstance(arrays, tuple | list):
+        raise UserError(f"{op} of {type(arrays).__name__}: give a tuple or a list of arrays")
     checked = tuple(check_array(op, a) for a in arrays)
     if not checked:
         raise UserError(f"{op} of no arrays: give at least one")
@@ -335,7 +344,7 @@ def pad(
                 f"pad: axis {axis} of size {n} with ({a}, {b}) leaves {add(a, b, n)} elements, "
                 "which may be negative; crop less, or declare a larger min for the symbol"
             )
-    if mode == "constant":
+    if str(mode) == "constant":
         value = as_operand("pad", constant_values)
         if isinstance(value, Array | complex):
             raise UserError(f"pad: constant_values={value!r}: it must be one real Python scalar")
@@ -349,8 +358,9 @@ def _pair(entry: IntLike | Sequence[IntLike]) -> tuple[IntLike, ...]:
 
 
 def _pad_amounts(width: Amounts, rank: int) -> tuple[list[Expr], list[Expr]]:
-    if not isinstance(width, Sequence):
-        return [as_expr(width)] * rank, [as_expr(width)] * rank
+    if not isinstance(width, tuple | list):
+        both = build.extent("pad", "pad_width", width)
+        return [both] * rank, [both] * rank
     entries: list[IntLike | Sequence[IntLike]] = list(width)
     if len(entries) == 2 and not any(isinstance(e, Sequence) for e in entries):
         entries = [width] * rank  # type: ignore[list-item]
@@ -362,7 +372,8 @@ def _pad_amounts(width: Amounts, rank: int) -> tuple[list[Expr], list[Expr]]:
             f"pad: pad_width={width} for an array of rank {rank}: give n, (before, after), or one "
             "(before, after) per axis"
         )
-    return [as_expr(p[0]) for p in pairs], [as_expr(p[1]) for p in pairs]
+    low, high = ([build.extent("pad", "pad_width", p[k]) for p in pairs] for k in (0, 1))
+    return low, high
 
 
 _EXTENSIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -380,8 +391,8 @@ def _folded(c: Expr, last: Expr) -> Expr:
     return minimum(c, add(last, mul(c, -1)))
 
 
-def _extended(t: Tensor, low: list[Expr], high: list[Expr], mode: str) -> Tensor:
-    extension = _EXTENSIONS.get(mode)
+def _extended(t: Tensor, low: list[Expr], high: list[Expr], mode: object) -> Tensor:
+    extension = _EXTENSIONS.get(str(mode))
     if extension is None:
         raise UserError(f"pad: mode={mode!r}; use one of constant, {', '.join(_EXTENSIONS)}")
     touched = [k for k in range(t.ndim) if any(constant_value(e) != 0 for e in (low[k], high[k]))]
@@ -410,7 +421,8 @@ def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, .
     if not isinstance(block, Array):
         check_scalar("insert", block, dest.dtype)
     t = as_tensor(block, dest.dtype)
-    starts = [as_expr(s) for s in (start if isinstance(start, tuple) else (start,))]
+    given = start if isinstance(start, tuple) else (start,)
+    starts = [build.extent("insert", "start", s) for s in given]
     if t.ndim != dest.ndim or len(starts) != dest.ndim:
         raise UserError(
             f"insert: a block of rank {t.ndim} at {len(starts)} starts in an array of rank "

@@ -93,6 +93,7 @@ def uniform(
     """Uniform floats in [low, high), float32 without a dtype. One word an element, two for
     float64."""
     op = "random.uniform"
+    low, high = build.number(op, "low", low), build.number(op, "high", high)
     found = _float_dtype(op, dtype)
     out = _fraction(op, _position(shape_of(op, shape)), found, seed, offset)
     if (low, high) != (0.0, 1.0):
@@ -115,6 +116,7 @@ def normal(
     Source: Box and Muller, A note on the generation of random normal deviates (1958).
     """
     op = "random.normal"
+    mean, std = build.number(op, "mean", mean), build.number(op, "std", std)
     found = _float_dtype(op, dtype)
     wide = found.compute
     index = _position(shape_of(op, shape))

@@ -7,6 +7,8 @@ compute dtype. Every function raises UserError for axes that do not exist.
 
 from __future__ import annotations
 
+import builtins
+
 from fusewright import dtypes
 from fusewright.core.expr import constant_value, mul
 from fusewright.dtypes import DType
@@ -126,6 +128,7 @@ def mean(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
 
 def _variance(op: str, x: Array, axis: Axes, correction: float, keepdims: bool) -> Array:
     """The variance in the compute dtype: the mean first, then the mean square of the rest."""
+    correction = build.number(op, "correction", correction)
     wide = astype(x, _result_dtype(op, x).compute)
     axes = build.axes_of(op, axis, x.ndim)
     rest = wide - _mean_of(op, wide, axis, keepdims=True)
@@ -249,7 +252,8 @@ def diff(
     joined = [part for part in (prepend, x, append) if part is not None]
     out = x if len(joined) == 1 else concat(joined, axis=along)
     lead = (slice(None),) * along
-    for _ in range(n):
+    extent = constant_value(out.tensor.shape[along])
+    for _ in range(n if extent is None else builtins.min(n, extent + 1)):  # then nothing is left
         out = out[(*lead, slice(1, None))] - out[(*lead, slice(None, -1))]
     return out
 
