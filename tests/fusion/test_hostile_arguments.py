@@ -19,7 +19,7 @@ HOSTILE: list[Any] = [
     (1.5,), ("a",), {}, object(), np.ones(3), np.int64(99), slice(None), ..., int,
 ]  # fmt: skip
 FLAGS = """keepdims copy endpoint include_initial descending stable invert training use_input_stats
-is_causal interleaved half log_target""".split()  # noqa: SIM905
+is_causal enable_gqa interleaved half log_target""".split()  # noqa: SIM905
 GOOD: dict[str, Any] = {
     "axis": 0, "axes": (1, 0), "shape": (2, 3), "source": 0, "destination": 1, "shift": 1,
     "repeats": 2, "repetitions": (1, 2), "pad_width": 1, "start": 0, "stop": 5, "step": 1, "num": 4,
