@@ -15,7 +15,7 @@ from fusewright.frontends import eager
 from fusewright.fusion import ops
 
 HOSTILE: list[Any] = [
-    None, "a", float("nan"), float("inf"), -1.5, 10**30, -1, 7, True, 1j, [], (), [1, 2], (-9, 9),
+    None, "no", float("nan"), float("inf"), -1.5, 10**30, -1, 7, True, 1j, [], (), [1, 2], (-9, 9),
     (1.5,), ("a",), {}, object(), np.ones(3), np.int64(99), slice(None), ..., int,
 ]  # fmt: skip
 FLAGS = """keepdims copy endpoint include_initial descending stable invert training use_input_stats

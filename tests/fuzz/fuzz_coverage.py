@@ -29,7 +29,8 @@ INTRO = f"""# Coverage
 
 Written by `python tests/fuzz/fuzz_coverage.py`. Every mark is a program that was compiled, run in
 the simulator without a race or a read of unwritten memory, and compared with the oracle: **y**
-right, **x** not. A dot is a type that the operation does not take.
+right, **x** not. A dot is a type that the operation does not take, or that random programs do not
+give it.
 
 The tables of schedulers and primitives count {PROGRAMS} random programs and {SCHEDULES} random
 schedules by hand, of seeds that are always the same. Many more run in `make fuzz`.
