@@ -27,6 +27,8 @@ LIMITS: Mapping[str, Limits] = {
     "transpose": Limits(nbytes=1.5),
     "inner_persistent": Limits(sectors=2.0),
     "inner_shared": Limits(sectors=2.0),
+    "inner_cluster_persistent": Limits(sectors=2.0),
+    "inner_cluster_shared": Limits(sectors=2.0),
     "outer_persistent": Limits(sectors=2.0),
     "rows": Limits(sectors=2.0),
     # Each pass over what does not fit a block reads it again.

@@ -51,14 +51,15 @@ def traffic(
     arguments: Mapping[ir.Argument, object],
     symbols: Mapping[Var, int] | None = None,
 ) -> Traffic:
-    """The traffic of a kernel whose inputs are zeros, from its first block and those one and two
-    thirds into the grid. Gathered positions are zero, so gathers look better than they are."""
+    """The traffic of a kernel whose inputs are zeros, from its first block (or cluster) and those
+    one and two thirds into the grid. Gathered positions are zero: gathers look better than they
+    are."""
     symbols = symbols or {}
     arrays: dict[ir.Buffer, Array] = {
         b: np.zeros(elements(b, symbols), b.dtype.numpy) for b in kernel.params
     }
     machine = Machine(kernel, arrays, arguments, symbols, (), 0)
-    n = machine.nblocks
+    n = machine.nrows
     blocks = np.array(sorted({0, n // 3, 2 * n // 3}), np.int64)
     for batch in machine.batches(blocks):
         machine.batch(batch)
