@@ -88,15 +88,16 @@ def test_widths() -> None:
             "LDG.E.128 R4, desc[UR6][R2.64]",
             "LDG.E.64.CONSTANT R4, desc[UR6][R2.64]",
             "LDG.E.U16 R4, desc[UR6][R2.64]",
-            "STG.E desc[UR4][R2.64], R5",
+            "STG.E.64 desc[UR4][R2.64], R6",
             "STG.E.U8 desc[UR4][R2.64], R5",
             "LDS.128 R8, [R9]",
+            "ST.E desc[UR4][R2.64], R5",
             "LDL R3, [R1]",
             "STL.64 [R1+0x8], R4",
         )
     )
     assert global_widths(code, "read") == {16: 1, 8: 1, 2: 1}
-    assert global_widths(code, "write") == {4: 1, 1: 1}
+    assert global_widths(code, "write") == {8: 1, 1: 1}
     assert local_accesses(code) == 2
 
 

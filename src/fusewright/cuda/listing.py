@@ -15,7 +15,8 @@ _INSTRUCTION = re.compile(
     r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z]\w*)((?:\.\w+)*)(.*?);"
 )
 _TARGET = re.compile(r"`\((.*?)\)")
-_GLOBAL: dict[str, Direction] = {"LDG": "read", "LD": "read", "STG": "write", "ST": "write"}
+_GLOBAL: dict[str, Direction] = {"LDG": "read", "STG": "write"}
+"""LD and ST take any address: a neighbour's shared memory is reached by them."""
 _NBYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _DIVISION = re.compile(r"cuda_sm\d+_(div|rem)_[us](16|32|64)")
 
