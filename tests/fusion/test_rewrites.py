@@ -78,6 +78,32 @@ def test_variance_of_long_columns_goes_by_chunks() -> None:
     same(f, chunked, x)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_variances_of_columns_need_one_pass_and_bear_outliers(dtype: str) -> None:
+    """Each chunk is shifted by its first row: no reduction needs another's result, and where that
+    row lies far off the others, it is part of what is computed."""
+
+    def moments(x):
+        y = fw.astype(x, fw.float32)
+        return fw.var(y, axis=(0, 1)), fw.mean(y, axis=(0, 1))
+
+    spec = fw.TensorSpec((16, 1024, 64), dtype)
+    program = fw.compile(fw.trace(moments, spec))
+    chunk = program.kernels[0]
+    lines = chunk.schedule.partition("\n\n")[0].splitlines()
+    assert sum("for " in line and "unrolled" not in line for line in lines) == 1
+    x = np.random.default_rng(3).normal(loc=2, size=(16, 1024, 64)).astype(np.float32)
+    x[0, 0] = 1e4
+    x[3, 512] = -1e4
+    x[:, :, 5] = 7.0
+    x = x.astype(spec.dtype.numpy)
+    var, mean = program.simulate(x).outputs
+    want = x.astype(np.float64).reshape(-1, 64)
+    np.testing.assert_allclose(mean, want.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(var, want.var(axis=0), rtol=1e-4)
+    assert var[5] == 0
+
+
 def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
     def log_sum_exp(x):
         m = fw.max(x, axis=1, keepdims=True)

@@ -222,3 +222,16 @@ def test_a_symbolic_block_is_refused() -> None:
     }"""
     with pytest.raises(InternalError, match="the block extent n of tx is not constant"):
         expand_reductions(parse_kernel(text))
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 19])
+def test_threads_with_many_sums_add_up_a_part_each_for_all(count: int) -> None:
+    kernel = _kernel((32, 8), ("ty",), "add", "float32", count)
+    expanded = expand_reductions(kernel)
+    loads = [s for s in walk_statements(expanded) if isinstance(s, Load)]
+    inside = [s for s in loads if s.src.name.startswith("workspace")]
+    assert len(inside) == -(-count // 8)  # in loops over the 8 partials
+    x = np.random.default_rng(count).normal(size=count * 256).astype(np.float32)
+    want = _expected(x, (32, 8), ("ty",), "add", count)
+    np.testing.assert_allclose(_run(expanded, x), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(_run(kernel, x), want, rtol=1e-5, atol=1e-5)

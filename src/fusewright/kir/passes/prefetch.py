@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -72,7 +73,7 @@ def _ahead(loop: For) -> list[Statement]:
     exists = less(loop.var + ONE, loop.extent)
     before: list[Statement] = []
     body: list[Statement] = []
-    seen: set[_Place] = set()
+    waiting = Counter(_place(s) for s in chosen)
     for s in loop.body:
         if not isinstance(s, Load) or s not in chosen:
             body.append(s)
@@ -80,8 +81,8 @@ def _ahead(loop: For) -> list[Statement]:
         ahead = once[_place(s)]
         for k in range(s.width):
             body.append(Compute("copy", Reg(s.dst.buffer, s.dst.index + k), (Reg(ahead, Int(k)),)))
-        if _place(s) not in seen:
-            seen.add(_place(s))
+        waiting[_place(s)] -= 1
+        if not waiting[_place(s)]:  # the last to read what this iteration has
             before += [Alloc(ahead), _at(s, ahead, now, TRUE)]
             body.append(_at(s, ahead, then, exists))
     return [*before, replace(loop, body=tuple(body))]

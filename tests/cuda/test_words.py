@@ -1,0 +1,90 @@
+"""Register buffers that stay in machine words: which ones, and how their elements are spelled."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_kernels import dims, kernel
+
+from fusewright.core.expr import Int, Var, less
+from fusewright.cuda.emit import emit
+from fusewright.cuda.words import element, kept_in_words
+from fusewright.dtypes import dtype_of
+from fusewright.errors import SpecError
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    Compute,
+    Imm,
+    Kernel,
+    Load,
+    Memory,
+    Reg,
+    Statement,
+    Store,
+)
+from fusewright.target import target_of
+
+
+def _buffers(dtype: str, count: int = 4) -> tuple[Buffer, Buffer, Buffer]:
+    d = dtype_of(dtype)
+    x = Buffer("x", d, Int(1024), Memory.GLOBAL, 16)
+    r = Buffer("r", d, Int(count), Memory.LOCAL, 16)
+    s = Buffer("s", d.compute, Int(1), Memory.LOCAL, 4)
+    return x, r, s
+
+
+DIMS = dims()
+
+
+def _kernel(dtype: str, *more: Statement, load: Load | None = None) -> tuple[Kernel, Buffer]:
+    x, r, s = _buffers(dtype)
+    load = load or Load(Reg(r), x, Int(0), 4)
+    r = load.dst.buffer
+    use = [Compute("cast", Reg(s), (Reg(r, Int(k)),)) for k in range(4)]
+    return kernel("k", (load.src,), (Alloc(r), Alloc(s), load, *use, *more), **DIMS), r
+
+
+def test_elements_are_cut_out_where_they_are_used() -> None:
+    k, r = _kernel("bfloat16")
+    assert kept_in_words(k) == {r}
+    text = emit(k, target_of("sm_90a"))
+    assert "unsigned r[2];" in text
+    assert "fw_load<2>(reinterpret_cast<const unsigned*>(x))" in text
+    for part in ("(fw_bf16)(r[0] >> 0)", "(fw_bf16)(r[0] >> 16)", "(fw_bf16)(r[1] >> 16)"):
+        assert part in text
+
+
+def test_what_a_predicate_leaves_out_is_filled_by_the_word() -> None:
+    x, r, _ = _buffers("bfloat16")
+    (tx,) = (d.var for d in DIMS["block"])
+    one = Imm(1.0, dtype_of("bfloat16"))
+    k, r = _kernel("bfloat16", load=Load(Reg(r), x, Int(0), 4, less(tx, 5), one))
+    assert kept_in_words(k) == {r}
+    assert "r[0] = 0x3f803f80u;" in emit(k, target_of("sm_90a"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
+def test_other_types_stay_as_they_are(dtype: str) -> None:
+    k, _ = _kernel(dtype)
+    assert not kept_in_words(k)
+
+
+def test_what_is_written_otherwise_stays_as_it_is() -> None:
+    x, r, _ = _buffers("float16")
+    load = Load(Reg(r), x, Int(0), 4)
+    k, _ = _kernel("float16", Compute("copy", Reg(r, Int(1)), (Reg(r, Int(0)),)), load=load)
+    assert not kept_in_words(k)
+    k, _ = _kernel("float16", Store(x, Int(0), Reg(r), 4), load=load)
+    assert not kept_in_words(k)
+    k, _ = _kernel("float16", load=Load(Reg(r, Int(2)), x, Int(0), 2))
+    assert not kept_in_words(k)
+
+
+def test_a_register_without_a_literal_index_is_refused() -> None:
+    x, r, s = _buffers("float16")
+    i = Var("i", 0, 3)
+    body = (Alloc(r), Alloc(s), Load(Reg(r), x, Int(0), 4), Compute("cast", Reg(s), (Reg(r, i),)))
+    k = kernel("k", (x,), body)
+    assert not kept_in_words(k)
+    with pytest.raises(SpecError, match=r"kept in words and has no literal index"):
+        element("r", Reg(r, i), i)
