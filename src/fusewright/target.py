@@ -11,6 +11,7 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_VECTOR_NBYTES = 16
+REGISTERS_PER_SM = 65536
 REGISTER_UNIT = 8  # registers of a thread are a multiple
 WARP_REGISTER_UNIT = 256  # registers of a warp are a multiple
 SHARED_BASE_ALIGNMENT = 1024
@@ -73,7 +74,7 @@ def _target(arch: str, sms: int, per_block: int, per_sm: int, threads: int, bloc
         multiprocessors=sms,
         shared_nbytes_per_block=per_block * 1024,
         shared_nbytes_per_sm=per_sm * 1024,
-        registers_per_sm=65536,
+        registers_per_sm=REGISTERS_PER_SM,
         threads_per_sm=threads,
         blocks_per_sm=blocks,
         has_cp_async=number >= 80,

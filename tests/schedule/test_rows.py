@@ -60,7 +60,7 @@ def _check(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
         ((4096, 65), "float32"),
         ((600, 4096), "bfloat16"),
         ((3, 8, 32, 1024), "float16"),
-        ((150, 8192), "bfloat16"),
+        ((520, 8192), "bfloat16"),
     ],
 )
 def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
@@ -80,7 +80,8 @@ def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
     [
         ((3, 7, 31, 256), "no runs of rows that are whole slices"),
         ((8191, 64), "a prime number of rows"),
-        ((64, 16384), "too many columns for the registers of a block"),
+        ((512, 16384), "too many columns for the registers of a block"),
+        ((150, 8192), "too few runs for as many blocks"),
         ((16, 128), "too small"),
     ],
 )

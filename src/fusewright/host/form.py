@@ -31,6 +31,8 @@ from fusewright.host.groups import (
 MAX_VISITS = 64
 MAX_RECOMPUTED = 12
 """Ops that a kernel would rather repeat than read the result of."""
+RECOMPUTED_SHARE = 2.1
+"""Bytes read to repeat a value over its own: it would be written and read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusewright.core.expr import Expr, Int
+from fusewright.core.expr import Expr, Int, constant_value
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
@@ -25,6 +26,7 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.row_partials import fits_block
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
@@ -32,6 +34,8 @@ MAX_DEPTH = 4
 """Reductions in a row: each adds a pass over what is held of a row, which recomputes what came
 before, so that code grows with the square."""
 MAX_REDUCTIONS = 8
+LEAST_RUNS = 64
+"""Runs of rows, a block each, from which row results and partial column results share a kernel."""
 
 Axes: TypeAlias = tuple[int | None, ...]
 """For every axis of a tensor its id in the group; None for axes of size one and unknown ones."""
@@ -224,11 +228,30 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
         return "the kernel's reductions would keep different axes"
     if len(reduced) > 1 and any(s != largest for s in spaces):
         return "the kernel's reductions would run over different axes"
+    if len(reduced) > 1 and (problem := _run_problem(g)) is not None:
+        return problem
     for t in g.members:
         if isinstance(t.op, Broadcast) or t in g.moved:
             continue
         if not _named(g, g.axes[t], ids) <= largest:
             return f"{t.name} has axes that the kernel's reductions lack"
+    return None
+
+
+def _run_problem(g: Group) -> str | None:
+    """Why no block could walk over runs of rows with their partial results in registers."""
+    runs = [t for t in g.members if isinstance(t.op, Reduce) and _cuts_runs(t.op.operands[0])]
+    shape = [constant_value(e) for e in runs[0].op.operands[0].shape]
+    if any(n is None for n in shape):
+        return "runs of rows of unknown size have no partial results"
+    parts, each, *columns = (n or 0 for n in shape)
+    if parts < LEAST_RUNS:
+        return f"{parts} runs of rows are too few blocks"
+    length = math.prod(columns)
+    sizes = {o: math.prod(constant_value(e) or 0 for e in o.shape) for o in g.sources}
+    inputs = [o.dtype.nbytes for o, n in sizes.items() if n == parts * each * length]
+    if not inputs or not fits_block(length, inputs, len(runs)):
+        return "the registers of a block do not hold a row and the partial results of its columns"
     return None
 
 

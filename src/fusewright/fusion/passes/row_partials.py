@@ -17,12 +17,18 @@ from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import whole_slices
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import (
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    REGISTERS_PER_SM,
+    Target,
+)
 
 LEAST_TOTAL = 1 << 18
 """Elements below which the rows are not worth a loop."""
-MAX_ACCUMULATORS = 16384
-"""Columns of all partial results of a block: 16 registers of 1,024 threads."""
+OTHER_REGISTERS = 22
+"""Registers of a thread for addresses and values on the way."""
+WORD_NBYTES = 4
 LEAST_ROWS = 4
 """Rows that a block should walk over at least."""
 LEAST_THREADS = 128
@@ -50,8 +56,10 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
                     (columns if leading else rows).setdefault(sizes, []).append(t)
     parts: dict[Tensor, int] = {}
     for sizes, reductions in columns.items():
-        for t in _beside_rows(reductions, rows.get(sizes, [])):
-            parts[t] = _parts(t, sizes, len(reductions), target)
+        chosen = _beside_rows(reductions, rows.get(sizes, []))
+        inputs = {x for t in (*chosen, *rows.get(sizes, [])) for x in _large_inputs(t)}
+        for t in chosen:
+            parts[t] = _parts(t, sizes, len(chosen), sorted(x.dtype.nbytes for x in inputs), target)
     wanted = {t: p for t, p in parts.items() if p > 1}
     if not wanted:
         return fusion
@@ -101,20 +109,41 @@ def _large_inputs(t: Tensor) -> set[Tensor]:
     return found
 
 
-def _parts(t: Tensor, sizes: tuple[int, ...], beside: int, target: Target) -> int:
-    """The number of runs of rows: about one wave of blocks; 1 where rows are too long for the
-    registers of a block, or too few, or of a number without a fitting divisor."""
+def _parts(
+    t: Tensor, sizes: tuple[int, ...], beside: int, inputs: list[int], target: Target
+) -> int:
+    """The number of runs of rows: about one wave of blocks; 1 where a row of `inputs` (bytes an
+    element) and `beside` partial results are too long for the registers of a block, where there
+    are too few rows, or where their number has no fitting divisor."""
     assert isinstance(t.op, Reduce)
     count = len(t.op.axes)
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
-    if length * beside > MAX_ACCUMULATORS:
+    if not fits_block(length, inputs, beside):
         return 1
-    nbytes = min([o.dtype.nbytes for o in _large_inputs(t)])
-    threads = min(max(length * nbytes // MAX_VECTOR_NBYTES, LEAST_THREADS), RESIDENT_THREADS)
-    wave = RESIDENT_THREADS // threads * target.multiprocessors
+    threads = _threads(length, inputs)
+    wave = max(RESIDENT_THREADS // threads, 1) * target.multiprocessors
     most = min(wave, number // LEAST_ROWS)
     slices = whole_slices(list(sizes[:count]))
     return max((p for p in slices if most // 2 < p <= most), default=1)
+
+
+def _threads(length: int, inputs: list[int]) -> int:
+    vector = MAX_VECTOR_NBYTES // min(inputs)
+    trips = -(-length // (vector * MAX_THREADS_PER_BLOCK))
+    return max(-(-length // (vector * trips)), LEAST_THREADS)
+
+
+def fits_block(length: int, inputs: list[int], beside: int) -> bool:
+    """Whether the registers of a block hold a row of `length` elements: `beside` partial results,
+    the inputs (bytes an element) of this row and the next, and a vector that all rows share."""
+    threads = _threads(length, inputs)
+    words = beside + (2 * sum(inputs) + max(inputs)) / WORD_NBYTES
+    return threads * registers_of_row(-(-length // threads), words) <= REGISTERS_PER_SM
+
+
+def registers_of_row(elements: int, words: float) -> float:
+    """Registers of a thread that holds `elements` of a row and `words` for each of them."""
+    return OTHER_REGISTERS + elements * words
 
 
 def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:

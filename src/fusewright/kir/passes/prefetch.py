@@ -85,7 +85,7 @@ def _ahead(loop: For) -> list[Statement]:
         if not waiting[_place(s)]:  # the last to read what this iteration has
             before += [Alloc(ahead), _at(s, ahead, now, TRUE)]
             body.append(_at(s, ahead, then, exists))
-    return [*before, replace(loop, body=tuple(body))]
+    return [*before, replace(loop, body=tuple(body), overlap=1)]
 
 
 def _place(s: Load) -> _Place:

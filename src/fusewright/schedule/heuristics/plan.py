@@ -47,6 +47,8 @@ class Plan:
     unrolled: int
     cluster: int = 1
     """Blocks that share a row, each holding its slice."""
+    held_nbytes: int = 0
+    """Bytes that a block holds of the inputs of its rows."""
 
 
 def reference_of(flow: Dataflow) -> Stage:
@@ -108,7 +110,8 @@ def plan_of(
         trips = -(-columns // threads)
         if needed and trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD:
             held_in = Memory.LOCAL
-    return Plan(inner, held_in, vector, threads, kept_threads, trips, cluster)
+    held_nbytes = threads * trips * vector * held * (kept_threads if inner else 1)
+    return Plan(inner, held_in, vector, threads, kept_threads, trips, cluster, held_nbytes)
 
 
 def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple[int, int, int]:

@@ -38,8 +38,8 @@ from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
 RESIDENT_THREADS = 1024
-BLOCKS_OF_CLUSTERS = 3
-"""Blocks of clusters that a multiprocessor should hold at least."""
+WORKSPACE_NBYTES = 2048
+"""Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
 STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
 
@@ -76,10 +76,10 @@ def schedule_reduction(flow: Dataflow, target: Target) -> Params:
     for s in held if in_shared else ():
         serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
         s.inline_depth = next(serial, len(s.loops))
-    return _params(plan)
+    return _params(plan, target)
 
 
-def _params(plan: Plan) -> Params:
+def _params(plan: Plan, target: Target) -> Params:
     kind = "inner" if plan.inner else "outer"
     if plan.cluster > 1:
         kind = "inner_cluster"
@@ -92,16 +92,18 @@ def _params(plan: Plan) -> Params:
             ("kept_threads", plan.kept_threads),
             *((("cluster", plan.cluster),) if plan.cluster > 1 else ()),
         ),
-        min_blocks=_min_blocks(plan),
+        min_blocks=_min_blocks(plan, target),
     )
 
 
-def _min_blocks(plan: Plan) -> int:
+def _min_blocks(plan: Plan, target: Target) -> int:
     """Blocks that a multiprocessor should hold of kernels that walk over a row in shared memory, or
     hold many rows in registers: caps what the compiler spends on loads ahead."""
     threads = plan.reduce_threads * plan.kept_threads
     crowded = plan.held_in is Memory.SHARED or (plan.held_in is Memory.LOCAL and not plan.inner)
-    most = BLOCKS_OF_CLUSTERS if plan.cluster > 1 else RESIDENT_THREADS // threads
+    most = RESIDENT_THREADS // threads
+    if plan.held_in is Memory.SHARED:
+        most = min(most, target.shared_nbytes_per_sm // (plan.held_nbytes + WORKSPACE_NBYTES))
     return max(1, most) if crowded else 0
 
 

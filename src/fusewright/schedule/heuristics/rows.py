@@ -10,8 +10,10 @@ Short rows stand several to a block; their partials are then combined through sh
 
 from __future__ import annotations
 
+from fusewright.axes.classes import AxisClass
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Reshape
+from fusewright.fusion.passes.row_partials import registers_of_row
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -32,6 +34,8 @@ from fusewright.schedule.untangle import untangle
 from fusewright.target import MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
 LEAST_THREADS = 128
+MEETING_REGISTERS = 7
+"""More registers of a thread where the partials of several rows meet in shared memory."""
 RESIDENT_THREADS = 1024
 """Threads that a multiprocessor should hold: 64 registers each."""
 
@@ -63,6 +67,7 @@ def schedule_rows(flow: Dataflow, target: Target) -> Params:
     if kept is None or columns is None:
         raise ScheduleError(f"{row.name}: rows or columns of size 1")
     vector = widest_vector(flow, row, kept, columns, inner=True)
+    words = _words_of_row(flow, copies, kept.axis, columns.axis)
     separate_phases(flow, row, copies)
     threads, side_by_side = _spread(estimate(columns.axis.extent) // vector)
     partial.loops = _loops(flow, row, partial, columns, (vector, threads, side_by_side))
@@ -75,11 +80,30 @@ def schedule_rows(flow: Dataflow, target: Target) -> Params:
     if vector > 1:
         vectorize_accesses(flow, partial.loops[-1].axis, vector)
     inline_most(flow)
+    trips = -(-estimate(columns.axis.extent) // (vector * threads))
+    registers = registers_of_row(trips * vector, len(partials) + words)
+    registers += MEETING_REGISTERS if side_by_side > 1 else 0
+    fit = int(target.registers_per_sm // (threads * side_by_side * registers))
+    if not fit:
+        raise ScheduleError(
+            f"{partial.name}: {threads} threads along a row would need some {registers:.0f} "
+            "registers each for it and the partial results"
+        )
     return Params(
         "rows",
         (("vector", vector), ("threads", threads), ("rows", side_by_side)),
-        min_blocks=max(1, RESIDENT_THREADS // (threads * side_by_side)),
+        min_blocks=min(fit, max(1, RESIDENT_THREADS // (threads * side_by_side))),
     )
+
+
+def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:
+    """Registers an element for what is held of the inputs: this row, and the next one on its way
+    for those that differ from row to row."""
+    words = 0.0
+    for c in copies:
+        if flow.graph.depends(row, c.frame.output):
+            words += c.dtype.nbytes / 4 * (2 if flow.graph.depends(rows, c.frame.output) else 1)
+    return words
 
 
 def _spread(vectors: int) -> tuple[int, int]:
