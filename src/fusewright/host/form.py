@@ -106,7 +106,11 @@ class _Former:
             chain = self._chain(o)
             read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
             cost = sum(nbytes_estimate(p) for p in read)
-            if chain and o not in self.fusion.outputs and cost <= 2 * nbytes_estimate(o):
+            if (
+                chain
+                and o not in self.fusion.outputs
+                and cost <= RECOMPUTED_SHARE * nbytes_estimate(o)
+            ):
                 out += chain
         return out
 
