@@ -249,3 +249,13 @@ def test_an_input_that_is_an_output_runs_along_with_the_others() -> None:
     program = check(lambda x: (x, fw.exp(x)), Spec((31, 640), "float32"))
     (kernel,) = program.kernels
     assert "for " not in kernel.schedule.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_the_lanes_of_a_vectorised_scan_keep_their_own_sums(dtype: str) -> None:
+    fusion = fw.trace(lambda x: fw.cumulative_sum(x, axis=1, dtype=dtype), Spec((3, 4), dtype))
+    s = fw.Schedule(fusion)
+    s[fusion.outputs[0].name].parallelize(-1, fw.Vectorize)
+    x = np.arange(1, 13).reshape(3, 4).astype(dtype)
+    (got,) = s.lower().simulate(x).outputs
+    np.testing.assert_array_equal(got, np.cumsum(x, axis=1))

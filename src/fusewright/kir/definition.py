@@ -177,7 +177,11 @@ class Definition(Reader):
             x = self.as_type(value, dtype)
             where = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
             self.out.append(Compute(fn, acc, (acc, x), where))
-            out.append(acc)
+            if self.width == 1:
+                return [acc]
+            here = Reg(self.temporary(dtype))  # the lanes that follow go on from `acc`
+            self.out.append(Compute("copy", here, (acc,)))
+            out.append(here)
         return out
 
     # --- reductions -----------------------------------------------------------------------------
