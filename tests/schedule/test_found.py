@@ -259,3 +259,18 @@ def test_the_lanes_of_a_vectorised_scan_keep_their_own_sums(dtype: str) -> None:
     x = np.arange(1, 13).reshape(3, 4).astype(dtype)
     (got,) = s.lower().simulate(x).outputs
     np.testing.assert_array_equal(got, np.cumsum(x, axis=1))
+
+
+def test_what_is_inlined_in_loops_that_a_reader_loses_is_taken_out() -> None:
+    def program(v0, v1):
+        v2 = fw.sum(v1, axis=1)
+        return fw.max(v2, axis=0), v0 + v0, v2[2::3]
+
+    fusion = fw.trace(program, Spec((3, 1), "float32"), Spec((3, 1), "float32"))
+    s = fw.Schedule(fusion)
+    s["t4"].split(-1, 5, inner=False)
+    s["t3"].inline_at(s["t4"], -1)
+    s.transform_like(s["t0"], [s["t2"], s["t4"]])
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    for got, want in zip(s.lower().simulate(x, x).outputs, fw.evaluate(fusion, x, x), strict=True):
+        np.testing.assert_array_equal(got, want)

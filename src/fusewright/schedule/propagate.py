@@ -58,8 +58,9 @@ def transform_like(
     align: bool = False,
 ) -> list[Stage]:
     """Gives the loops of `reference` to the others (default: every stage); `align` as in
-    `project_loops`. A stage that is inlined in other loops is taken out of them. Returns the stages
-    that could not take the loops and keep their own."""
+    `project_loops`. A stage that is inlined in other loops is taken out of them, and so is what is
+    inlined in loops that it loses. Returns the stages that could not take the loops and keep their
+    own."""
     refused: list[Stage] = []
     chosen = list(others) if others is not None else computed(flow.stages)
     for s in chosen:
@@ -75,5 +76,8 @@ def transform_like(
             )
             if taken[: s.inline_depth] != s.loops[: s.inline_depth]:
                 s.inline_depth = 0
+            for o in s.operands:
+                if taken[: o.inline_depth] != s.loops[: o.inline_depth]:
+                    o.inline_depth = 0
             s.loops = taken
     return refused
