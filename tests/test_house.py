@@ -20,11 +20,6 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
 
-# What is longer, each with the reason why splitting it would make it harder to read.
-LONG: dict[str, str] = {
-    "core/expr.py": "one normal form: constructors, operators and bounds call each other",
-}
-
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -122,18 +117,9 @@ def _relative(path: Path) -> str:
     return path.relative_to(ROOT / "src" / "fusewright").as_posix()
 
 
-def _oversized() -> dict[str, list[str]]:
-    found = {_relative(p): oversized(_relative(p), p.read_text(encoding="utf-8")) for p in SOURCES}
-    return {name: lines for name, lines in found.items() if lines}
-
-
 def test_functions_and_files_are_of_a_readable_size() -> None:
-    assert {name: lines for name, lines in _oversized().items() if name not in LONG} == {}
-
-
-def test_the_exceptions_are_still_needed_and_have_reasons() -> None:
-    assert [name for name in LONG if name not in _oversized()] == []
-    assert all(len(reason) > 20 for reason in LONG.values())
+    found = [oversized(_relative(p), p.read_text(encoding="utf-8")) for p in SOURCES]
+    assert sum(found, []) == []
 
 
 def test_size_is_counted_for_functions_and_files() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.compiled import compiled
-from fusewright.core.expr import Expr, Int, Var, constant_value, substitute, variables
+from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.node import walk
+from fusewright.core.substitution import substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.cuda.emit import emit, shared_nbytes
 from fusewright.cuda.names import identifier

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import Expr, Var, substitute
+from fusewright.core.expr import Expr, Var
+from fusewright.core.substitution import substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError

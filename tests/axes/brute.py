@@ -8,15 +8,9 @@ from collections.abc import Sequence
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Path
-from fusewright.core.expr import (
-    Cond,
-    Expr,
-    Truth,
-    Var,
-    constant_value,
-    evaluate,
-    substitute_condition,
-)
+from fusewright.core.conditions import Cond, Truth, substitute_condition
+from fusewright.core.expr import Expr, Var, constant_value
+from fusewright.core.substitution import evaluate
 from fusewright.errors import ScheduleError
 
 

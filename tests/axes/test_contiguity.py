@@ -8,7 +8,9 @@ import pytest
 from brute import holds
 
 from fusewright.axes.contiguity import vector_width
-from fusewright.core.expr import Cond, Expr, Var, equal, evaluate, less
+from fusewright.core.conditions import Cond, equal, less
+from fusewright.core.expr import Expr, Var
+from fusewright.core.substitution import evaluate
 
 
 def lane(extent: int) -> Var:

@@ -11,7 +11,7 @@ from programs import Point, Program, Tensor, is_full
 from fusewright.axes.checks import check_graph, check_linear
 from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
-from fusewright.core.expr import evaluate
+from fusewright.core.substitution import evaluate
 
 
 def check_stack(seed: int) -> None:

@@ -10,7 +10,8 @@ from brute import everything, loop_vars, size, visits
 from fusewright.axes.checks import check_graph, check_linear
 from fusewright.axes.classes import AxisClass, AxisGraph, Digit
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
-from fusewright.core.expr import ONE, Int, Var, evaluate
+from fusewright.core.expr import ONE, Int, Var
+from fusewright.core.substitution import evaluate
 from fusewright.errors import InternalError, ScheduleError
 
 

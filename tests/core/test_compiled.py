@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from fusewright.core import expr
+from fusewright.core import atoms, expr
 from fusewright.core.compiled import compiled
-from fusewright.core.expr import Expr, Int, Var, evaluate
+from fusewright.core.expr import Expr, Int, Var
+from fusewright.core.substitution import evaluate
 
 N, M, TWIN = Var("n", 2), Var("m", 2), Var("n", 2)
 
@@ -27,11 +28,11 @@ def random_expression(rng: random.Random, depth: int) -> Expr:
         case 3:
             return expr.mod(a, rng.choice([N, Int(7)]))
         case 4:
-            return expr.minimum(a, b)
+            return atoms.minimum(a, b)
         case 5:
-            return expr.maximum(a, b)
+            return atoms.maximum(a, b)
         case _:
-            return expr.xor(expr.mod(a, 8), expr.mod(b, 16))
+            return atoms.xor(expr.mod(a, 8), expr.mod(b, 16))
 
 
 @pytest.mark.parametrize("seed", range(30))

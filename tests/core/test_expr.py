@@ -7,34 +7,33 @@ import random
 
 import pytest
 
-from fusewright.core.expr import (
+from fusewright.core.atoms import maximum, minimum, xor
+from fusewright.core.conditions import (
     FALSE,
     TRUE,
     Cond,
+    Truth,
+    equal,
+    less,
+    less_equal,
+    negate,
+    prove,
+    substitute_condition,
+)
+from fusewright.core.expr import (
     Expr,
     Int,
-    Truth,
     Var,
     add,
     as_expr,
     ceildiv,
-    divisor_of,
-    equal,
-    evaluate,
     floordiv,
     is_multiple,
-    less,
-    less_equal,
     lower_bound,
-    maximum,
-    minimum,
     mod,
     mul,
-    negate,
-    prove,
-    substitute_condition,
-    xor,
 )
+from fusewright.core.substitution import evaluate
 
 A, J = Var("i", 0, 15), Var("j", 0, 7)
 N = Var("n", 2)
@@ -135,6 +134,16 @@ def test_comparisons_of_digits_by_brute_force(seed: int) -> None:
             assert isinstance(found, Truth) and found.value == want, (c, point)
 
 
+def test_variables_of_one_name_stay_apart() -> None:
+    n, other = Var("n", 2), Var("n", 2)
+    assert str(n) == str(other) and n != other
+    assert n * (A // n) + A % n == A
+    e = other * (A // n) + A % n
+    assert evaluate(e, {n: 3, other: 5, A: 7}) == 5 * 2 + 1
+    assert n * A + other * J != n * A + n * J
+    assert less(n, J) == less(n, J) and less(n, J) != less(other, J)
+
+
 def test_rejections() -> None:
     with pytest.raises(TypeError, match="has no truth value"):
         bool(A)
@@ -210,7 +219,7 @@ def check_facts(e: Expr, value: int, where: object) -> None:
     assert high is None or value <= high, where
     bound = lower_bound(e)
     assert bound is None or bound <= value, where
-    assert value % (divisor_of(e) or 1) == 0, where
+    assert value % (e.divisor or 1) == 0, where
     for f in (2, 3, 4):
         assert not is_multiple(e, f) or value % f == 0, where
 

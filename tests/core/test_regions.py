@@ -7,12 +7,11 @@ import random
 
 import pytest
 
-from fusewright.core.expr import (
+from fusewright.core.conditions import (
     FALSE,
     TRUE,
     Cond,
     Truth,
-    Var,
     all_of,
     any_of,
     equal,
@@ -21,6 +20,7 @@ from fusewright.core.expr import (
     negate,
     substitute_condition,
 )
+from fusewright.core.expr import Var
 from fusewright.core.regions import EVERYWHERE, Region, united
 
 Q, T = Var("q", 0, 11), Var("t", 0, 3)

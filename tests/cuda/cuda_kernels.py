@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusewright.core.expr import Int, Var, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Int, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.cuda import scalars
 from fusewright.dtypes import ALL, DType, dtype_of

@@ -18,7 +18,8 @@ from cuda_kernels import (
     warp_sum_kernel,
 )
 
-from fusewright.core.expr import Int, Var, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Int, Var
 from fusewright.core.node import rewrite
 from fusewright.cuda.emit import (
     emit,

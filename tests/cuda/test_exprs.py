@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from fusewright.core import atoms, conditions, substitution
 from fusewright.core import expr as ex
 from fusewright.core.expr import Expr, Var
 from fusewright.cuda.exprs import Text, condition, integer
@@ -113,7 +114,7 @@ def random_expr(rng: random.Random, depth: int) -> Expr:
         case 5:
             return ex.mod(a, rng.choice((2, 3, 8, 100, VARS[4])))
         case _:
-            return rng.choice((ex.minimum, ex.maximum))(a, random_expr(rng, depth - 1))
+            return rng.choice((atoms.minimum, atoms.maximum))(a, random_expr(rng, depth - 1))
 
 
 def random_values(rng: random.Random) -> dict[Var, int]:
@@ -135,7 +136,7 @@ def test_random_expressions_mean_the_same(seed: int) -> None:
         for _ in range(4):
             values = random_values(rng)
             scope = {v.name: C(x, 64 if v.name in WIDE else 32) for v, x in values.items()}
-            expected = ex.evaluate(e, values)
+            expected = substitution.evaluate(e, values)
             if abs(expected) >= 2**62:
                 continue
             got = of(run(code, scope))
@@ -169,7 +170,7 @@ def test_division_by_powers_of_two_is_a_shift_and_others_are_plain() -> None:
 
 def test_minimum_of_mixed_widths_is_taken_wide() -> None:
     tx, n = VARS[0], VARS[4]
-    assert integer(ex.minimum(n, tx), spell).code in (
+    assert integer(atoms.minimum(n, tx), spell).code in (
         "min(n, (long long)tx)",
         "min((long long)tx, n)",
     )
@@ -177,13 +178,13 @@ def test_minimum_of_mixed_widths_is_taken_wide() -> None:
 
 def test_xor_is_bracketed_inside_a_sum() -> None:
     tx, i = VARS[0], VARS[2]
-    assert integer(ex.xor(tx, i) * 4 + 1, spell).code in ("(i ^ tx) * 4 + 1", "(tx ^ i) * 4 + 1")
-    assert integer(ex.xor(tx, i) + 1, spell).code in ("(i ^ tx) + 1", "(tx ^ i) + 1")
+    assert integer(atoms.xor(tx, i) * 4 + 1, spell).code in ("(i ^ tx) * 4 + 1", "(tx ^ i) * 4 + 1")
+    assert integer(atoms.xor(tx, i) + 1, spell).code in ("(i ^ tx) + 1", "(tx ^ i) + 1")
 
 
-def random_condition(rng: random.Random) -> ex.Cond:
-    less = ex.less(random_expr(rng, 2), random_expr(rng, 2))
-    unequal = ex.negate(ex.equal(random_expr(rng, 1), random_expr(rng, 1)))
+def random_condition(rng: random.Random) -> conditions.Cond:
+    less = conditions.less(random_expr(rng, 2), random_expr(rng, 2))
+    unequal = conditions.negate(conditions.equal(random_expr(rng, 1), random_expr(rng, 1)))
     return less if rng.random() < 0.7 else unequal
 
 
@@ -192,12 +193,12 @@ def test_random_conditions_mean_the_same(seed: int) -> None:
     rng = random.Random(1000 + seed)
     for _ in range(60):
         parts = [random_condition(rng) for _ in range(3)]
-        c = ex.any_of([ex.all_of(parts[:2]), parts[2]])
+        c = conditions.any_of([conditions.all_of(parts[:2]), parts[2]])
         code = condition(c, spell)
         for _ in range(4):
             values = random_values(rng)
             scope = {v.name: C(x, 64 if v.name in WIDE else 32) for v, x in values.items()}
-            truth = ex.substitute_condition(c, values)
-            assert isinstance(truth, ex.Truth)
+            truth = conditions.substitute_condition(c, values)
+            assert isinstance(truth, conditions.Truth)
             got = run(code.replace("true", "True").replace("false", "False"), scope)
             assert got is truth.value, f"seed {seed}: {c} printed as {code} at {values}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from cuda_kernels import dims, kernel
 
-from fusewright.core.expr import Int, Var, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Int, Var
 from fusewright.cuda.emit import emit
 from fusewright.cuda.words import element, kept_in_words
 from fusewright.dtypes import dtype_of

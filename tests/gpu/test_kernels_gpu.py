@@ -19,7 +19,8 @@ from cuda_kernels import (
 )
 from references import inputs, narrowed, on_device
 
-from fusewright.core.expr import Int, Var, ceildiv, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Int, Var, ceildiv
 from fusewright.dtypes import ALL, DType, bfloat16, float16, float32, int32, uint8
 from fusewright.errors import InternalError, UserError
 from fusewright.kir.ir import (

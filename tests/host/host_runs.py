@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import fusewright as fw
-from fusewright.core.expr import Var, evaluate
+from fusewright.core.expr import Var
+from fusewright.core.substitution import evaluate
 from fusewright.host.ir import HostLaunch, Root, RootKind
 from fusewright.kernel import flatten, shaped_view
 from fusewright.sim.machine import simulate

@@ -7,7 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from fusewright.core.expr import Int, Var, constant_value, evaluate
+from fusewright.core.expr import Int, Var, constant_value
+from fusewright.core.substitution import evaluate
 from fusewright.host.arena import ARENA_ALIGNMENT, Arena, Lifetime, pack
 
 K = ARENA_ALIGNMENT

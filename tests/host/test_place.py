@@ -10,7 +10,7 @@ import pytest
 from host_runs import run_on_bytes
 
 import fusewright as fw
-from fusewright.core.expr import evaluate
+from fusewright.core.substitution import evaluate
 
 S = fw.TensorSpec
 X = S((24, 40), "float32")

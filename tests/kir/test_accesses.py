@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sync_kernels import kernel
 
-from fusewright.core.expr import Int, Var, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Int, Var
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import accesses
 from fusewright.kir.analysis.lanes import holds, split_unknown, thread_values

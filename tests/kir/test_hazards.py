@@ -7,7 +7,8 @@ import time
 import pytest
 from sync_kernels import kernel
 
-from fusewright.core.expr import Var, equal, floordiv, less
+from fusewright.core.conditions import equal, less
+from fusewright.core.expr import Var, floordiv
 from fusewright.kir.analysis.hazards import hazards, sync_orders, unordered
 from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform
 

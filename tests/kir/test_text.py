@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from fusewright.core import atoms, conditions
 from fusewright.core import expr as ex
 from fusewright.core.expr import Expr, Int, Var
 from fusewright.dtypes import bfloat16, bool_, float32, int32, uint8
@@ -151,7 +152,7 @@ def test_gathered_positions_keep_their_limits() -> None:
     x = Buffer("x", uint8, Int(64), Memory.GLOBAL)
     r = Buffer("r", uint8, Int(1), Memory.LOCAL)
     one, two = (RegVar(Reg(p), 0, 31) for _ in range(2))
-    load = Load(Reg(r), x, one + two, predicate=ex.less(one, 12))
+    load = Load(Reg(r), x, one + two, predicate=conditions.less(one, 12))
     text = print_kernel(_header(params=(x,), body=(Alloc(p), Alloc(r), load)))
     assert "given p[0] in [0, 31]: r[0] = load x[2*p[0]] if (p[0] < 12)" in text
     again = parse_kernel(text)
@@ -215,9 +216,9 @@ def _random_expr(rng: random.Random, variables: list[Var], depth: int) -> Expr:
         case 5:
             return a % rng.choice([2, 3, 4, 8, 32, variables[-1]])
         case 6:
-            return rng.choice([ex.minimum, ex.maximum])(a, b)
+            return rng.choice([atoms.minimum, atoms.maximum])(a, b)
         case _:
-            return ex.xor(a % 16, b % 16)
+            return atoms.xor(a % 16, b % 16)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -228,8 +229,10 @@ def test_random_expressions_parse_back(seed: int) -> None:
     body: list[ir.Statement] = [Alloc(r)]
     for _ in range(25):
         e, f = (_random_expr(rng, [tx, bx, n], 4) for _ in range(2))
-        c = rng.choice([ex.less, ex.less_equal, ex.equal])(e, f)
-        d = rng.choice([ex.any_of, ex.all_of])([ex.negate(c), ex.less(bx, f)])
+        c = rng.choice([conditions.less, conditions.less_equal, conditions.equal])(e, f)
+        d = rng.choice([conditions.any_of, conditions.all_of])(
+            [conditions.negate(c), conditions.less(bx, f)]
+        )
         body.append(Compute("copy", Reg(r), (Index(e, int32),), rng.choice([c, d])))
     kernel = _header(
         symbols=(n,), grid=(Dim(bx, Int(4)),), block=(Dim(tx, Int(32)),), body=tuple(body)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusewright.core.expr import Cond, Int, Var, less
+from fusewright.core.conditions import Cond, less
+from fusewright.core.expr import Int, Var
 from fusewright.dtypes import int32
 from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform, parting_share
 from fusewright.kir.ir import Buffer, Dim, Kernel, Memory, Reg, RegVar

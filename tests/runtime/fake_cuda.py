@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fusewright.core.expr import evaluate
+from fusewright.core.substitution import evaluate
 from fusewright.cuda.emit import parameters
 from fusewright.cuda.names import identifier
 from fusewright.kir.ir import Argument, Buffer, Kernel

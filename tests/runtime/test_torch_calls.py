@@ -15,6 +15,7 @@ from fake_torch import CUDA, FakeTorch, Parameter, Tensor, TorchDevice, tensor
 
 import fusewright as fw
 from fusewright.core import expr as expr_module
+from fusewright.core import substitution as substitution_module
 from fusewright.errors import UserError
 from fusewright.frontends import fuse as fuse_module
 from fusewright.runtime import executor as executor_module
@@ -192,8 +193,8 @@ def test_a_new_size_does_no_expression_arithmetic(
     def refuse(*args):
         raise AssertionError("an expression was rebuilt for a new size")
 
-    monkeypatch.setattr(expr_module, "_from_map", refuse)
-    monkeypatch.setattr(expr_module, "substitute", refuse)
+    monkeypatch.setattr(expr_module, "sum_of", refuse)
+    monkeypatch.setattr(substitution_module, "substitute", refuse)
     fused(tensor(normal(7, 44)))
     assert gpu.calls["cuGraphLaunch"] + gpu.calls["cuLaunchKernelEx"] > before
 

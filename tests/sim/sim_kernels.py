@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from fusewright.core.expr import TRUE, Cond, Expr, Int, Var, as_expr, equal
+from fusewright.core.conditions import TRUE, Cond, equal
+from fusewright.core.expr import Expr, Int, Var, as_expr
 from fusewright.dtypes import DType, float32
 from fusewright.kir import ir
 from fusewright.memory import Memory

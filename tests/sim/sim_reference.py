@@ -1,6 +1,6 @@
 """An independent, slow detector: every thread by itself, every pair of accesses, reachability.
 
-It interprets addresses with `core.expr.evaluate`, one thread at a time, builds the graph of
+It interprets addresses with `core.substitution.evaluate`, one thread at a time, builds the graph of
 "before" among segments of threads and sync instances, and tests all pairs of accesses of each
 element byte. An asynchronous copy is a segment of its own, after what its thread did before and
 before what it does behind the wait for its group. No clocks, no strands, no runs.
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fusewright.core import expr as ex
+from fusewright.core import conditions, substitution
 from fusewright.core.expr import Var
 from fusewright.kir import ir
 from fusewright.memory import Memory
@@ -120,8 +120,8 @@ def _run(
     def bound(t: int) -> dict[Var, int]:
         return {**values, var: t}
 
-    def holds(c: ex.Cond, t: int) -> bool:
-        decided = ex.prove(ex.substitute_condition(c, bound(t)))
+    def holds(c: conditions.Cond, t: int) -> bool:
+        decided = conditions.prove(conditions.substitute_condition(c, bound(t)))
         assert decided is not None
         return decided
 
@@ -130,7 +130,7 @@ def _run(
             case ir.Alloc():
                 offsets[s.buffer] = s.offset if s.offset is not None else 100000 * len(offsets)
             case ir.For():
-                for k in range(ex.evaluate(s.extent, values)):
+                for k in range(substitution.evaluate(s.extent, values)):
                     inner = {**values, s.var: k}
                     _run(s.body, active, inner, var, threads, offsets, without)
             case ir.If():
@@ -142,17 +142,17 @@ def _run(
                 buffer = s.src if isinstance(s, ir.Load) else s.dst
                 for t in active:
                     if holds(s.predicate, t):
-                        index = ex.evaluate(s.index, bound(t))
+                        index = substitution.evaluate(s.index, bound(t))
                         _touch(threads, offsets, buffer, index, s, t)
             case ir.CpAsync():
                 for t in active:
                     inside = holds(s.predicate, t)
                     if inside or s.zero_fill:
                         copy = threads.issue(t)
-                        to = ex.evaluate(s.index, bound(t))
+                        to = substitution.evaluate(s.index, bound(t))
                         _touch(threads, offsets, s.dst, to, s, t, copy, writes=True)
                         if inside:
-                            source = ex.evaluate(s.src_index, bound(t))
+                            source = substitution.evaluate(s.src_index, bound(t))
                             _touch(threads, offsets, s.src, source, s, t, copy)
             case ir.AsyncCommit():
                 for t in active if s not in without else ():

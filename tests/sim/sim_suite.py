@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from sim_kernels import Builder, softmax
 
-from fusewright.core.expr import Int, Var, equal, less, xor
+from fusewright.core.atoms import xor
+from fusewright.core.conditions import equal, less
+from fusewright.core.expr import Int, Var
 from fusewright.dtypes import float16, float32
 from fusewright.kir import ir
 from fusewright.sim.machine import SimResult, simulate

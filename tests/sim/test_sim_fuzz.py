@@ -10,17 +10,10 @@ import pytest
 from sim_kernels import Builder
 from sim_reference import racing_pairs
 
-from fusewright.core.expr import (
-    TRUE,
-    Int,
-    Var,
-    equal,
-    evaluate,
-    less,
-    prove,
-    substitute_condition,
-    xor,
-)
+from fusewright.core.atoms import xor
+from fusewright.core.conditions import TRUE, equal, less, prove, substitute_condition
+from fusewright.core.expr import Int, Var
+from fusewright.core.substitution import evaluate
 from fusewright.dtypes import float16, float32
 from fusewright.kir import ir
 from fusewright.sim import machine

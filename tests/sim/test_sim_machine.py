@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from sim_kernels import Builder, softmax
 
-from fusewright.core.expr import FALSE, Int, Var, any_of, equal, less, minimum, xor
+from fusewright.core.atoms import minimum, xor
+from fusewright.core.conditions import FALSE, any_of, equal, less
+from fusewright.core.expr import Int, Var
 from fusewright.dtypes import bfloat16, bool_, float32, int32, int64
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir

@@ -11,7 +11,8 @@ import pytest
 from sim_kernels import Builder, softmax
 from sim_suite import SUITE, SYNCHRONOUS_RULES, Case, exchange_in_global, run, verdict, write_read
 
-from fusewright.core.expr import Var, less
+from fusewright.core.conditions import less
+from fusewright.core.expr import Var
 from fusewright.dtypes import float32, int32
 from fusewright.errors import UserError
 from fusewright.kir import ir

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.core.expr import (
-    And,
-    Cond,
-    Equal,
-    Expr,
-    Less,
-    Not,
-    Or,
-    Truth,
-    Var,
-    as_expr,
-    constant_value,
-    is_multiple,
-    substitute,
-    substitute_condition,
-    variables,
-)
+from fusewright.core.conditions import And, Cond, Equal, Less, Not, Or, Truth, substitute_condition
+from fusewright.core.expr import Expr, Var, as_expr, constant_value, is_multiple, variables
+from fusewright.core.substitution import substitute
 
 
 def vector_width(address: Expr, lane: Var, predicates: Sequence[Cond], max_width: int) -> int:

@@ -13,17 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from fusewright.core.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    Int,
-    Term,
-    constant_value,
-    floordiv,
-    mul,
-    parts_of,
-)
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Term, constant_value, floordiv, mul, parts_of
 from fusewright.errors import InternalError
 
 K = TypeVar("K")

@@ -32,20 +32,8 @@ from fusewright.axes.values import (
     find_run,
     unpacked,
 )
-from fusewright.core.expr import (
-    ONE,
-    TRUE,
-    ZERO,
-    And,
-    Cond,
-    Expr,
-    Less,
-    all_of,
-    equal,
-    lower_bound,
-    mul,
-    parts_of,
-)
+from fusewright.core.conditions import TRUE, And, Cond, Less, all_of, equal
+from fusewright.core.expr import ONE, ZERO, Expr, lower_bound, mul, parts_of
 
 Known: TypeAlias = Sequence[tuple[AxisClass, Expr]]
 

@@ -25,20 +25,9 @@ from fusewright.axes.lines import (
     digits_of,
     ratio,
 )
-from fusewright.core.expr import (
-    ONE,
-    TRUE,
-    ZERO,
-    Cond,
-    Expr,
-    floordiv,
-    less,
-    less_equal,
-    mod,
-    mul,
-    prove,
-    xor,
-)
+from fusewright.core.atoms import xor
+from fusewright.core.conditions import TRUE, Cond, less, less_equal, prove
+from fusewright.core.expr import ONE, ZERO, Expr, floordiv, mod, mul
 from fusewright.errors import InternalError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from fusewright.core.expr import Expr, FloorDiv, Int, Max, Min, Mod, Sum, Var, Xor, variables
+from fusewright.core.atoms import Max, Min, Xor
+from fusewright.core.expr import Expr, FloorDiv, Int, Mod, Sum, Var, variables
 
 Evaluator: TypeAlias = Callable[..., tuple[int, ...]]
 """Takes the value of every symbol, in order; gives the value of every expression."""

@@ -7,19 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.expr import (
-    And,
-    Cond,
-    Expr,
-    Less,
-    Truth,
-    add,
-    all_of,
-    less_equal,
-    mul,
-    negate,
-    parts_of,
-)
+from fusewright.core.conditions import And, Cond, Less, Truth, all_of, less_equal, negate
+from fusewright.core.expr import Expr, add, mul, parts_of
 
 Limits: TypeAlias = tuple[Expr, int | None, int | None]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.core import expr as ex
-from fusewright.core.expr import Cond, Expr, Truth, Var
+from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal
+from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.core.node import walk
 from fusewright.cuda import exprs, ptx, scalars, words
@@ -327,7 +328,7 @@ class _Emitter:
             if not isinstance(role, ir.Role):
                 raise SpecError(f"{type(role).__name__} stands directly in roles; only roles may")
             first, stop = role.first * WARP_SIZE, role.stop * WARP_SIZE
-            mine = ex.all_of((ex.less_equal(first, thread), ex.less(thread, stop)))
+            mine = all_of((less_equal(first, thread), less(thread, stop)))
             self._guarded(mine, lambda body=role.body: self._body(body))
 
     def _thread(self) -> Expr:
@@ -338,7 +339,7 @@ class _Emitter:
         return linear
 
     def _by(self, issuer: int | None) -> Cond:
-        return ex.TRUE if issuer is None else ex.equal(self._thread(), issuer)
+        return TRUE if issuer is None else equal(self._thread(), issuer)
 
     # --- synchronisation
 
@@ -347,11 +348,11 @@ class _Emitter:
         if instruction is None:
             raise SpecError(f"{type(s).__name__} has no CUDA spelling")
         operands: list[ptx.Operand] = []
-        who: Cond = ex.TRUE
+        who: Cond = TRUE
         match s:
             case ir.MbarArrive():
                 operands = [ptx.shared(self._address(s.barrier, s.slot))]
-                who = ex.equal(self._thread() % WARP_SIZE, 0) if s.per_warp else ex.TRUE
+                who = equal(self._thread() % WARP_SIZE, 0) if s.per_warp else TRUE
             case ir.MbarWait():
                 parity = ptx.number(self._integer(s.parity))
                 operands = [ptx.shared(self._address(s.barrier, s.slot)), parity]
@@ -373,10 +374,10 @@ class _Emitter:
             ptx.shared(self._address(s.dst, s.index)),
             ptx.in_global(self._address(s.src, s.src_index)),
         ]
-        predicate, counts = s.predicate, s.zero_fill and s.predicate != ex.TRUE
+        predicate, counts = s.predicate, s.zero_fill and s.predicate != TRUE
         if counts:
             operands.append(ptx.number(f"({self._condition(predicate)}) ? {nbytes} : 0"))
-            predicate = ex.TRUE
+            predicate = TRUE
         bypass = s.cache is Cache.NO_ALLOCATE
         text = ptx.assembly(ptx.copy_instruction(nbytes, bypass=bypass, counts=counts), operands)
         self._guarded(predicate, lambda: self._line(text))

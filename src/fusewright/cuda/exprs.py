@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusewright.core import atoms, conditions
 from fusewright.core import expr as ex
-from fusewright.core.expr import Cond, Expr, Term, Var
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, Term, Var
 from fusewright.errors import InternalError
 
 _LOW, _HIGH = -(2**31), 2**31 - 1
@@ -63,11 +65,11 @@ def integer(e: Expr, spell: Spell) -> Text:
             return _floordiv(e, spell)
         case ex.Mod():
             return _mod(e, spell)
-        case ex.Min() | ex.Max():
-            name = "min" if isinstance(e, ex.Min) else "max"
+        case atoms.Min() | atoms.Max():
+            name = "min" if isinstance(e, atoms.Min) else "max"
             left, right, wide = _pair(e.left, e.right, spell)
             return Text(f"{name}({left.code}, {right.code})", wide, atomic=True)
-        case ex.Xor():
+        case atoms.Xor():
             left, right, wide = _pair(e.left, e.right, spell)
             return Text(f"{left.operand} ^ {right.operand}", wide)
         case _:
@@ -161,17 +163,17 @@ def _divide(operator: str, function: str, e: ex.FloorDiv | ex.Mod, spell: Spell)
 def condition(c: Cond, spell: Spell) -> str:
     """The condition as C++."""
     match c:
-        case ex.Truth():
+        case conditions.Truth():
             return "true" if c.value else "false"
-        case ex.Less():
+        case conditions.Less():
             return f"{_side(c.left, spell)} < {_side(c.right, spell)}"
-        case ex.Equal():
+        case conditions.Equal():
             return f"{_side(c.left, spell)} == {_side(c.right, spell)}"
-        case ex.And():
+        case conditions.And():
             return " && ".join(_part(p, spell) for p in c.parts)
-        case ex.Or():
+        case conditions.Or():
             return " || ".join(_part(p, spell) for p in c.parts)
-        case ex.Not():
+        case conditions.Not():
             return f"!({condition(c.part, spell)})"
         case _:
             raise InternalError(f"no CUDA spelling for the condition {type(c).__name__} {c}")
@@ -185,4 +187,4 @@ def _side(e: Expr, spell: Spell) -> str:
 
 def _part(c: Cond, spell: Spell) -> str:
     text = condition(c, spell)
-    return f"({text})" if isinstance(c, ex.And | ex.Or) else text
+    return f"({text})" if isinstance(c, conditions.And | conditions.Or) else text

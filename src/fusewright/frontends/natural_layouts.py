@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, assert_never
 
-from fusewright.core.expr import Var, evaluate
+from fusewright.core.expr import Var
+from fusewright.core.substitution import evaluate
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Tensor
 

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core import expr
+from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert
 from fusewright.dtypes import DType
@@ -152,7 +152,7 @@ def _literal(v: Scalar, dtype: DType) -> Array:
 
 
 def _shape(t: Tensor, sizes: Sizes) -> tuple[int, ...]:
-    return tuple(expr.evaluate(s, sizes) for s in t.shape)
+    return tuple(substitution.evaluate(s, sizes) for s in t.shape)
 
 
 # --- ops ----------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Constant():
             return _literal(op.value, t.dtype)
         case ir.Size():
-            return np.asarray(expr.evaluate(op.expr, sizes)).astype(t.dtype.numpy)
+            return np.asarray(substitution.evaluate(op.expr, sizes)).astype(t.dtype.numpy)
         case ir.Iota():
             return _iota(t, op.axis, sizes)
         case ir.Pointwise():
@@ -222,7 +222,7 @@ def _broadcast(a: Array, axes: tuple[int | None, ...], shape: tuple[int, ...]) -
 def _resize(t: Tensor, op: ir.Resize, a: Array, sizes: Sizes) -> Array:
     shape = _shape(t, sizes)
     out = np.full(shape, _literal(op.fill, t.dtype), carrier(t.dtype))
-    low = [expr.evaluate(e, sizes) for e in op.low]
+    low = [substitution.evaluate(e, sizes) for e in op.low]
     to = tuple(
         slice(max(lo, 0), max(min(lo + n, m), 0))
         for lo, n, m in zip(low, a.shape, shape, strict=True)
@@ -285,11 +285,11 @@ def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:
             return values_of(e.numerator, at) // values_of(e.denominator, at)
         case expr.Mod():
             return values_of(e.numerator, at) % values_of(e.denominator, at)
-        case expr.Min():
+        case atoms.Min():
             return np.minimum(values_of(e.left, at), values_of(e.right, at))
-        case expr.Max():
+        case atoms.Max():
             return np.maximum(values_of(e.left, at), values_of(e.right, at))
-        case expr.Xor():
+        case atoms.Xor():
             return values_of(e.left, at) ^ values_of(e.right, at)
         case _:
             raise TypeError(f"not an integer expression: {type(e).__name__}")

@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import TypeAlias, cast
 
-from fusewright.core.expr import (
-    Expr,
-    IntLike,
-    add,
-    as_expr,
-    ceildiv,
-    constant_value,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    mul,
-    prove,
-)
+from fusewright.core.atoms import maximum, minimum
+from fusewright.core.conditions import less, less_equal, prove
+from fusewright.core.expr import Expr, IntLike, add, as_expr, ceildiv, constant_value, mul
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.ir import Tensor

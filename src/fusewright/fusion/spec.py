@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn, assert_never, cast
 
 from fusewright import dtypes
-from fusewright.core.expr import (
-    Expr,
-    Var,
-    add,
-    as_expr,
-    constant_value,
-    less,
-    less_equal,
-    prove,
-    variables,
-)
+from fusewright.core.conditions import less, less_equal, prove
+from fusewright.core.expr import Expr, Var, add, as_expr, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
-from fusewright.core import expr
+from fusewright.core import atoms, expr
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
@@ -56,9 +56,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Mult: expr.mul,
     ast.FloorDiv: expr.floordiv,
     ast.Mod: expr.mod,
-    ast.BitXor: expr.xor,
+    ast.BitXor: atoms.xor,
 }
-_CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": expr.minimum, "max": expr.maximum}
+_CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": atoms.minimum, "max": atoms.maximum}
 
 
 def parse_fusion(text: str) -> Fusion:

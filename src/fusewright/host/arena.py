@@ -11,17 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import (
-    ZERO,
-    Expr,
-    Int,
-    as_expr,
-    ceildiv,
-    constant_value,
-    less_equal,
-    maximum,
-    prove,
-)
+from fusewright.core.atoms import maximum
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import ZERO, Expr, Int, as_expr, ceildiv, constant_value
 
 ARENA_ALIGNMENT = 256
 

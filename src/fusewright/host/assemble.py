@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from fusewright.core.expr import ZERO, Expr, as_expr, constant_value, less_equal, prove
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import ZERO, Expr, as_expr, constant_value
 from fusewright.core.node import walk
 from fusewright.cuda.emit import written_buffers
 from fusewright.errors import InternalError

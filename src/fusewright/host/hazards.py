@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import constant_value, less_equal, prove
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import constant_value
 from fusewright.host.ir import Binding, Box, Edge, EdgeKind, HostLaunch, Root, RootKind
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusewright.core.atoms import maximum
+from fusewright.core.conditions import less
 from fusewright.core.expr import (
     ONE,
     ZERO,
@@ -19,8 +21,6 @@ from fusewright.core.expr import (
     ceildiv,
     floordiv,
     is_multiple,
-    less,
-    maximum,
     mod,
     mul,
     variables,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from fusewright.core.expr import ONE, ZERO, Expr, add, is_multiple, less, mul, prove
+from fusewright.core.conditions import less, prove
+from fusewright.core.expr import ONE, ZERO, Expr, add, is_multiple, mul
 from fusewright.fusion.ir import Input, Shape, Tensor, contiguous_strides
 
 ROOT_ALIGNMENT = 256

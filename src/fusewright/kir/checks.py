@@ -6,22 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
-from fusewright.core.expr import (
-    Cond,
-    Expr,
-    FloorDiv,
-    Int,
-    Max,
-    Min,
-    Mod,
-    Term,
-    Var,
-    Xor,
-    add,
-    divisor_of,
-    mul,
-    parts_of,
-)
+from fusewright.core.atoms import Max, Min, Xor
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, FloorDiv, Int, Mod, Term, Var, add, mul, parts_of
 from fusewright.dtypes import DType
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, RegVar, Role, Statement
 from fusewright.kir.traverse import body_fields
@@ -116,7 +103,7 @@ def is_misaligned(index: Expr, width: int) -> bool:
     opaque = (FloorDiv, Mod, Min, Max, Xor, RegVar)
     linear = [t for t in terms if not any(isinstance(a, opaque) for a in t.atoms)]
     plain = add(constant, *(_term(t) for t in linear))
-    return width > 1 and len(linear) == len(terms) and divisor_of(plain) % width != 0
+    return width > 1 and len(linear) == len(terms) and plain.divisor % width != 0
 
 
 def _term(t: Term) -> Expr:

@@ -9,7 +9,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-from fusewright.core.expr import Cond, Expr, Var
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import ALL, DType
 from fusewright.errors import InternalError
 from fusewright.kir import ir

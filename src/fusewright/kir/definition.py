@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
-from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, all_of, equal, variables
+from fusewright.core.conditions import Cond, all_of, equal
+from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.functions import APPROXIMATE
 from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType, bool_, int64

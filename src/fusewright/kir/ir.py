@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fusewright.core.expr import TRUE, Cond, Expr, Var
+from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.expr import Expr, Var
 from fusewright.core.node import Node
 from fusewright.kir.symbols import (
     Arg as Arg,

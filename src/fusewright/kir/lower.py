@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, Int, Var, constant_value, maximum, variables
+from fusewright.core.atoms import maximum
+from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
 from fusewright.kir.placement import Context, Storage, carrying_loops

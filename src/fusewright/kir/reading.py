@@ -10,20 +10,9 @@ import numpy as np
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import value_of
-from fusewright.core.expr import (
-    TRUE,
-    ZERO,
-    Cond,
-    Expr,
-    Int,
-    all_of,
-    equal,
-    less,
-    prove,
-    substitute,
-    substitute_condition,
-    variables,
-)
+from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove, substitute_condition
+from fusewright.core.expr import ZERO, Expr, Int, variables
+from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Constant, Resize, Size

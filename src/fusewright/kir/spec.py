@@ -9,16 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fusewright.core.expr import (
-    TRUE,
-    Cond,
-    Expr,
-    Int,
-    Var,
-    constant_value,
-    prove,
-    variables,
-)
+from fusewright.core.conditions import TRUE, Cond, prove
+from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType, bool_, uint32
 from fusewright.errors import SpecError

@@ -9,16 +9,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeVar, cast
 
-from fusewright.core.expr import (
-    Cond,
-    Expr,
-    IntLike,
-    Var,
-    substitute,
-    substitute_condition,
-    variables,
-)
+from fusewright.core.conditions import Cond, substitute_condition
+from fusewright.core.expr import Expr, IntLike, Var, variables
 from fusewright.core.node import Node, fields_of
+from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar
 
 N = TypeVar("N", bound=Node)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fusewright.core.expr import Cond, Expr, variables
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, variables
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.lanes import conjunction, evaluate_lanes, holds, is_known
 from fusewright.kir.analysis.uniformity import all_agree, threads_of

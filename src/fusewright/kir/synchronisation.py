@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from fusewright.core.expr import TRUE, Cond, Expr
+from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.expr import Expr
 from fusewright.kir.symbols import Buffer, Statement, SyncStatement
 from fusewright.memory import Cache, Memory
 

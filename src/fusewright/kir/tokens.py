@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
+from fusewright.core import atoms, conditions
 from fusewright.core import expr as ex
-from fusewright.core.expr import Cond, Expr
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr
 from fusewright.errors import SpecError
 
 Value: TypeAlias = Expr | Cond
@@ -67,22 +69,22 @@ def tokenize(text: str) -> list[Token]:
 
 
 _COMPARE: dict[str, Callable[[Expr, Expr], Cond]] = {
-    "<": ex.less,
-    "<=": ex.less_equal,
-    ">": lambda a, b: ex.less(b, a),
-    ">=": lambda a, b: ex.less_equal(b, a),
-    "==": ex.equal,
-    "!=": lambda a, b: ex.negate(ex.equal(a, b)),
+    "<": conditions.less,
+    "<=": conditions.less_equal,
+    ">": lambda a, b: conditions.less(b, a),
+    ">=": lambda a, b: conditions.less_equal(b, a),
+    "==": conditions.equal,
+    "!=": lambda a, b: conditions.negate(conditions.equal(a, b)),
 }
 _ARITHMETIC: dict[str, tuple[int, Callable[[Expr, Expr], Expr]]] = {
-    "^": (1, ex.xor),
+    "^": (1, atoms.xor),
     "+": (2, ex.add),
     "-": (2, lambda a, b: a - b),
     "*": (3, ex.mul),
     "//": (3, ex.floordiv),
     "%": (3, ex.mod),
 }
-_CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": ex.minimum, "max": ex.maximum}
+_CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": atoms.minimum, "max": atoms.maximum}
 
 
 class TokenParser:
@@ -205,7 +207,7 @@ class TokenParser:
         parts = [self._as_condition(first)]
         while self.accept("||"):
             parts.append(self._as_condition(self._all()))
-        return ex.any_of(parts)
+        return conditions.any_of(parts)
 
     def _all(self) -> Value:
         first = self._comparison()
@@ -214,7 +216,7 @@ class TokenParser:
         parts = [self._as_condition(first)]
         while self.accept("&&"):
             parts.append(self._as_condition(self._comparison()))
-        return ex.all_of(parts)
+        return conditions.all_of(parts)
 
     def _as_condition(self, value: Value) -> Cond:
         return value if isinstance(value, Cond) else self.fail("a comparison")
@@ -248,7 +250,7 @@ class TokenParser:
         if self.accept("-"):
             return -self._as_number(self._unary())
         if self.accept("!"):
-            return ex.negate(self._as_condition(self._unary()))
+            return conditions.negate(self._as_condition(self._unary()))
         return self._primary()
 
     def _primary(self) -> Value:
@@ -262,7 +264,7 @@ class TokenParser:
         if token.kind != "word":
             self.fail("a number, a name or '('", token)
         if token.text in ("true", "false"):
-            return ex.TRUE if token.text == "true" else ex.FALSE
+            return conditions.TRUE if token.text == "true" else conditions.FALSE
         if token.text in _CALLS and self.accept("("):
             left = self.expression()
             self.expect(",")

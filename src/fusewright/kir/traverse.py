@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TypeVar, cast, get_type_hints
 
-from fusewright.core.expr import Cond, Expr, Var, variables
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node, fields_of
 from fusewright.kir.ir import Body, Reg, RegVar, Statement
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.expr import ONE, Expr, Var, evaluate
+from fusewright.core.expr import ONE, Expr, Var
+from fusewright.core.substitution import evaluate
 from fusewright.cuda.emit import Parameter, parameters, shared_nbytes, written_buffers
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError

@@ -14,7 +14,9 @@ from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Expr, Int, Var, less, prove, substitute
+from fusewright.core.conditions import less, prove
+from fusewright.core.expr import ZERO, Expr, Int, Var
+from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.graph import Stage

@@ -15,18 +15,8 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import (
-    TRUE,
-    ZERO,
-    Cond,
-    Expr,
-    Int,
-    Var,
-    constant_value,
-    less,
-    parts_of,
-    variables,
-)
+from fusewright.core.conditions import TRUE, Cond, less
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, parts_of, variables
 from fusewright.core.identities import reduction_identity
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Permute, Reduce, Reshape, Resize, Shape

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Computed, Gathered, Pinned
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
-from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, substitute
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import ZERO, Expr, Int, Var
+from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel

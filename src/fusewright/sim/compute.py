@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.core import atoms, conditions
 from fusewright.core import expr as ex
-from fusewright.core.expr import Cond, Expr, Var
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, Var
 from fusewright.errors import InternalError, SpecError
 from fusewright.kir import ir
 
@@ -97,11 +99,11 @@ class Scope:
                 return self._division(e.numerator, e.denominator, _quotient_by, _floor_divide)
             case ex.Mod():
                 return self._division(e.numerator, e.denominator, _remainder_by, _modulo)
-            case ex.Min():
+            case atoms.Min():
                 return _binary(self.expression(e.left), self.expression(e.right), _minimum)
-            case ex.Max():
+            case atoms.Max():
                 return _binary(self.expression(e.left), self.expression(e.right), _maximum)
-            case ex.Xor():
+            case atoms.Xor():
                 return _binary(self.expression(e.left), self.expression(e.right), _xor)
             case _:
                 raise InternalError(f"no meaning for the expression {type(e).__name__}")
@@ -159,17 +161,17 @@ class Scope:
     def condition(self, c: Cond) -> CondFn:
         """A closure that decides the condition."""
         match c:
-            case ex.Truth():
+            case conditions.Truth():
                 return _constant_truth(c.value)
-            case ex.Less():
+            case conditions.Less():
                 return _compare(self.expression(c.left), self.expression(c.right), operator.lt)
-            case ex.Equal():
+            case conditions.Equal():
                 return _compare(self.expression(c.left), self.expression(c.right), operator.eq)
-            case ex.And():
+            case conditions.And():
                 return _every([self.condition(p) for p in c.parts])
-            case ex.Or():
+            case conditions.Or():
                 return _some([self.condition(p) for p in c.parts])
-            case ex.Not():
+            case conditions.Not():
                 return _negated(self.condition(c.part))
             case _:
                 raise InternalError(f"no meaning for the condition {type(c).__name__}")

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 
 from fusewright.core import expr as ex
-from fusewright.core.expr import Cond, Expr
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.sim.compute import MIXED, Array, ExprFn, Mask, Scope, Value

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fusewright.core import expr as ex
+from fusewright.core import substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.node import walk
 from fusewright.errors import SpecError, UserError
@@ -43,7 +44,7 @@ class SimResult:
 
 
 def _constant(e: Expr, symbols: Mapping[Var, int], what: str) -> int:
-    value = ex.constant_value(ex.substitute(e, symbols))
+    value = ex.constant_value(substitution.substitute(e, symbols))
     if value is None:
         raise SpecError(f"the extent of {what} is {e}, which symbols do not make constant")
     return value

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from fusewright.core import expr as ex
+from fusewright.core import substitution
 from fusewright.core.expr import Var
 from fusewright.core.node import Node, walk
 from fusewright.dtypes import DType
@@ -29,7 +30,7 @@ def poison(dtype: DType) -> Array:
 
 def elements(buffer: ir.Buffer, symbols: Mapping[Var, int]) -> int:
     """The size of a buffer in elements. Raises SpecError when it is not constant."""
-    size = ex.constant_value(ex.substitute(buffer.size, symbols))
+    size = ex.constant_value(substitution.substitute(buffer.size, symbols))
     if size is None:
         raise SpecError(f"the size {buffer.size} of {buffer} is not constant; bind its symbols")
     return size

@@ -11,20 +11,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fusewright.core.expr import (
-    Expr,
-    IntLike,
-    add,
-    as_expr,
-    constant_value,
-    floordiv,
-    less_equal,
-    maximum,
-    minimum,
-    mod,
-    mul,
-    prove,
-)
+from fusewright.core.atoms import maximum, minimum
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mod, mul
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype

@@ -14,21 +14,10 @@ from enum import Enum
 
 import numpy as np
 
-from fusewright.core.expr import (
-    TRUE,
-    Cond,
-    Expr,
-    FloorDiv,
-    Mod,
-    Var,
-    add,
-    constant_value,
-    negate,
-    substitute,
-    substitute_condition,
-    variables,
-    walk,
-)
+from fusewright.core.conditions import TRUE, Cond, negate, substitute_condition
+from fusewright.core.expr import Expr, FloorDiv, Mod, Var, add, constant_value, variables
+from fusewright.core.substitution import substitute
+from fusewright.core.symbolic import walk
 from fusewright.kir.analysis.completion import Completions, Instance, completions
 from fusewright.kir.analysis.lanes import (
     ALWAYS,

@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.expr import Cond, Expr, Var, variables
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import Expr, Var, variables
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.lanes import (
     Array,

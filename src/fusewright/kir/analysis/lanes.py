@@ -14,24 +14,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.core.atoms import Max, Min, Xor
+from fusewright.core.conditions import And, Cond, Equal, Less, Not, Or, Truth
 from fusewright.core.expr import (
-    And,
     Atom,
-    Cond,
-    Equal,
     Expr,
     FloorDiv,
     Int,
-    Less,
-    Max,
-    Min,
     Mod,
-    Not,
-    Or,
     Sum,
-    Truth,
     Var,
-    Xor,
     add,
     mul,
     parts_of,

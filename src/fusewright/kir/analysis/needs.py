@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from fusewright.core.expr import TRUE, Cond, constant_value, variables
+from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.expr import constant_value, variables
 from fusewright.core.regions import EVERYWHERE, Region, Regions, united
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Reg, RegVar, Statement, Store
 from fusewright.kir.passes.copies import written

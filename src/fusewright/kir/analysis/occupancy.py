@@ -6,7 +6,8 @@ are given to warps in units, and warps to the four partitions of a multiprocesso
 
 from __future__ import annotations
 
-from fusewright.core.expr import TRUE, Expr, constant_value
+from fusewright.core.conditions import TRUE
+from fusewright.core.expr import Expr, constant_value
 from fusewright.kir.ir import (
     Body,
     Buffer,

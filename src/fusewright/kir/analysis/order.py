@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from fusewright.core.expr import prove, substitute_condition, variables
+from fusewright.core.conditions import prove, substitute_condition
+from fusewright.core.expr import variables
 from fusewright.kir.analysis.sites import (
     BranchScope,
     LoopScope,

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fusewright.core.expr import And, Cond, Equal, Expr, Less, Not, Or, Var, add, mul, variables
+from fusewright.core.conditions import And, Cond, Equal, Less, Not, Or
+from fusewright.core.expr import Expr, Var, add, mul, variables
 from fusewright.kir.analysis.lanes import (
     Array,
     evaluate_lanes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from fusewright.core.expr import TRUE, Cond, Expr
+from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.expr import Expr
 from fusewright.kir.ir import (
     Buffer,
     BulkLoad,

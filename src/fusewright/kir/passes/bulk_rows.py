@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusewright.core.expr import And, Expr, Var, add, all_of, mul
+from fusewright.core.conditions import And, all_of
+from fusewright.core.expr import Expr, Var, add, mul
 from fusewright.errors import ScheduleError
 from fusewright.kir.analysis.lanes import (
     Array,

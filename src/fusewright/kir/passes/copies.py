@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from fusewright.core.expr import TRUE, Int, constant_value
+from fusewright.core.conditions import TRUE
+from fusewright.core.expr import Int, constant_value
 from fusewright.kir.ir import (
     Alloc,
     Arg,

@@ -27,22 +27,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fusewright.core.expr import (
-    TRUE,
-    ZERO,
-    Expr,
-    Int,
-    Var,
-    all_of,
-    equal,
-    floordiv,
-    less,
-    less_equal,
-    minimum,
-    mod,
-    prove,
-    xor,
-)
+from fusewright.core.atoms import minimum, xor
+from fusewright.core.conditions import TRUE, all_of, equal, less, less_equal, prove
+from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.errors import InternalError
 from fusewright.kir.ir import (
     Alloc,

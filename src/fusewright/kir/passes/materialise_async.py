@@ -6,20 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from fusewright.core.expr import (
-    TRUE,
-    ZERO,
-    Cond,
-    Expr,
-    Int,
-    Var,
-    add,
-    constant_value,
-    floordiv,
-    less,
-    mod,
-    mul,
-)
+from fusewright.core.conditions import TRUE, Cond, less
+from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, floordiv, mod, mul
 from fusewright.core.node import Node, rewrite
 from fusewright.dtypes import uint64
 from fusewright.errors import ScheduleError

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TypeAlias
 
-from fusewright.core.expr import ONE, TRUE, ZERO, Cond, Int, all_of, less, variables
+from fusewright.core.conditions import TRUE, Cond, all_of, less
+from fusewright.core.expr import ONE, ZERO, Int, variables
 from fusewright.dtypes import DType
 from fusewright.kir.ir import (
     Alloc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from fusewright.core.expr import (
+from fusewright.core.conditions import (
     FALSE,
     TRUE,
     And,
@@ -14,11 +14,10 @@ from fusewright.core.expr import (
     Truth,
     all_of,
     any_of,
-    constant_value,
     negate,
     prove,
-    variables,
 )
+from fusewright.core.expr import constant_value, variables
 from fusewright.kir.ir import (
     Body,
     Compute,

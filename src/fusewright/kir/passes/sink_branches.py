@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.expr import TRUE
+from fusewright.core.conditions import TRUE
 from fusewright.core.regions import EVERYWHERE, Region, Regions
 from fusewright.kir.analysis.needs import Slot, is_lasting, needs, slots_read, slots_written
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fusewright.core.expr import Cond, all_of, negate, variables
+from fusewright.core.conditions import Cond, all_of, negate
+from fusewright.core.expr import variables
 from fusewright.core.node import walk
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.hazards import hazards

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import vector_width
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Cond, Expr, Int, Var, constant_value, variables
+from fusewright.core.conditions import Cond
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of

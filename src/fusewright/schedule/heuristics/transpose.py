@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.core.expr import ONE, less, prove
+from fusewright.core.conditions import less, prove
+from fusewright.core.expr import ONE
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage

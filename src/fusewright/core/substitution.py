@@ -1,0 +1,62 @@
+"""Values for variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusewright.core.atoms import Max, Min, Xor, maximum, minimum, xor
+from fusewright.core.expr import (
+    Expr,
+    FloorDiv,
+    Int,
+    IntLike,
+    Mod,
+    Sum,
+    Var,
+    add,
+    as_expr,
+    floordiv,
+    mod,
+    mul,
+    variables,
+)
+
+
+def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
+    """The expression with variables replaced, in normal form again."""
+    match e:
+        case Int():
+            return e
+        case Var():
+            return as_expr(values[e]) if e in values else e
+        case Sum():
+            if not any(v in values for v in variables(e)):
+                return e
+            out: list[IntLike] = [e.constant]
+            for t in e.terms:
+                product: Expr = Int(t.coefficient)
+                for a in t.atoms:
+                    product = mul(product, substitute(a, values))
+                out.append(product)
+            return add(*out)
+        case FloorDiv():
+            return floordiv(substitute(e.numerator, values), substitute(e.denominator, values))
+        case Mod():
+            return mod(substitute(e.numerator, values), substitute(e.denominator, values))
+        case Min():
+            return minimum(substitute(e.left, values), substitute(e.right, values))
+        case Max():
+            return maximum(substitute(e.left, values), substitute(e.right, values))
+        case Xor():
+            return xor(substitute(e.left, values), substitute(e.right, values))
+        case _:
+            raise TypeError(f"not an expression: {type(e).__name__}")
+
+
+def evaluate(e: Expr, values: Mapping[Var, int]) -> int:
+    """The value under an assignment of every variable."""
+    result = substitute(e, values)
+    if not isinstance(result, Int):
+        missing = ", ".join(v.name for v in variables(result))
+        raise KeyError(f"no value for {missing} in {e}")
+    return result.value
