@@ -1,26 +1,57 @@
-"""Automatic schedules: one function per kind of group."""
+"""Automatic schedules: one scheduler per kind of group."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.coordinates import separate_coordinates
-from fusewright.schedule.heuristics.pointwise import schedule_pointwise
-from fusewright.schedule.heuristics.reduction import schedule_reduction
-from fusewright.schedule.heuristics.rows import partials_of, schedule_rows
-from fusewright.schedule.heuristics.scan import schedule_scan
-from fusewright.schedule.heuristics.transpose import schedule_transpose
+from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
+from fusewright.schedule.heuristics.reduction import ReductionScheduler
+from fusewright.schedule.heuristics.rows import RowsScheduler, partials_of
+from fusewright.schedule.heuristics.scan import ScanScheduler
+from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import Target
 
 
-def schedule_group(flow: Dataflow, target: Target) -> Params:
-    """Schedules a segment. Raises ScheduleError with the stage it cannot place."""
+def schedule_group(flow: Dataflow, target: Target, wanted: Params | None = None) -> Params:
+    """Schedules a segment by the first candidate, or by the one with the wanted parameters.
+
+    Raises ScheduleError with the stage it cannot place, and where no candidate is left.
+    """
+    tried: list[Scheduler[Any]] = []
+    for scheduler in _schedulers(flow, target):
+        chosen = schedule_with(scheduler, wanted)
+        if chosen is not None:
+            return chosen
+        tried.append(scheduler)
+    name = flow.outputs[0].name
+    if wanted is not None:
+        raise ScheduleError(f"{name}: {wanted} is not among the candidates for this group")
+    refused = (c for s in tried for c in s.candidates() if isinstance(c, Refused))
+    raise ScheduleError(f"{name}: {'; '.join(f'{c.what}: {c.why}' for c in refused)}")
+
+
+def candidates_of(flow: Dataflow, target: Target) -> list[Listed[Any]]:
+    """The candidates of a segment in the order of the rules, among those that were refused. The
+    dataflow is prepared for scheduling, and of no other use afterwards."""
+    return [c for s in _schedulers(flow, target) for c in s.candidates()]
+
+
+def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
+    """Those that may take a segment, each made only when the ones before it had nothing."""
     separate_coordinates(flow)
     if any(isinstance(s.op, Scan) for s in flow.stages):
-        return schedule_scan(flow, target)
-    if partials_of(flow):
-        return schedule_rows(flow, target)
-    if any(s.is_reduction for s in flow.stages):
-        return schedule_reduction(flow, target)
-    return schedule_transpose(flow, target) or schedule_pointwise(flow, target)
+        yield ScanScheduler(flow)
+    elif partials_of(flow):
+        yield RowsScheduler(flow, target)
+    elif any(s.is_reduction for s in flow.stages):
+        yield ReductionScheduler(flow, target)
+    else:
+        yield TransposeScheduler(flow, target)
+        yield PointwiseScheduler(flow, target)

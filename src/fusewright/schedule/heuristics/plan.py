@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Int, Var, constant_value
@@ -17,38 +15,12 @@ from fusewright.schedule.heuristics.common import (
     numel,
     split,
 )
+from fusewright.schedule.heuristics.reduction_plans import Plan, Rows
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
-
-PERSISTENT_BYTES_PER_THREAD = 128
-"""Bytes of a row that a thread may hold in registers."""
-FEW_BYTES_PER_THREAD = 64
-"""Bytes that leave registers for several blocks on a multiprocessor."""
-MAX_THREADS = 512
-SLICE_THREADS = 256
-"""Threads that walk over a slice of a row in shared memory."""
-CLUSTERS = (2, 4, 8)
-"""Blocks that may share a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Threads along the kept and the reduced axes, lanes, trips of a thread, and where the inputs
-    of a row stay between passes: registers, shared memory, or nowhere (None: read again)."""
-
-    inner: bool
-    held_in: Memory | None
-    vector: int
-    reduce_threads: int
-    kept_threads: int
-    unrolled: int
-    cluster: int = 1
-    """Blocks that share a row, each holding its slice."""
-    held_nbytes: int = 0
-    """Bytes that a block holds of the inputs of its rows."""
+from fusewright.target import MAX_VECTOR_NBYTES
 
 
 def reference_of(flow: Dataflow) -> Stage:
@@ -81,144 +53,24 @@ def _elements_a_row(reference: Stage) -> int:
     return n
 
 
-def plan_of(
+def facts_of(
     flow: Dataflow,
     reference: Stage,
     kept: Loop | None,
     reduced: Loop | None,
-    inner: bool,
     copies: list[Stage],
-    target: Target,
-) -> Plan:
-    columns = _elements_a_row(reference)
-    rows = numel(reference.shape)
+) -> Rows:
+    """What a reduction schedule decides from."""
+    inner = is_inner(flow, reference)
     lanes_over = reduced if inner else kept
     vector = (
         widest_vector(flow, reference, kept, reduced, inner=inner) if lanes_over is not None else 1
     )
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
-    needed = constant and _is_normalisation(flow, reference)
-    held_in: Memory | None = None
-    cluster = 1
-    if inner:
-        wanted = Row(columns, vector, held if needed else 0, rows)
-        held_in, threads, trips, cluster = _inner_choice(wanted, target)
-        kept_threads = max(1, min(128 // threads, rows))
-    else:
-        vector, kept_threads, threads = _outer_choice(columns, rows, vector, target)
-        trips = -(-columns // threads)
-        if needed and trips * vector * max(held, 1) <= PERSISTENT_BYTES_PER_THREAD:
-            held_in = Memory.LOCAL
-    held_nbytes = threads * trips * vector * held * (kept_threads if inner else 1)
-    return Plan(inner, held_in, vector, threads, kept_threads, trips, cluster, held_nbytes)
-
-
-def _outer_choice(columns: int, rows: int, vector: int, target: Target) -> tuple[int, int, int]:
-    """(lanes, threads along the kept axes, threads down the reduced ones): full warps of wide
-    accesses where there are columns enough for every multiprocessor, else narrower blocks."""
-    kept = min(WARP_SIZE, _power_of_two(rows // vector))
-    while kept > 8 and rows < vector * kept * target.multiprocessors // 2:
-        kept //= 2
-    while vector > 1 and rows < vector * kept * target.multiprocessors // 4:
-        vector //= 2
-    crowded = rows >= vector * kept * target.multiprocessors
-    down = min(16 if crowded else MAX_THREADS // kept, _power_of_two(columns // 4))
-    return vector, kept, down
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One of `rows` rows: its columns, the lanes of an access, and the bytes a column that are
-    needed more than once."""
-
-    columns: int
-    vector: int
-    held: int
-    rows: int
-
-
-def _inner_choice(row: Row, target: Target) -> tuple[Memory | None, int, int, int]:
-    """Where a row is held, its threads in a block, the trips of each, and the blocks that share
-    it: registers while a thread holds few values, then shared memory while several blocks fit,
-    then registers of a large block, then slices in the blocks of a cluster, then shared memory of
-    one block."""
-    columns, vector, held = row.columns, row.vector, row.held
-    if not held:
-        return None, *_threads_along(columns, vector), 1
-    most = max(PERSISTENT_BYTES_PER_THREAD // (vector * held), 1)
-    few = max(FEW_BYTES_PER_THREAD // (vector * held), 1)
-    threads, trips = _threads_along(columns, vector, most_trips=few)
-    if threads <= MAX_THREADS // 2 and trips <= few:
-        return Memory.LOCAL, threads, trips, 1
-    threads, trips = _threads_along(columns, vector)
-    if vector > 1 and columns * held <= target.shared_nbytes_of_several:
-        return Memory.SHARED, threads, trips, 1
-    wide, wide_trips = _threads_along(columns, vector, most_trips=most)
-    if wide_trips <= most:
-        return Memory.LOCAL, wide, wide_trips, 1
-    for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
-        for cluster in _cluster_sizes(row, target):
-            where, threads, trips = _slice_choice(row, cluster, nbytes, target)
-            if where is not None:
-                return where, threads, trips, cluster
-    wide, wide_trips = _threads_along(columns, vector, most=2 * MAX_THREADS)
-    if vector > 1 and columns * held <= _shared_limit(target):
-        return Memory.SHARED, wide, wide_trips, 1
-    if wide_trips <= few:
-        return Memory.LOCAL, wide, wide_trips, 1
-    return None, wide, wide_trips, 1
-
-
-def _cluster_sizes(row: Row, target: Target) -> tuple[int, ...]:
-    """The sizes to try, smallest first; those that leave multiprocessors without a block last."""
-    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
-    return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * row.rows, 0)))
-
-
-def _slice_choice(
-    row: Row, cluster: int, nbytes: int, target: Target
-) -> tuple[Memory | None, int, int]:
-    """Where a block of a cluster holds its slice of a row: in shared memory while several blocks
-    fit, in registers, `nbytes` a thread at most, or nowhere. Small blocks: the more stand on a
-    multiprocessor, the less it idles while a cluster meets."""
-    columns = -(-row.columns // (cluster * row.vector)) * row.vector
-    threads, trips = _threads_along(columns, row.vector, most=SLICE_THREADS)
-    if row.vector > 1 and columns * row.held <= target.shared_nbytes_of_several:
-        return Memory.SHARED, threads, trips
-    most = max(nbytes // (row.vector * row.held), 1)
-    threads, trips = _threads_along(columns, row.vector, most_trips=most)
-    return Memory.LOCAL if trips <= most else None, threads, trips
-
-
-def _shared_limit(target: Target) -> int:
-    """Bytes of a row that shared memory may hold, with room for workspaces."""
-    return target.shared_nbytes_per_block - 8 * 1024
-
-
-def _threads_along(
-    columns: int,
-    vector: int,
-    *,
-    wanted: int = 4,
-    most_trips: int = 1 << 30,
-    most: int = MAX_THREADS,
-) -> tuple[int, int]:
-    """Threads that share a row, and the vectors each takes: whole warps that leave few lanes idle,
-    about `wanted` vectors a thread and, where the threads suffice, at most `most_trips`."""
-    vectors = max(-(-columns // vector), 1)
-    if vectors <= 2 * WARP_SIZE:
-        threads = min(_power_of_two(vectors), WARP_SIZE)
-        return threads, -(-vectors // threads)
-    choices: list[tuple[bool, float, int, int]] = []
-    for threads in range(WARP_SIZE, most + 1, WARP_SIZE):
-        trips = -(-vectors // threads)
-        waste = trips * threads / vectors - 1
-        odd = 0.02 if threads & (threads - 1) else 0.0
-        far = 0.01 * abs(trips - min(wanted, most_trips))
-        choices.append((trips > most_trips, round(waste + odd + far, 3), threads, trips))
-    best = min(choices)
-    return best[2], best[3]
+    again = constant and _is_normalisation(flow, reference)
+    columns = _elements_a_row(reference)
+    return Rows(inner, columns, numel(reference.shape), vector, held, is_read_again=again)
 
 
 def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
@@ -250,11 +102,6 @@ def _varies(flow: Dataflow, s: Stage, axes: tuple[AxisClass, ...]) -> bool:
         for index in read
         if not isinstance(index, Pinned)
     )
-
-
-def _power_of_two(n: int) -> int:
-    """The smallest power of two that is at least `n`, and at least 1."""
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:

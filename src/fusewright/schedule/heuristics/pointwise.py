@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from fusewright.core.expr import Var
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
     access_width,
@@ -22,6 +26,7 @@ from fusewright.schedule.untangle import untangle
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 THREADS = 128
+LARGE_BLOCKS = (256, 512)
 MAX_VECTORS = 8
 BYTES_IN_FLIGHT = 16
 """Bytes that a thread should load before it uses the first: with 2,048 threads a multiprocessor
@@ -37,37 +42,93 @@ def reference_output(flow: Dataflow) -> Stage:
     return max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
 
 
-def schedule_pointwise(flow: Dataflow, target: Target) -> Params:
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Elements of a vector, vectors of a thread, threads of a block."""
+
+    width: int
+    vectors: int
+    threads: int
+
+    @property
+    def params(self) -> Params:
+        """The parameters by name."""
+        return Params(
+            "pointwise",
+            (("vector", self.width), ("vectors", self.vectors), ("threads", self.threads)),
+        )
+
+
+class PointwiseScheduler:
     """Flattens the largest output, gives every thread a few vectors, inlines everything but the
     loads: those of all vectors of a thread stand first, so that they are in flight together."""
-    untangle(flow)
-    held = cache_inputs(flow)
-    reference = reference_output(flow)
-    flat = merge_all(flow, reference.loops)
-    if flat is None:
-        reference.loops = ()
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        untangle(flow)
+        self._flow = flow
+        self._target = target
+        self._held = cache_inputs(flow)
+        self._reference = reference_output(flow)
+        self._flat = merge_all(flow, self._reference.loops)
+
+    def candidates(self) -> Iterator[Listed[Flat | None]]:
+        """What covers latency first, then more and fewer vectors a thread, larger blocks, and
+        narrower vectors; None for a single element."""
+        if self._flat is None:
+            yield Candidate("one element", Params("pointwise", (("elements", 1),)), None)
+            return
+        yield from distinct(self._flat_candidates(self._flat))
+
+    def _flat_candidates(self, flat: Loop) -> Iterator[Listed[Flat | None]]:
+        width = _vector(self._flow, self._reference, flat, self._target)
+        vectors = _vectors_a_thread(self._flow, self._held, width, self._target)
+        yield _candidate(Flat(width, vectors, THREADS))
+        for n in (1, 2, 4, MAX_VECTORS):
+            if n == 1 or self._fills(n * width):
+                yield _candidate(Flat(width, n, THREADS))
+            else:
+                yield Refused(f"{n} vectors a thread", "too few blocks for the multiprocessors")
+        for threads in LARGE_BLOCKS:
+            yield _candidate(Flat(width, vectors, threads))
+        if width > 1:
+            yield _candidate(Flat(width // 2, vectors, THREADS))
+
+    def _fills(self, elements: int) -> bool:
+        """Whether threads of so many elements leave blocks for every multiprocessor."""
+        size = numel(self._reference.shape)
+        return size // (elements * THREADS) >= self._target.multiprocessors * 8
+
+    def apply(self, plan: Flat | None) -> bool:
+        """Binds the flat loop."""
+        flow, reference = self._flow, self._reference
+        if plan is None or self._flat is None:
+            reference.loops = ()
+            transform_like(flow, reference, align=True)
+            inline_most(flow)
+            return True
+        outer, lanes = split(flow, self._flat, plan.width) if plan.width > 1 else (self._flat, None)
+        blocks, threads = split(flow, outer, plan.threads)
+        loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
+        if plan.vectors > 1:
+            blocks, several = split(flow, blocks, plan.vectors)
+            loops[0] = Loop(blocks.axis, Parallel.BIDX)
+            loops.append(Loop(several.axis, Parallel.UNROLL))
+        if lanes is not None:
+            loops.append(Loop(lanes.axis))
+        reference.loops = tuple(loops)
         transform_like(flow, reference, align=True)
+        if plan.width > 1:
+            vectorize_accesses(flow, reference.loops[-1].axis, plan.width)
         inline_most(flow)
-        return Params("pointwise", (("elements", 1),))
-    width = _vector(flow, reference, flat, target)
-    vectors = _vectors_a_thread(flow, held, width, target)
-    outer, lanes = split(flow, flat, width) if width > 1 else (flat, None)
-    blocks, threads = split(flow, outer, THREADS)
-    loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
-    if vectors > 1:
-        blocks, several = split(flow, blocks, vectors)
-        loops[0] = Loop(blocks.axis, Parallel.BIDX)
-        loops.append(Loop(several.axis, Parallel.UNROLL))
-    if lanes is not None:
-        loops.append(Loop(lanes.axis))
-    reference.loops = tuple(loops)
-    transform_like(flow, reference, align=True)
-    if width > 1:
-        vectorize_accesses(flow, reference.loops[-1].axis, width)
-    inline_most(flow)
-    if vectors > 1:
-        _load_first(held)
-    return Params("pointwise", (("vector", width), ("vectors", vectors), ("threads", THREADS)))
+        if plan.vectors > 1:
+            _load_first(self._held)
+        return True
+
+
+def _candidate(plan: Flat) -> Candidate[Flat | None]:
+    many = "a vector" if plan.vectors == 1 else f"{plan.vectors} vectors"
+    what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
+    return Candidate(what, plan.params, plan)
 
 
 def _load_first(held: list[Stage]) -> None:

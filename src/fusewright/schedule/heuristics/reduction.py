@@ -8,13 +8,15 @@ read once, into registers or shared memory; where a row fits nowhere every pass 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
-    Params,
     by_stride,
     cache_inputs,
     estimate,
@@ -24,87 +26,67 @@ from fusewright.schedule.heuristics.common import (
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.plan import (
-    Plan,
+    facts_of,
     held_copies,
-    is_inner,
-    plan_of,
     reference_of,
     stored_registers,
 )
+from fusewright.schedule.heuristics.reduction_plans import Plan, candidates
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
-RESIDENT_THREADS = 1024
-WORKSPACE_NBYTES = 2048
-"""Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
 STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
 
 
-def schedule_reduction(flow: Dataflow, target: Target) -> Params:
-    """Schedules a group in which all reductions run over the same axes."""
-    untangle(flow)
-    copies = cache_inputs(flow)
-    reference = reference_of(flow)
-    kept = merge_all(flow, by_stride(flow, reference.frame.output))
-    reduced = merge_all(flow, by_stride(flow, reference.frame.reduced))
-    inner = is_inner(flow, reference)
-    plan = plan_of(flow, reference, kept, reduced, inner, copies, target)
-    held = held_copies(flow, reference, copies)
-    in_shared: list[Stage] = []
-    if plan.held_in is Memory.SHARED:
-        in_shared = [_shared_copy(flow, c) for c in held]
-        separate_phases(flow, reference, [*held, *in_shared])
-    elif plan.held_in is None:
-        separate_phases(flow, reference, [])
-    elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
-        separate_phases(flow, reference, held)
-    reference.loops = _loops(flow, kept, reduced, plan)
-    transform_like(flow, reference, align=True)
-    if plan.vector > 1:
-        vectorize_accesses(flow, reference.loops[-1].axis, plan.vector, in_shared)
-    for s in (*held, *in_shared) if in_shared else ():
-        s.loops = tuple(
-            Loop(x.axis, Parallel.UNROLL) if x.parallel is Parallel.SERIAL else x for x in s.loops
-        )
-    for s in in_shared:
-        s.allocation = _side_by_side(s)
-    inline_most(flow)
-    for s in held if in_shared else ():
-        serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
-        s.inline_depth = next(serial, len(s.loops))
-    return _params(plan, target)
+class ReductionScheduler:
+    """Groups in which all reductions run over the same axes."""
 
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        untangle(flow)
+        self._flow = flow
+        self._target = target
+        self._copies = cache_inputs(flow)
+        self._reference = reference_of(flow)
+        self._kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
+        self._reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
 
-def _params(plan: Plan, target: Target) -> Params:
-    kind = "inner" if plan.inner else "outer"
-    if plan.cluster > 1:
-        kind = "inner_cluster"
-    where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
-    return Params(
-        f"{kind}_{where[plan.held_in]}",
-        (
-            ("vector", plan.vector),
-            ("reduce_threads", plan.reduce_threads),
-            ("kept_threads", plan.kept_threads),
-            *((("cluster", plan.cluster),) if plan.cluster > 1 else ()),
-        ),
-        min_blocks=_min_blocks(plan, target),
-    )
+    def candidates(self) -> Iterator[Listed[Plan]]:
+        """Where rows are held and how threads share them, in the order of the rules."""
+        rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
+        return candidates(rows, self._target)
 
-
-def _min_blocks(plan: Plan, target: Target) -> int:
-    """Blocks that a multiprocessor should hold of kernels that walk over a row in shared memory, or
-    hold many rows in registers: caps what the compiler spends on loads ahead."""
-    threads = plan.reduce_threads * plan.kept_threads
-    crowded = plan.held_in is Memory.SHARED or (plan.held_in is Memory.LOCAL and not plan.inner)
-    most = RESIDENT_THREADS // threads
-    if plan.held_in is Memory.SHARED:
-        most = min(most, target.shared_nbytes_per_sm // (plan.held_nbytes + WORKSPACE_NBYTES))
-    return max(1, most) if crowded else 0
+    def apply(self, plan: Plan) -> bool:
+        """Places copies, separates what must not be kept, and binds the loops."""
+        flow, reference, copies = self._flow, self._reference, self._copies
+        held = held_copies(flow, reference, copies)
+        in_shared: list[Stage] = []
+        if plan.held_in is Memory.SHARED:
+            in_shared = [_shared_copy(flow, c) for c in held]
+            separate_phases(flow, reference, [*held, *in_shared])
+        elif plan.held_in is None:
+            separate_phases(flow, reference, [])
+        elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
+            separate_phases(flow, reference, held)
+        reference.loops = _loops(flow, self._kept, self._reduced, plan)
+        transform_like(flow, reference, align=True)
+        if plan.vector > 1:
+            vectorize_accesses(flow, reference.loops[-1].axis, plan.vector, in_shared)
+        for s in (*held, *in_shared) if in_shared else ():
+            s.loops = tuple(
+                Loop(x.axis, Parallel.UNROLL) if x.parallel is Parallel.SERIAL else x
+                for x in s.loops
+            )
+        for s in in_shared:
+            s.allocation = _side_by_side(s)
+        inline_most(flow)
+        for s in held if in_shared else ():
+            serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
+            s.inline_depth = next(serial, len(s.loops))
+        return True
 
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:

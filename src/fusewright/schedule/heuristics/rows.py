@@ -10,11 +10,15 @@ Short rows stand several to a block; their partials are then combined through sh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from fusewright.axes.classes import AxisClass
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Reshape
 from fusewright.fusion.passes.row_partials import registers_of_row
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
@@ -52,48 +56,81 @@ def partials_of(flow: Dataflow) -> list[Stage]:
     return [s for s in crossed if not is_inner(flow, s)]
 
 
-def schedule_rows(flow: Dataflow, target: Target) -> Params:
-    """Schedules a group with reductions of rows and partial results of runs of the rows.
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Elements of a vector, threads along a row, rows side by side, and the blocks that a
+    multiprocessor should hold."""
 
-    Raises ScheduleError when some value cannot follow these loops.
-    """
-    untangle(flow)
-    copies = cache_inputs(flow, through=(Reshape, Broadcast))
-    partials = partials_of(flow)
-    partial = partials[0]
-    row = next(s for s in flow.stages if s.is_reduction and s not in partials)
-    kept = merge_all(flow, by_stride(flow, row.frame.output))
-    columns = merge_all(flow, by_stride(flow, row.frame.reduced))
-    if kept is None or columns is None:
-        raise ScheduleError(f"{row.name}: rows or columns of size 1")
-    vector = widest_vector(flow, row, kept, columns, inner=True)
-    words = _words_of_row(flow, copies, kept.axis, columns.axis)
-    separate_phases(flow, row, copies)
-    threads, side_by_side = _spread(estimate(columns.axis.extent) // vector)
-    partial.loops = _loops(flow, row, partial, columns, (vector, threads, side_by_side))
-    blocks = partial.loops[0].axis
-    transform_like(flow, partial, align=True)
-    for s in computed(flow.stages):
-        along = not s.is_virtual and flow.graph.depends(kept.axis, s.frame.domain)
-        if along and (not s.loops or s.loops[0].axis is not blocks):
-            raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
-    if vector > 1:
-        vectorize_accesses(flow, partial.loops[-1].axis, vector)
-    inline_most(flow)
-    trips = -(-estimate(columns.axis.extent) // (vector * threads))
-    registers = registers_of_row(trips * vector, len(partials) + words)
-    registers += MEETING_REGISTERS if side_by_side > 1 else 0
-    fit = int(target.registers_per_sm // (threads * side_by_side * registers))
-    if not fit:
-        raise ScheduleError(
-            f"{partial.name}: {threads} threads along a row would need some {registers:.0f} "
-            "registers each for it and the partial results"
-        )
-    return Params(
-        "rows",
-        (("vector", vector), ("threads", threads), ("rows", side_by_side)),
-        min_blocks=min(fit, max(1, RESIDENT_THREADS // (threads * side_by_side))),
-    )
+    vector: int
+    threads: int
+    side_by_side: int
+    min_blocks: int
+
+
+class RowsScheduler:
+    """Reductions of rows and partial results of runs of the rows."""
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        """Raises ScheduleError for rows or columns of size 1."""
+        untangle(flow)
+        self._flow = flow
+        self._target = target
+        self._copies = cache_inputs(flow, through=(Reshape, Broadcast))
+        self._partials = partials_of(flow)
+        self._row = next(s for s in flow.stages if s.is_reduction and s not in self._partials)
+        kept = merge_all(flow, by_stride(flow, self._row.frame.output))
+        columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
+        if kept is None or columns is None:
+            raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
+        self._kept, self._columns = kept, columns
+        self._vector = widest_vector(flow, self._row, kept, columns, inner=True)
+        self._words = _words_of_row(flow, self._copies, kept.axis, columns.axis)
+
+    def candidates(self) -> Iterator[Listed[Spread]]:
+        """A vector of the row a thread where a block has as many threads, then fewer threads, then
+        narrower vectors."""
+        yield from distinct(self._spreads())
+
+    def _spreads(self) -> Iterator[Listed[Spread]]:
+        size = estimate(self._columns.axis.extent)
+        widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
+        for most in (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK // 2):
+            for vector in widths:
+                threads, side_by_side = _spread(size // vector, most)
+                yield self._candidate(vector, threads, side_by_side)
+
+    def _candidate(self, vector: int, threads: int, side_by_side: int) -> Listed[Spread]:
+        what = f"{side_by_side} rows at a time, {threads} threads a row, vectors of {vector}"
+        trips = -(-estimate(self._columns.axis.extent) // (vector * threads))
+        registers = registers_of_row(trips * vector, len(self._partials) + self._words)
+        registers += MEETING_REGISTERS if side_by_side > 1 else 0
+        fit = int(self._target.registers_per_sm // (threads * side_by_side * registers))
+        if not fit:
+            return Refused(
+                what,
+                f"{threads} threads along a row would need some {registers:.0f} registers each for "
+                "it and the partial results",
+            )
+        blocks = min(fit, max(1, RESIDENT_THREADS // (threads * side_by_side)))
+        values = (("vector", vector), ("threads", threads), ("rows", side_by_side))
+        params = Params("rows", values, min_blocks=blocks)
+        return Candidate(what, params, Spread(vector, threads, side_by_side, blocks))
+
+    def apply(self, plan: Spread) -> bool:
+        """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
+        flow, row, partial = self._flow, self._row, self._partials[0]
+        separate_phases(flow, row, self._copies)
+        partial.loops = _loops(flow, row, partial, self._columns, plan)
+        blocks = partial.loops[0].axis
+        transform_like(flow, partial, align=True)
+        for s in computed(flow.stages):
+            along = not s.is_virtual and flow.graph.depends(self._kept.axis, s.frame.domain)
+            if along and (not s.loops or s.loops[0].axis is not blocks):
+                raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
+        if plan.vector > 1:
+            vectorize_accesses(flow, partial.loops[-1].axis, plan.vector)
+        inline_most(flow)
+        return True
 
 
 def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:
@@ -106,10 +143,10 @@ def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: Axi
     return words
 
 
-def _spread(vectors: int) -> tuple[int, int]:
-    """Threads along the columns, one vector each where a block has as many, and rows side by side
-    that make the block large enough."""
-    trips = -(-vectors // MAX_THREADS_PER_BLOCK)
+def _spread(vectors: int, most: int) -> tuple[int, int]:
+    """Threads along the columns, one vector each where a block has as many and
+    takes `most`, and rows side by side that make the block large enough."""
+    trips = -(-vectors // most)
     threads = -(-vectors // trips)
     if threads < WARP_SIZE:
         threads = 1 << max(threads - 1, 0).bit_length()
@@ -119,23 +156,22 @@ def _spread(vectors: int) -> tuple[int, int]:
 
 
 def _loops(
-    flow: Dataflow, row: Stage, partial: Stage, columns: Loop, spread: tuple[int, int, int]
+    flow: Dataflow, row: Stage, partial: Stage, columns: Loop, plan: Spread
 ) -> tuple[Loop, ...]:
-    vector, threads, side_by_side = spread
     of_rows = [Loop(c) for c in partial.frame.output if flow.graph.depends(c, row.frame.output)]
     blocks = merge_all(flow, of_rows)
     run = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
     assert blocks is not None and run is not None
     out = [Loop(blocks.axis, Parallel.BIDX)]
-    if side_by_side > 1:
-        run, beside = split(flow, run, side_by_side)
+    if plan.side_by_side > 1:
+        run, beside = split(flow, run, plan.side_by_side)
         out += [run, Loop(beside.axis, Parallel.TIDY)]
     else:
         out.append(run)
     lanes: Loop | None = None
-    if vector > 1:
-        columns, lanes = split(flow, columns, vector)
-    trips, along = split(flow, columns, threads)
+    if plan.vector > 1:
+        columns, lanes = split(flow, columns, plan.vector)
+    trips, along = split(flow, columns, plan.threads)
     out += [Loop(along.axis, Parallel.TIDX), Loop(trips.axis, Parallel.UNROLL)]
     if lanes is not None:
         out.append(Loop(lanes.axis, Parallel.UNROLL))

@@ -15,7 +15,7 @@ the number of the vector that a writing thread holds: neither side meets bank co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -24,6 +24,7 @@ from fusewright.core.expr import ONE
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
     cache_inputs,
@@ -78,6 +79,20 @@ class Plan:
         return self.near_tile * self.far_tile * self.planes
 
     @property
+    def params(self) -> Params:
+        """The parameters by name."""
+        names = dict.fromkeys(w.tensor.name for w in self.walks)
+        return Params(
+            "transpose",
+            (
+                ("tile", f"{self.planes}x{self.far_tile}x{self.near_tile}"),
+                ("vectors", f"{self.far_width}, {self.near_width}"),
+                ("threads", self.threads),
+                ("through_shared", ", ".join(names)),
+            ),
+        )
+
+    @property
     def threads(self) -> int:
         """As many as have a vector on both sides, at most 256."""
         return min(THREADS, self.size // max(self.near_width, self.far_width))
@@ -96,35 +111,51 @@ class Plan:
         return max(1, nbytes // self.nbytes)
 
 
-def schedule_transpose(flow: Dataflow, target: Target) -> Params | None:
-    """Schedules a pointwise group with tensors that are fast along different dimensions; None, and
-    the dataflow as it was, for any other."""
-    reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
-    if numel(reference.shape) < LEAST_ELEMENTS:
-        return None
-    plan = _plan(reference, traffic(flow, reference), target)
-    if plan is None:
-        return None
-    names = dict.fromkeys(w.tensor.name for w in plan.walks)
-    saved = _Saved(flow)
-    if not _apply(flow, reference, plan):
-        saved.restore()
-        return None
-    return Params(
-        "transpose",
-        (
-            ("tile", f"{plan.planes}x{plan.far_tile}x{plan.near_tile}"),
-            ("vectors", f"{plan.far_width}, {plan.near_width}"),
-            ("threads", plan.threads),
-            ("through_shared", ", ".join(names)),
-        ),
-    )
+class TransposeScheduler:
+    """Pointwise groups with tensors that are fast along different dimensions; no candidates for
+    any other."""
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        self._flow = flow
+        self._target = target
+        self._reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+
+    def candidates(self) -> Iterator[Listed[Plan]]:
+        """Square tiles that fill the chip first, then smaller and longer ones."""
+        if numel(self._reference.shape) >= LEAST_ELEMENTS:
+            crossing = _crossing(self._reference, traffic(self._flow, self._reference))
+            if crossing is not None:
+                yield from distinct(_plans(crossing, self._target))
+
+    def apply(self, plan: Plan) -> bool:
+        """Inserts the tiles; False, and the dataflow as it was, where the loops do not reach every
+        stage."""
+        saved = _Saved(self._flow)
+        if not _apply(self._flow, self._reference, plan):
+            saved.restore()
+            return False
+        return True
 
 
 # --- deciding -----------------------------------------------------------------------------------
 
 
-def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What a tile is decided from: the traffic, the two dimensions with the elements of a vector
+    along each, the far accesses, the bytes of the largest far element, and the elements that a
+    tile may have."""
+
+    found: Traffic
+    near: AxisClass
+    far: AxisClass
+    widths: tuple[int, int]
+    walks: tuple[Walk, ...]
+    nbytes: int
+    budget: int
+
+
+def _crossing(reference: Stage, found: Traffic) -> Crossing | None:
     weight: dict[AxisClass, int] = {}
     own = next(w.fast for w in found.walks if w.tensor is reference)
     for w in found.walks:
@@ -148,22 +179,41 @@ def _plan(reference: Stage, found: Traffic, target: Target) -> Plan | None:
     )
     budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
     budget = min(budget, THREADS * MAX_VECTORS * min(widths))
-    tile = _tile(found, (near, far), budget, walks, target)
-    if min(tile) * nbytes < MAX_VECTOR_NBYTES:
-        return None
-    has_all = all(d in w.strides for w in walks for d in found.dims)
-    most = budget // (tile[0] * tile[1]) if has_all else 1
-    planes = _planes(found, (near, far), most, tile, target)
+    return Crossing(found, near, far, widths, walks, nbytes, budget)
+
+
+def _plans(c: Crossing, target: Target) -> Iterator[Listed[Plan]]:
+    """The tile that the rules choose, then its neighbours: half of it, and twice as long as wide.
+    No tile where even the first has no room for a vector."""
+    near, far = _tile(c.found, (c.near, c.far), c.budget, c.walks, target)
+    if min(near, far) * c.nbytes < MAX_VECTOR_NBYTES:
+        return
+    sizes = [_power_of_two(estimate(d.extent)) for d in (c.near, c.far)]
+    shapes = ((near, far), (near, far // 2), (near // 2, far), (2 * near, far // 2))
+    for tile in (*shapes, (near // 2, 2 * far)):
+        what = f"tile of {tile[1]} by {tile[0]} through shared memory"
+        if min(tile) * c.nbytes < MAX_VECTOR_NBYTES:
+            yield Refused(what, f"a side is less than {MAX_VECTOR_NBYTES} bytes")
+        elif tile[0] > sizes[0] or tile[1] > sizes[1]:
+            yield Refused(what, "longer than its dimension")
+        else:
+            plan = _plan_of(c, tile, target)
+            yield Candidate(what, plan.params, plan)
+
+
+def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> Plan:
+    has_all = all(d in w.strides for w in c.walks for d in c.found.dims)
+    most = c.budget // (tile[0] * tile[1]) if has_all else 1
     return Plan(
-        found.dims,
-        near,
-        far,
+        c.found.dims,
+        c.near,
+        c.far,
         *tile,
-        planes,
-        min(widths[0], tile[0]),
-        min(widths[1], tile[1]),
-        walks,
-        nbytes,
+        _planes(c.found, (c.near, c.far), most, tile, target),
+        min(c.widths[0], tile[0]),
+        min(c.widths[1], tile[1]),
+        c.walks,
+        c.nbytes,
     )
 
 

@@ -1,0 +1,67 @@
+"""Candidates: the ways in which a group may be scheduled, as plain data.
+
+A scheduler looks at a group, lists its candidates in the order of its rules, and applies one of
+them: the first, unless another is wanted. Whatever compares candidates reads the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from fusewright.schedule.heuristics.common import Params
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[P]):
+    """One way: in words, its parameters, which tell it from others, and the scheduler's plan."""
+
+    what: str
+    params: Params
+    plan: P
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A way that the group cannot take or has no use for, and why."""
+
+    what: str
+    why: str
+
+
+Listed: TypeAlias = Candidate[P] | Refused
+
+
+class Scheduler(Protocol[P]):
+    """A scheduler at work on one group, whose dataflow it has prepared."""
+
+    def candidates(self) -> Iterator[Listed[P]]:
+        """Its candidates, the first to apply first; lazily, so that the first one is cheap."""
+        ...
+
+    def apply(self, plan: P) -> bool:
+        """Schedules the dataflow; False, and nothing changed, where that turns out impossible."""
+        ...
+
+
+def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
+    """Schedules by the first candidate, or the one with the wanted parameters; None where there is
+    none."""
+    for c in scheduler.candidates():
+        if isinstance(c, Candidate) and (wanted is None or c.params == wanted):
+            return c.params if scheduler.apply(c.plan) else None
+    return None
+
+
+def distinct(found: Iterator[Listed[P]]) -> Iterator[Listed[P]]:
+    """The candidates without those whose parameters came before."""
+    seen: set[Params] = set()
+    for c in found:
+        if isinstance(c, Refused):
+            yield c
+        elif c.params not in seen:
+            seen.add(c.params)
+            yield c

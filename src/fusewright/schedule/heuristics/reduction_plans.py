@@ -1,0 +1,347 @@
+"""The ways to schedule a reduction: where rows are held, and how threads share them.
+
+Plain data in, plain data out: `Rows` is what is known of a group, a `Plan` is one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.memory import Memory
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
+from fusewright.schedule.heuristics.common import Params
+from fusewright.target import WARP_SIZE, Target
+
+PERSISTENT_BYTES_PER_THREAD = 128
+"""Bytes of a row that a thread may hold in registers."""
+FEW_BYTES_PER_THREAD = 64
+"""Bytes that leave registers for several blocks on a multiprocessor."""
+MAX_THREADS = 512
+SLICE_THREADS = 256
+"""Threads that walk over a slice of a row in shared memory."""
+CLUSTERS = (2, 4, 8)
+"""Blocks that may share a row."""
+VECTORS_A_THREAD = 4
+"""Vectors of a row that a thread takes where nothing else decides."""
+LEAST_BLOCK = 128
+"""Threads of a block of several short rows."""
+RESIDENT_THREADS = 1024
+WORKSPACE_NBYTES = 2048
+"""Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`rows` rows of `columns` elements, reduced along the fast axes of memory (`inner`) or not:
+    the lanes that an access may have, the bytes a column of what is worth holding, and whether
+    anything needs it a second time."""
+
+    inner: bool
+    columns: int
+    rows: int
+    vector: int
+    held: int
+    is_read_again: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a row that are worth holding."""
+        return self.columns * self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Threads along the kept and the reduced axes, lanes, trips of a thread, and where the inputs
+    of a row stay between passes: registers, shared memory, or nowhere (None: read again)."""
+
+    inner: bool
+    held_in: Memory | None
+    vector: int
+    reduce_threads: int
+    kept_threads: int
+    unrolled: int
+    cluster: int = 1
+    """Blocks that share a row, each holding its slice."""
+    held_nbytes: int = 0
+    """Bytes that a block holds of the inputs of its rows."""
+
+    def params(self, target: Target) -> Params:
+        """The parameters by name."""
+        kind = "inner" if self.inner else "outer"
+        if self.cluster > 1:
+            kind = "inner_cluster"
+        where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
+        return Params(
+            f"{kind}_{where[self.held_in]}",
+            (
+                ("vector", self.vector),
+                ("reduce_threads", self.reduce_threads),
+                ("kept_threads", self.kept_threads),
+                *((("cluster", self.cluster),) if self.cluster > 1 else ()),
+            ),
+            min_blocks=self._min_blocks(target),
+        )
+
+    def _min_blocks(self, target: Target) -> int:
+        """Blocks that a multiprocessor should hold of kernels that walk over a row in shared
+        memory, or hold many rows in registers: caps what the compiler spends on loads ahead."""
+        threads = self.reduce_threads * self.kept_threads
+        crowded = self.held_in is Memory.SHARED or (self.held_in is Memory.LOCAL and not self.inner)
+        most = RESIDENT_THREADS // threads
+        if self.held_in is Memory.SHARED:
+            most = min(most, target.shared_nbytes_per_sm // (self.held_nbytes + WORKSPACE_NBYTES))
+        return max(1, most) if crowded else 0
+
+    @property
+    def what(self) -> str:
+        """The plan in words."""
+        where = {Memory.LOCAL: "in registers", Memory.SHARED: "in shared memory", None: "read"}
+        held = where[self.held_in]
+        if not self.inner:
+            size = f"{self.kept_threads} by {self.reduce_threads} threads, vectors of {self.vector}"
+            return f"columns {held}, {size}"
+        if self.cluster > 1:
+            return (
+                f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
+            )
+        several = f", {self.kept_threads} rows a block" if self.kept_threads > 1 else ""
+        return f"row {held}, {self.reduce_threads} threads{several}"
+
+
+def candidates(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """Every way, in the order of the rules."""
+    yield from distinct(_inner(rows, target) if rows.inner else _outer(rows, target))
+
+
+# --- reduced along the fast axes ----------------------------------------------------------------
+
+
+def _inner(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    if not rows.is_read_again or not rows.held:
+        yield from _passes(rows, target)
+        return
+    first: Plan | None = None
+    for c in _holders(rows, target):
+        yield c
+        if first is None and isinstance(c, Candidate):
+            first = c.plan
+    if first is not None:
+        yield from _other_threads(rows, first, target)
+
+
+def _passes(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """A row is walked over and kept nowhere: blocks of the usual size, then threads that take more
+    and fewer vectors."""
+    for wanted in (VECTORS_A_THREAD, 2 * VECTORS_A_THREAD, VECTORS_A_THREAD // 2):
+        threads, trips = threads_along(rows.columns, rows.vector, wanted=wanted)
+        yield _plan(rows, None, threads, trips, target)
+    threads, trips = threads_along(rows.columns, rows.vector, most=SLICE_THREADS)
+    yield _plan(rows, None, threads, trips, target)
+
+
+def _holders(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """Where a row is held: registers while a thread holds few values, then shared memory while
+    several blocks fit, then registers of a large block, then slices in the blocks of a cluster,
+    then shared memory of one block, then registers of the largest block; or it is read again."""
+    fits = False
+    for c in _in_a_block(rows, target):
+        fits = fits or isinstance(c, Candidate)
+        yield c
+    if fits:
+        yield Refused("row in a cluster", "a row fits a block")
+        yield Refused("row in shared memory, alone", "a row fits beside others")
+    else:
+        for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
+            for cluster in _cluster_sizes(rows, target):
+                yield _slices(rows, cluster, nbytes, target)
+        yield from _alone(rows, target)
+    threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+    yield _plan(rows, None, threads, trips, target)
+
+
+def _in_a_block(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """The whole row in a block of which a multiprocessor holds several, or in a large one."""
+    few = max(FEW_BYTES_PER_THREAD // (rows.vector * rows.held), 1)
+    threads, trips = threads_along(rows.columns, rows.vector, most_trips=few)
+    if threads <= MAX_THREADS // 2 and trips <= few:
+        yield _plan(rows, Memory.LOCAL, threads, trips, target)
+    else:
+        yield Refused(
+            f"row in registers, {threads} threads",
+            f"{trips * rows.vector * rows.held} bytes a thread; at most {FEW_BYTES_PER_THREAD} and "
+            f"{MAX_THREADS // 2} threads leave room for several blocks",
+        )
+    threads, trips = threads_along(rows.columns, rows.vector)
+    several = target.shared_nbytes_of_several
+    if rows.vector > 1 and rows.nbytes <= several:
+        yield _plan(rows, Memory.SHARED, threads, trips, target)
+    else:
+        yield Refused("row in shared memory", _no_shared(rows, rows.nbytes, several))
+    most = max(PERSISTENT_BYTES_PER_THREAD // (rows.vector * rows.held), 1)
+    threads, trips = threads_along(rows.columns, rows.vector, most_trips=most)
+    if trips <= most:
+        yield _plan(rows, Memory.LOCAL, threads, trips, target)
+    else:
+        yield Refused(
+            f"row in registers, {threads} threads",
+            f"{trips * rows.vector * rows.held} bytes a thread, more than "
+            f"{PERSISTENT_BYTES_PER_THREAD}",
+        )
+
+
+def _no_shared(rows: Rows, nbytes: int, limit: int) -> str:
+    if rows.vector == 1:
+        return "its elements cannot be copied in vectors"
+    return f"{nbytes} bytes, more than {limit}"
+
+
+def _cluster_sizes(rows: Rows, target: Target) -> tuple[int, ...]:
+    """The sizes to try, smallest first; those that leave multiprocessors without a block last."""
+    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * rows.rows, 0)))
+
+
+def _slices(rows: Rows, cluster: int, nbytes: int, target: Target) -> Listed[Plan]:
+    """Where a block of a cluster holds its slice of a row: in shared memory while several blocks
+    fit, in registers, `nbytes` a thread at most, or nowhere. Small blocks: the more stand on a
+    multiprocessor, the less it idles while a cluster meets."""
+    columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
+    threads, trips = threads_along(columns, rows.vector, most=SLICE_THREADS)
+    several = target.shared_nbytes_of_several
+    if rows.vector > 1 and columns * rows.held <= several:
+        return _plan(rows, Memory.SHARED, threads, trips, target, cluster)
+    most = max(nbytes // (rows.vector * rows.held), 1)
+    threads, trips = threads_along(columns, rows.vector, most_trips=most)
+    if trips <= most:
+        return _plan(rows, Memory.LOCAL, threads, trips, target, cluster)
+    return Refused(
+        f"row in a cluster of {cluster}, {nbytes} bytes a thread",
+        f"slices of {columns * rows.held} bytes fit neither shared memory nor registers",
+    )
+
+
+def _alone(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """The whole row in a block that has a multiprocessor to itself."""
+    threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+    limit = _shared_limit(target)
+    if rows.vector > 1 and rows.nbytes <= limit:
+        yield _plan(rows, Memory.SHARED, threads, trips, target)
+    else:
+        why = _no_shared(rows, rows.nbytes, limit)
+        yield Refused("row in shared memory, alone", why)
+    if trips <= max(FEW_BYTES_PER_THREAD // (rows.vector * rows.held), 1):
+        yield _plan(rows, Memory.LOCAL, threads, trips, target)
+    else:
+        yield Refused(
+            f"row in registers, {threads} threads",
+            f"{trips * rows.vector * rows.held} bytes a thread",
+        )
+
+
+def _shared_limit(target: Target) -> int:
+    """Bytes of a row that shared memory may hold, with room for workspaces."""
+    return target.shared_nbytes_per_block - 8 * 1024
+
+
+def _other_threads(rows: Rows, first: Plan, target: Target) -> Iterator[Listed[Plan]]:
+    """The same with half and twice the threads a row, as far as a block and its registers go."""
+    columns = -(-rows.columns // first.cluster)
+    vectors = -(-columns // rows.vector)
+    for threads in (first.reduce_threads // 2, 2 * first.reduce_threads):
+        trips = -(-vectors // max(threads, 1))
+        what = f"the same with {threads} threads a row"
+        if not WARP_SIZE <= threads <= min(2 * MAX_THREADS, vectors):
+            yield Refused(what, "no whole warps of a block with a vector a thread")
+        elif first.held_in is Memory.LOCAL and (
+            trips * rows.vector * rows.held > PERSISTENT_BYTES_PER_THREAD
+        ):
+            yield Refused(what, f"{trips * rows.vector * rows.held} bytes a thread")
+        else:
+            yield _plan(rows, first.held_in, threads, trips, target, first.cluster)
+
+
+def _plan(
+    rows: Rows,
+    held_in: Memory | None,
+    threads: int,
+    trips: int,
+    target: Target,
+    cluster: int = 1,
+) -> Candidate[Plan]:
+    side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
+    nbytes = threads * trips * rows.vector * rows.held * side_by_side
+    plan = Plan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
+    return Candidate(plan.what, plan.params(target), plan)
+
+
+def threads_along(
+    columns: int,
+    vector: int,
+    *,
+    wanted: int = VECTORS_A_THREAD,
+    most_trips: int = 1 << 30,
+    most: int = MAX_THREADS,
+) -> tuple[int, int]:
+    """Threads that share a row, and the vectors each takes: whole warps that leave few lanes idle,
+    about `wanted` vectors a thread and, where the threads suffice, at most `most_trips`."""
+    vectors = max(-(-columns // vector), 1)
+    if vectors <= 2 * WARP_SIZE:
+        threads = min(_power_of_two(vectors), WARP_SIZE)
+        return threads, -(-vectors // threads)
+    choices: list[tuple[bool, float, int, int]] = []
+    for threads in range(WARP_SIZE, most + 1, WARP_SIZE):
+        trips = -(-vectors // threads)
+        waste = trips * threads / vectors - 1
+        odd = 0.02 if threads & (threads - 1) else 0.0
+        far = 0.01 * abs(trips - min(wanted, most_trips))
+        choices.append((trips > most_trips, round(waste + odd + far, 3), threads, trips))
+    best = min(choices)
+    return best[2], best[3]
+
+
+# --- reduced along slow axes --------------------------------------------------------------------
+
+
+def _outer(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """Full warps of wide accesses where there are columns enough for every multiprocessor, else
+    narrower blocks; then fewer and more threads down the columns, and narrower vectors."""
+    vector, kept, down = _outer_choice(rows, target)
+    yield _outer_plan(rows, vector, kept, down, target)
+    for other in (down // 2, 2 * down):
+        if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
+            yield _outer_plan(rows, vector, kept, other, target)
+        else:
+            yield Refused(f"columns by {kept} by {other} threads", "not the threads of a block")
+    if vector > 1:
+        yield _outer_plan(rows, vector // 2, kept, down, target)
+    if kept > 8:
+        yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
+
+
+def _outer_plan(rows: Rows, vector: int, kept: int, down: int, target: Target) -> Candidate[Plan]:
+    trips = -(-rows.columns // down)
+    held = rows.is_read_again and (
+        trips * vector * max(rows.held, 1) <= PERSISTENT_BYTES_PER_THREAD
+    )
+    nbytes = down * trips * vector * rows.held
+    plan = Plan(False, Memory.LOCAL if held else None, vector, down, kept, trips, 1, nbytes)
+    return Candidate(plan.what, plan.params(target), plan)
+
+
+def _outer_choice(rows: Rows, target: Target) -> tuple[int, int, int]:
+    """(lanes, threads along the kept axes, threads down the reduced ones)."""
+    columns, vector = rows.rows, rows.vector
+    kept = min(WARP_SIZE, _power_of_two(columns // vector))
+    while kept > 8 and columns < vector * kept * target.multiprocessors // 2:
+        kept //= 2
+    while vector > 1 and columns < vector * kept * target.multiprocessors // 4:
+        vector //= 2
+    crowded = columns >= vector * kept * target.multiprocessors
+    down = min(16 if crowded else MAX_THREADS // kept, _power_of_two(rows.columns // 4))
+    return vector, kept, down
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is at least `n`, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,166 @@
+"""Candidates: each one that a scheduler lists is a right schedule, the default is the first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.corpus_checks import assert_agrees
+
+import fusewright as fw
+from fusewright.core.expr import constant_value
+from fusewright.driver import finish
+from fusewright.errors import ScheduleError
+from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.ir import Fusion, topological
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.row_partials import row_partials
+from fusewright.fusion.passes.share import share
+from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics import candidates_of, schedule_group
+from fusewright.schedule.heuristics.candidates import Candidate, Refused
+from fusewright.schedule.heuristics.common import Params
+from fusewright.target import Target, target_of
+from fusewright.verify import random_values
+
+TARGET = target_of("sm_90a")
+TINY = dataclasses.replace(
+    TARGET, multiprocessors=2, shared_nbytes_per_sm=14 * 1024, shared_nbytes_per_block=13 * 1024
+)
+"""Two multiprocessors with little shared memory: small arrays meet every rule."""
+
+Spec = tuple[tuple[int, ...], str]
+Group = tuple[Callable[..., Any], list[Spec], Target]
+
+
+def softmax(x: fw.Array) -> fw.Array:
+    return fw.nn.softmax(x, axis=-1)
+
+
+def backward(dy: fw.Array, x: fw.Array) -> Any:
+    c = fw.mean(dy * x, axis=-1, keepdims=True)
+    return dy - x * c, fw.sum(dy * x, axis=0)
+
+
+GROUPS: dict[str, Group] = {
+    "pointwise": (lambda x, b: fw.exp(x) + b, [((512, 64), "bfloat16"), ((64,), "float32")], TINY),
+    "one element": (lambda x: x + 1, [((), "float32")], TINY),
+    "softmax": (softmax, [((3, 512), "float32")], TARGET),
+    "softmax in shared memory": (softmax, [((3, 8000), "float32")], TARGET),
+    "softmax of short rows": (softmax, [((37, 24), "float32")], TARGET),
+    "softmax in a cluster": (softmax, [((2, 24000), "float32")], TINY),
+    "softmax that fits nowhere": (softmax, [((1, 80000), "float32")], TINY),
+    "softmax of an odd length": (softmax, [((2, 4099), "float32")], TINY),
+    "sum of rows": (lambda x: fw.sum(x, axis=1), [((5, 3000), "float32")], TARGET),
+    "sum of columns": (lambda x: fw.sum(x, axis=0), [((300, 200), "float32")], TINY),
+    "softmax of columns": (lambda x: fw.nn.softmax(x, axis=0), [((24, 96), "float32")], TINY),
+    "transpose": (lambda x, y: x.T + y, [((128, 64), "float32"), ((64, 128), "float32")], TINY),
+    "scan": (lambda x: fw.cumulative_sum(x, axis=0), [((7, 300), "float32")], TARGET),
+    "rows": (backward, [((1024, 512), "float32"), ((1024, 512), "float32")], TARGET),
+}
+
+
+def fusion_of(fn: Callable[..., Any], specs: list[Spec], target: Target) -> Fusion:
+    """The part of a program that is one kernel."""
+    whole = fw.trace(fn, *[fw.TensorSpec(*s) for s in specs])
+    if fn is not backward:
+        return decompose(whole)
+    fusion = row_partials(share(decompose(whole)), target)
+    (partial,) = fusion.outputs[1].op.operands
+    outputs = (fusion.outputs[0], partial)
+    return Fusion(fusion.inputs, outputs, topological(outputs, fusion.inputs))
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(constant_value(e) or 0 for e in shape)
+
+
+def listed(fusion: Fusion, target: Target) -> list[Candidate[Any]]:
+    found = candidates_of(Dataflow(fusion), target)
+    return [c for c in found if isinstance(c, Candidate)]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_candidate_computes_the_same(name: str) -> None:
+    fn, specs, target = GROUPS[name]
+    fusion = fusion_of(fn, specs, target)
+    rng = np.random.default_rng(7)
+    arrays = [random_values(rng, _sizes(t.shape), t.dtype) for t in fusion.inputs]
+    expected = evaluate(fusion, *arrays)
+    found = listed(fusion, target)
+    assert len({c.params for c in found}) == len(found)
+    for c in found:
+        flow = Dataflow(fusion)
+        assert schedule_group(flow, target, c.params) == c.params
+        kernel = finish(flow, "k", TARGET, c.params)
+        result = kernel.simulate(*arrays)
+        assert result.races == [], c.what
+        for got, want in zip(result.outputs, expected, strict=True):
+            assert_agrees(got, want)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_first_candidate_is_the_default(name: str) -> None:
+    fn, specs, target = GROUPS[name]
+    fusion = fusion_of(fn, specs, target)
+    found = listed(fusion, target)
+    assert schedule_group(Dataflow(fusion), target) == found[0].params
+    assert len({c.what for c in found}) == len(found)
+
+
+KINDS = {
+    "softmax": {"inner_persistent", "inner_shared", "inner_multi_pass"},
+    "softmax in a cluster": {"inner_cluster_persistent", "inner_multi_pass"},
+    "transpose": {"transpose", "pointwise"},
+    "softmax of columns": {"outer_persistent"},
+    "rows": {"rows"},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_candidates_of_different_kinds_are_listed(name: str) -> None:
+    fn, specs, target = GROUPS[name]
+    found = {c.params.scheduler for c in listed(fusion_of(fn, specs, target), target)}
+    assert found >= KINDS[name]
+
+
+def refused(name: str) -> dict[str, str]:
+    fn, specs, target = GROUPS[name]
+    found = candidates_of(Dataflow(fusion_of(fn, specs, target)), target)
+    return {c.what: c.why for c in found if isinstance(c, Refused)}
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "why"),
+    [
+        ("softmax", "row in a cluster", "a row fits a block"),
+        ("softmax in a cluster", "row in shared memory", "96000 bytes, more than 3072"),
+        ("softmax of an odd length", "row in shared memory", "cannot be copied in vectors"),
+        ("softmax that fits nowhere", "row in a cluster of 2, 64 bytes a thread", "fit neither"),
+        ("pointwise", "8 vectors a thread", "too few blocks"),
+        ("transpose", "tile of 16 by 128 through shared memory", ""),
+    ],
+)
+def test_what_is_refused_says_why(name: str, what: str, why: str) -> None:
+    found = refused(name)
+    if why:
+        assert why in found[what]
+    else:
+        assert what not in found
+
+
+def test_parameters_of_another_group_are_refused() -> None:
+    fn, specs, target = GROUPS["softmax"]
+    wanted = Params("inner_shared", (("vector", 3),))
+    with pytest.raises(ScheduleError, match=r"inner_shared\(vector=3\) is not among the cand"):
+        schedule_group(Dataflow(fusion_of(fn, specs, target)), target, wanted)
+
+
+def test_rows_that_no_block_can_hold_are_refused_with_their_registers() -> None:
+    poor = dataclasses.replace(TARGET, registers_per_sm=512)
+    fusion = fusion_of(backward, GROUPS["rows"][1], TARGET)
+    with pytest.raises(ScheduleError, match=r"threads along a row would need some \d+ registers"):
+        schedule_group(Dataflow(fusion), poor)
