@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from fusewright.core.node import walk
-from fusewright.kir.ir import For, If, Kernel, Load, Store, SyncStatement
+from fusewright.kir.ir import (
+    For,
+    If,
+    Kernel,
+    Load,
+    MbarArrive,
+    MbarInit,
+    MbarWait,
+    Store,
+    SyncStatement,
+)
 from fusewright.kir.text import parse_kernel
 
 
@@ -25,7 +35,8 @@ def kernel(body: str, block: str = "tx < 64", head: str = "") -> Kernel:
 
 
 def outline(k: Kernel) -> str:
-    """Loads as `l`, stores as `s`, syncs as B and W, loops as (), branches as []."""
+    """Loads as `l`, stores as `s`, syncs as B and W, loops as (), branches as [];
+    of mbarriers `i` is the start, `<` an arrival, `>` a wait."""
     return _outline(k.body)
 
 
@@ -42,6 +53,12 @@ def _outline(body: tuple[object, ...]) -> str:
                 out += "l"
             case Store():
                 out += "s"
+            case MbarInit():
+                out += "i"
+            case MbarArrive():
+                out += "<"
+            case MbarWait():
+                out += ">"
             case SyncStatement():
                 out += type(s).__name__[0]
             case _:

@@ -53,7 +53,8 @@ def wrong_sides(site: Site, h: Hazard) -> Iterator[int]:
 def moved(k: Kernel, site: Site, point: SyncPoint, gap: int) -> Kernel:
     """The kernel with the sync in another gap of its body."""
     body: Path = site.path[:-1]
-    placement = Placement(body, gap, replace(point, position=gap_position(body, gap)), "moved")
+    at = gap_position(body, gap)
+    placement = Placement(body, gap, replace(point, position=at, since=at), "moved")
     old = site.statement
     return rewrite(insert_syncs(k, [placement]), lambda n: () if n is old else n)
 
@@ -79,7 +80,8 @@ def check_carried(seed: int, shape: Shape) -> int:
             if (sync_id(site), loop, gap) in seen:
                 continue
             seen.add((sync_id(site), loop, gap))
-            outside = replace(point, position=gap_position(loop[:-1], gap))
+            at = gap_position(loop[:-1], gap)
+            outside = replace(point, position=at, since=at)
             old = site.statement
             placed = insert_syncs(k, [Placement(loop[:-1], gap, outside, "moved")])
             wrong = rewrite(placed, lambda n, old=old: () if n is old else n)

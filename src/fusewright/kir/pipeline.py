@@ -20,7 +20,7 @@ from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whol
 from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prefetch import prefetch
-from fusewright.kir.passes.promote import promote
+from fusewright.kir.passes.promote import promote, promote_whole
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
@@ -138,6 +138,7 @@ SWITCHES: dict[str, tuple[str, Run | None]] = {
     "scopes": ("pack_shared", pack_apart),
     "in_place": ("pack_shared", pack_whole),
     "promotion": ("promote", None),
+    "split": ("promote", promote_whole),
     "pruning": ("prune_syncs", None),
 }
 """What can be switched off, to see what it buys: the pass it is part of, and what runs instead."""

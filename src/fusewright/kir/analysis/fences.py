@@ -15,6 +15,7 @@ from fusewright.kir.analysis.order import (
     SyncPoint,
     SyncScope,
     orders,
+    path_at,
     position_of,
     sync_at,
     sync_points,
@@ -59,13 +60,13 @@ def covers(fence: Fence, h: Hazard, syncs: Sequence[tuple[Site, SyncPoint]]) -> 
     if h.scope is SyncScope.THREAD:
         return orders(fence.point, h)
     return any(
-        orders(point, h) and orders(fence.point, _before_sync(h, site.path))
-        for site, point in syncs
+        orders(point, h) and orders(fence.point, _before_sync(h, path_at(point.since)))
+        for _, point in syncs
     )
 
 
 def _before_sync(h: Hazard, sync: Path) -> Hazard:
-    """From the write to the sync that hands it on, which a loop may carry."""
+    """From the write to the arrival at the sync that hands it on, which a loop may carry."""
     carried = h.carried if sync < h.before else None
     distance = h.distance if carried else 0
     return replace(h, after=sync, carried=carried, distance=distance, more_after=())

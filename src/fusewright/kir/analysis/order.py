@@ -23,6 +23,7 @@ from fusewright.kir.analysis.sites import (
     contains,
     sites,
 )
+from fusewright.kir.analysis.split_barriers import split_barriers_in
 from fusewright.kir.analysis.uniformity import threads_of
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
@@ -31,6 +32,7 @@ from fusewright.kir.ir import (
     Buffer,
     ClusterWait,
     Kernel,
+    MbarWait,
     Memory,
     NamedSync,
     SyncStatement,
@@ -139,6 +141,11 @@ def position_of(path: Path) -> Position:
     return tuple(2 * i for i in path)
 
 
+def path_at(position: Position) -> Path:
+    """The statement at a position: what `position_of` was made from."""
+    return tuple(i // 2 for i in position)
+
+
 def gap_at(position: Position) -> int:
     """The statement of its body before which a gap lies: what `gap_position` was made from."""
     return (position[-1] + 1) // 2
@@ -150,11 +157,12 @@ def gap_position(body: Path, index: int) -> Position:
 
 
 def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
-    """The syncs of a kernel that order memory, in textual order; a cluster barrier stands where
-    its wait does."""
+    """The syncs of a kernel that order memory, in textual order; a cluster barrier and a split
+    barrier stand where their waits do."""
     places = sites(kernel)
     whole = _whole_barriers(kernel, places)
     arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
+    halves = {b.wait: b.arrive for b in split_barriers_in(places, kernel)}
     at = {s.statement: position_of(s.path) for s in places}
     out: list[tuple[Site, SyncPoint]] = []
     for site in places:
@@ -166,6 +174,8 @@ def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
                 point = replace(point, scope=SyncScope.WARP)
             case NamedSync(barrier=number) if number in whole:
                 pass
+            case MbarWait() if site.statement in halves:
+                point = replace(point, since=at[halves[site.statement]])
             case ClusterWait() if site.statement in arrivals:
                 arrive = arrivals[site.statement]
                 point = SyncPoint(
@@ -321,11 +331,14 @@ def _runs_in_every_iteration(point: SyncPoint, loop: Path, anchor: Path) -> bool
 
 
 def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazard, ...]]:
-    """For each sync id the hazards that it orders, an arrival's those of its barrier."""
+    """For each sync id the hazards that it orders, for other parts of a barrier those of its
+    wait."""
     points = sync_points(kernel)
     listed = tuple(found)
     out = {sync_id(s): tuple(h for h in listed if orders(p, h)) for s, p in points}
-    return out | {arrive.id: out[wait.id] for arrive, wait in cluster_barriers(kernel)}
+    parts = [(arrive, wait) for arrive, wait in cluster_barriers(kernel)]
+    parts += [(s, b.wait) for b in split_barriers_in(sites(kernel), kernel) for s in b.statements]
+    return out | {part.id: out[wait.id] for part, wait in parts}
 
 
 def unordered_by(points: Iterable[SyncPoint], found: Iterable[Hazard]) -> tuple[Hazard, ...]:

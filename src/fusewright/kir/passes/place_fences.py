@@ -12,6 +12,7 @@ from fusewright.kir.analysis.order import (
     SyncScope,
     gap_position,
     orders,
+    path_at,
     sync_at,
     sync_points,
 )
@@ -60,13 +61,14 @@ class _Gap:
 def _offers(
     h: Hazard, syncs: Sequence[tuple[Site, SyncPoint]], places: dict[Path, Site]
 ) -> Iterator[_Gap]:
-    """Where a fence may cover the hazard: right before each sync that orders it, or, for one
-    thread, before the access in the deepest body that holds both."""
+    """Where a fence may cover the hazard: right before the arrival at each sync that orders it, or,
+    for one thread, before the access in the deepest body that holds both."""
     space = h.before_buffer.memory
     if h.scope is not SyncScope.THREAD:
         for site, point in syncs:
             if orders(point, h):
-                yield _gap(site.path[:-1], site.path[-1], site.scopes, space)
+                at = path_at(point.since)
+                yield _gap(at[:-1], at[-1], site.scopes, space)
         return
     body: Path = ()
     scopes: tuple[Scope, ...] = ()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fusewright.core.expr import ONE, ZERO, mod
+from fusewright.dtypes import uint64
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.grid import check_blocks
 from fusewright.kir.analysis.order import (
@@ -18,16 +20,23 @@ from fusewright.kir.analysis.order import (
     sync_at,
 )
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, Scope
+from fusewright.kir.analysis.split_barriers import run_number
 from fusewright.kir.analysis.uniformity import threads_of
 from fusewright.kir.ir import (
+    Alloc,
     BarrierArrive,
     BlockSync,
     Body,
+    Buffer,
     ClusterArrive,
     ClusterWait,
     For,
     If,
     Kernel,
+    MbarArrive,
+    MbarInit,
+    MbarWait,
+    Memory,
     NamedSync,
     Role,
     Roles,
@@ -231,8 +240,10 @@ def _why(ordered: Sequence[Hazard]) -> str:
 
 
 def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
-    """The kernel with the syncs inserted, numbered after those it has."""
-    parts = [x for p in sorted(placements, key=lambda p: p.point.position) for x in _parts(p)]
+    """The kernel with the syncs inserted, numbered after those it has. One of a block whose
+    threads arrive before they wait is a split barrier, on an mbarrier of its own."""
+    ordered = sorted(placements, key=lambda p: p.point.position)
+    parts = [x for p in ordered for x in _parts(p, kernel)]
     if not parts:
         return kernel
     barriers = _Barriers(kernel)
@@ -242,6 +253,8 @@ def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
         statement = x.kind(number, x.why)
         if x.role is not None:
             statement = barriers.sync(x.role, number, x.why)
+        if isinstance(statement, MbarInit):
+            added.setdefault((x.body, x.index), []).append(Alloc(statement.barrier))
         added.setdefault((x.body, x.index), []).append(statement)
     return insert(kernel, added)
 
@@ -258,9 +271,11 @@ class _Part:
     role: RoleScope | None = None
 
 
-def _parts(p: Placement) -> tuple[_Part, ...]:
+def _parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
     """The statements of a sync in textual order."""
     match p.point.scope:
+        case SyncScope.BLOCK if p.point.since != p.point.position:
+            return _split_parts(p, kernel)
         case SyncScope.CLUSTER:
             arrive = partial(ClusterArrive, relaxed=not p.point.orders_memory)
             first = _Part(p.body, gap_at(p.point.since), arrive, p.why)
@@ -270,6 +285,22 @@ def _parts(p: Placement) -> tuple[_Part, ...]:
             return (_Part(p.body, p.index, BlockSync, p.why, role),)
         case SyncScope.WARP:
             return (_Part(p.body, p.index, WarpSync, p.why),)
+
+
+def _split_parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
+    """A split barrier: the mbarrier starts with the kernel, and each run of the body around takes
+    one of its phases."""
+    number = run_number(p.point.scopes)
+    assert number is not None and not kernel.cluster, "decided by split_syncs"
+    gate = Buffer("gate", uint64, ONE, Memory.SHARED, uint64.nbytes)
+    start = partial(MbarInit, barrier=gate, slot=ZERO, count=kernel.nthreads, issuer=0)
+    arrive = partial(MbarArrive, barrier=gate, slot=ZERO)
+    wait = partial(MbarWait, barrier=gate, slot=ZERO, parity=mod(number, 2))
+    return (
+        _Part((), 0, start, p.why),
+        _Part(p.body, gap_at(p.point.since), arrive, p.why),
+        _Part(p.body, p.index, wait, p.why),
+    )
 
 
 def next_sync_id(kernel: Kernel) -> int:

@@ -28,7 +28,8 @@ from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import packing_of
-from fusewright.kir.passes.place_syncs import Placement, insert_syncs
+from fusewright.kir.passes.place_syncs import Placement, insert_syncs, place_syncs
+from fusewright.kir.passes.split_syncs import split_syncs
 from fusewright.target import Target
 
 
@@ -38,16 +39,35 @@ def promote(kernel: Kernel, target: Target) -> Kernel:
     A buffer is freed by a block-wide sync between its last access and the next first write to
     another one. A sync that stands there is used, a new one serves all buffers free at that
     point, and none is bought that saves no bytes. Unasked, syncs are bought when without them the
-    kernel does not fit, or when they raise the number of blocks a multiprocessor holds.
+    kernel does not fit, or when they raise the number of blocks a multiprocessor holds. Where
+    loads or enough work lie in between, threads arrive at an mbarrier behind the last access and
+    wait before the first write.
 
     rewrite:  b = a[t+1];  c[t] = d   ->   b = a[t+1];  BlockSync;  c[t] = d
+              b = a[t+1];  d = x[t];  c[t] = d
+                  ->   b = a[t+1];  MbarArrive;  d = x[t];  MbarWait;  c[t] = d
     checks:   none: where no later buffer is written there is nothing to free for
     order:    after place_syncs (uses its syncs), before pack_shared (packs under these)
     """
+    bought, gaps = _bought(kernel, target)
+    arrivals = {p: sorted({g.first for g in gaps if _lies_in(p.point, g)}) for p in bought}
+    chosen = split_syncs(kernel, target, bought, arrivals)
+    inserted = insert_syncs(kernel, chosen)
+    is_split = any(p.point.since != p.point.position for p in chosen)
+    return place_syncs(inserted, target) if is_split else inserted
+
+
+def promote_whole(kernel: Kernel, target: Target) -> Kernel:
+    """`promote` with syncs at which all threads meet only."""
+    return insert_syncs(kernel, _bought(kernel, target)[0])
+
+
+def _bought(kernel: Kernel, target: Target) -> tuple[list[Placement], list[_Gap]]:
+    """The syncs to buy, and the stretches in which some sync frees a buffer."""
     exported = exported_buffers(kernel)
     allocs = [a for a in shared_allocs(kernel) if a[1].buffer not in exported]
     if len(allocs) < 2:
-        return kernel
+        return [], []
     found = [a for a in accesses(kernel) if any(a.buffer is x.buffer for _, x in allocs)]
     gaps = _gaps(kernel, found)
     present = [p for _, p in sync_points(kernel) if p.scope.covers(SyncScope.BLOCK)]
@@ -58,7 +78,7 @@ def promote(kernel: Kernel, target: Target) -> Kernel:
     points = [*present, *(b.point for b in bought)]
     rest = [g for g in rest if not any(_lies_in(p, g) for p in points)]
     bought += _worth_buying(kernel, target, bought, _stab(rest))
-    return insert_syncs(kernel, bought)
+    return bought, gaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

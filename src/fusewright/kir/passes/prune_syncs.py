@@ -18,6 +18,7 @@ from fusewright.kir.analysis.order import (
     unordered_by,
 )
 from fusewright.kir.analysis.sites import sites
+from fusewright.kir.analysis.split_barriers import replace_split_barriers, split_barriers
 from fusewright.kir.analysis.unfinished import unfinished
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
@@ -59,6 +60,10 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     settled = [h for h in found if h not in missing]
     kept = _without_redundant(points, settled)
     warps = _weakened(kept, settled)
+    narrower = [b for b in split_barriers(kernel) if b.wait.id not in kept or b.wait.id in warps]
+    if narrower:
+        instead = {b.wait: WarpSync(b.wait.id, b.wait.why) for b in narrower if b.wait.id in warps}
+        return prune_syncs(replace_split_barriers(kernel, narrower, instead), target)
 
     waits = {arrive.id: wait.id for arrive, wait in cluster_barriers(kernel)}
 
@@ -95,7 +100,8 @@ def _weakened(kept: dict[int, SyncPoint], settled: list[Hazard]) -> frozenset[in
     for number, point in kept.items():
         if point.scope is not SyncScope.BLOCK:
             continue
-        weaker = {**points, number: replace(point, scope=SyncScope.WARP)}
+        here = replace(point, scope=SyncScope.WARP, since=point.position)
+        weaker = {**points, number: here}
         if not unordered_by(weaker.values(), settled):
             points = weaker
             out.add(number)
@@ -116,7 +122,7 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
     """A wait, a commit and a barrier rely on each other, so each change is judged on the kernel
     that it leaves. What orders roles is left to the protocol it belongs to, and the two statements
     of a cluster barrier stay."""
-    allowed = faults(kernel)
+    allowed, nsplit = faults(kernel), len(split_barriers(kernel))
     for statement in _prunable(kernel):
         without = _replaced(kernel, statement, ())
         if faults(without) <= allowed:
@@ -127,6 +133,8 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
             if faults(changed) > allowed:
                 break
             kernel, statement = changed, weaker
+    if len(split_barriers(kernel)) < nsplit:
+        return _prune_by_trial(kernel)  # nobody waits for that mbarrier's start any more
     return kernel
 
 
@@ -162,4 +170,8 @@ def _weaker(s: SyncStatement) -> Iterator[SyncStatement]:
 
 
 def _replaced(kernel: Kernel, old: SyncStatement, new: SyncStatement | tuple[()]) -> Kernel:
+    """The kernel with a sync replaced or left out, of a split barrier all that belongs to it."""
+    for b in split_barriers(kernel):
+        if b.wait is old:
+            return replace_split_barriers(kernel, [b], {b.wait: new} if new else None)
     return rewrite(kernel, lambda node: new if node is old else node)
