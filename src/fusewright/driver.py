@@ -10,6 +10,7 @@ from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
+from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
@@ -203,7 +204,8 @@ def compile(
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
-    small = share(fold_crops(hoist_gathers(decompose(fold_empty(own_outputs(fusion))))))
+    plain = hoist_gathers(decompose(fold_empty(own_outputs(fusion))))
+    small = share(fold_crops(hoist_crops(plain)))
     return split_reductions(row_partials(chunk_reductions(small, target), target), target)
 
 

@@ -18,7 +18,8 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.passes.share import op_key
 from fusewright.host.groups import is_leaf
 from fusewright.host.moves import Moves
-from fusewright.host.sites import Site, natural
+from fusewright.host.reads import reads_of, within
+from fusewright.host.sites import Range, Site, natural
 from fusewright.kir.reading import is_parameter
 
 
@@ -75,18 +76,33 @@ def _segment(
         for o in t.op.operands:
             if o not in members and not is_leaf(o):
                 external[o] = None
-    reads = [sites[t][0] if t in sites and t not in members else natural(t) for t in external]
     made: dict[Tensor, Tensor] = {}
-    for position, (t, site) in enumerate(zip(external, reads, strict=True)):
-        made[t] = Tensor(t.name, t.shape, t.dtype, _as_input(site, position))
+    inputs: list[Tensor] = []
+    reads: list[Site] = []
+    for position, r in enumerate(reads_of(group, list(external))):
+        known = r.value in sites and r.value not in members
+        site = sites[r.value][0] if known else natural(r.value)
+        if r.crops:
+            site = site.part(r.box)
+        bound = Tensor(r.value.name, site.shape, r.value.dtype, _as_input(site, position))
+        made |= {c: _cropped(c, r.box, bound) for c in r.crops} or {r.value: bound}
+        inputs.append(bound)
+        reads.append(site)
     for t in group:
         if t not in made:
             _copy(t, made)
     stores = [(t, site) for t in outputs for site in sites.get(t, (natural(t),))]
-    inputs = tuple(made[t] for t in external)
     results = tuple(made[t] for t, _ in stores)
-    whole = Fusion(inputs, results, topological(results, inputs))
+    whole = Fusion(tuple(inputs), results, topological(results, tuple(inputs)))
     return Segment(whole, tuple(reads), tuple(site for _, site in stores))
+
+
+def _cropped(crop: Tensor, box: Sequence[Range], bound: Tensor) -> Tensor:
+    """A crop inside of the box of its operand that is bound: the binding where it is all of it."""
+    if crop.shape == bound.shape:
+        return bound
+    op = with_operands(within(crop, box), (bound,))
+    return Tensor(crop.name, crop.shape, crop.dtype, op)
 
 
 def _as_input(site: Site, position: int) -> Input:

@@ -1,0 +1,104 @@
+"""Crops are taken of values, not of views of them."""
+
+from __future__ import annotations
+
+from fusewright.core.expr import ONE, ZERO, Expr, add, mul
+from fusewright.fusion.ir import Broadcast, Fusion, Permute, Reshape, Resize, Shape, Tensor
+from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.rebuild import rebuild
+
+Edges = tuple[tuple[Expr, Expr], ...]
+"""Per axis what a crop takes off at the low and the high end, as negative amounts."""
+_WHOLE = (ZERO, ZERO)
+
+
+def hoist_crops(fusion: Fusion) -> Fusion:
+    """Moves crops above the permutations, broadcasts and reshapes that they look through.
+
+    rewrite:  x.T[a:b]  ->  x[:, a:b].T
+    checks:   through a reshape only where what is left of the operand is a box of it
+    order:    before `fold_crops`, so that crops on both sides of a view are one; a kernel then
+              sees how little of a value it reads
+    """
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        return _hoisted(t, operands[0]) if is_crop(t) else None
+
+    return rebuild(fusion, replace)
+
+
+def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:
+    """The crop `t` of the view `seen` as a view of a crop; None where it stays."""
+    assert isinstance(t.op, Resize)
+    edges = tuple(zip(t.op.low, t.op.high, strict=True))
+    inner = _edges_of_operand(seen, edges)
+    if inner is None:
+        return None
+    source = seen.op.operands[0]
+    low, high = tuple(a for a, _ in inner), tuple(b for _, b in inner)
+    shape = tuple(add(n, *e) for n, e in zip(source.shape, inner, strict=True))
+    part = Tensor("", shape, t.dtype, Resize((source,), low, high, t.op.fill))
+    part = source if all(e == _WHOLE for e in inner) else _hoisted(part, source) or part
+    match seen.op:
+        case Permute():
+            op = Permute((part,), seen.op.axes)
+        case Broadcast():
+            op = Broadcast((part,), seen.op.axes)
+        case _:
+            op = Reshape((part,))
+    return Tensor("", t.shape, t.dtype, op)
+
+
+def _edges_of_operand(seen: Tensor, edges: Edges) -> Edges | None:
+    """What to take off the operand of a view instead; None where no box of it would do."""
+    match seen.op:
+        case Permute():
+            return tuple(edges[seen.op.axes.index(a)] for a in range(seen.ndim))
+        case Broadcast():
+            source = seen.op.operands[0]
+            known = zip(seen.op.axes, edges, strict=True)
+            by_axis = {a: e for a, e in known if a is not None and source.shape[a] != ONE}
+            return tuple(by_axis.get(a, _WHOLE) for a in range(source.ndim))
+        case Reshape():
+            return _before_reshape(seen.op.operands[0].shape, seen.shape, edges)
+        case _:
+            return None
+
+
+def _before_reshape(old: Shape, new: Shape, edges: Edges) -> Edges | None:
+    """The edges on the axes from before a reshape that only splits axes, and adds or drops axes of
+    size one."""
+    out: list[tuple[Expr, Expr]] = []
+    at = iter(range(len(new)))
+    for n in old:
+        if n == ONE:
+            out.append(_WHOLE)
+            continue
+        group: list[int] = []
+        size: Expr = ONE
+        while size != n:
+            j = next(at, None)
+            if j is None:
+                return None
+            group.append(j)
+            size = mul(size, new[j])
+        found = _of_split(new, edges, group)
+        if found is None:
+            return None
+        out.append(found)
+    return tuple(out) if all(new[j] == ONE for j in at) else None
+
+
+def _of_split(new: Shape, edges: Edges, group: list[int]) -> tuple[Expr, Expr] | None:
+    """The edges on an axis that was split into a group of axes, outer first: a run of it is left
+    where every axis outside of the cropped one has a single index."""
+    start, inner, extent = ZERO, ONE, ONE
+    for j in reversed(group):
+        low, high = edges[j]
+        kept = add(new[j], low, high)
+        if kept != ONE and extent != inner:
+            return None
+        start = add(start, mul(low, inner))
+        extent = mul(extent, kept)
+        inner = mul(inner, new[j])
+    return start, add(extent, mul(start, -1), mul(inner, -1))
