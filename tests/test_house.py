@@ -38,12 +38,30 @@ def test_the_examples_of_a_document_run_in_order(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    fences = path.read_text(encoding="utf-8").count("```python")
+    assert run_examples(path) == fences
+
+
+def run_examples(path: Path) -> int:
+    """Runs the examples of a document one after the other; how many there were."""
     scope: dict[str, object] = {"__name__": "example"}
+    count = 0
     for line, source in examples(path):
         if "import torch" in source:
             pytest.importorskip("torch")
         # The padding makes tracebacks name the document's own lines.
         exec(compile("\n" * (line - 1) + source, str(path), "exec"), scope)
+        count += 1
+    return count
+
+
+def test_an_example_that_fails_is_found_at_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError) as caught:
+        run_examples(path)
+    last = caught.traceback[-1]
+    assert (last.path, last.lineno + 1) == (path, 6)
 
 
 def test_the_documents_have_examples() -> None:

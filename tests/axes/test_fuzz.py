@@ -14,7 +14,7 @@ from fusewright.axes.paths import Path, Refusal, domain_path, value_of
 from fusewright.core.substitution import evaluate
 
 
-def check_stack(seed: int) -> None:
+def assert_stack_is_exact(seed: int) -> None:
     """Loops made by random transforms visit each point once, and values agree both ways."""
     rng = random.Random(seed)
     graph = AxisGraph()
@@ -36,16 +36,16 @@ def check_stack(seed: int) -> None:
         assert stack.was_cropped, (seed, path)
     known = loop_vars(domain, "d")
     for k, (cls, _) in enumerate(loops):
-        check_values(graph, known, cls, list(zip(stack.points, stack.index[k], strict=True)), seed)
+        assert_values(graph, known, cls, list(zip(stack.points, stack.index[k], strict=True)), seed)
     rows = [tuple(column[n] for column in stack.index) for n in range(len(stack.points))]
     for k, cls in enumerate(domain):
-        check_values(
+        assert_values(
             graph, loops, cls, [(r, p[k]) for r, p in zip(rows, stack.points, strict=True)], seed
         )
     check_graph(graph)
 
 
-def check_values(graph, known, wanted, cases: list[tuple[Point, int]], seed: int) -> None:
+def assert_values(graph, known, wanted, cases: list[tuple[Point, int]], seed: int) -> None:
     """`value_of` gives the tabulated index, and its predicates hold there."""
     found = value_of(graph, known, wanted)
     assert found is not None, (seed, wanted)
@@ -78,7 +78,7 @@ def composed(outer, inner, shape: Point):
     return at
 
 
-def check_program(seed: int) -> None:
+def assert_program_is_exact(seed: int) -> None:
     """After ties no domain is dependent, and loops of the last tensor reach every tensor that is
     tied to it at the index that the ops mean."""
     rng = random.Random(seed)
@@ -118,10 +118,10 @@ def check_program(seed: int) -> None:
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_random_stacks(start: int) -> None:
     for seed in range(start, start + 50):
-        check_stack(seed)
+        assert_stack_is_exact(seed)
 
 
 @pytest.mark.parametrize("start", range(0, 240, 40))
 def test_random_programs(start: int) -> None:
     for seed in range(start, start + 40):
-        check_program(seed)
+        assert_program_is_exact(seed)

@@ -212,7 +212,7 @@ class Maker:
                 return maximum(x, y), lambda p: max(fx(p), fy(p))
 
 
-def check_facts(e: Expr, value: int, where: object) -> None:
+def assert_facts(e: Expr, value: int, where: object) -> None:
     """What an expression claims about its values holds for this one."""
     low, high = e.interval
     assert low is None or low <= value, where
@@ -239,7 +239,7 @@ def test_simplification_keeps_values(start: int) -> None:
             p = maker.point()
             value, against = meaning(p), other_meaning(p)
             assert evaluate(e, p) == value, (seed, e)
-            check_facts(e, value, (seed, e))
+            assert_facts(e, value, (seed, e))
             truths = {"<": value < against, "<=": value <= against, "==": value == against}
             for c, name in conditions:
                 found = substitute_condition(c, p)

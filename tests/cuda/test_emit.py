@@ -253,7 +253,7 @@ def test_shared_bytes_and_written_buffers() -> None:
 # --- rejections ---------------------------------------------------------------------------------
 
 
-def rejects(message: str, statement, *locals_: Buffer, params=(), error=SpecError) -> None:
+def assert_rejects(message: str, statement, *locals_: Buffer, params=(), error=SpecError) -> None:
     with pytest.raises(error, match=message):
         one(statement, *locals_, params=params)
 
@@ -261,7 +261,7 @@ def rejects(message: str, statement, *locals_: Buffer, params=(), error=SpecErro
 def test_rejects_high_level_statements() -> None:
     r = local("r", "float32")
     s = ThreadReduce("add", Reg(r), Reg(r), ("tx",), Imm(0.0, float32))
-    rejects("ThreadReduce has no CUDA spelling; an earlier pass must expand it", s, r)
+    assert_rejects("ThreadReduce has no CUDA spelling; an earlier pass must expand it", s, r)
 
 
 def test_rejects_shared_memory_without_an_address() -> None:
@@ -283,7 +283,9 @@ def test_rejects_more_shared_memory_than_the_target_has() -> None:
 def test_rejects_odd_widths() -> None:
     x, r = glob("x", "float32"), local("r", "float32", 8)
     for width in (0, 3, 8):
-        rejects(f"access of {width} x float32", Load(Reg(r), x, Int(0), width), r, params=(x,))
+        assert_rejects(
+            f"access of {width} x float32", Load(Reg(r), x, Int(0), width), r, params=(x,)
+        )
 
 
 def test_rejects_read_only_policies_on_memory_that_is_written() -> None:
@@ -300,38 +302,42 @@ def test_rejects_read_only_policies_on_memory_that_is_written() -> None:
 def test_rejects_policies_that_stores_do_not_have() -> None:
     x, r = glob("x", "float32"), local("r", "float32")
     s = Store(x, Int(0), Reg(r), cache=Cache.LAST_USE)
-    rejects("cache policy last_use does not apply to this access to x", s, r, params=(x,))
+    assert_rejects("cache policy last_use does not apply to this access to x", s, r, params=(x,))
 
 
 def test_rejects_variables_out_of_scope() -> None:
     x, r = glob("x", "float32"), local("r", "float32")
-    rejects("uses ghost where it is not", Load(Reg(r), x, Var("ghost", 0, 3)), r, params=(x,))
+    assert_rejects(
+        "uses ghost where it is not", Load(Reg(r), x, Var("ghost", 0, 3)), r, params=(x,)
+    )
 
 
 def test_rejects_functions_a_type_lacks() -> None:
     r = local("r", "bool")
     s = Compute("exp", Reg(r), (Reg(r),))
-    rejects("exp of bool has no CUDA spelling", s, r, error=UnsupportedError)
-    rejects("sub of bool", Compute("sub", Reg(r), (Reg(r), Reg(r))), r, error=UnsupportedError)
+    assert_rejects("exp of bool has no CUDA spelling", s, r, error=UnsupportedError)
+    assert_rejects(
+        "sub of bool", Compute("sub", Reg(r), (Reg(r), Reg(r))), r, error=UnsupportedError
+    )
     h = local("h", "float16")
     s = Compute("nextafter", Reg(h), (Reg(h), Reg(h)))
-    rejects("nextafter of float16", s, h, error=UnsupportedError)
+    assert_rejects("nextafter of float16", s, h, error=UnsupportedError)
 
 
 def test_rejects_wrong_arity_and_unknown_functions() -> None:
     r = local("r", "float32")
-    rejects("add of 1 operands", Compute("add", Reg(r), (Reg(r),)), r)
-    rejects("frobnicate of 1 operands", Compute("frobnicate", Reg(r), (Reg(r),)), r)
+    assert_rejects("add of 1 operands", Compute("add", Reg(r), (Reg(r),)), r)
+    assert_rejects("frobnicate of 1 operands", Compute("frobnicate", Reg(r), (Reg(r),)), r)
 
 
 def test_rejects_shuffles_it_does_not_know() -> None:
     r = local("r", "float32")
-    rejects("shuffle mode 'left'", Shuffle(Reg(r), Reg(r), "left", Int(1)), r)
+    assert_rejects("shuffle mode 'left'", Shuffle(Reg(r), Reg(r), "left", Int(1)), r)
 
 
 def test_rejects_registers_of_symbolic_size() -> None:
     r = Buffer("r", bool_, Var("n", 2), Memory.LOCAL)
-    rejects("buffer r in local memory has size n", Alloc(r))
+    assert_rejects("buffer r in local memory has size n", Alloc(r))
 
 
 def test_rejects_a_module_with_one_name_twice() -> None:

@@ -62,7 +62,7 @@ def assert_agrees(actual: Any, expected: Any, *, context: object = "") -> None:
         np.testing.assert_array_equal(got, want, err_msg=str(context))
 
 
-def check(name: str, *arrays: Any, **options: Any) -> None:
+def assert_conforms(name: str, *arrays: Any, **options: Any) -> None:
     """The function of both namespaces on the same numpy arrays and scalars."""
 
     def through(xp: Any) -> Any:
@@ -103,7 +103,7 @@ def test_functions_of_one_array(name: str):
     for rng, shape, dtype in cases(UNARY[name]):
         plain = dtype in COMPLEX
         if not (name == "abs" and dtype.startswith("int")):  # of the least integer anything goes
-            check(name, draw(rng, shape, dtype, plain=plain))
+            assert_conforms(name, draw(rng, shape, dtype, plain=plain))
 
 
 BINARY: dict[str, tuple[str, ...]] = {
@@ -135,21 +135,23 @@ def test_functions_of_two_arrays(name: str):
         rng = np.random.default_rng(k)
         left, right = shapes[k % len(shapes)]
         plain = a in COMPLEX or b in COMPLEX
-        check(name, draw(rng, left, a, plain=plain), draw(rng, right, b, plain=plain))
+        assert_conforms(name, draw(rng, left, a, plain=plain), draw(rng, right, b, plain=plain))
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "pow"])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integer_division_and_powers(name: str, dtype: str):
     rng = np.random.default_rng(0)
-    check(name, rng.integers(0, 6, 20).astype(dtype), rng.integers(1, 4, 20).astype(dtype))
+    assert_conforms(
+        name, rng.integers(0, 6, 20).astype(dtype), rng.integers(1, 4, 20).astype(dtype)
+    )
 
 
 @pytest.mark.parametrize("name", ["bitwise_left_shift", "bitwise_right_shift"])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_shifts(name: str, dtype: str):
     rng = np.random.default_rng(0)
-    check(name, draw(rng, (20,), dtype), rng.integers(0, 8, 20).astype(dtype))
+    assert_conforms(name, draw(rng, (20,), dtype), rng.integers(0, 8, 20).astype(dtype))
 
 
 SCALARS = {"b": [True], "i": [3, 0], "u": [3, 0], "f": [2, -0.5, np.inf], "c": [2, 0.5, 1 - 2j]}
@@ -160,8 +162,8 @@ def test_python_scalars_on_either_side(name: str):
     for rng, shape, dtype in cases(BINARY[name]):
         x = draw(rng, shape, dtype, plain=True)
         for s in SCALARS[x.dtype.kind]:
-            check(name, x, s)
-            check(name, s, x)
+            assert_conforms(name, x, s)
+            assert_conforms(name, s, x)
     if "divide" in name:  # a complex scalar makes an array of floats complex
         assert_agrees(fw.ones(2) * 1j, strict.ones(2, dtype=strict.float32) * 1j)
 
@@ -202,9 +204,9 @@ def test_clip_and_where():
         x = draw(rng, shape, dtype)
         low, high = np.array(1, dtype), np.array(4, dtype)
         for limits in ({}, {"min": 1}, {"max": 4}, {"min": low, "max": high}, {"min": low}):
-            check("clip", x, **limits)
-        check("where", draw(rng, shape, "bool"), x, draw(rng, (), dtype))
-        check("where", draw(rng, shape, "bool"), 1, x)
+            assert_conforms("clip", x, **limits)
+        assert_conforms("where", draw(rng, shape, "bool"), x, draw(rng, (), dtype))
+        assert_conforms("where", draw(rng, shape, "bool"), 1, x)
 
 
 # --- creation -----------------------------------------------------------------------------------
@@ -258,12 +260,12 @@ def test_linspace_meshgrid_and_triangles():
         assert_agrees(ours, expected)
     a, b = np.arange(3), np.arange(4)
     for indexing in ("xy", "ij"):
-        check("meshgrid", a, b, indexing=indexing)
+        assert_conforms("meshgrid", a, b, indexing=indexing)
     for rng, shape, dtype in cases(ALL):
         if len(shape) >= 2:
             for k in (-1, 0, 2):
-                check("tril", draw(rng, shape, dtype), k=k)
-                check("triu", draw(rng, shape, dtype), k=k)
+                assert_conforms("tril", draw(rng, shape, dtype), k=k)
+                assert_conforms("triu", draw(rng, shape, dtype), k=k)
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -313,16 +315,16 @@ def test_reductions(name: str):
         axes = [None, *range(-x.ndim, x.ndim), tuple(range(x.ndim))[:2]]
         for axis, keepdims in itertools.product(axes, (False, True)):
             if axis != ():
-                check(name, x, axis=axis, keepdims=keepdims)
+                assert_conforms(name, x, axis=axis, keepdims=keepdims)
         if name in ("std", "var") and x.size > 2:
-            check(name, x, correction=1.0)
+            assert_conforms(name, x, correction=1.0)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "cumulative_sum", "cumulative_prod"])
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float64", "complex128"])
 def test_accumulated_dtypes(name: str, dtype: str):
     x = np.arange(1, 5).astype(dtype)
-    check(name, x)
+    assert_conforms(name, x)
     if dtype in INTEGERS[:3]:
         assert_agrees(getattr(fw, name)(fw.asarray(x), dtype=fw.float64),
                       getattr(strict, name)(strict.asarray(x), dtype=strict.float64))  # fmt: skip
@@ -333,9 +335,9 @@ def test_cumulative_functions_and_diff():
         x = draw(rng, shape, dtype, plain=True)
         x = x.astype({"float32": "float64", "complex64": "complex128"}.get(dtype, dtype))
         for axis in range(-x.ndim, x.ndim):
-            check("cumulative_sum", x, axis=axis, include_initial=True)
-            check("cumulative_prod", x, axis=axis)
-            check("diff", x, axis=axis)
+            assert_conforms("cumulative_sum", x, axis=axis, include_initial=True)
+            assert_conforms("cumulative_prod", x, axis=axis)
+            assert_conforms("diff", x, axis=axis)
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
@@ -345,7 +347,7 @@ def test_positions_of_extremes(name: str):
         if x.size:
             for axis, keepdims in itertools.product([None, *range(-x.ndim, x.ndim)], (False, True)):
                 if axis is None or x.ndim:
-                    check(name, x, axis=axis, keepdims=keepdims)
+                    assert_conforms(name, x, axis=axis, keepdims=keepdims)
 
 
 # --- manipulation -------------------------------------------------------------------------------
@@ -355,38 +357,38 @@ def test_joins():
     for rng, shape, dtype in cases(ALL):
         x, y = draw(rng, shape, dtype), draw(rng, shape, dtype)
         for axis in range(-len(shape), len(shape)):
-            check("concat", [x, y], axis=axis)
-            check("unstack", x, axis=axis)
-        check("concat", [x, y], axis=None)
+            assert_conforms("concat", [x, y], axis=axis)
+            assert_conforms("unstack", x, axis=axis)
+        assert_conforms("concat", [x, y], axis=None)
         for axis in range(-len(shape) - 1, len(shape) + 1):
-            check("stack", [x, y], axis=axis)
-            check("expand_dims", x, axis=axis)
+            assert_conforms("stack", [x, y], axis=axis)
+            assert_conforms("expand_dims", x, axis=axis)
 
 
 def test_moves():
     for rng, shape, dtype in cases(ALL):
         x, rank = draw(rng, shape, dtype), len(shape)
         order = tuple(int(a) for a in rng.permutation(rank))
-        check("permute_dims", x, order)
-        check("flip", x)
-        check("reshape", x, (-1,) if x.size else (0,))
-        check("roll", x, 3)
-        check("squeeze", x, tuple(k for k, n in enumerate(shape) if n == 1))
-        check("broadcast_to", x, (2, *shape))
-        check("tile", x, (2, 1))
-        check("repeat", x, 2)
+        assert_conforms("permute_dims", x, order)
+        assert_conforms("flip", x)
+        assert_conforms("reshape", x, (-1,) if x.size else (0,))
+        assert_conforms("roll", x, 3)
+        assert_conforms("squeeze", x, tuple(k for k, n in enumerate(shape) if n == 1))
+        assert_conforms("broadcast_to", x, (2, *shape))
+        assert_conforms("tile", x, (2, 1))
+        assert_conforms("repeat", x, 2)
         for axis in range(-rank, rank):
-            check("flip", x, axis=axis)
-            check("roll", x, -5, axis=axis)
-            check("repeat", x, 3, axis=axis)
-            check("moveaxis", x, axis, 0)
+            assert_conforms("flip", x, axis=axis)
+            assert_conforms("roll", x, -5, axis=axis)
+            assert_conforms("repeat", x, 3, axis=axis)
+            assert_conforms("moveaxis", x, axis, 0)
 
 
 def test_repeat_by_an_array_of_counts():
     x = np.arange(6).reshape(2, 3)
-    check("repeat", x, np.array([1, 0, 2]), axis=1)
-    check("repeat", x, np.array([2]), axis=0)
-    check("repeat", np.arange(3), np.array([0, 1, 2]))
+    assert_conforms("repeat", x, np.array([1, 0, 2]), axis=1)
+    assert_conforms("repeat", x, np.array([2]), axis=0)
+    assert_conforms("repeat", np.arange(3), np.array([0, 1, 2]))
 
 
 # --- indices ------------------------------------------------------------------------------------
@@ -435,8 +437,8 @@ def test_indices_that_are_arrays():
 def test_take(dtype: str):
     x = draw(np.random.default_rng(0), (3, 4, 2), dtype)
     for axis in (0, 1, 2, -1):
-        check("take", x, np.array([1, 0, 1]), axis=axis)
-        check("take_along_axis", x, np.zeros_like(x, dtype="int64"), axis=axis)
+        assert_conforms("take", x, np.array([1, 0, 1]), axis=axis)
+        assert_conforms("take_along_axis", x, np.zeros_like(x, dtype="int64"), axis=axis)
 
 
 # --- order, sets, and results whose size depends on values --------------------------------------
@@ -446,8 +448,8 @@ def test_sorts():
     for rng, shape, dtype in cases(REAL):
         x = draw(rng, shape, dtype, plain=True)
         for axis, descending in itertools.product(range(-x.ndim, x.ndim), (False, True)):
-            check("sort", x, axis=axis, descending=descending)
-            check("argsort", x, axis=axis, descending=descending)
+            assert_conforms("sort", x, axis=axis, descending=descending)
+            assert_conforms("argsort", x, axis=axis, descending=descending)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -456,8 +458,8 @@ def test_searchsorted(side: str, dtype: str):
     rng = np.random.default_rng(0)
     x, v = draw(rng, (9,), dtype, plain=True), draw(rng, (2, 3), dtype, plain=True)
     order = np.argsort(x)
-    check("searchsorted", x[order], v, side=side)
-    check("searchsorted", x, v, side=side, sorter=order)
+    assert_conforms("searchsorted", x[order], v, side=side)
+    assert_conforms("searchsorted", x, v, side=side, sorter=order)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +477,7 @@ def test_sets(name: str):
 
 def test_isin():
     x = np.array([[1, 2], [3, 4]])
-    check("isin", x, np.array([2, 9, 4]))
+    assert_conforms("isin", x, np.array([2, 9, 4]))
     found = fw.isin(fw.asarray(x), fw.asarray([2, 9, 4]), invert=True)
     assert_agrees(found, np.isin(x, [2, 9, 4], invert=True))
     assert_agrees(fw.isin(fw.asarray(x), 3), x == 3)
@@ -498,14 +500,14 @@ def test_products(dtype: str):
         ((4, 2, 3), (3, 5)),
         ((0, 3), (3, 2)),
     ]:
-        check("matmul", matrix(*a), matrix(*b))
-    check("tensordot", matrix(2, 3, 4), matrix(3, 4, 5))
-    check("tensordot", matrix(2, 3, 4), matrix(4, 3, 2), axes=((1, 2), (1, 0)))
-    check("tensordot", matrix(2, 3), matrix(4), axes=0)
-    check("matrix_transpose", matrix(2, 3, 4))
+        assert_conforms("matmul", matrix(*a), matrix(*b))
+    assert_conforms("tensordot", matrix(2, 3, 4), matrix(3, 4, 5))
+    assert_conforms("tensordot", matrix(2, 3, 4), matrix(4, 3, 2), axes=((1, 2), (1, 0)))
+    assert_conforms("tensordot", matrix(2, 3), matrix(4), axes=0)
+    assert_conforms("matrix_transpose", matrix(2, 3, 4))
     a = rng.integers(-3, 4, (2, 3)) + (1j * rng.integers(-3, 4, (2, 3)) if dtype in COMPLEX else 0)
-    check("vecdot", a.astype(dtype), matrix(3))
-    check("vecdot", matrix(3, 2), a.T.astype(dtype), axis=-2)
+    assert_conforms("vecdot", a.astype(dtype), matrix(3))
+    assert_conforms("vecdot", matrix(3, 2), a.T.astype(dtype), axis=-2)
 
 
 # --- the array object and inspection ------------------------------------------------------------

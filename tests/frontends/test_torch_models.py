@@ -28,14 +28,14 @@ SEVERAL = [pytest.param(n, marks=() if n == "llama" else SLOW) for n in MODELS]
 @pytest.mark.parametrize("dtype", [torch.float32, SHORT], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_agrees_with_eager(name: str, dtype: Any) -> None:
-    reports = checks.check_model(MODELS[name], dtype, "cpu", Options())
+    reports = checks.assert_model_as_eager(MODELS[name], dtype, "cpu", Options())
     assert [g.name for g in reports] == ["forward", "backward"]
 
 
 @SLOW
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_agrees_with_eager_in_the_simulator(name: str) -> None:
-    checks.check_model(MODELS[name], torch.float32, "cpu", Options(cpu="sim"))
+    checks.assert_model_as_eager(MODELS[name], torch.float32, "cpu", Options(cpu="sim"))
 
 
 @pytest.mark.parametrize("name", SEVERAL)

@@ -32,7 +32,7 @@ def test_common_operators_agree_with_eager(name: str) -> None:
     count = 0
     for dtype in (torch.float32, torch.int64):
         for op in checks.named(name, dtype, "cpu"):
-            count += checks.check_op(op, dtype, "cpu", EVERY, limit=5)
+            count += checks.assert_op_as_eager(op, dtype, "cpu", EVERY, limit=5)
     assert count > 0, f"no sample of {name} was fused"
 
 
@@ -40,7 +40,7 @@ def test_common_operators_agree_with_eager(name: str) -> None:
 def test_views_inside_a_region_agree_with_eager(name: str) -> None:
     count = 0
     for op in checks.named(name, torch.float32, "cpu"):
-        count += checks.check_op(op, torch.float32, "cpu", EVERY, limit=5, inside=True)
+        count += checks.assert_op_as_eager(op, torch.float32, "cpu", EVERY, limit=5, inside=True)
     assert count > 0, f"no sample of {name} was fused"
 
 

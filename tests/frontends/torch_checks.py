@@ -75,7 +75,7 @@ def failures(
     count = 0
     for op in ops:
         try:
-            count += check_op(op, dtype, device, options, limit, inside=inside)
+            count += assert_op_as_eager(op, dtype, device, options, limit, inside=inside)
         except Exception as e:
             found.append(f"{op.name}.{op.variant_test_name}: {type(e).__name__}: {str(e)[:300]}")
     return found, count
@@ -174,7 +174,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(same.all())
 
 
-def check_op(
+def assert_op_as_eager(
     op: Any, dtype: torch.dtype, device: str, options: Options, limit: int, *, inside: bool = False
 ) -> int:
     """Compares sample calls with eager; the number of those in which something was fused. `inside`:
@@ -190,7 +190,7 @@ def check_op(
             want = _seeded(graph, tensors)
         got, report = fused(graph, tensors, options)
         assert [r.failures for r in report.regions] == [[] for _ in report.regions]
-        check_close(*_where_eager_stays_finite(got, want))
+        assert_close(*_where_eager_stays_finite(got, want))
         count += bool(report.regions)
     return count
 
@@ -205,7 +205,7 @@ def _where_eager_stays_finite(got: Any, want: Any) -> tuple[list[Any], list[Any]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def check_close(got: Any, want: Any) -> None:
+def assert_close(got: Any, want: Any) -> None:
     """Equal types, and values within the tolerance of the dtype."""
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
@@ -214,7 +214,7 @@ def check_close(got: Any, want: Any) -> None:
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
 
 
-def check_model(
+def assert_model_as_eager(
     model: Any, dtype: torch.dtype, device: str, options: Options, **modes: Any
 ) -> list[GraphReport]:
     """One step of a model in a dtype beside eager in the same dtype, both measured by eager in

@@ -22,7 +22,7 @@ from fusewright.target import target_of
 TARGET = target_of("sm_90a")
 
 
-def same(before: fw.Fusion, after: fw.Fusion, *arrays: np.ndarray) -> None:
+def assert_same(before: fw.Fusion, after: fw.Fusion, *arrays: np.ndarray) -> None:
     for a, b in zip(fw.evaluate(before, *arrays), fw.evaluate(after, *arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -36,7 +36,7 @@ def test_equal_values_are_computed_once_and_constants_keep_their_types() -> None
     exps = [t for t in shared.values if isinstance(t.op, Pointwise) and t.op.fn == "exp"]
     assert len(exps) == 1
     assert share(shared) is shared
-    same(f, shared, np.linspace(-1, 1, 7, dtype=np.float32))
+    assert_same(f, shared, np.linspace(-1, 1, 7, dtype=np.float32))
 
 
 def test_zero_and_minus_zero_are_not_shared() -> None:
@@ -55,7 +55,7 @@ def test_gathers_move_above_casts() -> None:
     (gather,) = [t for t in moved.values if isinstance(t.op, TakeAlong)]
     assert gather.op.operands[0] is moved.inputs[0]
     x = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float16)
-    same(f, moved, x, np.array([[0], [8], [3], [-1]]))
+    assert_same(f, moved, x, np.array([[0], [8], [3], [-1]]))
 
 
 def test_functions_of_two_operands_keep_their_gather() -> None:
@@ -75,7 +75,7 @@ def test_variance_of_long_columns_goes_by_chunks() -> None:
     sizes = {t.op.operands[0].shape for t in chunked.values if isinstance(t.op, Reduce)}
     assert spec.shape not in {tuple(int(str(e)) for e in s) for s in sizes}
     x = np.random.default_rng(1).normal(loc=3, size=(8192, 130)).astype(np.float32)
-    same(f, chunked, x)
+    assert_same(f, chunked, x)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -157,7 +157,7 @@ def test_large_sums_are_split_and_mean_the_same(axis: int | None) -> None:
     f = fw.trace(lambda x: fw.sum(x, axis=axis), fw.TensorSpec(shape, "float32"))
     parts = split_reductions(f, TARGET)
     assert len([t for t in parts.values if isinstance(t.op, Reduce)]) == 2
-    same(f, parts, np.random.default_rng(3).normal(size=shape).astype(np.float32))
+    assert_same(f, parts, np.random.default_rng(3).normal(size=shape).astype(np.float32))
 
 
 def test_parts_divide_and_follow_whole_axes() -> None:

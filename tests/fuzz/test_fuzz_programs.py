@@ -20,7 +20,7 @@ COUNT = int(os.environ.get("FUZZ_COUNT", "2000"))
 CHUNK = 50
 
 
-def check(seed: int, *, verify: bool, cubins: bool = False) -> None:
+def assert_program_agrees(seed: int, *, verify: bool, cubins: bool = False) -> None:
     """Fails with the smallest program found that shows what the seed's program shows."""
     recipe = draw(seed)
     problem = problem_of(recipe, verify=verify, cubins=cubins)
@@ -38,7 +38,7 @@ def check(seed: int, *, verify: bool, cubins: bool = False) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_few_random_programs(seed: int) -> None:
-    check(5000 + seed, verify=seed % 10 == 0)
+    assert_program_agrees(5000 + seed, verify=seed % 10 == 0)
 
 
 @pytest.mark.fuzz
@@ -46,13 +46,13 @@ def test_few_random_programs(seed: int) -> None:
 def test_random_programs(start: int) -> None:
     print(f"seeds {start} to {start + CHUNK - 1}")
     for seed in range(start, start + CHUNK):
-        check(seed, verify=seed % 10 == 0)
+        assert_program_agrees(seed, verify=seed % 10 == 0)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(START, START + COUNT, 50))
 def test_machine_code_has_the_syncs_of_the_kernel(seed: int) -> None:
-    check(seed, verify=False, cubins=True)
+    assert_program_agrees(seed, verify=False, cubins=True)
 
 
 # --- the tools themselves -----------------------------------------------------------------------

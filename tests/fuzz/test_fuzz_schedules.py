@@ -14,7 +14,7 @@ COUNT = int(os.environ.get("FUZZ_COUNT", "2000"))
 CHUNK = 50
 
 
-def check(seed: int, *, verify: bool, tally: Tally) -> None:
+def assert_schedule_agrees(seed: int, *, verify: bool, tally: Tally) -> None:
     plan, problem = check_seed(seed, tally, verify=verify)
     if problem is None:
         return
@@ -37,7 +37,7 @@ def check(seed: int, *, verify: bool, tally: Tally) -> None:
 def test_few_random_schedules(start: int) -> None:
     tally = Tally()
     for seed in range(9000 + start, 9000 + start + 10):
-        check(seed, verify=seed % 5 == 0, tally=tally)
+        assert_schedule_agrees(seed, verify=seed % 5 == 0, tally=tally)
     assert tally.counts["schedules"] >= 5
 
 
@@ -47,5 +47,5 @@ def test_random_schedules(start: int) -> None:
     print(f"seeds {start} to {start + CHUNK - 1}")
     tally = Tally()
     for seed in range(start, start + CHUNK):
-        check(seed, verify=seed % 5 == 0, tally=tally)
+        assert_schedule_agrees(seed, verify=seed % 5 == 0, tally=tally)
     print(tally)

@@ -17,7 +17,7 @@ TARGET = target_of("sm_90a")
 RIGHT = [c for c in SUITE if not c.wrong and c.name != "time_is_not_memory"]  # it stores nothing
 
 
-def run_twice(case: Scheduled, by: str, stages: int, prefetch: int | None) -> None:
+def assert_agrees_twice(case: Scheduled, by: str, stages: int, prefetch: int | None) -> None:
     """Fresh inputs each time; what a kernel forgets to write stays poison."""
     k = case.schedule(by, stages, prefetch).lower()
     rng = np.random.default_rng()
@@ -32,17 +32,19 @@ def run_twice(case: Scheduled, by: str, stages: int, prefetch: int | None) -> No
 @pytest.mark.parametrize("depth", DEPTHS, ids=str)
 @pytest.mark.parametrize("by", ["cp_async", "bulk"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_scheduled_copies(case: Scheduled, by: str, depth: tuple[int, int | None]) -> None:
-    run_twice(case, by, *depth)
+def test_scheduled_copies_agree_with_numpy(
+    case: Scheduled, by: str, depth: tuple[int, int | None]
+) -> None:
+    assert_agrees_twice(case, by, *depth)
 
 
 @pytest.mark.parametrize("depth", DEPTHS, ids=str)
-def test_ragged_rows(depth: tuple[int, int | None]) -> None:
-    run_twice(RAGGED, "cp_async", *depth)
+def test_ragged_rows_agree_with_numpy(depth: tuple[int, int | None]) -> None:
+    assert_agrees_twice(RAGGED, "cp_async", *depth)
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda c: c.name)
-def test_kernels_by_hand(case: Case) -> None:
+def test_kernels_by_hand_compute_what_the_simulator_does(case: Case) -> None:
     """What the pipeline makes of them computes what the simulator computes."""
     k = run_pipeline(case.kernel(), TARGET)
     rng = np.random.default_rng()

@@ -37,7 +37,7 @@ def poisoned(like):
     return torch.full_like(like, float("nan"))
 
 
-def close(got, want, dtype) -> None:
+def assert_close(got, want, dtype) -> None:
     """`want` in float64; its largest value sets what a rounding of the result may be off by."""
     bound = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
     error = (got.double() - want).abs()
@@ -59,20 +59,20 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", ROWS, ids=str)
-def test_softmax(shape, dtype) -> None:
+def test_softmax_agrees_with_torch_and_repeats_bitwise(shape, dtype) -> None:
     program = compiled(lambda x: fw.nn.softmax(x, axis=-1), normal(shape, dtype, 0))
     assert any(k.launch.cluster > 1 for k in program.kernels)
     for seed in (1, 2):
         x = 3 * normal(shape, dtype, seed)
         (y,) = program(x, out=[poisoned(x)])
-        close(y, torch.softmax(x.double(), -1), dtype)
+        assert_close(y, torch.softmax(x.double(), -1), dtype)
         (again,) = program(x, out=[poisoned(x)])
         assert torch.equal(again, y)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", ROWS[:5], ids=str)
-def test_layer_norm(shape, dtype) -> None:
+def test_layer_norm_agrees_with_torch(shape, dtype) -> None:
     n = shape[1:]
     w, b = normal(n, dtype, 3), normal(n, dtype, 4)
     program = compiled(lambda x, w, b: fw.nn.layer_norm(x, n, w, b), normal(shape, dtype, 0), w, b)
@@ -81,7 +81,7 @@ def test_layer_norm(shape, dtype) -> None:
         x = 5 + 2 * normal(shape, dtype, seed)
         (y,) = program(x, w, b, out=[poisoned(x)])
         want = torch.nn.functional.layer_norm(x.double(), n, w.double(), b.double())
-        close(y, want, dtype)
+        assert_close(y, want, dtype)
 
 
 def group_norm_silu(x, w, b):
@@ -90,7 +90,7 @@ def group_norm_silu(x, w, b):
 
 @pytest.mark.parametrize("shape", [(16, 512, 64, 64), (9, 512, 61, 67)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_group_norm(shape, dtype) -> None:
+def test_group_norm_and_silu_agree_with_torch(shape, dtype) -> None:
     w, b = normal((512,), dtype, 3), normal((512,), dtype, 4)
     program = compiled(group_norm_silu, normal(shape, dtype, 0), w, b)
     assert any(k.launch.cluster > 1 for k in program.kernels)
@@ -98,10 +98,10 @@ def test_group_norm(shape, dtype) -> None:
         x = 1 + normal(shape, dtype, seed)
         (y,) = program(x, w, b, out=[poisoned(x)])
         want = torch.nn.functional.group_norm(x.double(), 32, w.double(), b.double())
-        close(y, torch.nn.functional.silu(want), dtype)
+        assert_close(y, torch.nn.functional.silu(want), dtype)
 
 
-def test_extreme_rows() -> None:
+def test_softmax_of_extreme_rows_agrees_with_torch() -> None:
     x = normal((160, 57344), torch.float32, 0)
     x[0] = -float("inf")
     x[0, 57343] = 0.0  # in the last slice alone
@@ -109,7 +109,7 @@ def test_extreme_rows() -> None:
     x[2, 0] = 88.0
     program = compiled(lambda x: fw.nn.softmax(x, axis=-1), x)
     (y,) = program(x, out=[poisoned(x)])
-    close(y, torch.softmax(x.double(), -1), torch.float32)
+    assert_close(y, torch.softmax(x.double(), -1), torch.float32)
 
 
 # --- schedules by hand --------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_extreme_rows() -> None:
 
 @pytest.mark.parametrize("size", range(2, 9))
 @pytest.mark.parametrize("threads", [32, 96, 512])
-def test_row_sums_in_clusters_of_every_size(size: int, threads: int) -> None:
+def test_row_sums_in_clusters_of_every_size_agree_with_numpy(size: int, threads: int) -> None:
     rows, n = 517, 10007
     s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=1), fw.TensorSpec((rows, n), "float32")))
     s.inputs[0].cache_after()
@@ -151,7 +151,7 @@ def test_the_device_does_what_the_simulator_does(case: Case) -> None:
 # --- launches -----------------------------------------------------------------------------------
 
 
-def test_in_a_captured_graph() -> None:
+def test_a_captured_graph_computes_from_new_inputs() -> None:
     f = fw.fuse(lambda x: fw.nn.softmax(x, axis=-1), device="cuda")
     x = normal((160, 57344), torch.bfloat16, 0)
     f(x)
@@ -162,11 +162,11 @@ def test_in_a_captured_graph() -> None:
         x.copy_(normal((160, 57344), torch.bfloat16, seed))
         y.fill_(float("nan"))
         graph.replay()
-        close(y, torch.softmax(x.double(), -1), torch.bfloat16)
+        assert_close(y, torch.softmax(x.double(), -1), torch.bfloat16)
 
 
 @pytest.mark.parametrize("execution", ["graph", "stream"])
-def test_among_other_kernels(execution: str) -> None:
+def test_clusters_among_other_kernels_agree_with_torch(execution: str) -> None:
     def fn(x):
         for _ in range(3):
             x = fw.nn.softmax(x, axis=-1) * 1000.0
@@ -185,7 +185,7 @@ def test_among_other_kernels(execution: str) -> None:
     assert float((y.double() - want).abs().max()) < 1e-4 * float(want.abs().max())
 
 
-def test_from_a_file(tmp_path: Path) -> None:
+def test_a_loaded_program_keeps_its_clusters_and_results(tmp_path: Path) -> None:
     x = normal((160, 57344), torch.bfloat16, 0)
     program = compiled(lambda x: fw.nn.softmax(x, axis=-1), x)
     loaded = fw.load(program.save(tmp_path / "softmax.fw"))

@@ -45,7 +45,7 @@ STORES = [p for p in Cache if p not in (Cache.LAST_USE, Cache.NON_COHERENT)]
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("policy", Cache, ids=str)
-def test_copies_of_every_width_and_policy(width: int, policy: Cache) -> None:
+def test_copies_of_every_width_and_policy_are_exact(width: int, policy: Cache) -> None:
     x = inputs(uint8, 4096, 1)
     store = policy if policy in STORES else Cache.DEFAULT
     k = copy_kernel(uint8, uint8, width, 4096, load=policy, store=store)
@@ -62,7 +62,7 @@ def test_stores_narrow_in_pairs(target: DType, width: int) -> None:
     np.testing.assert_array_equal(y.astype(np.float64), expected.astype(np.float64))
 
 
-def test_barrier_and_shared_memory() -> None:
+def test_a_barrier_orders_a_reversal_in_shared_memory() -> None:
     x = inputs(float32, NTHREADS, 3)
     (y,) = on_device(reversed_kernel(), [x, np.zeros_like(x)])
     np.testing.assert_array_equal(y, x[::-1])
@@ -71,7 +71,7 @@ def test_barrier_and_shared_memory() -> None:
 @pytest.mark.parametrize(
     "dtype", [t for t in ALL if t.is_integer or t in (float16, bfloat16, float32)], ids=str
 )
-def test_exchanges_between_lanes(dtype: DType) -> None:
+def test_exchanges_between_lanes_sum_a_warp(dtype: DType) -> None:
     x = np.random.default_rng(4).integers(0, 2, NTHREADS).astype(dtype.numpy)
     (y,) = on_device(warp_sum_kernel(dtype), [x, np.zeros_like(x)])
     expected = np.repeat(x.astype(np.int64).reshape(-1, 32).sum(1), 32)
@@ -98,7 +98,7 @@ def scaled_kernel() -> tuple[Kernel, Var]:
 
 
 @pytest.mark.parametrize("size", [4, 128, 1000, 4097])
-def test_symbols_arguments_predicates_and_fills(size: int) -> None:
+def test_symbols_arguments_predicates_and_fills_have_their_values(size: int) -> None:
     k, n = scaled_kernel()
     x = np.arange(size, dtype=np.float32)
     (y,) = on_device(k, [x, np.zeros_like(x)], arguments=[0.3], sizes={n: size})

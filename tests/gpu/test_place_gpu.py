@@ -19,7 +19,7 @@ def normal(*shape: int, dtype=None):
     return x if dtype is None else x.to(dtype)
 
 
-def close(got, want) -> None:
+def assert_close(got, want) -> None:
     tolerance = 2e-5 if want.dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
@@ -27,7 +27,7 @@ def close(got, want) -> None:
 @pytest.mark.parametrize("execution", ["graph", "stream"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_four_pieces(axis: int, dtype, execution: str) -> None:
+def test_four_pieces_are_written_in_place_side_by_side(axis: int, dtype, execution: str) -> None:
     f = fw.fuse(lambda *xs: fw.concat([soft(x) for x in xs], axis=axis), device="cuda")
     shapes = [(37, 51), (37, 51), (37, 51), (37, 51)]
     xs = [normal(*s, dtype=dtype) + k for k, s in enumerate(shapes)]
@@ -35,11 +35,11 @@ def test_four_pieces(axis: int, dtype, execution: str) -> None:
     assert (stats["launches"], stats["copies"], stats["edges"]["total"]) == (4, 0, 0)
     with config(execution=execution):
         for _ in range(3):
-            close(f(*xs), torch.cat([torch.softmax(x, -1) for x in xs], axis))
+            assert_close(f(*xs), torch.cat([torch.softmax(x, -1) for x in xs], axis))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pads_inserts_and_stacks(dtype) -> None:
+def test_pads_inserts_and_stacks_agree_with_torch(dtype) -> None:
     def f(d, x, y):
         padded = fw.pad(soft(x), ((1, 2), (3, 4)), constant_values=2.5)
         inserted = fw.insert(d, soft(x * 2), (5, 7))
@@ -47,14 +47,14 @@ def test_pads_inserts_and_stacks(dtype) -> None:
 
     d, x, y = normal(100, 91, dtype=dtype), normal(33, 65, dtype=dtype), normal(33, 65, dtype=dtype)
     got = fw.fuse(f, device="cuda")(d, x, y)
-    close(got[0], torch.nn.functional.pad(torch.softmax(x, -1), (3, 4, 1, 2), value=2.5))
+    assert_close(got[0], torch.nn.functional.pad(torch.softmax(x, -1), (3, 4, 1, 2), value=2.5))
     want = d.clone()
     want[5:38, 7:72] = torch.softmax(x * 2, -1)
-    close(got[1], want)
-    close(got[2], torch.stack([torch.softmax(x + 1, -1), torch.softmax(y, -1)], 1))
+    assert_close(got[1], want)
+    assert_close(got[2], torch.stack([torch.softmax(x + 1, -1), torch.softmax(y, -1)], 1))
 
 
-def test_symbolic_pieces_and_a_reader() -> None:
+def test_symbolic_pieces_and_a_reader_share_one_program() -> None:
     def f(x, y):
         c = fw.concat([soft(x), soft(y)], axis=1)
         return c, fw.sum(c, axis=0), soft(x)
@@ -64,9 +64,9 @@ def test_symbolic_pieces_and_a_reader() -> None:
         x, y = normal(19, n), normal(19, m)
         c, s, a = fused(x, y)
         want = torch.cat([torch.softmax(x, -1), torch.softmax(y, -1)], 1)
-        close(c, want)
-        close(s, want.sum(0))
-        close(a, torch.softmax(x, -1))
+        assert_close(c, want)
+        assert_close(s, want.sum(0))
+        assert_close(a, torch.softmax(x, -1))
     assert len(fused._programs) == 1
 
 
@@ -83,4 +83,4 @@ def test_device_arrays_travel_by_dlpack() -> None:
 
     x = normal(17, 40)
     y = fw.fuse(soft, device="cuda")(Only(x))
-    close(torch.from_dlpack(y), torch.softmax(x, -1))
+    assert_close(torch.from_dlpack(y), torch.softmax(x, -1))

@@ -39,16 +39,16 @@ def normal(*shape: int, dtype=None, device: str = "cuda"):
     return x if dtype is None else x.to(dtype)
 
 
-def close(got, want, tolerance: float = 2e-5) -> None:
+def assert_close(got, want, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", [(64, 1000), (3, 7), (1, 5000), (4096, 33), (2, 3, 130)])
-def test_softmax_of_tensors(shape) -> None:
+def test_softmax_of_tensors_agrees_with_torch(shape) -> None:
     f = fw.fuse(softmax, device="cuda")
     x = normal(*shape)
     for _ in range(3):
-        close(f(x), torch.softmax(x, -1))
+        assert_close(f(x), torch.softmax(x, -1))
 
 
 def test_numpy_arrays_travel_through_the_gpu() -> None:
@@ -60,19 +60,19 @@ def test_numpy_arrays_travel_through_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("execution", ["graph", "stream"])
-def test_chains_as_graph_and_as_launches(execution: str) -> None:
+def test_chains_agree_with_torch_as_graph_and_as_launches(execution: str) -> None:
     f = fw.fuse(chain, device="cuda")
     with config(execution=execution):
         kept = []
         for k in range(12):
             x = normal(512, 640) + k
             y = f(x)
-            close(y, chained(x), 1e-3)
+            assert_close(y, chained(x), 1e-3)
             kept.append(y)  # addresses keep moving
         x = normal(512, 640)
         want = chained(x)
         for _ in range(8):  # and repeat
-            close(f(x), want, 1e-3)
+            assert_close(f(x), want, 1e-3)
 
 
 def test_results_are_bitwise_equal_from_run_to_run() -> None:
@@ -95,7 +95,7 @@ def test_work_is_ordered_on_the_current_stream() -> None:
         z = f(y)
         w = z * 2
     stream.synchronize()
-    close(w, chained(x) * 2, 1e-3)
+    assert_close(w, chained(x) * 2, 1e-3)
 
 
 @pytest.mark.parametrize("fn", [softmax, chain])
@@ -110,16 +110,16 @@ def test_legal_under_graph_capture(fn) -> None:
     x.copy_(normal(256, 320) * 2)
     graph.replay()
     torch.cuda.synchronize()
-    close(y, f(x), 1e-5)
+    assert_close(y, f(x), 1e-5)
 
 
-def test_inference_mode_and_gradients() -> None:
+def test_inference_mode_is_served_and_lost_gradients_are_refused() -> None:
     f = fw.fuse(softmax, device="cuda")
     x = normal(16, 64).requires_grad_()
     with torch.inference_mode():
-        close(f(x), torch.softmax(x, -1))
+        assert_close(f(x), torch.softmax(x, -1))
     with torch.no_grad():
-        close(f(x), torch.softmax(x, -1))
+        assert_close(f(x), torch.softmax(x, -1))
     with pytest.raises(UserError, match="require gradients"):
         f(x)
 
@@ -142,12 +142,12 @@ def test_views_run_where_they_are(view) -> None:
     f = fw.fuse(lambda x: (x * 2, fw.sum(x)), device="cuda")
     x = view(normal(48, 72))
     doubled, total = f(x)
-    close(doubled, x * 2)
-    close(total, x.sum(), 1e-3)
+    assert_close(doubled, x * 2)
+    assert_close(total, x.sum(), 1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int64", "bool"])
-def test_dtypes(dtype: str) -> None:
+def test_every_dtype_comes_back_bitwise(dtype: str) -> None:
     x = (normal(33, 65) * 4).to(getattr(torch, dtype))
     y = fw.fuse(lambda x: fw.where(x == x, x, x), device="cuda")(x)
     assert torch.equal(x, y)
@@ -158,17 +158,17 @@ def test_out_is_written_in_place() -> None:
     x = normal(64, 128)
     y = torch.empty_like(x)
     assert f(x, out=y) is y
-    close(y, torch.softmax(x, -1))
+    assert_close(y, torch.softmax(x, -1))
     want = torch.softmax(x, -1)
     assert f(x, out=x) is x
-    close(x, want)
+    assert_close(x, want)
 
 
 def test_dynamic_sizes_share_a_program() -> None:
     f = fw.fuse(softmax, device="cuda", dynamic=True)
     for n in (2, 17, 100, 1000, 4099, 70000):
         x = normal(5, n)
-        close(f(x), torch.softmax(x, -1))
+        assert_close(f(x), torch.softmax(x, -1))
     assert len(f._programs) == 1
 
 
@@ -181,7 +181,7 @@ def test_more_elements_than_an_int_counts() -> None:
     assert torch.equal(y[-5000:], x[-5000:] + 1) and torch.equal(y[:5000], x[:5000] + 1)
 
 
-def test_every_device() -> None:
+def test_results_stay_on_the_device_of_their_arguments() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one device")
     f = fw.fuse(chain, device="cuda")
@@ -189,11 +189,11 @@ def test_every_device() -> None:
         x = normal(128, 192, device="cpu").to(f"cuda:{index}")
         y = f(x)
         assert y.device == x.device
-        close(y, chained(x), 1e-3)
+        assert_close(y, chained(x), 1e-3)
     assert torch.cuda.current_device() == 0
 
 
-def test_threads_without_a_context() -> None:
+def test_threads_without_a_context_compute_right() -> None:
     f = fw.fuse(chain, device="cuda")
     x = normal(256, 320)
     want = chained(x)
@@ -203,7 +203,7 @@ def test_threads_without_a_context() -> None:
     def work() -> None:
         try:
             for _ in range(20):
-                close(f(x), want, 1e-3)
+                assert_close(f(x), want, 1e-3)
         except BaseException as e:
             problems.append(e)
 
@@ -219,7 +219,7 @@ def test_a_saved_program_runs(tmp_path, monkeypatch) -> None:
     x = normal(64, 200)
     p = fw.compile(fw.trace(softmax, fw.TensorSpec((64, 200), "float32")))
     q = fw.load(p.save(tmp_path / "softmax.fw"))
-    close(q(x)[0], torch.softmax(x, -1))
+    assert_close(q(x)[0], torch.softmax(x, -1))
 
 
 def test_device_memory_does_not_grow() -> None:
@@ -236,7 +236,7 @@ def test_device_memory_does_not_grow() -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def test_cupy_arrays() -> None:
+def test_cupy_arrays_give_cupy_arrays() -> None:
     cupy = pytest.importorskip("cupy")
     x = cupy.random.standard_normal((32, 65), dtype=cupy.float32)
     y = fw.fuse(softmax, device="cuda")(x[::-1])
@@ -245,7 +245,7 @@ def test_cupy_arrays() -> None:
     cupy.testing.assert_allclose(y, e / e.sum(-1, keepdims=True), rtol=2e-5)
 
 
-def test_arrays_that_only_describe_themselves() -> None:
+def test_arrays_that_only_describe_themselves_are_served() -> None:
     class Described:
         def __init__(self, tensor) -> None:
             self.tensor = tensor
@@ -254,8 +254,8 @@ def test_arrays_that_only_describe_themselves() -> None:
     x = normal(32, 64)
     torch.cuda.synchronize()
     y = fw.fuse(softmax, device="cuda")(Described(x))
-    close(torch.as_tensor(y, device="cuda"), torch.softmax(x, -1))
+    assert_close(torch.as_tensor(y, device="cuda"), torch.softmax(x, -1))
 
 
-def test_the_environment_names_no_other_device() -> None:
+def test_launches_are_asynchronous_here() -> None:
     assert os.environ.get("CUDA_LAUNCH_BLOCKING", "0") == "0", "timings and capture need async"

@@ -78,7 +78,7 @@ def eager(call: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_call_is_legal_inside_capture_and_repeats_bitwise(call: Callable[..., Any]) -> None:
     x, w = normal(256, 256), normal(256, 256)
     want = call(x, w)
-    checks.check_close([want], [eager(call)(x, w)])
+    checks.assert_close([want], [eager(call)(x, w)])
     assert torch.equal(call(x, w), want)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -108,12 +108,12 @@ def test_work_is_ordered_on_the_callers_stream(call: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize("call", CALLS, ids=["compiled", "fused"])
-def test_inference_mode_and_autocast(call: Callable[..., Any]) -> None:
+def test_inference_mode_and_autocast_agree_with_eager(call: Callable[..., Any]) -> None:
     x, w = normal(64, 64), normal(64, 64)
     with torch.inference_mode():
         got = call(x, w)
         assert got.is_inference()
-        checks.check_close([got], [eager(call)(x, w)])
+        checks.assert_close([got], [eager(call)(x, w)])
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
         got, want = call(x, w), eager(call)(x, w)
     torch.testing.assert_close(got.float(), want.float(), rtol=5e-2, atol=5e-2)
@@ -144,14 +144,14 @@ def test_a_training_step_can_be_captured() -> None:
     graph.replay()
     torch.cuda.synchronize()
     captured = [g.clone() for g in got]
-    checks.check_close(captured, step(model))
+    checks.assert_close(captured, step(model))
 
 
 def test_strides_are_torchs() -> None:
     x = normal(2, 3, 4, 5).to(memory_format=torch.channels_last)
     run = torch.compile(lambda x: (x * 2 + 1).sigmoid(), backend=backend)
     assert run(x).stride() == x.stride()
-    checks.check_close([run(x)], [(x * 2 + 1).sigmoid()])
+    checks.assert_close([run(x)], [(x * 2 + 1).sigmoid()])
 
 
 def test_dynamic_sizes_compile_once() -> None:
@@ -162,7 +162,7 @@ def test_dynamic_sizes_compile_once() -> None:
     run = torch.compile(f, backend=compiler(Options(), reports.append), dynamic=True)
     for n in (6, 10, 34):
         x = torch.randn(n, 64, device="cuda")
-        checks.check_close([run(x)], [f(x)])
+        checks.assert_close([run(x)], [f(x)])
     (graph,) = reports
     assert [r.failures for r in graph.regions] == [[]]
 
@@ -174,7 +174,7 @@ def test_dynamic_sizes_compile_once() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_models_agree_with_eager_forward_and_backward(name: str, dtype: torch.dtype) -> None:
     pytest.importorskip("transformers")
-    checks.check_model(named(name), dtype, "cuda", Options())
+    checks.assert_model_as_eager(named(name), dtype, "cuda", Options())
 
 
 def named(name: str) -> Any:

@@ -20,7 +20,9 @@ def lives(*rows: tuple[int, int, int]) -> list[Lifetime]:
     return [Lifetime(f"t{i}", Int(size), a, b) for i, (size, a, b) in enumerate(rows)]
 
 
-def check(tensors: list[Lifetime], arena: Arena, sizes: dict[Var, int] | None = None) -> None:
+def assert_valid(
+    tensors: list[Lifetime], arena: Arena, sizes: dict[Var, int] | None = None
+) -> None:
     """No two tensors that meet share a byte; all are aligned and inside."""
     at = [evaluate(o, sizes or {}) for o in arena.offsets]
     ends = [o + evaluate(t.nbytes, sizes or {}) for o, t in zip(at, tensors, strict=True)]
@@ -46,7 +48,7 @@ def test_nothing_needs_nothing() -> None:
 def test_a_chain_alternates_between_two_places() -> None:
     tensors = lives(*[(4 * K, i, i + 1) for i in range(9)])
     arena = pack(tensors)
-    check(tensors, arena)
+    assert_valid(tensors, arena)
     assert value(arena) == 8 * K == constant_value(arena.lower_bound)
 
 
@@ -54,14 +56,14 @@ def test_the_layout_of_iree_slices_is_matched() -> None:
     rows = [(100, 0, 1), (100, 1, 2), (100, 2, 3), (200, 0, 4), (200, 5, 6), (100, 5, 8)]
     tensors = lives(*[(size * K // 16, a, b) for size, a, b in rows])
     arena = pack(tensors)
-    check(tensors, arena)
+    assert_valid(tensors, arena)
     assert value(arena) == constant_value(arena.lower_bound)
 
 
 def test_sizes_are_rounded_up_to_the_alignment() -> None:
     tensors = lives((1, 0, 1), (K + 1, 0, 1))
     arena = pack(tensors)
-    check(tensors, arena)
+    assert_valid(tensors, arena)
     assert value(arena) == 3 * K
 
 
@@ -76,7 +78,7 @@ def test_random_lifetimes(seed: int) -> None:
         )
     tensors = lives(*rows)
     arena = pack(tensors)
-    check(tensors, arena)
+    assert_valid(tensors, arena)
     assert value(arena) <= 1.5 * (constant_value(arena.lower_bound) or 1), seed
 
 
@@ -116,7 +118,7 @@ def test_symbolic_tensors_share_what_provably_fits() -> None:
     arena = pack(tensors)
     for n in (2, 63, 64, 1000):
         for m in (2, 77, 5000):
-            check(tensors, arena, {N: n, M: m})
+            assert_valid(tensors, arena, {N: n, M: m})
     assert arena.offsets[2] == arena.offsets[0], "half the size fits where the first one was"
     assert arena.offsets[3] not in (arena.offsets[0], arena.offsets[1]), "m may be larger than n"
 
@@ -124,7 +126,7 @@ def test_symbolic_tensors_share_what_provably_fits() -> None:
 def test_a_slot_grows_when_the_next_tensor_is_larger() -> None:
     tensors = [Lifetime("a", N * 4, 0, 1), Lifetime("b", N * 8, 2, 3)]
     arena = pack(tensors)
-    check(tensors, arena, {N: 33})
+    assert_valid(tensors, arena, {N: 33})
     assert arena.offsets[0] == arena.offsets[1]
 
 

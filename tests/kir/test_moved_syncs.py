@@ -68,7 +68,7 @@ def carried_pairs(k: Kernel) -> Iterator[tuple[Site, SyncPoint, Hazard, Path]]:
             yield *by[0], h, h.carried
 
 
-def check_carried(seed: int, shape: Shape) -> int:
+def assert_carried_moves_are_reported(seed: int, shape: Shape) -> int:
     """Moves every sync that a loop needs in front of the loop and behind it; how many moves."""
     k = random_kernel(seed, shape)
     k = prune_syncs(pack_shared(place_syncs(k, TARGET), TARGET), TARGET)
@@ -95,10 +95,10 @@ def check_carried(seed: int, shape: Shape) -> int:
 
 def test_syncs_moved_out_of_their_loop_are_reported() -> None:
     shape = Shape(has_branches=False, statements=12)
-    assert sum(check_carried(seed, shape) for seed in range(16)) > 20
+    assert sum(assert_carried_moves_are_reported(seed, shape) for seed in range(16)) > 20
 
 
-def check(seed: int, shape: Shape) -> int:
+def assert_moves_are_reported(seed: int, shape: Shape) -> int:
     """Moves every sync of a random kernel to both wrong sides; how many moves were made."""
     k = random_kernel(seed, shape)
     k = prune_syncs(pack_shared(place_syncs(k, TARGET), TARGET), TARGET)
@@ -120,11 +120,15 @@ def check(seed: int, shape: Shape) -> int:
 
 
 def test_moved_syncs_are_reported() -> None:
-    assert sum(check(seed, Shape(has_branches=False)) for seed in range(12)) > 25
+    assert (
+        sum(assert_moves_are_reported(seed, Shape(has_branches=False)) for seed in range(12)) > 25
+    )
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", range(0, 1000, 100))
 def test_many_moved_syncs_are_reported(start: int) -> None:
     for seed in range(start, start + 100):
-        check(seed, Shape(buffers=2 + seed % 5, statements=6 + seed % 14, has_branches=False))
+        assert_moves_are_reported(
+            seed, Shape(buffers=2 + seed % 5, statements=6 + seed % 14, has_branches=False)
+        )

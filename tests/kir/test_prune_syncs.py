@@ -69,7 +69,7 @@ def _values(k: Kernel) -> np.ndarray:
     return found.outputs[0]
 
 
-def check_random_kernel(seed: int, shape: Shape) -> None:
+def assert_random_kernel_is_sound(seed: int, shape: Shape) -> None:
     """Same values as without syncs and reuse, no race, no redundant sync."""
     k = random_kernel(seed, shape)
     done = _compiled(k)
@@ -83,14 +83,14 @@ def check_random_kernel(seed: int, shape: Shape) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_kernels(seed: int) -> None:
-    check_random_kernel(seed, Shape())
+    assert_random_kernel_is_sound(seed, Shape())
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", range(1000, 3000, 100))
 def test_many_random_kernels(start: int) -> None:
     for seed in range(start, start + 100):
-        check_random_kernel(seed, Shape(buffers=2 + seed % 5, statements=6 + seed % 14))
+        assert_random_kernel_is_sound(seed, Shape(buffers=2 + seed % 5, statements=6 + seed % 14))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])

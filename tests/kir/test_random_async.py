@@ -47,7 +47,7 @@ def output(k: Kernel) -> np.ndarray:
     return y
 
 
-def check(seed: int, shape: Shape) -> None:
+def assert_sound(seed: int, shape: Shape) -> None:
     k = random_async_kernel(seed, shape)
     final = k
     for p in PASSES:
@@ -75,11 +75,11 @@ SHAPE = Shape(buffers=3, statements=8, depth=2, has_branches=False)
 
 @pytest.mark.parametrize("seed", range(16))
 def test_random_asynchronous_kernels(seed: int) -> None:
-    check(seed, SHAPE)
+    assert_sound(seed, SHAPE)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_many_random_asynchronous_kernels(start: int) -> None:
     for seed in range(start, start + 50):
-        check(seed, replace(SHAPE, buffers=2 + seed % 5))
+        assert_sound(seed, replace(SHAPE, buffers=2 + seed % 5))

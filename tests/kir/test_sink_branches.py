@@ -63,7 +63,7 @@ def _two_pieces(left: str, right: str, *, n: int = 10, stores: str = "") -> Kern
     return _kernel("\n".join(lines))
 
 
-def _same(kernel: Kernel, changed: Kernel) -> None:
+def _assert_same(kernel: Kernel, changed: Kernel) -> None:
     check_kernel(changed, "lowered")
     assert np.array_equal(_run(kernel), _run(changed))
 
@@ -86,7 +86,7 @@ def test_each_piece_under_its_condition() -> None:
     assert lines[14] == "    b[0] = load z[64*bx + tx]"
     assert lines[-2:] == ["  }", "  store y[64*bx + tx] = t[0]"]
     assert "  t[0] = copy(0.0:float32)" not in lines  # the pieces leave nothing for it
-    _same(kernel, sunk)
+    _assert_same(kernel, sunk)
 
 
 def test_what_one_branch_uses_is_allocated_there() -> None:
@@ -101,14 +101,14 @@ def test_a_gap_keeps_the_other_value() -> None:
     kernel = _two_pieces("bx < 4", "bx >= 8")
     sunk = sink_branches(kernel)
     assert "  t[0] = copy(0.0:float32)" in _lines(sunk)
-    _same(kernel, sunk)
+    _assert_same(kernel, sunk)
 
 
 def test_overlapping_pieces_keep_their_order() -> None:
     kernel = _two_pieces("bx < 10", "bx >= 8")
     sunk = sink_branches(kernel)
     assert any(isinstance(s, If) for s in sunk.body)
-    _same(kernel, sunk)
+    _assert_same(kernel, sunk)
 
 
 def test_cheap_choices_stay_selects() -> None:
@@ -122,7 +122,7 @@ def test_threads_that_part_need_more_work() -> None:
     assert sink_branches(kernel) is kernel
     kernel = _two_pieces(*lanes, n=80)
     assert sink_branches(kernel) is not kernel
-    _same(kernel, sink_branches(kernel))
+    _assert_same(kernel, sink_branches(kernel))
 
 
 def test_pieces_within_a_warp_load_first() -> None:
@@ -132,7 +132,7 @@ def test_pieces_within_a_warp_load_first() -> None:
     assert [s.src.name for s in walk_statements(loads) if isinstance(s, Load)] == ["x", "z"]
     assert not any(isinstance(s, Compute) for s in walk_statements(loads))
     assert not any(isinstance(s, Load) for s in walk_statements(work))
-    _same(_two_pieces("64*bx + tx < 500", "64*bx + tx >= 500"), sunk)
+    _assert_same(_two_pieces("64*bx + tx < 500", "64*bx + tx >= 500"), sunk)
 
 
 def test_loads_stay_in_front_of_stores() -> None:
@@ -142,7 +142,7 @@ def test_loads_stay_in_front_of_stores() -> None:
     first_store = next(i for i, line in enumerate(lines) if "store" in line)
     last_load = max(i for i, line in enumerate(lines) if "load" in line)
     assert last_load < first_store
-    _same(kernel, sunk)
+    _assert_same(kernel, sunk)
 
 
 def test_a_condition_on_a_register_is_no_branch() -> None:

@@ -166,7 +166,7 @@ def outline(k: Kernel) -> str:
     return " ".join(out)
 
 
-def check(k: Kernel, s: fw.Schedule, *arrays: np.ndarray, rtol: float = 1e-6) -> None:
+def assert_agrees(k: Kernel, s: fw.Schedule, *arrays: np.ndarray, rtol: float = 1e-6) -> None:
     """The kernel computes what the schedule means, no sync is missing, none is redundant."""
     result = k.simulate(*arrays)
     assert not result.races, result.races

@@ -11,7 +11,7 @@ from fusewright.core.node import walk
 from fusewright.kir import ir
 
 
-def check(case: Case, by: str, stages: int, prefetch: int | None) -> fw.Kernel:
+def assert_agrees(case: Case, by: str, stages: int, prefetch: int | None) -> fw.Kernel:
     s = case.schedule(by, stages, prefetch)
     k = s.lower()
     arrays = case.arrays(np.random.default_rng(stages))
@@ -34,7 +34,7 @@ def nodes(k: fw.Kernel, kind: type) -> list[ir.Statement]:
 def test_copies_are_right_and_no_sync_is_redundant(
     case: Case, by: str, depth: tuple[int, int | None]
 ) -> None:
-    k = check(case, by, *depth)
+    k = assert_agrees(case, by, *depth)
     kind = ir.CpAsync if by == "cp_async" else ir.BulkLoad
     assert nodes(k, kind)
     assert not any(n.dst.name == "x_c" for n in nodes(k, ir.Store))
@@ -42,7 +42,7 @@ def test_copies_are_right_and_no_sync_is_redundant(
 
 @pytest.mark.parametrize("depth", DEPTHS, ids=str)
 def test_ragged_rows_by_threads(depth: tuple[int, int | None]) -> None:
-    check(RAGGED, "cp_async", *depth)
+    assert_agrees(RAGGED, "cp_async", *depth)
 
 
 @pytest.mark.parametrize("by", ["cp_async", "bulk"])

@@ -106,7 +106,7 @@ def test_every_element_is_read_once(fn: Callable[..., Any], shape: tuple[int, in
     assert stats["global_bytes_read"] == stats["global_bytes_written"] == 2 * shape[1]
 
 
-def close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:
+def assert_close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:
     tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
     got, want = got.astype(np.float64), want.astype(np.float64)
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max())
@@ -127,7 +127,7 @@ def test_right_for_every_length(fn: Callable[..., Any], columns: int, dtype: str
     x = random_values(np.random.default_rng(columns), (150, columns), fusion.inputs[0].dtype)
     result = k.simulate(x, blocks=[0, 149 * k.launch.cluster])
     assert result.races == []
-    close(result.outputs[0][[0, -1]], fw.evaluate(fusion, x[[0, -1]])[0], dtype)
+    assert_close(result.outputs[0][[0, -1]], fw.evaluate(fusion, x[[0, -1]])[0], dtype)
 
 
 def test_group_norm_of_images() -> None:
@@ -144,7 +144,9 @@ def test_group_norm_of_images() -> None:
     w, b = (random_values(rng, (16,), fw.bfloat16) for _ in range(2))
     result = k.simulate(x, w, b, blocks=range(8))
     assert result.races == []
-    close(result.outputs[0][:1], fw.evaluate(fw.trace(fn, *specs(1)), x[:1], w, b)[0], "bfloat16")
+    assert_close(
+        result.outputs[0][:1], fw.evaluate(fw.trace(fn, *specs(1)), x[:1], w, b)[0], "bfloat16"
+    )
 
 
 @pytest.mark.parametrize("fn", [softmax, layer_norm, rms_norm])

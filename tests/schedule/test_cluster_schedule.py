@@ -27,7 +27,9 @@ def bound(s: fw.Schedule, size: int, threads: int = 64) -> fw.Schedule:
     return s.transform_like(t).inline_most()
 
 
-def check(kernel: fw.Kernel, fusion: fw.Fusion, *arrays: np.ndarray, tolerance: float) -> None:
+def assert_agrees(
+    kernel: fw.Kernel, fusion: fw.Fusion, *arrays: np.ndarray, tolerance: float
+) -> None:
     result = kernel.simulate(*arrays)
     assert result.races == []
     for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
@@ -47,7 +49,7 @@ def test_a_row_sum(size: int, n: int) -> None:
     assert kernel.launch.cluster == size
     assert str(kernel.launch.grid[0]) == str(3 * size)
     x = np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
-    check(kernel, s.original, x, tolerance=1e-4)
+    assert_agrees(kernel, s.original, x, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "float64", "int64", "int8"])
@@ -55,7 +57,7 @@ def test_types(dtype: str) -> None:
     s = bound(row_sum(320, dtype=dtype), 4)
     x = np.random.default_rng(0).integers(-3, 4, (3, 320))
     kernel = s.lower()
-    check(kernel, s.original, x.astype(dtype_of(dtype).numpy), tolerance=1e-9)
+    assert_agrees(kernel, s.original, x.astype(dtype_of(dtype).numpy), tolerance=1e-9)
     assert kernel.resources().spill_stores == 0
 
 
@@ -64,7 +66,7 @@ def test_functions(fn: Callable[..., Any]) -> None:
     fusion = fw.trace(lambda x: fn(x, axis=1), fw.TensorSpec((3, 96), "float32"))
     s = bound(fw.Schedule(fusion), 2, 32)
     x = np.random.default_rng(1).integers(0, 2, (3, 96)).astype(np.float32)
-    check(s.lower(), fusion, x, tolerance=1e-6)
+    assert_agrees(s.lower(), fusion, x, tolerance=1e-6)
 
 
 def test_a_softmax_holds_its_row_in_a_cluster() -> None:
@@ -81,7 +83,7 @@ def test_a_softmax_holds_its_row_in_a_cluster() -> None:
     s.transform_like(t).inline_most()
     kernel = s.lower()
     x = np.random.default_rng(0).standard_normal((3, 1001)).astype(np.float32)
-    check(kernel, fusion, x, tolerance=1e-5)
+    assert_agrees(kernel, fusion, x, tolerance=1e-5)
     arrivals = [x for x in kernel.syncs if x.kind == "ClusterArrive"]
     assert len(arrivals) == 3
     loads = [x for x in walk_statements(kernel.ir) if isinstance(x, Load) and x.src.name == "x"]
@@ -96,7 +98,7 @@ def test_a_tensor_without_reduction_is_only_spread() -> None:
     kernel = s.lower()
     assert (kernel.launch.cluster, kernel.syncs) == (4, [])
     x = np.random.default_rng(0).standard_normal((8, 128)).astype(np.float32)
-    check(kernel, fusion, x, tolerance=1e-6)
+    assert_agrees(kernel, fusion, x, tolerance=1e-6)
 
 
 def test_rows_side_by_side_in_a_block() -> None:
@@ -108,7 +110,7 @@ def test_rows_side_by_side_in_a_block() -> None:
     t.parallelize(4, fw.TIDx)
     s.transform_like(t).inline_most()
     x = np.random.default_rng(0).standard_normal((10, 300)).astype(np.float32)
-    check(s.lower(), s.original, x, tolerance=1e-5)
+    assert_agrees(s.lower(), s.original, x, tolerance=1e-5)
 
 
 def test_a_loop_over_rows_reuses_the_memory() -> None:
@@ -119,7 +121,7 @@ def test_a_loop_over_rows_reuses_the_memory() -> None:
     t.parallelize(0, fw.BIDx).parallelize(2, fw.ClusterX).parallelize(4, fw.TIDx)
     s.transform_like(t).inline_most()
     x = np.random.default_rng(0).standard_normal((12, 300)).astype(np.float32)
-    check(s.lower(), s.original, x, tolerance=1e-5)
+    assert_agrees(s.lower(), s.original, x, tolerance=1e-5)
 
 
 def test_a_value_in_shared_memory_is_read_by_its_block() -> None:
@@ -136,7 +138,7 @@ def test_a_value_in_shared_memory_is_read_by_its_block() -> None:
     s.transform_like(t)
     kernel = s.lower()
     x = 1 + np.random.default_rng(0).random((3, 512)).astype(np.float32)
-    check(kernel, fusion, x, tolerance=1e-5)
+    assert_agrees(kernel, fusion, x, tolerance=1e-5)
 
 
 # --- refusals -----------------------------------------------------------------------------------

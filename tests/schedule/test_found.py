@@ -25,16 +25,18 @@ def arrays(specs: tuple[fw.TensorSpec, ...], **sizes: int) -> list[np.ndarray]:
     ]
 
 
-def check(fn: Callable[..., Any], *specs: fw.TensorSpec, **sizes: int) -> fw.Program:
+def assert_compiles_right(
+    fn: Callable[..., Any], *specs: fw.TensorSpec, **sizes: int
+) -> fw.Program:
     """The compiled program gives the fusion's outputs, without races."""
     fusion = fw.trace(fn, *specs)
     program = fw.compile(fusion)
     given = arrays(specs, **sizes)
-    _agree(program, fusion, given)
+    assert_agrees(program, fusion, given)
     return program
 
 
-def _agree(program: fw.Program, fusion: fw.Fusion, given: list[np.ndarray]) -> None:
+def assert_agrees(program: fw.Program, fusion: fw.Fusion, given: list[np.ndarray]) -> None:
     result = program.simulate(*given)
     assert result.races == []
     for got, want in zip(result.outputs, fw.evaluate(fusion, *given), strict=True):
@@ -44,8 +46,8 @@ def _agree(program: fw.Program, fusion: fw.Fusion, given: list[np.ndarray]) -> N
         )
 
 
-def check_schedule(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
-    _agree(fw.compile(s), s.original, arrays(specs))
+def assert_schedule_agrees(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
+    assert_agrees(fw.compile(s), s.original, arrays(specs))
 
 
 # --- programs -----------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ def check_schedule(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "bfloat16"])
 def test_arrays_of_short_floats_have_strides(dtype: str) -> None:
-    check(lambda x: fw.flip(x, axis=0), Spec((5, 3), dtype, strides=(1, 5)))
+    assert_compiles_right(lambda x: fw.flip(x, axis=0), Spec((5, 3), dtype, strides=(1, 5)))
 
 
 @pytest.mark.parametrize("source", ["float8_e4m3", "float16", "float32", "float64"])
@@ -71,13 +73,13 @@ def test_a_size_that_is_no_axis_of_a_kernels_input() -> None:
     def program(x: Any) -> Any:
         return fw.tanh(fw.floor(x))[::2, 2::3], fw.flip(fw.sin(x), axis=0)
 
-    check(program, Spec(("n", "m"), "float32"), n=3, m=8)
-    check(lambda x: (fw.exp(x), fw.zeros(x.shape)), Spec(("n",), "float32"), n=5)
+    assert_compiles_right(program, Spec(("n", "m"), "float32"), n=3, m=8)
+    assert_compiles_right(lambda x: (fw.exp(x), fw.zeros(x.shape)), Spec(("n",), "float32"), n=5)
 
 
 @pytest.mark.parametrize("shape", [(7, 2, 0), (0, 33, 7), (0,)])
 def test_arrays_without_elements_need_no_kernel(shape: tuple[int, ...]) -> None:
-    program = check(lambda x: (fw.signbit(x), fw.exp(x)), Spec(shape, "float32"))
+    program = assert_compiles_right(lambda x: (fw.signbit(x), fw.exp(x)), Spec(shape, "float32"))
     assert program.kernels == []
 
 
@@ -87,12 +89,14 @@ def test_what_is_computed_from_nothing_is_a_literal() -> None:
         padded = fw.pad(x, ((0, 0), (1, 1)), constant_values=3.0)
         return total, padded, fw.concat([x, y], axis=1), fw.matmul(x, fw.zeros((0, 2)))
 
-    check(program, Spec((3, 0), "float32"), Spec((3, 2), "float32"))
+    assert_compiles_right(program, Spec((3, 0), "float32"), Spec((3, 2), "float32"))
 
 
 def test_a_scan_of_one_element() -> None:
-    check(lambda x: fw.cumulative_sum(x, axis=1), Spec((3, 1), "float32"))
-    check(lambda x: fw.cumulative_prod(x, axis=0, include_initial=True), Spec((1,), "float32"))
+    assert_compiles_right(lambda x: fw.cumulative_sum(x, axis=1), Spec((3, 1), "float32"))
+    assert_compiles_right(
+        lambda x: fw.cumulative_prod(x, axis=0, include_initial=True), Spec((1,), "float32")
+    )
 
 
 def test_a_value_returned_twice() -> None:
@@ -100,22 +104,24 @@ def test_a_value_returned_twice() -> None:
         e = fw.exp(x)
         return e, e, fw.broadcast_to(e, (7, 2)), x, x
 
-    check(program, Spec((7, 2), "float32"))
-    check_schedule(fw.Schedule(fw.trace(program, Spec((7, 2), "float32"))), Spec((7, 2), "float32"))
+    assert_compiles_right(program, Spec((7, 2), "float32"))
+    assert_schedule_agrees(
+        fw.Schedule(fw.trace(program, Spec((7, 2), "float32"))), Spec((7, 2), "float32")
+    )
 
 
 def test_one_coordinate_along_rows_and_columns() -> None:
     def program(q: Any, k: Any, v: Any) -> Any:
         return fw.nn.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    check(program, *[Spec((1, 2, n), "float32") for n in (2, 2, 5)])
+    assert_compiles_right(program, *[Spec((1, 2, n), "float32") for n in (2, 2, 5)])
 
 
 def test_symbolic_rows_beside_themselves() -> None:
     def program(x: Any) -> Any:
         return fw.nn.relu(fw.concat([x, x], axis=-2))
 
-    check(program, Spec((5, 2, "n"), "float32"), n=8)
+    assert_compiles_right(program, Spec((5, 2, "n"), "float32"), n=8)
 
 
 def test_halves_of_a_kernel_fall_apart_where_nothing_connects_them() -> None:
@@ -143,7 +149,7 @@ def test_a_padded_loop_reads_registers_that_exist() -> None:
     s = fw.Schedule(fw.trace(fw.matmul, *specs))
     product = s.tensors[-2]
     product.split(2, 4)
-    check_schedule(s, *specs)
+    assert_schedule_agrees(s, *specs)
 
 
 def test_a_literal_in_shared_memory() -> None:
@@ -151,7 +157,7 @@ def test_a_literal_in_shared_memory() -> None:
     s = fw.Schedule(fw.trace(lambda x: fw.maximum(x, 2.0), spec))
     literal = next(t for t in s.tensors if t not in (*s.inputs, *s.outputs))
     literal.set_memory(fw.SHARED)
-    check_schedule(s, spec)
+    assert_schedule_agrees(s, spec)
 
 
 def test_transform_like_gives_no_reduction_a_mixed_loop() -> None:
@@ -160,12 +166,12 @@ def test_transform_like_gives_no_reduction_a_mixed_loop() -> None:
     left = next(t for t in s.tensors if len(t.axes) == 3)
     left.merge(-2, 0)
     s.transform_like(left)
-    check_schedule(s, *specs)
+    assert_schedule_agrees(s, *specs)
 
 
 def test_inputs_that_nothing_reads() -> None:
     specs = (Spec((4,), "float32"), Spec((3,), "float32"))
-    check_schedule(fw.Schedule(fw.trace(lambda x, unused: fw.exp(x), *specs)), *specs)
+    assert_schedule_agrees(fw.Schedule(fw.trace(lambda x, unused: fw.exp(x), *specs)), *specs)
 
 
 def test_a_scan_walks_its_axis_in_order_in_one_thread() -> None:
@@ -178,7 +184,7 @@ def test_a_scan_walks_its_axis_in_order_in_one_thread() -> None:
     with pytest.raises(fw.ScheduleError, match="cannot be bound to TIDx"):
         s["y"].parallelize(1, fw.TIDx)
     s["y"].parallelize(0, fw.TIDx)
-    check_schedule(s, spec)
+    assert_schedule_agrees(s, spec)
 
 
 def test_transform_like_leaves_scans_in_order() -> None:
@@ -192,7 +198,7 @@ def test_transform_like_leaves_scans_in_order() -> None:
     s["e"].parallelize(1, fw.TIDx)
     s["e"].set_memory(fw.SHARED)
     s.transform_like(s["e"])
-    check_schedule(s, spec)
+    assert_schedule_agrees(s, spec)
 
 
 def test_a_slice_of_one_stands_where_it_was_cut() -> None:
@@ -205,7 +211,7 @@ def test_a_slice_of_one_stands_where_it_was_cut() -> None:
 
     s = fw.Schedule(fw.trace(program, spec))
     s.transform_like(s["total"])
-    check_schedule(s, spec)
+    assert_schedule_agrees(s, spec)
 
 
 def test_transform_like_takes_an_inlined_tensor_out() -> None:
@@ -219,7 +225,7 @@ def test_transform_like_takes_an_inlined_tensor_out() -> None:
     s["e"].inline_at(s["y"], 2)
     s.transform_like(s["z"])
     str(s)
-    check_schedule(s, spec)
+    assert_schedule_agrees(s, spec)
 
 
 def test_a_schedule_that_is_not_legal_yet_prints_why() -> None:
@@ -241,12 +247,14 @@ def test_a_tensor_without_elements_is_not_scheduled() -> None:
 def test_no_tile_for_a_tensor_that_is_gathered_from() -> None:
     specs = (Spec((32, 1, 624), "float32", strides=(1, 1, 32), alignment=4), Spec((1,), "int64"))
     fusion = fw.trace(lambda x, at: fw.take(x, at, axis=-2), *specs)
+    program = fw.compile(fusion)
+    assert [b.name for k in program.kernels for b in k.smem] == []
     x, _ = arrays(specs)
-    _agree(fw.compile(fusion), fusion, [x, np.zeros(1, np.int64)])
+    assert_agrees(program, fusion, [x, np.zeros(1, np.int64)])
 
 
 def test_an_input_that_is_an_output_runs_along_with_the_others() -> None:
-    program = check(lambda x: (x, fw.exp(x)), Spec((31, 640), "float32"))
+    program = assert_compiles_right(lambda x: (x, fw.exp(x)), Spec((31, 640), "float32"))
     (kernel,) = program.kernels
     assert "for " not in kernel.schedule.partition("\n\n")[0]
 

@@ -37,7 +37,7 @@ def _arrays(specs: list[fw.TensorSpec], seed: int) -> list[np.ndarray]:
     ]
 
 
-def _check(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
+def assert_agrees(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
     fusion = fw.trace(fn, *specs)
     program = fw.compile(fusion)
     arrays = _arrays(specs, seed)
@@ -64,7 +64,7 @@ def _check(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
     ],
 )
 def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
-    program = _check(_backward, _specs(shape, dtype), sum(shape))
+    program = assert_agrees(_backward, _specs(shape, dtype), sum(shape))
     rows = [k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "rows"]
     assert len(rows) == 1
     whole = {i.name for i in program.fusion.inputs[:2]}
@@ -86,7 +86,7 @@ def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
     ],
 )
 def test_other_rows_take_the_general_way(shape: Shape, why: str) -> None:
-    program = _check(_backward, _specs(shape, "float32"), 3)
+    program = assert_agrees(_backward, _specs(shape, "float32"), 3)
     schedulers = [k.heuristic.scheduler for k in program.kernels if k.heuristic]
     assert "rows" not in schedulers, why
 
@@ -96,7 +96,7 @@ def test_a_column_sum_that_shares_no_input_stays_apart() -> None:
         return fw.nn.softmax(x, axis=-1), fw.sum(y, axis=0)
 
     spec = fw.TensorSpec((1024, 512), "float32")
-    program = _check(fn, [spec, spec], 5)
+    program = assert_agrees(fn, [spec, spec], 5)
     assert all(k.heuristic and k.heuristic.scheduler != "rows" for k in program.kernels)
 
 
@@ -105,7 +105,7 @@ def test_the_maximum_of_columns_beside_a_softmax_that_is_recomputed() -> None:
         y = fw.nn.softmax(x, axis=-1)
         return y, fw.max(y, axis=0), fw.sum(y * x, axis=0)
 
-    program = _check(fn, [fw.TensorSpec((2048, 256), "float32")], 6)
+    program = assert_agrees(fn, [fw.TensorSpec((2048, 256), "float32")], 6)
     assert any(k.heuristic and k.heuristic.scheduler == "rows" for k in program.kernels)
 
 

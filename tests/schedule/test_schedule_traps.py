@@ -22,7 +22,7 @@ def schedule(fn: Callable[..., Any], *shapes: Shape, dtype: str = "float32") -> 
     return fw.Schedule(fw.trace(fn, *[fw.TensorSpec(s, dtype) for s in shapes]))
 
 
-def check(s: fw.Schedule, *arrays: np.ndarray) -> fw.Kernel:
+def assert_agrees(s: fw.Schedule, *arrays: np.ndarray) -> fw.Kernel:
     """The schedule's kernel gives the fusion's outputs, without races."""
     rng = np.random.default_rng(0)
     given = arrays or tuple(
@@ -38,7 +38,7 @@ def check(s: fw.Schedule, *arrays: np.ndarray) -> fw.Kernel:
     return kernel
 
 
-def rejected(s: fw.Schedule, match: str = "") -> None:
+def assert_rejected(s: fw.Schedule, match: str = "") -> None:
     with pytest.raises(fw.ScheduleError, match=match):
         s.lower()
 
@@ -53,7 +53,7 @@ def e_of(x: Any) -> Any:
 def test_1_every_point_once_under_splits_that_do_not_divide() -> None:
     s = schedule(lambda x: fw.name(fw.exp(x), "y"), (10,))
     s["y"].split(0, 4).split(1, 3)
-    check(s)
+    assert_agrees(s)
 
 
 @pytest.mark.parametrize("extent", [5, 4, 3, 9])
@@ -61,7 +61,7 @@ def test_2_an_outer_split_has_exactly_that_many_parts(extent: int) -> None:
     s = schedule(lambda x: fw.name(fw.exp(x), "y"), (extent,))
     s["y"].split(0, 4, inner=False)
     assert s["y"].axes[0] == "Serial{4}"
-    check(s)
+    assert_agrees(s)
 
 
 def test_3_one_axis_cannot_run_in_two_loops() -> None:
@@ -69,14 +69,14 @@ def test_3_one_axis_cannot_run_in_two_loops() -> None:
     s["a"].merge(0)
     s["b"].split(0, 2)
     s.transform_like(s["a"])
-    check(s)
+    assert_agrees(s)
 
 
 def test_4_a_loop_cannot_reduce_and_keep() -> None:
     s = schedule(lambda x: fw.name(fw.sum(x, axis=1), "y"), (4, 6))
     with pytest.raises(fw.ScheduleError, match="a reduced and a kept axis"):
         s["y"].merge(0)
-    check(s)
+    assert_agrees(s)
 
 
 def test_4_neither_through_another_tensor() -> None:
@@ -87,7 +87,7 @@ def test_4_neither_through_another_tensor() -> None:
     s = schedule(program, (5, 4), (4, 3))
     s["p"].merge(0)
     s.transform_like(s["p"])
-    check(s)
+    assert_agrees(s)
 
 
 # --- sharing loops ------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_5_a_reduction_is_not_inlined_under_its_own_loop() -> None:
     spread.inline_at(s["y"], 1)
     with pytest.raises(fw.ScheduleError):
         s["m"].inline_at(spread, 1)
-    check(s)
+    assert_agrees(s)
 
 
 def test_6_nor_by_inlining_what_both_read() -> None:
@@ -118,7 +118,7 @@ def test_6_nor_by_inlining_what_both_read() -> None:
         s.lower()
     s = schedule(centred, (4, 6))
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_7_two_reductions_of_one_inlined_value_share_a_nest() -> None:
@@ -132,7 +132,7 @@ def test_7_two_reductions_of_one_inlined_value_share_a_nest() -> None:
         assert len(t.axes) == 2
     h.inline_at(s["a"], 2)
     assert str(s).count("for ") == 2
-    check(s)
+    assert_agrees(s)
 
 
 def test_8_two_outputs_of_one_inlined_producer_share_a_nest() -> None:
@@ -143,7 +143,7 @@ def test_8_two_outputs_of_one_inlined_producer_share_a_nest() -> None:
     s = schedule(program, (4, 6))
     s["e"].inline_at(s["a"], 2)
     assert str(s).count("for ") == 2
-    check(s)
+    assert_agrees(s)
 
 
 def test_9_a_value_and_its_transpose() -> None:
@@ -158,12 +158,12 @@ def test_9_a_value_and_its_transpose() -> None:
         inlined.lower()
     kept = schedule(program, (4, 4))
     kept["t"].inline_at(kept["y"], 2)
-    check(kept)
+    assert_agrees(kept)
     cloned = schedule(program, (4, 4))
     clones = cloned["e"].recompute()
     assert len(clones) == 2
     cloned.inline_most()
-    check(cloned)
+    assert_agrees(cloned)
 
 
 def test_10_a_batch_of_transposes_shares_the_batch() -> None:
@@ -177,7 +177,7 @@ def test_10_a_batch_of_transposes_shares_the_batch() -> None:
     s.transform_like(y)
     s["e"].set_memory(fw.SHARED)
     s.inline_most()
-    kernel = check(s)
+    kernel = assert_agrees(s)
     assert len(kernel.syncs) == 1
 
 
@@ -194,10 +194,10 @@ def test_11_two_views_of_one_tensor() -> None:
     s = schedule(two_views, (4, 6))
     s["y"].split(0, 5)
     s.transform_like(s["y"]).inline_most()
-    check(s)
+    assert_agrees(s)
     computed = schedule(lambda x: two_views(fw.exp(x)), (4, 6))
     computed.inline_most()
-    check(computed)
+    assert_agrees(computed)
 
 
 def test_12_the_row_of_another_loop() -> None:
@@ -208,7 +208,7 @@ def test_12_the_row_of_another_loop() -> None:
 
     s = schedule(program, (4, 6), (4,))
     s.transform_like(s["z"]).inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_13_a_stencil_needs_its_input_whole() -> None:
@@ -230,7 +230,7 @@ def test_13_a_stencil_needs_its_input_whole() -> None:
     for t in s.tensors:
         if t.name not in ("x", "y", "e"):
             t.inline_at(s["y"], 1)
-    kernel = check(s)
+    kernel = assert_agrees(s)
     assert [x.kind for x in kernel.syncs] == ["WarpSync"]
 
 
@@ -244,7 +244,7 @@ def test_14_rotary_embedding(computed: bool) -> None:
     if computed:
         s["h"].set_memory(fw.SHARED)
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_15_a_slice_of_one_is_not_inlined_along_the_axis() -> None:
@@ -258,7 +258,7 @@ def test_15_a_slice_of_one_is_not_inlined_along_the_axis() -> None:
         s.lower()
     s = schedule(program, (5,))
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_16_radices_that_do_not_nest() -> None:
@@ -269,14 +269,14 @@ def test_16_radices_that_do_not_nest() -> None:
     s = schedule(program, (4, 6), (6, 4))
     s["z"].split(0, 5)
     s.transform_like(s["z"]).inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_17_a_ragged_split_under_a_view() -> None:
     s = schedule(lambda x: fw.name(fw.reshape(fw.name(fw.exp(x), "e"), (6, 4)), "y"), (24,))
     s["e"].split(0, 9)
     s.transform_like(s["e"]).inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_18_a_view_there_and_back_is_inlined() -> None:
@@ -286,7 +286,7 @@ def test_18_a_view_there_and_back_is_inlined() -> None:
 
     s = schedule(program, (4, 6))
     s.transform_like(s["y"]).inline_most()
-    kernel = check(s)
+    kernel = assert_agrees(s)
     assert "local e: float32[1]" in str(kernel.ir)
 
 
@@ -299,13 +299,13 @@ def test_19_a_pad_and_its_undoing(first: tuple[int, int]) -> None:
 
     s = schedule(program, (8,))
     s.transform_like(s["y"]).inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_20_pads_of_two_axes_of_size_one() -> None:
     s = schedule(lambda x: fw.name(fw.pad(fw.exp(x), ((1, 2), (2, 1))), "y"), (1, 1))
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 # --- digits that only repeat --------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_21_a_broadcast_operand_under_a_merged_loop() -> None:
     s = schedule(program, (5,), (5, 3))
     s["y"].merge(0).split(0, 4).parallelize(0, fw.BIDx).parallelize(1, fw.TIDx)
     s.transform_like(s["y"])
-    check(s)
+    assert_agrees(s)
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -335,7 +335,7 @@ def test_22_23_a_reduction_is_not_repeated_by_loops_it_lacks(merged: bool) -> No
     else:
         y.parallelize(0, fw.TIDx)
     s.transform_like(y)
-    check(s)
+    assert_agrees(s)
 
 
 @pytest.mark.parametrize(("size", "threads", "name"), [(3, 8, "max"), (7, 4, "sum"), (3, 8, "sum")])
@@ -348,7 +348,7 @@ def test_24_25_partial_reductions_over_more_threads_than_elements(
     y.parallelize(1, fw.TIDx)
     if size > threads:
         s.transform_like(y.rfactor([0])).inline_most()
-    check(s, -np.ones(size, np.float32))
+    assert_agrees(s, -np.ones(size, np.float32))
 
 
 def test_26_padded_threads_of_a_partial_result_are_covered() -> None:
@@ -358,16 +358,16 @@ def test_26_padded_threads_of_a_partial_result_are_covered() -> None:
     partial = y.rfactor([1])
     partial.split(0, 2).parallelize(1, fw.TIDx)
     s.transform_like(partial, [t for t in s.tensors if t.name not in ("x", "y", partial.name)])
-    rejected(s, "keep y_rf in shared memory")
+    assert_rejected(s, "keep y_rf in shared memory")
     partial.set_memory(fw.SHARED)
-    check(s)
+    assert_agrees(s)
 
 
 def test_27_initial_values_stay_in_range() -> None:
     s = schedule(lambda x: fw.name(fw.sum(x, axis=1), "y"), (2, 5))
     y = s["y"]
     y.split(0, 7).parallelize(1, fw.TIDx)
-    check(s)
+    assert_agrees(s)
 
 
 def test_28_threads_that_share_a_register_of_size_one() -> None:
@@ -379,7 +379,7 @@ def test_28_threads_that_share_a_register_of_size_one() -> None:
     s["e"].parallelize(0, fw.TIDx)
     (spread,) = [t for t in s.tensors if t.name not in ("x", "w", "e", "y")]
     spread.inline_at(s["y"], 1)
-    check(s)
+    assert_agrees(s)
 
 
 def test_29_a_broadcast_is_not_split_between_a_loop_and_threads() -> None:
@@ -394,7 +394,7 @@ def test_29_a_broadcast_is_not_split_between_a_loop_and_threads() -> None:
         s["e"].inline_at(s["y"], 1)
     except fw.ScheduleError:
         s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_30_a_producer_is_not_looped_over_the_slice_of_one_reader() -> None:
@@ -416,7 +416,7 @@ def test_31_a_broadcast_inlined_under_half_a_merged_loop() -> None:
     s["y"].merge(0).split(0, 4)
     s.transform_like(s["y"])
     s["e"].inline_at(s["y"], 1)
-    check(s)
+    assert_agrees(s)
 
 
 def test_32_a_gather_is_not_inlined_along_what_it_picks() -> None:
@@ -429,7 +429,7 @@ def test_32_a_gather_is_not_inlined_along_what_it_picks() -> None:
         s.lower()
     kept = schedule(program, (5,), (3,))
     kept["e"].set_memory(fw.SHARED)
-    check(kept, np.arange(5, dtype=np.float32), np.array([4, 0, 2], np.float32))
+    assert_agrees(kept, np.arange(5, dtype=np.float32), np.array([4, 0, 2], np.float32))
 
 
 def test_33_no_transpose_through_registers() -> None:
@@ -443,8 +443,8 @@ def test_33_no_transpose_through_registers() -> None:
         s["e"].set_memory(memory)
         return s
 
-    rejected(bound(fw.LOCAL), "keep e in shared memory")
-    kernel = check(bound(fw.SHARED))
+    assert_rejected(bound(fw.LOCAL), "keep e in shared memory")
+    kernel = assert_agrees(bound(fw.SHARED))
     assert len(kernel.syncs) == 1
 
 
@@ -454,7 +454,7 @@ def test_33_no_transpose_through_registers() -> None:
 def test_34_a_value_beside_itself() -> None:
     s = schedule(lambda x: fw.name(fw.concat([e_of(x), fw.exp(x)], axis=0), "y"), (4,))
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
     def twice(x: Any) -> Any:
         e = e_of(x)
@@ -462,7 +462,7 @@ def test_34_a_value_beside_itself() -> None:
 
     s = schedule(twice, (4,))
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_35_a_concat_under_a_split_that_does_not_divide() -> None:
@@ -472,7 +472,7 @@ def test_35_a_concat_under_a_split_that_does_not_divide() -> None:
     s = schedule(program, (5,), (3,))
     s["y"].split(0, 3)
     s.inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 # --- wide accesses and initial values -------------------------------------------------------------
@@ -486,19 +486,19 @@ def test_37_a_pad_limits_the_width(left: int, width: int) -> None:
     s = schedule(program, (32,))
     s["y"].split(0, 4).parallelize(1, fw.Vectorize)
     if width < 4:
-        rejected(s, "allows")
+        assert_rejected(s, "allows")
     else:
-        check(s)
+        assert_agrees(s)
     s = schedule(program, (32,))
     s["y"].split(0, width).parallelize(1, fw.Vectorize if width > 1 else fw.Serial)
-    check(s)
+    assert_agrees(s)
 
 
 def test_38_a_padded_maximum_ignores_the_pad() -> None:
     s = schedule(lambda x: fw.name(fw.max(fw.name(-fw.exp(x), "e"), axis=0), "y"), (7,))
     s["e"].split(0, 4).set_memory(fw.SHARED)
     s["y"].split(0, 4)
-    check(s)
+    assert_agrees(s)
 
 
 def test_39_a_ragged_tile() -> None:
@@ -509,7 +509,7 @@ def test_39_a_ragged_tile() -> None:
     y = s["y"]
     y.split(0, 16).split(2, 8).reorder([0, 2, 1, 3]).merge(2).parallelize(2, fw.TIDx)
     s.transform_like(y).inline_most()
-    check(s)
+    assert_agrees(s)
 
 
 def test_41_threads_beyond_a_bound_loop_do_nothing() -> None:
@@ -519,7 +519,7 @@ def test_41_threads_beyond_a_bound_loop_do_nothing() -> None:
     s = schedule(program, (3, 5), (8,))
     s["a"].parallelize(0, fw.TIDx)
     s["b"].parallelize(0, fw.TIDx)
-    check(s)
+    assert_agrees(s)
 
 
 def test_42_softmax_numerator_is_not_inlined_into_both_nests() -> None:
@@ -534,4 +534,4 @@ def test_42_softmax_numerator_is_not_inlined_into_both_nests() -> None:
     s = schedule(program, (4, 6))
     s["y"].parallelize(0, fw.BIDx).parallelize(1, fw.TIDx)
     s.transform_like(s["y"]).inline_most()
-    check(s)
+    assert_agrees(s)

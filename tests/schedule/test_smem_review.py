@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from smem_cases import bind, check, copies, flip, named, offsets, outline, shared
+from smem_cases import assert_agrees, bind, copies, flip, named, offsets, outline, shared
 
 import fusewright as fw
 from fusewright.fusion.array import Array
@@ -33,7 +33,7 @@ def test_a_parallel_loop_between_allocation_and_use_is_no_scope(grid: Parallel |
     assert offsets(k) == {"a": 0, "b": 0}
     assert k.launch.shared_nbytes == (256 if grid else 8 * 256)
     assert not k.syncs
-    check(k, s, np.arange(512, dtype=np.float32).reshape(8, 64))
+    assert_agrees(k, s, np.arange(512, dtype=np.float32).reshape(8, 64))
 
 
 def test_all_loops_trivial() -> None:
@@ -44,7 +44,7 @@ def test_all_loops_trivial() -> None:
             t.split(0, 64).parallelize(0, fw.BIDx).parallelize(1, fw.TIDx)
     k = s.lower()
     assert offsets(k) == {"a": 0, "b": 0} and outline(k) == "a= B a B b= b"
-    check(k, s, np.arange(64, dtype=np.float32))
+    assert_agrees(k, s, np.arange(64, dtype=np.float32))
 
 
 # --- threads that touch only what is theirs -------------------------------------------------------
@@ -55,7 +55,7 @@ def test_x_at_tid_is_reused_without_a_sync() -> None:
     s = bind(shared(copies(64, fw.negative), "a", "b"))
     k = s.lower()
     assert offsets(k) == {"a": 0, "b": 0} and not k.syncs
-    check(k, s, np.arange(64, dtype=np.float32))
+    assert_agrees(k, s, np.arange(64, dtype=np.float32))
 
 
 def test_x_at_tid_plus_n_i_in_two_nests_is_reused_without_a_sync() -> None:
@@ -67,14 +67,14 @@ def test_x_at_tid_plus_n_i_in_two_nests_is_reused_without_a_sync() -> None:
     k = s.lower()
     assert offsets(k) == {"a": 0, "b": 0} and not k.syncs
     assert k.launch.shared_nbytes == 1024
-    check(k, s, np.arange(256, dtype=np.float32))
+    assert_agrees(k, s, np.arange(256, dtype=np.float32))
 
 
 def test_a_completely_serial_kernel_needs_no_sync() -> None:
     s = shared(copies(64, flip), "a", "b")
     k = s.lower()
     assert offsets(k) == {"a": 0, "b": 0} and not k.syncs
-    check(k, s, np.arange(64, dtype=np.float32))
+    assert_agrees(k, s, np.arange(64, dtype=np.float32))
 
 
 # --- products with an epilogue through shared memory ----------------------------------------------
@@ -143,7 +143,7 @@ def test_an_epilogue_needs_the_larger_of_operands_and_result(
     kernel = s.lower()
     assert kernel.launch.shared_nbytes == total == max(2 * 64 * k, 1024)
     assert sum(x.why.startswith("reuse") for x in kernel.syncs) == 1
-    check(kernel, s, *operands(f), rtol=1e-4)
+    assert_agrees(kernel, s, *operands(f), rtol=1e-4)
 
 
 def test_without_a_sync_the_epilogue_stands_beside_its_operands() -> None:
@@ -154,7 +154,7 @@ def test_without_a_sync_the_epilogue_stands_beside_its_operands() -> None:
     assert outline(kernel) == "x0= x1= B x0 x1 c= W c".replace("x0", kernel.smem[0].name).replace(
         "x1", kernel.smem[1].name
     )
-    check(kernel, s, *operands(f), rtol=1e-4)
+    assert_agrees(kernel, s, *operands(f), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("promote", "total"), [("", 3072), ("a", 3072), ("b", 2048), ("ab", 2048)])
@@ -167,7 +167,7 @@ def test_an_operand_read_by_the_epilogue_keeps_its_place(promote: str, total: in
     assert kernel.launch.shared_nbytes == total
     assert c.offset >= a.offset + a.nbytes or a.offset >= c.offset + c.nbytes
     assert (c.offset == b.offset) is ("b" in promote)
-    check(kernel, s, *operands(f), rtol=1e-4)
+    assert_agrees(kernel, s, *operands(f), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("promote", "total"), [("", 3072), ("a", 2048), ("ab", 2048)])
@@ -179,7 +179,7 @@ def test_an_operand_made_from_the_other_is_no_use_of_it_in_the_epilogue(
     s = with_epilogue(f, promote)
     kernel = s.lower()
     assert kernel.launch.shared_nbytes == total
-    check(kernel, s, *operands(f), rtol=1e-4)
+    assert_agrees(kernel, s, *operands(f), rtol=1e-4)
 
 
 def test_reuse_that_decides_whether_a_kernel_fits_is_not_asked_for() -> None:

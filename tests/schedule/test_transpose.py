@@ -54,7 +54,7 @@ def arrays_of(fusion: Fusion, seed: int = 0) -> list[Any]:
     ]
 
 
-def check(kernel: Kernel, fusion: Fusion, arrays: Sequence[Any]) -> dict[str, Any]:
+def assert_agrees(kernel: Kernel, fusion: Fusion, arrays: Sequence[Any]) -> dict[str, Any]:
     result = kernel.simulate(*arrays)
     assert result.races == []
     for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
@@ -95,7 +95,7 @@ def test_copies_without_bank_conflicts(
     fusion = fusion_of(permuted(*axes), (shape, dtype))
     kernel, _ = kernel_of(fusion)
     assert kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
-    stats = check(kernel, fusion, arrays_of(fusion))
+    stats = assert_agrees(kernel, fusion, arrays_of(fusion))
     assert stats["shared_wavefronts"] <= 1.5 * stats["shared_wavefronts_least"]
     assert len(kernel.syncs) == 1
 
@@ -136,7 +136,7 @@ def test_groups(name: str) -> None:
     fusion = fusion_of(f, *specs)
     kernel, _ = kernel_of(fusion)
     assert kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
-    stats = check(kernel, fusion, arrays_of(fusion))
+    stats = assert_agrees(kernel, fusion, arrays_of(fusion))
     assert stats["shared_wavefronts"] <= 1.5 * stats["shared_wavefronts_least"]
     assert fw.verify(kernel, *arrays_of(fusion)).redundant == []
 
@@ -146,7 +146,7 @@ def test_output_order() -> None:
     kernel, flow = kernel_of(fusion, (1, 0))
     assert kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
     assert [s.memory for s in flow.stages].count(Memory.SHARED) == 1
-    check(kernel, fusion, arrays_of(fusion))
+    assert_agrees(kernel, fusion, arrays_of(fusion))
 
 
 def test_random_groups() -> None:
@@ -173,7 +173,7 @@ def test_random_groups() -> None:
             *specs,
         )
         kernel, _ = kernel_of(fusion, rng.sample(range(rank), rank))
-        check(kernel, fusion, arrays_of(fusion, seed))
+        assert_agrees(kernel, fusion, arrays_of(fusion, seed))
         transposed += kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
     assert transposed >= 5
 

@@ -121,7 +121,7 @@ def access(b: Builder, buffers: list[ir.Buffer], rng: random.Random, loops: list
         b.store(buffer, index, reg, width, **keywords)
 
 
-def check(seed: int, *, copies: bool = False) -> tuple[bool, int]:
+def assert_agrees_with_all_pairs(seed: int, *, copies: bool = False) -> tuple[bool, int]:
     """Compare one kernel and its single deletions; whether it was clean, and the deletions."""
     kernel = random_kernel(random.Random(seed), copies=copies)
     found = analyse(kernel, {p: np.zeros(512, p.dtype.numpy) for p in kernel.params})
@@ -165,14 +165,14 @@ def swapped(body: ir.Body, sync: ir.Statement, direction: str) -> ir.Body:
 
 @pytest.mark.parametrize("part", range(4))
 def test_detector_agrees_with_all_pairs(part: int) -> None:
-    results = [check(1000 * part + i) for i in range(40)]
+    results = [assert_agrees_with_all_pairs(1000 * part + i) for i in range(40)]
     clean = sum(c for c, _ in results)
     assert 3 <= clean <= 37, "the generator must make both clean and racy kernels"
 
 
 @pytest.mark.parametrize("part", range(3))
 def test_detector_agrees_with_all_pairs_on_copies(part: int) -> None:
-    results = [check(5000 + 1000 * part + i, copies=True) for i in range(40)]
+    results = [assert_agrees_with_all_pairs(5000 + 1000 * part + i, copies=True) for i in range(40)]
     clean = sum(c for c, _ in results)
     assert 3 <= clean <= 37, "the generator must make both clean and racy kernels"
 
@@ -180,13 +180,13 @@ def test_detector_agrees_with_all_pairs_on_copies(part: int) -> None:
 @pytest.mark.fuzz
 def test_detector_agrees_with_all_pairs_on_copies_at_length() -> None:
     for seed in range(20_000, 22_000):
-        check(seed, copies=True)
+        assert_agrees_with_all_pairs(seed, copies=True)
 
 
 @pytest.mark.fuzz
 def test_detector_agrees_with_all_pairs_at_length() -> None:
     for seed in range(10_000, 12_000):
-        check(seed)
+        assert_agrees_with_all_pairs(seed)
 
 
 def cross_block_kernel(rng: random.Random) -> ir.Kernel:
