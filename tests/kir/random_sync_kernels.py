@@ -11,13 +11,15 @@ from fusewright.kir.text import parse_kernel
 
 @dataclass
 class Shape:
-    """How large a kernel may get."""
+    """How large a kernel may get; with `asks` half of the buffers ask for a sync that frees them,
+    and loads from global memory stand between accesses."""
 
     buffers: int = 4
     statements: int = 10
     depth: int = 2
     nthreads: int = 64
     has_branches: bool = True
+    asks: bool = False
 
 
 @dataclass
@@ -58,7 +60,8 @@ def random_kernel(seed: int, shape: Shape | None = None) -> Kernel:
     n = shape.nthreads
     for name, p in parts.items():
         dtype_align = rng.choice((4, 16, 128))
-        w.emit(f"shared {name}: float32[{n * p}] align {dtype_align}")
+        asked = " promote" if shape.asks and rng.random() < 0.5 else ""
+        w.emit(f"shared {name}: float32[{n * p}] align {dtype_align}{asked}")
     w.emit("local r: float32[1]")
     w.emit("local t: float32[1]")
     w.emit("r[0] = load x[tx]")
@@ -119,6 +122,9 @@ def _branch(w: _Writer, parts: dict[str, int], ready: set[str], size: int, depth
 
 
 def _access(w: _Writer, parts: dict[str, int], ready: set[str]) -> None:
+    if w.shape.asks and w.rng.random() < 0.3:
+        w.emit("t[0] = load x[tx]")
+        w.emit("r[0] = add(r[0], t[0])")
     name = w.rng.choice(sorted(parts))
     p, n = parts[name], w.shape.nthreads
     fresh = name not in ready
