@@ -4,6 +4,7 @@ from fusewright.driver import Schedule, compile
 from fusewright.dtypes import (
     DType,
     bfloat16,
+    bool_ as bool,
     complex64,
     complex128,
     float8_e4m3,
@@ -20,7 +21,6 @@ from fusewright.dtypes import (
     uint32,
     uint64,
 )
-from fusewright.dtypes import bool_ as bool
 from fusewright.errors import (
     FusewrightError,
     InternalError,
@@ -29,14 +29,12 @@ from fusewright.errors import (
     UnsupportedError,
     UserError,
 )
-from fusewright.frontends import eager as _eager
-from fusewright.frontends import lazy as _lazy
+from fusewright.frontends import eager as _eager, lazy as _lazy
 from fusewright.frontends.eager import *  # noqa: F403
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
-from fusewright.fusion import nn
-from fusewright.fusion import ops as _ops
+from fusewright.fusion import nn, ops as _ops
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fusewright.core import atoms, conditions, substitution
-from fusewright.core import expr as ex
+from fusewright.core import atoms, conditions, expr as ex, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.cuda.exprs import Text, condition, integer
 

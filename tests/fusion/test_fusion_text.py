@@ -9,8 +9,7 @@ from fusion_cases import assert_same
 from fusewright import dtypes
 from fusewright.core.expr import Var, as_expr
 from fusewright.errors import SpecError
-from fusewright.fusion import ir
-from fusewright.fusion import ops as fw
+from fusewright.fusion import ir, ops as fw
 from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, Sym, Tensor, TensorSpec

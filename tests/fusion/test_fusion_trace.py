@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fusewright.errors import UserError
-from fusewright.fusion import ops as fw
-from fusewright.fusion import trees
+from fusewright.fusion import ops as fw, trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Sym, TensorSpec

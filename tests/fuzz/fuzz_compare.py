@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusewright.dtypes import DType
-from fusewright.fusion import evaluate as oracle
-from fusewright.fusion import ir
+from fusewright.fusion import evaluate as oracle, ir
 from fusewright.fusion.ir import Fusion, Tensor
 
 RUNS = 8

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from async_cases import CASES, DEPTHS, RAGGED
-from async_cases import Case as Scheduled
+from async_cases import CASES, DEPTHS, RAGGED, Case as Scheduled
 from async_suite import SUITE, Case, arrays_of
 from references import on_device
 

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
-from async_suite import SUITE, Case, kernel_text, packed, without
+from async_suite import SPLIT, SUITE, Case, kernel_text, packed, without
 
 from fusewright.cuda.compile import compile_cubin
 from fusewright.cuda.emit import emit
@@ -63,21 +63,6 @@ COPY = """
   store y[4*tx] = r[0..4]
   async_wait #3 kind(cp_async)
 """
-SPLIT = """
-  shared s: float32[64] align 16
-  r[0] = load x[tx]
-  roles {
-    role warps 0..1 {
-      store s[tx] = r[0]
-      barrier_arrive #0 barrier(1) nthreads(64)
-    }
-    role warps 1..2 {
-      named_sync #1 barrier(1) nthreads(64)
-      r[0] = load s[tx - 32]
-      store y[tx] = r[0]
-    }
-  }
-"""
 NAMED = SPLIT.replace("barrier_arrive #0", "named_sync #0")
 MBARRIER = """
   shared s: float32[64] align 16
@@ -107,40 +92,37 @@ LOAD = """
   }
   mbar_wait #5 b[0] parity 0
 """
-STORE = """
-  shared s: float32[4096] align 128
-  for (i < 64) {
+
+
+def stored_by_bulk(rows: int) -> str:
+    """Rows of 64 elements through shared memory into one bulk store, which is committed."""
+    return f"""
+  shared s: float32[{64 * rows}] align 128
+  for (i < {rows}) {{
     r[0] = load x[64*i + tx]
     store s[64*i + tx] = r[0]
-  }
+  }}
   proxy_fence #0 space(shared)
   block_sync #1
-  bulk_store y[0] = s[0] size 4096 by thread 0
+  bulk_store y[0] = s[0] size {64 * rows} by thread 0
   async_commit #2 kind(bulk)
-  async_wait #3 kind(bulk) reads_only(true)
+"""
+
+
+STORE = f"""{stored_by_bulk(64)}  async_wait #3 kind(bulk) reads_only(true)
   block_sync #4
-  for (j < 64) {
+  for (j < 64) {{
     r[1] = copy(-1.0:float32)
     store s[4032 - 64*j + tx] = r[1]
-  }
+  }}
   async_wait #5 kind(bulk)
 """
-READ_BACK = """
-  shared s: float32[2048] align 128
-  for (k < 32) {
-    r[0] = load x[64*k + tx]
-    store s[64*k + tx] = r[0]
-  }
-  proxy_fence #0 space(shared)
-  block_sync #1
-  bulk_store y[0] = s[0] size 2048 by thread 0
-  async_commit #2 kind(bulk)
-  async_wait #3 kind(bulk)
+READ_BACK = f"""{stored_by_bulk(32)}  async_wait #3 kind(bulk)
   block_sync #4
-  for (j < 32) {
+  for (j < 32) {{
     r[0] = load y[64*j + 63 - tx]
     store y[2048 + 64*j + tx] = r[0]
-  }
+  }}
   async_wait #5 kind(bulk)
 """
 

@@ -36,8 +36,7 @@ from fusewright.kir.passes.prune_syncs import faults
 from fusewright.kir.pipeline import Options, run_pipeline
 from fusewright.kir.text import parse_kernel
 from fusewright.sim.machine import simulate
-from fusewright.sim.verify import Case as Witness
-from fusewright.sim.verify import VerifyReport, verify_kernel
+from fusewright.sim.verify import Case as Witness, VerifyReport, verify_kernel
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")

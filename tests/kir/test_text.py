@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from fusewright.core import atoms, conditions
-from fusewright.core import expr as ex
+from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.expr import Expr, Int, Var
 from fusewright.dtypes import bfloat16, bool_, float32, int32, uint8
 from fusewright.errors import SpecError

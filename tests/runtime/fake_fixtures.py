@@ -9,8 +9,7 @@ import pytest
 from fake_cuda import FakeDriver
 from fake_torch import FakeTorch
 
-from fusewright import kernel as kernel_module
-from fusewright import program as program_module
+from fusewright import kernel as kernel_module, program as program_module
 from fusewright.kernel import Kernel
 from fusewright.runtime import device, executor, graphs, launch, memory, plan, torch_calls
 

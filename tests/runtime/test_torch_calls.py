@@ -14,8 +14,7 @@ from fake_fixtures import gpu, torch
 from fake_torch import CUDA, FakeTorch, Parameter, Tensor, TorchDevice, tensor
 
 import fusewright as fw
-from fusewright.core import expr as expr_module
-from fusewright.core import substitution as substitution_module
+from fusewright.core import expr as expr_module, substitution as substitution_module
 from fusewright.errors import UserError
 from fusewright.frontends import fuse as fuse_module
 from fusewright.runtime import executor as executor_module

@@ -12,8 +12,10 @@ import numpy as np
 
 from fusewright.core.node import rewrite
 from fusewright.kir import ir
-from fusewright.kir.text import parse_kernel
+from fusewright.kir.spec import check_kernel
+from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.memory import Memory
+from fusewright.sim import verify
 from fusewright.sim.machine import SimResult, simulate
 from fusewright.sim.model import MODEL, Model
 
@@ -70,6 +72,20 @@ def verdict(kernel: ir.Kernel, model: Model = MODEL) -> frozenset[str]:
     return frozenset(r.kind for r in run(kernel, model).races)
 
 
+def case_of(kernel: ir.Kernel) -> verify.Case:
+    """A witness of counting numbers; all but the first parameter are outputs."""
+    return verify.Case(arrays_of(kernel), outputs=kernel.params[1:])
+
+
+def assert_verdict(case: Case) -> None:
+    """The spec holds, the simulator finds what the case says, and the text parses back."""
+    kernel = case.kernel()
+    check_kernel(kernel, "lowered")
+    assert verdict(kernel) == frozenset(case.wrong)
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+
+
 def kernel_text(body: str, nthreads: int = 64, nblocks: int = 1) -> str:
     return f"""kernel k {{
   param x: float32[4096] align 16
@@ -82,28 +98,21 @@ def kernel_text(body: str, nthreads: int = 64, nblocks: int = 1) -> str:
 """
 
 
-COPY = """
+COPY_NOT_WAITED_FOR = """
   shared s: float32[64] align 16
   cp_async s[tx] = x[tx]
   async_commit #0 kind(cp_async)
-  async_wait #1 kind(cp_async)
+"""
+COPY = f"""{COPY_NOT_WAITED_FOR}  async_wait #1 kind(cp_async)
   r[0] = load s[tx]
   store y[tx] = r[0]
 """
-COPY_EXCHANGED = """
-  shared s: float32[64] align 16
-  cp_async s[tx] = x[tx]
-  async_commit #0 kind(cp_async)
-  async_wait #1 kind(cp_async)
+COPY_EXCHANGED = f"""{COPY_NOT_WAITED_FOR}  async_wait #1 kind(cp_async)
   block_sync #2
   r[0] = load s[63 - tx]
   store y[tx] = r[0]
 """
-COPY_WAIT_BEHIND_THE_BARRIER = """
-  shared s: float32[64] align 16
-  cp_async s[tx] = x[tx]
-  async_commit #0 kind(cp_async)
-  block_sync #2
+COPY_WAIT_BEHIND_THE_BARRIER = f"""{COPY_NOT_WAITED_FOR}  block_sync #2
   async_wait #1 kind(cp_async)
   r[0] = load s[63 - tx]
   store y[tx] = r[0]
@@ -144,11 +153,6 @@ COPY_ZERO_FILL = """
   async_wait #1 kind(cp_async)
   r[0..4] = load s[4*tx]
   store y[4*tx] = r[0..4]
-"""
-COPY_NOT_WAITED_FOR = """
-  shared s: float32[64] align 16
-  cp_async s[tx] = x[tx]
-  async_commit #0 kind(cp_async)
 """
 TWO_COPIES_TO_ONE_PLACE = """
   shared s: float32[64] align 16
@@ -241,7 +245,7 @@ NAMED_LACKS_A_WARP = """
   }
 """
 
-BULK_ONCE = """
+LOAD_NOT_WAITED_FOR = """
   shared s: float32[64] align 128
   shared b: uint64[1]
   mbar_init #0 b[0] count 1 by thread 0
@@ -249,7 +253,8 @@ BULK_ONCE = """
   block_sync #2
   mbar_expect #3 b[0] nbytes 256 by thread 0
   bulk_load s[0] = x[0] size 64 on b[0] by thread 0
-  mbar_wait #4 b[0] parity 0
+"""
+BULK_ONCE = f"""{LOAD_NOT_WAITED_FOR}  mbar_wait #4 b[0] parity 0
   r[0] = load s[63 - tx]
   store y[tx] = r[0]
 """
@@ -305,15 +310,6 @@ MBARRIER_AS_BARRIER = """
 WRONG_PARITY = BULK_ONCE.replace("mbar_wait #4 b[0] parity 0", "mbar_wait #4 b[0] parity 1")
 WRONG_BYTES = BULK_ONCE.replace("nbytes 256", "nbytes 512")
 WRONG_COUNT = BULK_ONCE.replace("count 1", "count 2")
-LOAD_NOT_WAITED_FOR = """
-  shared s: float32[64] align 128
-  shared b: uint64[1]
-  mbar_init #0 b[0] count 1 by thread 0
-  proxy_fence #1 space(shared)
-  block_sync #2
-  mbar_expect #3 b[0] nbytes 256 by thread 0
-  bulk_load s[0] = x[0] size 64 on b[0] by thread 0
-"""
 TWO_PHASES_AT_ONCE = """
   shared b: uint64[1]
   mbar_init #0 b[0] count 32 by thread 0
@@ -373,16 +369,7 @@ STORE_RING = """
   }
   async_wait #5 kind(bulk) reads_only(true)
 """
-STORE_READ_BACK = """
-  shared s: float32[64] align 128
-  r[0] = load x[tx]
-  store s[tx] = r[0]
-  proxy_fence #0 space(shared)
-  block_sync #1
-  bulk_store y[0] = s[0] size 64 by thread 0
-  async_commit #2 kind(bulk)
-  async_wait #3 kind(bulk)
-  block_sync #4
+STORE_READ_BACK = f"""{STORE.replace(" reads_only(true)", "")}  block_sync #4
   r[0] = load y[63 - tx]
   store y[64 + tx] = r[0]
 """

@@ -6,13 +6,21 @@ import dataclasses
 
 import numpy as np
 import pytest
-from async_suite import SUITE, Case, arrays_of, kernel_text, run, verdict, without
+from async_suite import (
+    SUITE,
+    Case,
+    arrays_of,
+    assert_verdict,
+    case_of,
+    kernel_text,
+    run,
+    verdict,
+    without,
+)
 from cluster_rules import CLUSTER_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
-from fusewright.kir import ir
-from fusewright.kir.spec import check_kernel
-from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.kir.text import parse_kernel
 from fusewright.sim import verify
 from fusewright.sim.machine import analyse
 from fusewright.sim.model import MODEL, Model
@@ -26,17 +34,9 @@ def named(name: str) -> Case:
     return next(c for c in SUITE if c.name == name)
 
 
-def case_of(kernel: ir.Kernel) -> verify.Case:
-    return verify.Case(arrays_of(kernel), outputs=kernel.params[1:])
-
-
 @pytest.mark.parametrize("case", SUITE, ids=lambda c: c.name)
 def test_verdict_spec_and_text(case: Case) -> None:
-    kernel = case.kernel()
-    check_kernel(kernel, "lowered")
-    assert verdict(kernel) == frozenset(case.wrong)
-    text = print_kernel(kernel)
-    assert print_kernel(parse_kernel(text)) == text
+    assert_verdict(case)
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda c: c.name)

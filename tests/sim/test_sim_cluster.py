@@ -7,15 +7,14 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from async_suite import Case, arrays_of, run, verdict
+from async_suite import Case, arrays_of, assert_verdict, case_of, run, verdict
 from cluster_rules import CLUSTER_RULES
 
 from fusewright.errors import UserError
-from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import unordered
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.spec import check_kernel
-from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.kir.text import parse_kernel
 from fusewright.sim import verify
 from fusewright.sim.machine import analyse, simulate
 from fusewright.sim.model import MODEL, Model
@@ -124,17 +123,9 @@ SUITE = [
 ]
 
 
-def case_of(kernel: ir.Kernel) -> verify.Case:
-    return verify.Case(arrays_of(kernel), outputs=kernel.params[1:])
-
-
 @pytest.mark.parametrize("case", SUITE, ids=lambda c: c.name)
 def test_verdict_spec_and_text(case: Case) -> None:
-    kernel = case.kernel()
-    check_kernel(kernel, "lowered")
-    assert verdict(kernel) == frozenset(case.wrong)
-    shown = print_kernel(kernel)
-    assert print_kernel(parse_kernel(shown)) == shown
+    assert_verdict(case)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusewright.core import atoms, conditions
-from fusewright.core import expr as ex
+from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Term, Var
 from fusewright.errors import InternalError

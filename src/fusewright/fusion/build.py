@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex
-from typing import cast as cast_type
+from typing import SupportsIndex, cast as cast_type
 
 import numpy as np
 

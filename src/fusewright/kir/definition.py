@@ -35,7 +35,8 @@ from fusewright.kir.ir import (
     ThreadReduce,
 )
 from fusewright.kir.placement import register_dtype
-from fusewright.kir.reading import Reader, dtype_of_operand, literal_as, operand_key
+from fusewright.kir.reading import Reader, literal_as, operand_key
+from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops
@@ -56,7 +57,7 @@ class Definition(Reader):
 
     def as_type(self, value: Operand, dtype: DType) -> Operand:
         """The value converted to a register type."""
-        have = dtype_of_operand(value)
+        have = operand_dtype(value)
         if have is dtype:
             return value
         if isinstance(value, Imm):
@@ -160,7 +161,7 @@ class Definition(Reader):
             valid.append(known[key][1])
         out: list[Operand] = []
         for value, inside in zip(self.read(0, picked), valid, strict=True):
-            dtype = dtype_of_operand(value)
+            dtype = operand_dtype(value)
             fill = Imm(literal_as(0, dtype), dtype)
             out.append(self._call("where", dtype, inside, value, fill))
         return out
@@ -268,7 +269,7 @@ class Definition(Reader):
                 and value.index == target.index
             ):
                 continue
-            fn = "copy" if dtype_of_operand(value) is dtype else "cast"
+            fn = "copy" if operand_dtype(value) is dtype else "cast"
             self.out.append(Compute(fn, target, (value,)))
 
     def _store(self, values: Sequence[Operand], conditions: Sequence[Cond]) -> None:
@@ -297,6 +298,6 @@ class Definition(Reader):
             return first
         tmp = self.temporary(dtype, len(values))
         for k, v in enumerate(values):
-            fn = "copy" if dtype_of_operand(v) is dtype else "cast"
+            fn = "copy" if operand_dtype(v) is dtype else "cast"
             self.out.append(Compute(fn, Reg(tmp, Int(k)), (v,)))
         return Reg(tmp)

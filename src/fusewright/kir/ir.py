@@ -20,96 +20,39 @@ from fusewright.core.expr import Expr, Var
 from fusewright.core.node import Node
 from fusewright.kir.symbols import (
     Arg as Arg,
-)
-from fusewright.kir.symbols import (
     Argument as Argument,
-)
-from fusewright.kir.symbols import (
     Body as Body,
-)
-from fusewright.kir.symbols import (
     Buffer as Buffer,
-)
-from fusewright.kir.symbols import (
     Imm as Imm,
-)
-from fusewright.kir.symbols import (
     Index as Index,
-)
-from fusewright.kir.symbols import (
     Operand as Operand,
-)
-from fusewright.kir.symbols import (
     Reg as Reg,
-)
-from fusewright.kir.symbols import (
     RegVar as RegVar,
-)
-from fusewright.kir.symbols import (
     Statement as Statement,
-)
-from fusewright.kir.symbols import (
     SyncStatement as SyncStatement,
 )
 from fusewright.kir.synchronisation import (
     AsyncCommit as AsyncCommit,
-)
-from fusewright.kir.synchronisation import (
     AsyncKind as AsyncKind,
-)
-from fusewright.kir.synchronisation import (
     AsyncWait as AsyncWait,
-)
-from fusewright.kir.synchronisation import (
     BarrierArrive as BarrierArrive,
-)
-from fusewright.kir.synchronisation import (
     BlockSync as BlockSync,
-)
-from fusewright.kir.synchronisation import (
     BulkLoad as BulkLoad,
-)
-from fusewright.kir.synchronisation import (
     BulkReduce as BulkReduce,
-)
-from fusewright.kir.synchronisation import (
     BulkStore as BulkStore,
-)
-from fusewright.kir.synchronisation import (
     ClusterArrive as ClusterArrive,
-)
-from fusewright.kir.synchronisation import (
     ClusterWait as ClusterWait,
-)
-from fusewright.kir.synchronisation import (
     CpAsync as CpAsync,
-)
-from fusewright.kir.synchronisation import (
     MbarArrive as MbarArrive,
-)
-from fusewright.kir.synchronisation import (
     MbarExpect as MbarExpect,
-)
-from fusewright.kir.synchronisation import (
     MbarInit as MbarInit,
-)
-from fusewright.kir.synchronisation import (
     MbarInvalidate as MbarInvalidate,
-)
-from fusewright.kir.synchronisation import (
     MbarWait as MbarWait,
-)
-from fusewright.kir.synchronisation import (
     NamedSync as NamedSync,
-)
-from fusewright.kir.synchronisation import (
     ProxyFence as ProxyFence,
-)
-from fusewright.kir.synchronisation import (
     WarpSync as WarpSync,
 )
-from fusewright.memory import Cache as Cache
-from fusewright.memory import Memory as Memory
+from fusewright.memory import Cache as Cache, Memory as Memory
 
 # --- structure ---------------------------------------------------------------------------------
 

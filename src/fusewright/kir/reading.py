@@ -35,8 +35,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS
-from fusewright.schedule.views import Operand as Access
-from fusewright.schedule.views import View, class_value, operand, view
+from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
 
 UNNAMED = (0, 1, -1, math.inf, -math.inf)
@@ -309,17 +308,6 @@ class Reader:
             out.extend(self._load(p, substitute(place, {lane: k}), conditions))
             self.lane, self.width = lane, width
         return out
-
-
-def dtype_of_operand(o: Operand) -> DType:
-    """The register type of an operand."""
-    match o:
-        case Reg():
-            return o.buffer.dtype
-        case Imm() | Index():
-            return o.dtype
-        case Arg():
-            return o.argument.dtype
 
 
 def operand_key(o: Operand) -> tuple[object, ...]:

@@ -12,16 +12,23 @@ from collections.abc import Iterator
 from fusewright.core.conditions import TRUE, Cond, prove
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
-from fusewright.dtypes import DType, bool_, uint32
+from fusewright.dtypes import bool_, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.uniformity import (
     is_block_uniform,
     is_cluster_uniform,
     is_warp_uniform,
 )
-from fusewright.kir.checks import STAGES as STAGES
-from fusewright.kir.checks import Check, Facts, Problem, is_misaligned, places_of, same_dtype
-from fusewright.kir.checks import Stage as Stage
+from fusewright.kir.checks import (
+    STAGES as STAGES,
+    Check,
+    Facts,
+    Problem,
+    Stage as Stage,
+    is_misaligned,
+    places_of,
+    same_dtype,
+)
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import (
     Alloc,
@@ -34,12 +41,8 @@ from fusewright.kir.ir import (
     CpAsync,
     For,
     If,
-    Imm,
-    Index,
     Kernel,
     Load,
-    Operand,
-    Reg,
     RegVar,
     RemoteStore,
     Shuffle,
@@ -49,6 +52,7 @@ from fusewright.kir.ir import (
     ThreadReduce,
     WarpSync,
 )
+from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.text import print_statement
 from fusewright.kir.traverse import all_variables, own_registers, own_values
@@ -178,17 +182,6 @@ def _memories(facts: Facts) -> Iterator[Problem]:
         outside = s.src if isinstance(s, Load) else s.dst if isinstance(s, Store) else None
         if outside is not None and outside.memory is Memory.LOCAL:
             yield s, f"{outside} is in registers; only global and shared memory is accessed"
-
-
-def operand_dtype(o: Operand) -> DType:
-    """The dtype of an operand's value."""
-    match o:
-        case Reg():
-            return o.buffer.dtype
-        case Imm() | Index():
-            return o.dtype
-        case Arg():
-            return o.argument.dtype
 
 
 def _dtypes(facts: Facts) -> Iterator[Problem]:

@@ -83,6 +83,17 @@ class Arg(Node):
 Operand: TypeAlias = Reg | Imm | Index | Arg
 
 
+def operand_dtype(o: Operand) -> DType:
+    """The dtype of an operand's value."""
+    match o:
+        case Reg():
+            return o.buffer.dtype
+        case Imm() | Index():
+            return o.dtype
+        case Arg():
+            return o.argument.dtype
+
+
 class RegVar(Var):
     """An integer register used inside an index expression (a gathered position)."""
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from fusewright.core import atoms, conditions
-from fusewright.core import expr as ex
+from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr
 from fusewright.errors import SpecError

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core import atoms, conditions
-from fusewright.core import expr as ex
+from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var
 from fusewright.errors import InternalError, SpecError

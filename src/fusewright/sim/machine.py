@@ -9,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fusewright.core import expr as ex
-from fusewright.core import substitution
+from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.node import walk
 from fusewright.errors import SpecError, UserError

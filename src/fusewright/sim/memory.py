@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fusewright.core import expr as ex
-from fusewright.core import substitution
+from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Var
 from fusewright.core.node import Node, walk
 from fusewright.dtypes import DType

@@ -115,7 +115,7 @@ def verify_kernel(
     are removed, then each. Raises UserError without cases.
     """
     start = time.perf_counter()
-    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    runs = _runs(kernel, cases, blocks, seed, model)
     missing = [r for run in runs for r in run.races()]
     necessary: list[ir.SyncStatement] = []
     redundant: list[ir.SyncStatement] = []
@@ -144,8 +144,13 @@ def _without(gone: Sequence[ir.SyncStatement], more: Sequence[ir.SyncStatement])
 
 
 def _runs(
-    kernel: ir.Kernel, cases: Sequence[Case], blocks: Blocks, seed: int, model: Model
+    kernel: ir.Kernel,
+    cases: Case | Sequence[Case],
+    blocks: Blocks,
+    seed: int = 0,
+    model: Model = MODEL,
 ) -> list[Analysed]:
+    cases = [cases] if isinstance(cases, Case) else cases
     if not cases:
         raise UserError("verify_kernel got no case; a sync can only be judged by a witness")
     return [
@@ -185,16 +190,11 @@ class Weakening:
 
 
 def weakenings_of(
-    kernel: ir.Kernel,
-    cases: Case | Sequence[Case],
-    *,
-    blocks: Blocks = "sample",
-    seed: int = 0,
-    model: Model = MODEL,
+    kernel: ir.Kernel, cases: Case | Sequence[Case], *, blocks: Blocks = "sample"
 ) -> list[Weakening]:
     """Replay with each wait for groups keeping one group more, and with each full wait for bulk
     groups waiting for reads only."""
-    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    runs = _runs(kernel, cases, blocks)
     found: list[Weakening] = []
     for s in syncs_of(kernel):
         if not isinstance(s, ir.AsyncWait):
@@ -203,7 +203,7 @@ def weakenings_of(
         if s.kind is ir.AsyncKind.BULK and not s.reads_only:
             options.append(replace(s, reads_only=True))
         for weaker in options:
-            race = first_race(runs, Change(weaker=(s, weaker)), seed)
+            race = first_race(runs, Change(weaker=(s, weaker)))
             found.append(Weakening(s, weaker, race))
     return found
 
@@ -222,21 +222,16 @@ class Move:
 
 
 def moves_of(
-    kernel: ir.Kernel,
-    cases: Case | Sequence[Case],
-    *,
-    blocks: Blocks = "sample",
-    seed: int = 0,
-    model: Model = MODEL,
+    kernel: ir.Kernel, cases: Case | Sequence[Case], *, blocks: Blocks = "sample"
 ) -> list[Move]:
     """Replay with each sync moved over its neighbour statement, up and down.
 
     Values are not looked at: a move over a statement it does not order is reported as no race.
     """
-    runs = _runs(kernel, [cases] if isinstance(cases, Case) else cases, blocks, seed, model)
+    runs = _runs(kernel, cases, blocks)
     found: list[Move] = []
     for s in syncs_of(kernel):
         for direction in ("up", "down"):
             change = Change(moved=s, direction=direction)
-            found.append(Move(s, direction, first_race(runs, change, seed)))
+            found.append(Move(s, direction, first_race(runs, change)))
     return found

@@ -13,8 +13,7 @@ import numpy as np
 
 from fusewright.dtypes import bool_, complex64, data_dtype_of, float32, int64
 from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion import array as core
-from fusewright.fusion import build
+from fusewright.fusion import array as core, build
 from fusewright.fusion.array import Array, Operand, check_array, elementwise
 from fusewright.fusion.operands import Category, check_category, check_device
 
