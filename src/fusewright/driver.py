@@ -105,13 +105,11 @@ class _Compiler:
     reasons: list[Reason]
 
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> _Made:
-        flow = Dataflow(segment.fusion)
-        for stage, site in zip(flow.outputs, segment.writes, strict=True):
-            if not site.is_whole:
-                stage.strides, stage.alignment = site.strides, site.alignment
+        flow = segment.dataflow()
         params = schedule_group(flow, self.target)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         kernel = finish(flow, name, self.target, params)
+        kernel.segment = segment
         named = zip(kernel.argument_values, kernel.ir.arguments, strict=True)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return _Made(kernel, read, places)

@@ -24,6 +24,7 @@ from fusewright.cuda.sass import sass
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
+from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.kir.analysis.uses import global_reads, global_writes
@@ -34,6 +35,7 @@ from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.schedule.graph import Stage, strides_of
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.rating import Rating, rate
 from fusewright.sim.machine import SimResult, simulate
 from fusewright.target import Target
 
@@ -112,6 +114,10 @@ class Kernel:
     argument_values: tuple[bool | int | float, ...]
     schedule: str
     heuristic: Params | None = None
+    segment: Segment | None = field(default=None, repr=False)
+    """What a heuristic scheduled; None for schedules by hand, moves, and kernels from a file."""
+    measured: tuple[tuple[Params, float], ...] = ()
+    """Microseconds of its candidates where they were measured (`fw.tune`)."""
     program_kernels: Sequence[Kernel] = field(default=(), repr=False)
     """The kernels of the program that this one was compiled for: they are compiled together."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
@@ -171,6 +177,12 @@ class Kernel:
         out: list[Sync] = []
         _collect_syncs(self.ir.body, (), orders, out)
         return out
+
+    @property
+    def candidates(self) -> list[Rating]:
+        """The ways in which its group could be scheduled, with predicted times, in the order of the
+        rules; the one with the parameters `heuristic` was taken. Empty where none was listed."""
+        return [] if self.segment is None else rate(self.segment.dataflow, self.target)
 
     @property
     def cuda(self) -> str:

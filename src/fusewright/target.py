@@ -24,13 +24,19 @@ MBARRIER_NBYTES = 8
 MAX_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 CP_ASYNC_NBYTES = (4, 8, 16)
 BULK_ALIGNMENT = 16
+ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
+SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
+MEMORY_LATENCY_US = 0.8  # of a load while others are under way
+L2_NBYTES_PER_CLOCK = 46  # of a multiprocessor, all of them reading at once
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One architecture: `arch` as NVRTC spells it, sizes in bytes, counts per multiprocessor.
 
-    Source: CUDA C++ Programming Guide, "Compute Capabilities".
+    Sources: CUDA C++ Programming Guide, "Compute Capabilities"; for clock, memory and cache, on
+    which predicted times rest but no result does, the data sheet of one product of the
+    architecture: A100 40 GB, A40, RTX 4090, H200, B200, RTX 5090. Latency is that under load.
     """
 
     arch: str
@@ -44,6 +50,10 @@ class Target:
     has_bulk: bool
     has_cluster: bool
     has_wgmma: bool
+    clock_mhz: int
+    memory_nbytes_per_us: int
+    memory_latency_us: float
+    l2_nbytes: int
     max_registers_per_thread: int = 255
 
     def __str__(self) -> str:
@@ -67,36 +77,54 @@ class Target:
         return MAX_CLUSTER if self.has_cluster else 1
 
 
-def _target(arch: str, sms: int, per_block: int, per_sm: int, threads: int, blocks: int) -> Target:
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """What the architectures differ in: kibibytes of shared memory, MHz, GB/s, mebibytes."""
+
+    sms: int
+    shared_per_block: int
+    shared_per_sm: int
+    threads: int
+    blocks: int
+    clock: int
+    bandwidth: int
+    l2: int
+
+
+_CHIPS = {
+    "sm_80": _Chip(108, 163, 164, 2048, 32, 1410, 1555, 40),
+    "sm_86": _Chip(84, 99, 100, 1536, 16, 1740, 696, 6),
+    "sm_89": _Chip(128, 99, 100, 1536, 24, 2520, 1008, 72),
+    "sm_90": _Chip(132, 227, 228, 2048, 32, 1830, 4800, 50),
+    "sm_90a": _Chip(132, 227, 228, 2048, 32, 1830, 4800, 50),
+    "sm_100": _Chip(148, 227, 228, 2048, 32, 1965, 8000, 126),
+    "sm_100a": _Chip(148, 227, 228, 2048, 32, 1965, 8000, 126),
+    "sm_120": _Chip(170, 99, 100, 1536, 24, 2407, 1792, 96),
+}
+
+
+def _target(arch: str, chip: _Chip) -> Target:
     number = int("".join(c for c in arch if c.isdigit()))
     return Target(
         arch=arch,
-        multiprocessors=sms,
-        shared_nbytes_per_block=per_block * 1024,
-        shared_nbytes_per_sm=per_sm * 1024,
+        multiprocessors=chip.sms,
+        shared_nbytes_per_block=chip.shared_per_block * 1024,
+        shared_nbytes_per_sm=chip.shared_per_sm * 1024,
         registers_per_sm=REGISTERS_PER_SM,
-        threads_per_sm=threads,
-        blocks_per_sm=blocks,
+        threads_per_sm=chip.threads,
+        blocks_per_sm=chip.blocks,
         has_cp_async=number >= 80,
         has_bulk=number >= 90,
         has_cluster=number >= 90,
         has_wgmma=arch == "sm_90a",
+        clock_mhz=chip.clock,
+        memory_nbytes_per_us=chip.bandwidth * 1000,
+        memory_latency_us=MEMORY_LATENCY_US,
+        l2_nbytes=chip.l2 * 1024 * 1024,
     )
 
 
-_TARGETS = {
-    t.arch: t
-    for t in (
-        _target("sm_80", 108, 163, 164, 2048, 32),
-        _target("sm_86", 84, 99, 100, 1536, 16),
-        _target("sm_89", 128, 99, 100, 1536, 24),
-        _target("sm_90", 132, 227, 228, 2048, 32),
-        _target("sm_90a", 132, 227, 228, 2048, 32),
-        _target("sm_100", 148, 227, 228, 2048, 32),
-        _target("sm_100a", 148, 227, 228, 2048, 32),
-        _target("sm_120", 170, 99, 100, 1536, 24),
-    )
-}
+_TARGETS = {arch: _target(arch, chip) for arch, chip in _CHIPS.items()}
 
 
 def target_of(arch: str | Target | None) -> Target:

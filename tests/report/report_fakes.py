@@ -20,6 +20,8 @@ from fusewright.fusion.ir import (
 )
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.rating import Rating
 
 ROWS = parse_kernel(
     """kernel rows {
@@ -98,6 +100,9 @@ class FakeKernel:
     syncs: tuple[Sync, ...] = ()
     schedule: str = "for i in 32:\n  m = reduce_max(x)"
     found: Resources | None = field(default_factory=Resources)
+    heuristic: Params | None = None
+    candidates: tuple[Rating, ...] = ()
+    measured: tuple[tuple[Params, float], ...] = ()
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
 from fusewright.host.sites import Range, Site, natural
 from fusewright.kir.reading import is_parameter
+from fusewright.schedule.graph import Dataflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,14 @@ class Segment:
     fusion: Fusion
     reads: tuple[Site, ...]
     writes: tuple[Site, ...]
+
+    def dataflow(self) -> Dataflow:
+        """A dataflow to schedule, whose outputs know where they lie inside of other memory."""
+        flow = Dataflow(self.fusion)
+        for stage, site in zip(flow.outputs, self.writes, strict=True):
+            if not site.is_whole:
+                stage.strides, stage.alignment = site.strides, site.alignment
+        return flow
 
 
 def segments(

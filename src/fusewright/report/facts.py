@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion
 from fusewright.kir.text import print_kernel
+from fusewright.report.candidates import candidates_text
 from fusewright.report.cut import Cut, cut
 from fusewright.report.subject import (
     KernelLike,
@@ -36,6 +37,7 @@ class KernelFacts:
     syncs: tuple[SyncLike, ...]
     timeline: Timeline
     schedule: str
+    candidates: str
     ir: str
     cuda: str
 
@@ -83,6 +85,7 @@ def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
         syncs=tuple(kernel.syncs),
         timeline=timeline(kernel.ir, kernel.smem, kernel.syncs),
         schedule=kernel.schedule.rstrip(),
+        candidates=candidates_text(kernel),
         ir=print_kernel(kernel.ir).rstrip(),
         cuda=_without_prelude(kernel.cuda).rstrip(),
     )

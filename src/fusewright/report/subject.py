@@ -7,6 +7,8 @@ from typing import Protocol
 
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.kir.ir import Kernel
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.rating import Rating
 
 
 class SmemLike(Protocol):
@@ -65,7 +67,9 @@ class ResourcesLike(Protocol):
 
 
 class KernelLike(Protocol):
-    """One kernel of a program. `resources` raises UserError where no compiler is installed."""
+    """One kernel of a program. `resources` raises UserError where no compiler is installed;
+    `heuristic` are the parameters that were chosen, `measured` what tuning timed, in microseconds.
+    """
 
     @property
     def name(self) -> str: ...
@@ -81,6 +85,12 @@ class KernelLike(Protocol):
     def syncs(self) -> Sequence[SyncLike]: ...
     @property
     def schedule(self) -> str: ...
+    @property
+    def heuristic(self) -> Params | None: ...
+    @property
+    def candidates(self) -> Sequence[Rating]: ...
+    @property
+    def measured(self) -> Sequence[tuple[Params, float]]: ...
     def resources(self) -> ResourcesLike: ...
 
 

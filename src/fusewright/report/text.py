@@ -54,6 +54,8 @@ def kernel_text(k: KernelFacts) -> str:
 def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:
     """The parts of a kernel's report as (title, text), in reading order."""
     yield "loop nest", k.schedule
+    if k.candidates:
+        yield "candidates", k.candidates
     yield "syncs", syncs_text(k)
     if k.smem:
         yield "shared memory", smem_text(k)

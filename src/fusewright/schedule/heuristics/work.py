@@ -1,0 +1,349 @@
+"""What a scheduled kernel does, counted on its schedule: threads, traffic, instructions, exchanges.
+
+The counts are estimates in closed form: no address is enumerated and nothing is lowered. Loops over
+symbolic sizes count a typical number of trips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fusewright.axes.classes import AxisClass
+from fusewright.core.expr import ZERO, Expr, Var, constant_value, variables
+from fusewright.core.substitution import substitute
+from fusewright.dtypes import DType
+from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Reduce, Resize, Scan
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.common import Params, estimate, global_accesses, numel
+from fusewright.schedule.inline import consumers_of
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.precision import approximable
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
+
+OVERLAPPED_TRIPS = 4
+"""Trips of a serial loop whose loads a compiler has under way together."""
+FIXED_INSTRUCTIONS = 24
+"""Instructions of a thread for its place in the grid and its first addresses."""
+ACCESS_INSTRUCTIONS = 4
+"""An access to memory and its address."""
+EXCHANGE_INSTRUCTIONS = 24
+"""Of a warp that takes part in a reduction: five shuffles and sums, partials through memory."""
+FIXED_REGISTERS = 22
+"""Registers of a thread beside what it loads."""
+MOVE_INSTRUCTIONS = 2.0
+"""Of an element that is chosen by its place: a pad, a concatenation, a crop."""
+
+# Instructions of one value of 32 bits: exact, and where only 16 bits of it are needed; on the way
+# that arguments of a usual size take. Source: counted in cubins for sm_90a (notes/measured.md).
+INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
+    "exp": (8, 2), "exp2": (6, 1), "expm1": (16, 16), "log": (14, 14), "log2": (14, 14),
+    "log10": (16, 16), "log1p": (18, 18), "sin": (20, 20), "cos": (20, 20), "tan": (30, 30),
+    "tanh": (15, 12), "erf": (22, 15), "sqrt": (8, 1), "rsqrt": (4, 1), "reciprocal": (8, 1),
+    "div": (9, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35), "where": (2, 2),
+    "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
+}  # fmt: skip
+"""Functions that are not one instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array in global memory: its bytes, those that each stage that accesses it asks for,
+    counted in whole sectors, and whether it is written."""
+
+    name: str
+    nbytes: int
+    requested: tuple[float, ...]
+    is_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
+    `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
+    waits for memory. Of a thread: registers, instructions, bytes of loads under way together."""
+
+    blocks: int
+    threads: int
+    cluster: int
+    min_blocks: int
+    arrays: tuple[Array, ...]
+    shared_nbytes: int
+    through_shared: float
+    exchanges: float
+    loads: float
+    registers: int
+    instructions: float
+    flight_nbytes: float
+
+
+def work_of(flow: Dataflow, params: Params) -> Work:
+    """The work of a scheduled dataflow."""
+    stages = computed(flow.stages)
+    extents = _extents(stages)
+    threads = math.prod(n for p, n in extents.items() if p.is_thread)
+    launched = math.prod(n for p, n in extents.items() if p.is_block)
+    exchanges, depth = _exchanges(flow)
+    shared = [s for s in stages if s.memory is Memory.SHARED]
+    return Work(
+        blocks=launched,
+        threads=threads,
+        cluster=extents.get(Parallel.CLUSTERX, 1),
+        min_blocks=params.min_blocks,
+        arrays=_arrays(flow, stages, launched),
+        shared_nbytes=sum(_own_elements(s) * s.dtype.nbytes for s in shared),
+        through_shared=sum(map(_through_shared, stages)),
+        exchanges=depth,
+        loads=_loads(stages),
+        registers=_registers(stages),
+        instructions=FIXED_INSTRUCTIONS
+        + EXCHANGE_INSTRUCTIONS * exchanges
+        + _instructions(flow, stages),
+        flight_nbytes=_flight(stages),
+    )
+
+
+# --- loops --------------------------------------------------------------------------------------
+
+
+def _extents(stages: Sequence[Stage]) -> dict[Parallel, int]:
+    """The extent of every dimension of the grid and the block."""
+    out: dict[Parallel, int] = {}
+    for s in stages:
+        for x in s.loops:
+            if x.parallel.is_block or x.parallel.is_thread:
+                out[x.parallel] = max(out.get(x.parallel, 1), estimate(x.axis.extent))
+    return out
+
+
+def _trips(s: Stage, start: int = 0) -> int:
+    """How often a thread computes a stage, within its loops from `start` on."""
+    return math.prod(
+        estimate(x.axis.extent)
+        for x in s.loops[start:]
+        if x.parallel.is_serial or x.parallel is Parallel.VECTORIZE
+    )
+
+
+def _outer_trips(s: Stage) -> int:
+    """Trips of the loops that really are loops, not unrolled."""
+    return math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel is Parallel.SERIAL)
+
+
+def _own_threads(s: Stage) -> int:
+    """Threads of a block among which a stage is shared out."""
+    return math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_thread)
+
+
+def _own_elements(s: Stage) -> int:
+    """Elements that a block holds of a stage in shared memory."""
+    inside = [x for x in s.loops[s.inline_depth :] if not x.parallel.is_block]
+    threads = [x for x in s.loops[: s.inline_depth] if x.parallel.is_thread]
+    return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
+
+
+def _lanes(s: Stage) -> int:
+    """Elements that one instruction of a stage accesses."""
+    last = s.loops[-1] if s.loops else None
+    return estimate(last.axis.extent) if last and last.parallel is Parallel.VECTORIZE else 1
+
+
+# --- global memory ------------------------------------------------------------------------------
+
+
+def _reads(s: Stage) -> list[Stage]:
+    return [o for o in s.operands if o.memory is Memory.GLOBAL]
+
+
+def _arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> tuple[Array, ...]:
+    asked: dict[tuple[Stage, bool], list[float]] = {}
+    shares = _shares(flow)
+    for s in stages:
+        own = [o for o in (*s.operands, s) if o.memory is Memory.GLOBAL]
+        waste = _waste(flow, s) if own else {}
+        for t in own:
+            elements = _trips(s) * _own_threads(s) * blocks * shares[s]
+            nbytes = elements * t.dtype.nbytes * waste.get(t, 1.0)
+            asked.setdefault((t, t is s), []).append(nbytes)
+    return tuple(
+        Array(t.name, numel(t.shape) * t.dtype.nbytes, tuple(n), is_written)
+        for (t, is_written), n in asked.items()
+    )
+
+
+def _shares(flow: Dataflow) -> dict[Stage, float]:
+    """The share of its loops' trips in which a stage is computed at all: the pieces of a
+    concatenation and the inside of a pad stand under conditions."""
+    out: dict[Stage, float] = dict.fromkeys(flow.stages, 0.0)
+    for s in reversed(flow.stages):
+        own = out[s] = min(1.0, out[s]) if flow.consumers(s) else 1.0
+        for o in s.operands:
+            piece = isinstance(s.op, Concat | Resize)
+            out[o] += own * min(1.0, numel(o.shape) / max(numel(s.shape), 1)) if piece else own
+    return out
+
+
+def _waste(flow: Dataflow, s: Stage) -> dict[Stage, float]:
+    """For the arrays that a stage accesses, the bytes of the sectors that a warp asks for over
+    those that a thread's own elements fill: less than 1 where threads share them, or where loops
+    do not change the address."""
+    across = next((x for x in s.loops if x.parallel is Parallel.TIDX), None)
+    lane = Var("lane", 0, 1)
+    out: dict[Stage, float] = {}
+    for a in global_accesses(flow, across.axis if across else None, lane, [s]):
+        nbytes = a.tensor.dtype.nbytes
+        known = {str(v): v for v in variables(a.address)}
+        again = math.prod(
+            estimate(x.axis.extent)
+            for i, x in enumerate(s.loops)
+            if not x.parallel.is_block and x is not across and f"i{i}" not in known
+        )
+        run, between = _run(s, a.address, known)
+        used = run * nbytes
+        step = _step(a.address, lane)
+        apart = min(abs(step) * nbytes if step is not None else used, between * nbytes)
+        sectors = -(-used // SECTOR_NBYTES) * SECTOR_NBYTES
+        ratio = max(min(apart, sectors) / used, 1.0) if apart else 1.0 / WARP_SIZE
+        out[a.tensor] = max(out.get(a.tensor, 0.0), ratio / again)
+    return out
+
+
+def _step(address: Expr, along: Var) -> int | None:
+    """Elements between neighbours along a variable; None where that varies."""
+    return constant_value(substitute(address, {along: 1}) - substitute(address, {along: ZERO}))
+
+
+def _run(s: Stage, address: Expr, known: Mapping[str, Var]) -> tuple[int, int]:
+    """Neighbouring elements that a thread takes together, those of its innermost loop, and the
+    elements from one such run to the next: at least so many that they are in no sector of it."""
+    last = s.loops[-1]
+    lane = known.get(f"i{len(s.loops) - 1}")
+    if lane is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
+        return 1, SECTOR_NBYTES
+    step = _step(address, lane)
+    if step == 1:
+        return estimate(last.axis.extent), SECTOR_NBYTES * estimate(last.axis.extent)
+    return 1, abs(step) if step else SECTOR_NBYTES
+
+
+def _flight(stages: Sequence[Stage]) -> float:
+    """Bytes of loads that a thread has under way together, of those that stand first."""
+    total = 0.0
+    for s in stages:
+        for o in _reads(s):
+            if _own_threads(s) > 1 or len(s.loops) == 1:
+                ahead = _trips(s) / _outer_trips(s) * min(_outer_trips(s), OVERLAPPED_TRIPS)
+                total += ahead * o.dtype.nbytes
+    return total
+
+
+def _loads(stages: Sequence[Stage]) -> float:
+    """How often a thread waits for loads: once for the unrolled ones, and in loops as often as the
+    compiler's overlap leaves."""
+    waits = [_outer_trips(s) / min(_outer_trips(s), OVERLAPPED_TRIPS) for s in stages if _reads(s)]
+    return max(waits, default=0.0)
+
+
+# --- a thread -----------------------------------------------------------------------------------
+
+
+def _registers(stages: Sequence[Stage]) -> int:
+    """32-bit registers of a thread: what it loads stays there while the rest is made."""
+    words: dict[Stage, int] = {}
+    for s in stages:
+        if s.memory is Memory.LOCAL:
+            for o in _reads(s):
+                kept = _trips(s, s.inline_depth) * s.dtype.nbytes
+                words[o] = max(words.get(o, 0), -(-kept // 4))
+    wanted = FIXED_REGISTERS + sum(words.values())
+    return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def _through_shared(s: Stage) -> float:
+    """Bytes of a block that a stage writes to, or reads from, shared memory."""
+    sides = sum(t.dtype.nbytes for t in (*s.operands, s) if t.memory is Memory.SHARED)
+    return sides * _trips(s) * _own_threads(s)
+
+
+def _instructions(flow: Dataflow, stages: Sequence[Stage]) -> float:
+    fine = approximable(flow.stages, consumers_of(flow))
+    shares = _shares(flow)
+    return sum(shares[s] * (_trips(s) * _weight(s, s in fine) + _accesses(s)) for s in stages)
+
+
+def _accesses(s: Stage) -> float:
+    """Instructions of the accesses to memory of a stage."""
+    sides = [o for o in s.operands if o.memory is not Memory.LOCAL]
+    sides += [s] if s.memory is not Memory.LOCAL else []
+    total = 0.0
+    for t in sides:
+        width = max(1, min(_lanes(s), MAX_VECTOR_NBYTES // t.dtype.nbytes))
+        total += ACCESS_INSTRUCTIONS * _trips(s) / width
+    return total
+
+
+def _weight(s: Stage, is_approximate: bool) -> float:
+    """Instructions to compute one element."""
+    match s.op:
+        case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
+            return 0.0
+        case Pointwise(fn=fn):
+            exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
+            words = -(-s.dtype.compute.nbytes // 4)
+            return (approximate if is_approximate else exact) * words
+        case Reduce() | Scan():
+            return 1.0
+        case Concat() | Resize() | IndexMap():
+            return MOVE_INSTRUCTIONS
+        case _:
+            return 0.0
+
+
+def _is_free(source: DType, to: DType) -> bool:
+    """Whether a cast changes nothing in a register."""
+    return source.compute is to.compute and to.nbytes >= source.compute.nbytes == to.nbytes
+
+
+# --- exchanges ----------------------------------------------------------------------------------
+
+
+def _exchanges(flow: Dataflow) -> tuple[float, float]:
+    """Reductions among threads that a thread takes part in, and those of them that follow each
+    other: reductions of one depth exchange together."""
+    depths: dict[Stage, int] = {}
+    total = 0.0
+    levels: dict[int, float] = {}
+    for s in flow.stages:
+        depth = max((depths[o] for o in s.operands), default=0)
+        if s.is_reduction and _is_shared_out(flow, s):
+            depth += 1
+            times = _outer_trips_around(flow, s)
+            total += times
+            levels[depth] = max(levels.get(depth, 0.0), times)
+        depths[s] = depth
+    return total, sum(levels.values())
+
+
+def _is_shared_out(flow: Dataflow, s: Stage) -> bool:
+    """Whether threads reduce together."""
+    return any(
+        x.parallel.is_thread and flow.graph.depends(x.axis, s.frame.reduced) for x in s.loops
+    )
+
+
+def _outer_trips_around(flow: Dataflow, s: Stage) -> float:
+    """Trips of the serial loops that do not reduce."""
+    axes: tuple[AxisClass, ...] = s.frame.reduced
+    return math.prod(
+        estimate(x.axis.extent)
+        for x in s.loops
+        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, axes)
+    )
+
+
+def warps(threads: int) -> int:
+    """Whole warps of so many threads."""
+    return -(-threads // WARP_SIZE)
