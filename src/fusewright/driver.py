@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError
+from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
@@ -16,10 +17,12 @@ from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
+from fusewright.host.assemble import Call
 from fusewright.host.form import connected, form
 from fusewright.host.groups import Reason, is_leaf
+from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
-from fusewright.host.place import place
+from fusewright.host.place import Placed, place
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.sites import Site, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -132,6 +135,16 @@ class _Compiler:
         values = tuple(scalars[i].value for i in made.scalars)
         return [Launch(made.kernel, reads, segment.writes, values)]
 
+    def all_launches(self, fusion: Fusion, placed: Placed) -> list[Launch]:
+        """The launches of a placed cut, in its order."""
+        out: list[Launch] = []
+        for i, item in enumerate(segments(fusion, placed.items, placed.sites)):
+            if isinstance(item, Moves):
+                out.append(self.move(item, i))
+            elif not all(is_empty(s.tensor) for s in item.writes):
+                out.extend(self.launches(item, kernel_name(item, i)))
+        return out
+
     def move(self, moves: Moves, number: int) -> Launch:
         """The launch that copies and fills what no kernel computes."""
         key = moves.structure
@@ -166,37 +179,87 @@ def _halves(segment: Segment) -> list[Segment] | None:
 
 
 def compile(
-    fusion: Fusion | HandSchedule, target: str | Target | None = "sm_90a", dynamic: bool = False
+    fusion: Fusion | HandSchedule,
+    target: str | Target | None = "sm_90a",
+    dynamic: bool = False,
+    donate: Sequence[str] = (),
 ) -> Program:
     """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
 
     `dynamic` promises that no size costs a compile. A program keeps it in any case: kernels over
     symbolic sizes are the general, multi-pass ones, and schedules never depend on a size that is
     not known here; where sizes are specialised on, `fuse` decides it. Needs no GPU.
-    Raises no UnsupportedError: what one kernel cannot hold becomes several.
+    `donate` names inputs whose memory may hold a result of the same shape, dtype and C order. What
+    such an array holds after a call is undefined, unless it is the result: `fw.insert` then writes
+    only its block. Where the old content is still needed the result gets memory of its own, and
+    `host.stats["not_placed"]` says why.
+    Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
+    donated name that is no input.
     """
     chosen = target_of(target)
     if isinstance(fusion, HandSchedule):
-        kernel = by_hand(fusion, "kernel", chosen)
-        whole, flow = fusion.original, fusion.flow
-        pairs = zip(whole.inputs, flow.inputs, strict=True)
-        read = tuple(t for t, s in pairs if flow.consumers(s))
-        reads = tuple(natural(t) for t in read)
-        infos = zip(whole.outputs, kernel.outputs, strict=True)
-        writes = tuple(natural(t, i.strides) for t, i in infos)
-        launch = Launch(kernel, reads, writes, kernel.argument_values)
-        return Program(whole, (launch,), (), chosen)
-    whole = prepare(fusion, chosen)
+        if donate:
+            raise UserError(
+                f"donate={tuple(donate)!r}: a schedule by hand writes results of its own; compile "
+                "the fusion instead"
+            )
+        return _of_schedule(fusion, chosen)
+    names = {t.name: k for k, t in enumerate(fusion.inputs)}
+    for name in donate:
+        if name not in names:
+            raise UserError(f"donate: there is no input {name!r}; use some of {', '.join(names)}")
+    return compile_in_place(fusion, chosen, {names[name]: None for name in donate})
+
+
+def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
+    kernel = by_hand(schedule, "kernel", target)
+    whole, flow = schedule.original, schedule.flow
+    pairs = zip(whole.inputs, flow.inputs, strict=True)
+    read = tuple(t for t, s in pairs if flow.consumers(s))
+    reads = tuple(natural(t) for t in read)
+    infos = zip(whole.outputs, kernel.outputs, strict=True)
+    writes = tuple(natural(t, i.strides) for t, i in infos)
+    launch = Launch(kernel, reads, writes, kernel.argument_values)
+    return Program(whole, (launch,), (), target)
+
+
+def compile_in_place(
+    fusion: Fusion, target: Target, donated: Mapping[int, int | None] | None = None
+) -> Program:
+    """The program of a fusion whose donated inputs, by position, may hold a result: the output at
+    a position, or any that fits where that is None."""
+    whole = prepare(fusion, target)
     cut = form(whole)
-    placed = place(whole, cut)
-    compiler = _Compiler(chosen, {}, [*cut.reasons, *placed.pieces.reasons])
-    launches: list[Launch] = []
-    for i, item in enumerate(segments(whole, placed.items, placed.sites)):
-        if isinstance(item, Moves):
-            launches.append(compiler.move(item, i))
-        elif not all(is_empty(s.tensor) for s in item.writes):
-            launches.extend(compiler.launches(item, kernel_name(item, i)))
-    return Program(whole, tuple(launches), tuple(compiler.reasons), chosen, placed.pieces)
+    compiler = _Compiler(target, {}, [])
+    choices = {
+        whole.inputs[k]: holders(whole, whole.inputs[k])
+        if at is None
+        else [t for t in holders(whole, whole.inputs[k]) if t is whole.outputs[at]]
+        for k, at in (donated or {}).items()
+    }
+    refused = {x.name: "no result has its shape, dtype and C order" for x in choices}
+    while True:
+        held: dict[Tensor, Tensor] = {}
+        for x, outputs in choices.items():
+            free = next((t for t in outputs if t not in held), None)
+            if free is not None:
+                held[free] = x
+        compiler.reasons.clear()
+        placed = place(whole, cut, held)
+        launches = compiler.all_launches(whole, placed)
+        calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in launches]
+        order = in_order(calls, placed.versions) if held else range(len(launches))
+        if not isinstance(order, Conflict):
+            break
+        given_up = next(t for t, x in held.items() if x is order.argument)
+        choices[order.argument].remove(given_up)
+        refused[order.argument.name] = order.why
+    kept = {x.name for x in held.values()}
+    not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
+    pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
+    reasons = (*cut.reasons, *pieces.reasons, *compiler.reasons)
+    ordered = tuple(launches[k] for k in order)
+    return Program(whole, ordered, reasons, target, pieces, held)
 
 
 def prepare(fusion: Fusion, target: Target) -> Fusion:

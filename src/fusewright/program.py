@@ -96,8 +96,8 @@ class Memories:
             empty.reshape(-1).view(np.uint8)[...] = 0xFF
             self._arrays[s.root] = empty
         array = self._arrays[s.root]
-        dense = isinstance(s.root.op, Input) or not array.flags.c_contiguous
-        flat = flatten(array, whole, self._sizes) if dense else array.reshape(-1)
+        is_flat = whole.strides == contiguous_strides(s.root.shape) and array.flags.c_contiguous
+        flat = array.reshape(-1) if is_flat else flatten(array, whole, self._sizes)
         part = TensorInfo(s.tensor.name, s.shape, s.root.dtype, s.strides)
         return shaped_view(flat[size_of(s.offset, self._sizes) :], part, self._sizes)
 
@@ -115,13 +115,15 @@ class Layout:
 
 @dataclass(eq=False)
 class Program:
-    """Kernels in order, and the tensors between them."""
+    """Kernels in order, and the tensors between them. `held`: results that are made in the memory
+    of an argument, which the caller gives away."""
 
     fusion: Fusion
     launches: tuple[Launch, ...]
     reasons: tuple[Reason, ...]
     target: Target
     pieces: Pieces = field(default_factory=Pieces)
+    held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     _calls: dict[Any, TorchCall] = field(default_factory=dict[Any, TorchCall], repr=False)
 
     @property
@@ -163,11 +165,18 @@ class Program:
     def host(self) -> HostProgram:
         """Launches with exact bindings, the packed arena, edges, and `stats`."""
         calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
-        return assemble(self.fusion, calls, self.pieces)
+        return assemble(self.fusion, calls, self.pieces, self.held)
 
     @cached_property
     def _executor(self) -> Executor:
-        return Executor(self.host, self.inputs, self.results, self._load)
+        return Executor(self.host, self.inputs, self.results, self.holders, self._load)
+
+    @cached_property
+    def holders(self) -> tuple[int | None, ...]:
+        """For each different result the position of the argument in whose memory it is made."""
+        inputs = self.fusion.inputs
+        outputs = dict.fromkeys(self.fusion.outputs)
+        return tuple(inputs.index(self.held[t]) if t in self.held else None for t in outputs)
 
     def _load(self) -> list[LoadedKernel]:
         loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in self.kernels}
@@ -175,7 +184,8 @@ class Program:
 
     @property
     def copies(self) -> int:
-        """How many arguments had to be copied because they do not meet the specs."""
+        """How many arguments had to be copied because they do not meet the specs, or because they
+        are donated and share memory with another one."""
         return self._executor.copies
 
     def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
@@ -230,6 +240,7 @@ class Program:
                 for x in self.launches
             ],
             "reasons": [[r.tensor, r.rule] for r in self.reasons],
+            "held": [[t.name, argument.name] for t, argument in self.held.items()],
             "placed": list(self.pieces.placed.items()),
             "not_placed": list(self.pieces.not_placed.items()),
         }
@@ -241,7 +252,9 @@ class Program:
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator."""
         symbols = self.symbol_values([np.asarray(a) for a in arrays])
-        memory = Memories(symbols, dict(zip(self.fusion.inputs, arrays, strict=True)))
+        given = dict(zip(self.fusion.inputs, arrays, strict=True))
+        given |= {t: np.array(given[t], order="C") for t in self.held.values()}
+        memory = Memories(symbols, given)
         races: list[Any] = []
         stats: dict[str, int | float] = {}
         for x in self.launches:
@@ -257,7 +270,7 @@ class Program:
                 stats[k] = stats.get(k, 0) + v
             for s, array in zip(x.writes, result.outputs, strict=True):
                 memory.write(s, array)
-        outputs = [memory.read(natural(t)) for t in self.fusion.outputs]
+        outputs = [memory.read(natural(self.held.get(t, t))) for t in self.fusion.outputs]
         return SimResult(outputs, races, stats)
 
     def run_cuda(self, *arrays: Any) -> list[Any]:
@@ -297,9 +310,7 @@ class Program:
         if not executor.fits(infos, sizes):
             return None
         grad = any(x.owner.requires_grad for x in infos)  # type: ignore[attr-defined]
-        types = executor.result_types(sizes)
-        threads = executor.threads(device.index)
-        return TorchCall(executor.plan(sizes), types, device, active(), threads, requires_grad=grad)
+        return TorchCall(executor, sizes, device, active(), requires_grad=grad)
 
     def run(
         self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()
@@ -309,6 +320,7 @@ class Program:
         library = library_of(kind, where)
         if kind == "torch":
             check_gradients([x.owner for x in infos])
+            check_gradients([o.owner for o in out if o is not None], "arrays of out=")
         sizes = self.check_arguments(infos)
         given = self._given(out, sizes, f"{kind} on {where}")
         if where.kind == "cuda":
@@ -387,9 +399,10 @@ def load(path: str | Path) -> Program:
             for x in record["launches"]
         )
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
+        held = {values[t]: values[argument] for t, argument in record["held"]}
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, SpecError) as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
-    return Program(fusion, launches, reasons, target, pieces)
+    return Program(fusion, launches, reasons, target, pieces, held)
 
 
 def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:

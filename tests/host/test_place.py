@@ -191,6 +191,12 @@ def test_a_transposed_piece_is_not_written_against_its_order() -> None:
     assert p.host.stats["copies"] == 1
 
 
+def test_parts_of_one_value_around_another_are_copied_by_one_launch() -> None:
+    p = checked(lambda x: fw.insert(soft(x), soft(x[1:3, 2:4]), (1, 0)), S((4, 5), "float32"))
+    assert figures(p)[:3] == (3, 0, 1)
+    assert all("which is stored whole" in r for r in p.host.stats["not_placed"].values())
+
+
 def test_flat_joins() -> None:
     p = checked(lambda x, y: fw.concat([soft(x), soft(y)], axis=None), X, S((3, 5), "float32"))
     assert figures(p) == (2, 0, 0, 0)

@@ -67,6 +67,15 @@ class Tensor:
     def copy_(self, other: Tensor) -> None:
         self.array[...] = other.array
 
+    def clone(self) -> Tensor:
+        return tensor(self.array.copy(), self.stride(), self.device)
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
     def permute(self, order: tuple[int, ...]) -> Tensor:
         return Tensor(self.array.transpose(order), self.device)
 
@@ -91,10 +100,12 @@ class FakeTorch(SimpleNamespace):
         self.captured = False
         self.current = 0
         self.is_grad_enabled = lambda: self.grad
+        self.changed: list[Tensor] = []
         self.autograd = SimpleNamespace(
+            graph=SimpleNamespace(increment_version=self.changed.append),
             forward_ad=SimpleNamespace(
                 _current_level=-1, unpack_dual=lambda x: SimpleNamespace(tangent=x.tangent)
-            )
+            ),
         )
         self._C = SimpleNamespace(
             _len_torch_dispatch_stack=lambda: 0,

@@ -435,3 +435,123 @@ def test_ranges_without_a_library_say_what_to_install(gpu: FakeDriver, monkeypat
 
 def test_the_fake_device_is_cuda_zero() -> None:
     assert repr(CUDA) == "cuda:0"
+
+
+# --- results in the memory of arguments ---------------------------------------------------------
+
+
+def append(cache, x, start=3):
+    return fw.insert(cache, softmax(x), (start, 0))
+
+
+def appended(cache: np.ndarray, x: np.ndarray) -> np.ndarray:
+    out = cache.copy()
+    out[3 : 3 + len(x)] = expected(x)
+    return out
+
+
+def pair() -> tuple[Tensor, Tensor]:
+    return tensor(normal(40, 8)), tensor(normal(6, 8))
+
+
+def test_out_that_is_an_argument_is_changed_in_place(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(append)
+    for _ in range(2):
+        cache, x = pair()
+        want = appended(cache.array, x.array)
+        torch.allocations.clear()
+        torch.changed.clear()
+        gpu.launched.clear()
+        assert f(cache, x, out=cache) is cache
+        np.testing.assert_allclose(cache.array, want, rtol=1e-5)
+        assert torch.allocations == [] and len(gpu.launched) == 1, "the block is all that is made"
+        assert torch.changed == [cache], "torch knows that the tensor changed"
+
+
+def test_a_call_without_out_keeps_its_arguments(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(append)
+    cache, x = pair()
+    f(cache, x, out=cache)
+    before = cache.array.copy()
+    y = f(cache, x)
+    np.testing.assert_array_equal(cache.array, before)
+    np.testing.assert_allclose(y.array, appended(before, x.array), rtol=1e-5)
+
+
+def test_elementwise_results_replace_their_argument(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, y: x * 2 + y)
+    x, y = tensor(normal(8, 6)), tensor(normal(8, 6) + 1)
+    want = x.array * 2 + y.array
+    torch.allocations.clear()
+    f(x, y, out=x)
+    np.testing.assert_array_equal(x.array, want)
+    assert torch.allocations == []
+
+
+def test_donated_tensors_hold_the_result(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(append, donate=("cache",))
+    for _ in range(3):  # the first call compiles, later ones are bound
+        cache, x = pair()
+        want = appended(cache.array, x.array)
+        torch.allocations.clear()
+        torch.changed.clear()
+        y = f(cache, x)
+        assert y is cache and torch.allocations == [] and torch.changed == [cache]
+        np.testing.assert_allclose(y.array, want, rtol=1e-5)
+    assert f.program(cache, x).copies == 0
+
+
+def test_donated_tensors_that_others_share_are_copied(gpu: FakeDriver, torch: FakeTorch) -> None:
+    """Arguments that overlap, wholly or in part, are never written over."""
+    f = fw.fuse(lambda d, e: (fw.insert(d, d[:2] * 2, (0, 0)), fw.sum(e, axis=0)), donate=("d",))
+    whole = tensor(normal(12, 8))
+    one, other = Tensor(whole.array[:8]), Tensor(whole.array[4:])
+    apart = tensor(normal(8, 8))
+    for d, e in [(one, apart), (one, one), (one, other), (other, one), (one, one)]:
+        before, want = e.array.copy(), d.array.copy()
+        want[:2] *= 2
+        y, total = f(d, e)
+        np.testing.assert_array_equal(y.array, want)
+        np.testing.assert_allclose(total.array, before.sum(0), rtol=1e-4, atol=1e-5)
+        if e is not apart:
+            np.testing.assert_array_equal(e.array, before)
+            assert y is not d
+    assert f.program(one, apart).copies == 4
+
+
+def test_out_that_several_arguments_share_is_written_last(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    f = fw.fuse(lambda x, y: fw.insert(x, softmax(y[2:5]), (0, 0)))
+    whole = tensor(normal(12, 8))
+    x, y = Tensor(whole.array[:8]), Tensor(whole.array[4:])
+    for a, b in [(x, x), (x, y)]:
+        want = a.array.copy()
+        want[:3] = expected(b.array[2:5])
+        assert f(a, b, out=a) is a
+        np.testing.assert_allclose(a.array, want, rtol=1e-5)
+
+
+def test_rejects_parameters_that_are_not_there(gpu: FakeDriver, torch: FakeTorch) -> None:
+    with pytest.raises(UserError, match="donate: there is no parameter 'y'; use some of cache, x"):
+        fw.fuse(append, donate=("y",))
+    with pytest.raises(UserError, match="donate='cache' is a string; pass a tuple of names"):
+        fw.fuse(append, donate="cache")
+
+
+def test_rejects_an_out_that_loses_a_gradient(gpu: FakeDriver, torch: FakeTorch) -> None:
+    cache, x = pair()
+    y = tensor(np.zeros((40, 8), np.float32))
+    y.requires_grad = torch.grad = True
+    with pytest.raises(UserError, match="require gradients"):
+        fw.fuse(append)(cache, x, out=y)
+    torch.grad = False
+    assert fw.fuse(append)(cache, x, out=y) is y
+
+
+def test_donated_pieces_of_a_structure(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda state, g: {"m": state["m"] * 0.9 + g}, donate=("state",))
+    m, g = tensor(normal(8, 6)), tensor(normal(8, 6))
+    want = m.array * np.float32(0.9) + g.array
+    assert f({"m": m}, g=g)["m"] is m
+    np.testing.assert_allclose(m.array, want, rtol=1e-6)

@@ -13,8 +13,9 @@ import numpy as np
 
 from fusewright import knobs
 from fusewright.core.expr import Var
-from fusewright.driver import compile
+from fusewright.driver import compile_in_place
 from fusewright.errors import UserError
+from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.natural_layouts import Strides, natural_orders
 from fusewright.frontends.out_layouts import Order, OutLayouts
 from fusewright.frontends.signature import Dynamic, Signature, marks_of, signature_of
@@ -34,6 +35,7 @@ from fusewright.runtime.torch_calls import (
     is_dispatched,
     is_recorded,
 )
+from fusewright.target import Target, target_of
 
 MAX_PROGRAMS = 256
 MAX_CALLS = 4096
@@ -87,6 +89,7 @@ class Fused:
         device: str = "auto",
         out_layouts: Order | None = None,
         dynamic: Dynamic = None,
+        donate: Sequence[str] = (),
     ) -> None:
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"fuse(device={device!r}): use 'auto', 'cuda' or 'sim'")
@@ -97,7 +100,11 @@ class Fused:
         self.device = device
         self._layouts = None if out_layouts is None else OutLayouts(out_layouts)
         self._marks = marks_of(fn, dynamic)
-        self._programs: dict[Signature, _Compiled] = {}
+        self._dynamic = dynamic
+        self._out_layouts = out_layouts
+        self._donated = donated_roots(fn, donate)
+        self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
+        self._programs: dict[tuple[Signature, Wishes], _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
         self._node: Any = None
         self._kinds: list[type] = []
@@ -127,11 +134,12 @@ class Fused:
         if any(is_dispatched(x) for x in trees.flatten((args, dict(kwargs)))[0]):
             return self._record(args, kwargs, out)
         infos, tree = _flattened(args, kwargs)
-        compiled = self._compiled(infos, tree)
+        signature = signature_of(infos, tree, self._marks)
+        given = [] if out is None else self._given(out, *self._traced(signature, infos, tree))
+        compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
         call = None if key is None else program.bind_torch(infos)
         if call is None:
-            given = self._given(out, compiled)
             return compiled.result(program.run(infos, self.device, given))
         values = (*args, *kwargs.values())
         leaves = {id(x.owner) for x in infos}
@@ -147,18 +155,16 @@ class Fused:
         self._calls[key] = bound
         return bound(args, kwargs)
 
-    def _given(self, out: Any, compiled: _Compiled) -> list[ArrayInfo | None]:
+    def _given(self, out: Any, traced: Traced, layouts: OutLayouts) -> list[ArrayInfo | None]:
         """The arrays of `out=` in the order of the outputs. Raises UserError for another shape of
         structure."""
-        if out is None:
-            return []
-        given = trees.leaves_like(compiled.out_tree, out)
+        given = trees.leaves_like(traced.out_tree, out)
         if given is None:
             raise UserError(
                 "out= does not have the structure of the result; pass arrays in the structure "
                 f"that {self.name} returns, None where a new one is wanted"
             )
-        return compiled.layouts.stored([None if o is None else describe(o) for o in given])
+        return layouts.stored([None if o is None else describe(o) for o in given])
 
     # --- torch's records ------------------------------------------------------------------------
 
@@ -188,36 +194,69 @@ class Fused:
 
     # --- programs -------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def undonated(self) -> Fused:
+        """The same function as one that keeps all its arguments."""
+        if not self._donated:
+            return self
+        return Fused(
+            self.fn,
+            target=self.target,
+            device=self.device,
+            out_layouts=self._out_layouts,
+            dynamic=self._dynamic,
+        )
+
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
-        return self._compiled(*_flattened(args, kwargs)).program
+        infos, tree = _flattened(args, kwargs)
+        return self._compiled(signature_of(infos, tree, self._marks), infos, tree, []).program
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What a call with these arguments becomes and why."""
         return Report(self.program(*args, **kwargs), title=self.name)
 
-    def _compiled(self, infos: list[ArrayInfo], tree: Tree) -> _Compiled:
-        signature = signature_of(infos, tree, self._marks)
-        found = self._programs.get(signature)
+    def _compiled(
+        self,
+        signature: Signature,
+        infos: Sequence[ArrayInfo],
+        tree: Tree,
+        given: Sequence[ArrayInfo | None],
+    ) -> _Compiled:
+        key = signature, wishes_of(infos, tree, given, self._donated)
+        found = self._programs.get(key)
         if found is not None:
             return found
+        traced, layouts = self._traced(signature, infos, tree)
         with self._lock:
-            found = self._programs.get(signature)
+            found = self._programs.get(key)
             if found is None:
                 self._say(signature)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                found = self._programs[signature] = self._compile(signature, infos, tree)
+                program = compile_in_place(traced.fusion, self._target(), dict(key[1]))
+                found = self._programs[key] = _Compiled(program, traced.out_tree, layouts)
             return found
 
-    def _compile(self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree) -> _Compiled:
-        shapes = [x.shape for x in infos]
-        traced, layouts = self.trace(signature.specs, signature.patterns, shapes, tree)
-        target = self.target
-        if target is None and self.device != "sim" and has_gpu():
-            target = architecture()
-        program = compile(traced.fusion, target, dynamic=self._marks.everything)
-        return _Compiled(program, traced.out_tree, layouts)
+    def _target(self) -> Target:
+        """What code is made for."""
+        if self.target is None and self.device != "sim" and has_gpu():
+            return target_of(architecture())
+        return target_of(self.target)
+
+    def _traced(
+        self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree
+    ) -> tuple[Traced, OutLayouts]:
+        """The function traced for a signature, once."""
+        with self._lock:
+            found = self._traces.get(signature)
+            if found is None:
+                if len(self._traces) >= MAX_PROGRAMS:
+                    del self._traces[next(iter(self._traces))]
+                shapes = [x.shape for x in infos]
+                found = self.trace(signature.specs, signature.patterns, shapes, tree)
+                self._traces[signature] = found
+            return found
 
     def trace(
         self,
@@ -292,6 +331,7 @@ def fuse(
     device: str = "auto",
     out_layouts: Order | None = None,
     dynamic: Dynamic = None,
+    donate: Sequence[str] = (),
 ) -> Any:
     """Decorates a function on arrays so that its calls run as fused kernels.
 
@@ -300,10 +340,20 @@ def fuse(
     there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory,
     slowest first, per output, None for C order; without it results are laid out as the arrays'
     library would do. `dynamic`: sizes that may change without a compile: True for all, or
-    a mapping from parameters to axes.
+    a mapping from parameters to axes. `donate`: names of parameters whose arrays the caller gives
+    away: a result of the same shape, dtype and C order may be made in their memory, so that
+    `fw.insert` writes its block only. A donated array is undefined after the call, unless it is
+    what the call returns; a call with `out=` donates the array that it names.
     """
 
     def decorate(f: Callable[..., Any]) -> Fused:
-        return Fused(f, target=target, device=device, out_layouts=out_layouts, dynamic=dynamic)
+        return Fused(
+            f,
+            target=target,
+            device=device,
+            out_layouts=out_layouts,
+            dynamic=dynamic,
+            donate=donate,
+        )
 
     return decorate if fn is None else decorate(fn)

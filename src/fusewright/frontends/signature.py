@@ -136,7 +136,7 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
         return known[size]
 
     arrays: list[_Kind] = []
-    for x, root in zip(infos, _roots(tree), strict=True):
+    for x, root in zip(infos, roots_of(tree), strict=True):
         marked = marks.of(root, len(x.shape))
         grain = max(VECTOR_NBYTES // x.dtype.nbytes, 1)
         shape = tuple(extent(n, grain) if a in marked else n for a, n in enumerate(x.shape))
@@ -147,7 +147,7 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
     return Signature(repr(tree), tuple(arrays))
 
 
-def _roots(tree: Tree) -> list[str | int]:
+def roots_of(tree: Tree) -> list[str | int]:
     """For each leaf of `(args, kwargs)` the parameter it belongs to."""
     assert isinstance(tree, trees.Branch)
     args, kwargs = tree.items

@@ -49,8 +49,9 @@ class Call:
 class HostProgram:
     """Launches over roots, in an order that satisfies the edges; edges are transitively reduced.
 
-    `roots` are the inputs in order, then the outputs (each value once), then the arena if there are
-    intermediates. `outputs` holds, per result of the program, the position of its root.
+    `roots` are the inputs in order, then the outputs (each value once, without those that lie in
+    the memory of an input), then the arena if there are intermediates. `outputs` holds, per result
+    of the program, the position of its root.
     """
 
     roots: tuple[Root, ...]
@@ -113,12 +114,18 @@ def _figure(sizes: Sequence[Expr]) -> int | Expr:
     return total if known is None else known
 
 
-def assemble(fusion: Fusion, calls: Sequence[Call], pieces: Pieces | None = None) -> HostProgram:
-    """The host program of kernels over the sites of a fusion's values."""
-    pieces = pieces or Pieces()
+def assemble(
+    fusion: Fusion,
+    calls: Sequence[Call],
+    pieces: Pieces | None = None,
+    held: Mapping[Tensor, Tensor] | None = None,
+) -> HostProgram:
+    """The host program of kernels over the sites of a fusion's values. `held`: results that lie in
+    the memory of an argument."""
+    pieces, held = pieces or Pieces(), held or {}
     inputs = [_root(RootKind.INPUT, k, natural(t)) for k, t in enumerate(fusion.inputs)]
     whole = {s.root: s for x in calls for s in x.outputs if s.is_whole}
-    results = list(dict.fromkeys(t for t in fusion.outputs))
+    results = list(dict.fromkeys(t for t in fusion.outputs if t not in held))
     outputs = [_root(RootKind.OUTPUT, k, whole.get(t) or natural(t)) for k, t in enumerate(results)]
     views: dict[Tensor, View] = {t: (r, ZERO) for t, r in zip(fusion.inputs, inputs, strict=True)}
     views |= {t: (r, ZERO) for t, r in zip(results, outputs, strict=True)}
@@ -128,6 +135,7 @@ def assemble(fusion: Fusion, calls: Sequence[Call], pieces: Pieces | None = None
     launches = _launches(calls, views)
     edges = reduce_edges(hazards(launches), len(launches))
     place = {t: len(inputs) + k for k, t in enumerate(results)}
+    place |= {t: fusion.inputs.index(argument) for t, argument in held.items()}
     copied = {
         b.tensor: f"{x.name} only moves values, and its sources are stored apart"
         for x in launches

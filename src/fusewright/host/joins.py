@@ -127,12 +127,12 @@ def is_part(t: Tensor, members: set[Tensor]) -> bool:
 
 
 def site_in_source(t: Tensor, members: set[Tensor], site_of: Callable[[Tensor], Site]) -> Site:
-    """Where a value is found: a part inside the site of its source, any other in its own."""
+    """Where a value is found: a part of a source inside the site of that, any other in its own."""
     source, views = source_of(t, members)
     site = site_of(source)
     for v in reversed(views):
         site = _viewed(v, site)
-    return site.of(t)
+    return site
 
 
 def source_of(t: Tensor, members: set[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -9,7 +9,7 @@ efficiently than by the kernel that has them in registers, so short rows are no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,14 +33,17 @@ Group: TypeAlias = tuple[Tensor, ...]
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Kernels and moves in order; the sites of values (the first one is read; a value without an
-    entry is its own root); and what became of the pieces of joined values."""
+    entry is its own root); what became of the pieces of joined values; and for values in the memory
+    of arguments, by value and argument, which content of it they belong to: a higher number is
+    written over lower ones, and over what the caller passed."""
 
     items: tuple[Group | Moves, ...]
     sites: dict[Tensor, tuple[Site, ...]]
     pieces: Pieces
+    versions: dict[tuple[Tensor, Tensor], int]
 
 
-def place(fusion: Fusion, cut: Cut) -> Placed:
+def place(fusion: Fusion, cut: Cut, held: Mapping[Tensor, Tensor] | None = None) -> Placed:
     """Takes the joins of what other kernels make out of the kernels of a cut.
 
     rewrite:  k1: a = f(x);  k2: b = g(y);  k3: c = concat(a, b)
@@ -48,8 +51,11 @@ def place(fusion: Fusion, cut: Cut) -> Placed:
     checks:   a piece is placed whole, in the order of its axes, by the kernel that makes it; a
               group falls apart only where that saves more than its launches cost
     order:    after the cut, before segments: a segment's outputs are made for their sites
+
+    `held`: results that lie in the memory of an argument. What such a result takes over from the
+    argument stays where it is, and nobody moves it.
     """
-    placer = _Placer(fusion, cut)
+    placer = _Placer(fusion, cut, held or {})
     placer.run()
     return placer.result()
 
@@ -83,10 +89,13 @@ class _Rest:
 class _Placer:
     """Goes from the last kernel to the first: the sites of a join come before its pieces'."""
 
-    def __init__(self, fusion: Fusion, cut: Cut) -> None:
+    def __init__(self, fusion: Fusion, cut: Cut, held: Mapping[Tensor, Tensor]) -> None:
         self.waiting: list[Group | _Rest] = list(cut.groups)
         self.done: list[Group | _Rest] = []
-        self.sites: dict[Tensor, list[Site]] = {t: [natural(t)] for t in fusion.outputs}
+        self.sites: dict[Tensor, list[Site]] = {
+            t: [natural(held.get(t, t)).of(t)] for t in fusion.outputs
+        }
+        self.versions = dict.fromkeys(held.items(), 0)
         self.wanted = stored_values(fusion, cut.groups)
         self.placed: dict[str, str] = {}
         self.not_placed: dict[str, str] = {}
@@ -100,7 +109,8 @@ class _Placer:
     def result(self) -> Placed:
         items = [x if isinstance(x, tuple) else self._moves(x) for x in reversed(self.done)]
         sites = {t: tuple(found) for t, found in self.sites.items()}
-        return Placed(tuple(items), sites, Pieces(self.placed, self.not_placed))
+        pieces = Pieces(self.placed, self.not_placed)
+        return Placed(tuple(items), sites, pieces, self.versions)
 
     def _moves(self, rest: _Rest) -> Moves:
         made = [
@@ -122,21 +132,47 @@ class _Placer:
         if t not in self.wanted or not is_join(t):
             return False
         sites = self.sites.get(t) or [natural(t)]
-        parts = [p for s in sites for p in pieces(t, s, set(g))]
+        everything = [p for s in sites for p in pieces(t, s, set(g))]
+        parts = [p for p in everything if not self._stays(t, p, set(g))]
+        stays = len(parts) < len(everything)
         split = self._without(g, t, parts)
-        if not split.elsewhere:
+        if not split.elsewhere and not stays:
             return False
-        problem = _problem(split)
+        problem = _problem(split, at_any_cost=stays)
         if problem is not None:
             self.not_placed |= dict.fromkeys((o.name for o in split.elsewhere), problem)
             return False
         self.sites[t] = sites
-        rest = _Rest(self._settle(parts, split), split.members)
+        rest = _Rest(self._settle(t, parts, split), split.members)
         self.waiting += [*split.before, *([rest] if rest.parts else []), *split.after]
         return True
 
-    def _settle(self, parts: Sequence[Piece], split: _Split) -> tuple[Piece, ...]:
-        """Gives the pieces their sites; returns the parts that are moved."""
+    def _stays(self, t: Tensor, p: Piece, members: set[Tensor]) -> bool:
+        """Whether a piece of a result in the memory of an argument is there already: a part of the
+        argument, or of a value as large, which is then made there too."""
+        root = p.site.root
+        version = self.versions.get((t, root))
+        if p.source is None or version is None:
+            return False
+        source, _ = source_of(p.source, members)
+        there = natural(root).of(source)
+        is_new = source is not root and source not in self.sites
+        if is_new and (source.shape != root.shape or not self._is_made(source)):
+            return False
+        if not is_new and source is not root:
+            there = self.sites[source][0]
+        if not site_in_source(p.source, members, lambda _: there).is_at(p.site):
+            return False
+        if is_new:
+            self.sites[source] = [there]
+            self.versions[source, root] = version - 1
+        return True
+
+    def _is_made(self, t: Tensor) -> bool:
+        return t in self.wanted and not isinstance(t.op, Input)
+
+    def _settle(self, t: Tensor, parts: Sequence[Piece], split: _Split) -> tuple[Piece, ...]:
+        """Gives the pieces of a join their sites; returns the parts that are moved."""
         made = {*split.own, *split.elsewhere}
         moved: list[Piece] = []
         for p in parts:
@@ -144,6 +180,8 @@ class _Placer:
             if o is not None and o in made and len(self.sites.get(o, ())) < MAX_STORES:
                 self.sites.setdefault(o, []).append(p.site.of(o))
                 self.wanted[o] = None
+                if (t, p.site.root) in self.versions:
+                    self.versions[o, p.site.root] = self.versions[t, p.site.root]
                 at = ", ".join(str(start) for start, _ in p.site.box)
                 self.placed[o.name] = f"in {p.site.root.name} from ({at}) on"
                 continue
@@ -172,14 +210,15 @@ class _Placer:
         )
 
 
-def _problem(split: _Split) -> str | None:
+def _problem(split: _Split, *, at_any_cost: bool) -> str | None:
+    """Why a join stays a kernel."""
     before = {x for g in split.before for x in g}
     after = {x for g in split.after for x in g}
     if any(not is_view(x) and not is_leaf(x) for x in before & after):
         return "the kernel that joins it computes other results from what it joins it with"
     more = split.launches - 1
     saved = sum(2 * nbytes_estimate(o) for o in split.elsewhere)
-    if more > 0 and saved < more * LAUNCH_NBYTES:
+    if more > 0 and not at_any_cost and saved < more * LAUNCH_NBYTES:
         return f"placing it would take {more} more launches to save {saved} bytes of traffic"
     return None
 

@@ -52,6 +52,7 @@ def segments(
     the first of them."""
     wanted = stored_values(fusion, [x for x in items if not isinstance(x, Moves)])
     wanted |= dict.fromkeys(sites)
+    wanted |= {s.tensor: None for x in items if isinstance(x, Moves) for s in x.reads}
     made: set[Tensor] = set()
     out: list[Segment | Moves] = []
     for group in items:

@@ -126,6 +126,18 @@ class Site:
                 axes[len(axes) - len(new) :] = [None] * len(new)
         return replace(self, shape=shape, strides=tuple(strides), axes=tuple(axes))
 
+    def is_at(self, other: Site) -> bool:
+        """Whether the same elements lie there, in the order of the same axes."""
+        same = self.root is other.root and self.offset == other.offset
+        return (
+            same
+            and self.shape == other.shape
+            and all(
+                n == ONE or a == b
+                for n, a, b in zip(self.shape, self.strides, other.strides, strict=True)
+            )
+        )
+
     def of(self, tensor: Tensor) -> Site:
         """The same memory as that of another value."""
         return replace(self, tensor=tensor)

@@ -21,7 +21,7 @@ from typing import Any, cast
 from fusewright.errors import UserError
 
 FORMAT = "fusewright program"
-VERSION = 1
+VERSION = 2
 _RECORD = "program.json"
 _DAMAGE = (
     zipfile.BadZipFile,

@@ -67,6 +67,12 @@ class ArrayInfo:
         size = self.dtype.nbytes
         return self.pointer + low * size, self.pointer + high * size
 
+    def is_same_memory(self, other: ArrayInfo) -> bool:
+        """Whether the same elements lie at the same addresses."""
+        same = self.shape == other.shape and self.strides == other.strides
+        at = self.device == other.device and self.pointer == other.pointer
+        return same and at and self.dtype is other.dtype
+
     def overlaps(self, other: ArrayInfo) -> bool:
         """Whether the memory from first to last byte meets that of another array."""
         if self.device != other.device:

@@ -55,13 +55,16 @@ class Executor:
         host: HostProgram,
         inputs: Sequence[ArraySpec],
         results: Sequence[ArraySpec],
+        holders: Sequence[int | None],
         load: Callable[[], Sequence[LoadedKernel]],
     ) -> None:
-        """`results` stand in the order of the host program's output roots; `load` gives the
-        loaded kernel of each launch."""
+        """`results` that are not made in the memory of an input, which `holders` gives by
+        position, stand in the order of the host program's output roots; `load` gives the loaded
+        kernel of each launch."""
         self.host = host
         self.inputs = tuple(inputs)
         self.results = tuple(results)
+        self.holders = tuple(holders)
         self.copies = 0
         self._load = load
         self._template: PlanTemplate | None = None
@@ -89,7 +92,7 @@ class Executor:
         return self._threads.setdefault(device, threading.local())
 
     def result_types(self, sizes: Mapping[Var, int]) -> list[ResultType]:
-        """The types of the results, in the order of the output roots."""
+        """The types of the results."""
         found = self._result_numbers(*sizes.values())
         out: list[ResultType] = []
         at = 0
@@ -117,10 +120,17 @@ class Executor:
     # --- arguments ------------------------------------------------------------------------------
 
     def fits(self, infos: Sequence[ArrayInfo], sizes: Mapping[Var, int]) -> bool:
-        """Whether the kernels can read every argument where it is."""
+        """Whether the kernels can use every argument where it is."""
         return all(
-            self._fits(x, k, strides(*sizes.values()))
+            self._fits(x, k, strides(*sizes.values())) and not self._is_shared(k, infos)
             for k, (x, strides) in enumerate(zip(infos, self._input_strides, strict=True))
+        )
+
+    def _is_shared(self, k: int, infos: Sequence[ArrayInfo]) -> bool:
+        """Whether an argument that a result is written over shares memory with another one."""
+        x = infos[k]
+        return k in self.holders and any(
+            j != k and x.overlaps(other) for j, other in enumerate(infos)
         )
 
     def _fits(self, x: ArrayInfo, k: int, expected: tuple[int, ...]) -> bool:
@@ -135,7 +145,7 @@ class Executor:
         out: list[ArrayInfo] = []
         for k, (x, evaluator) in enumerate(zip(infos, self._input_strides, strict=True)):
             strides = evaluator(*sizes.values())
-            if not self._fits(x, k, strides):
+            if not self._fits(x, k, strides) or self._is_shared(k, infos):
                 copy = library.empty(x.shape, strides, x.dtype, x.device)
                 library.copy(copy, x.owner)
                 self.copies += 1
@@ -161,22 +171,30 @@ class Executor:
                 wait_for(s, stream)
             infos = self.fitted(infos, library, sizes)
             types = self.result_types(sizes)
-            given = [self._direct(o, infos, out, t) for o, t in _paired(out, types)]
-            results = [
-                library.empty(*t, device) if o is None else o.owner
-                for o, t in zip(given, types, strict=True)
+            given = [
+                self._direct(o, infos, out, t, h)
+                for (o, t), h in zip(_paired(out, types), self.holders, strict=True)
             ]
-            roots = [x.pointer for x in infos] + [library.address(r) for r in results]
+            results: list[Any] = []
+            roots = [x.pointer for x in infos]
+            for o, t, h in zip(given, types, self.holders, strict=True):
+                if h is not None:
+                    results.append(infos[h].owner if o is None else o.owner)
+                    continue
+                results.append(library.empty(*t, device) if o is None else o.owner)
+                roots.append(library.address(results[-1]))
             scratch = None
             if plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
             graph = uses_graph(len(plan.launches), active().execution) and not capturing(stream)
             plan.enqueue(roots, stream, device.index, graph=graph)
-            for k, (o, _) in enumerate(_paired(out, types)):
+            for k, (o, h) in enumerate(zip(out or [None] * len(types), self.holders, strict=True)):
                 if o is not None and given[k] is None:
                     library.copy(o.owner, results[k])
                     results[k] = o.owner
+                elif o is not None or h is not None:
+                    library.changed(results[k])
         return results
 
     def _direct(
@@ -185,14 +203,18 @@ class Executor:
         infos: Sequence[ArrayInfo],
         out: Sequence[ArrayInfo | None],
         wanted: ResultType,
+        holder: int | None,
     ) -> ArrayInfo | None:
-        """The array of `out` if kernels may write it directly, else None (copied afterwards)."""
+        """The array of `out` if kernels may write it directly, else None (copied afterwards).
+        `holder`: the argument in whose memory the result is made."""
         if o is None:
             return None
+        if holder is not None and o.is_same_memory(infos[holder]):
+            return o
         shape, strides, _ = wanted
         same = all(n <= 1 or a == b for n, a, b in zip(shape, o.strides, strides, strict=True))
         others = [*infos, *(x for x in out if x is not None and x is not o)]
-        if same and o.alignment >= 16 and not any(o.overlaps(x) for x in others):
+        if holder is None and same and o.alignment >= 16 and not any(o.overlaps(x) for x in others):
             return o
         self.copies += 1
         return None
@@ -206,7 +228,8 @@ class Executor:
             np.empty(_span(shape, strides), dtype.numpy)
             for shape, strides, dtype in self.result_types(sizes)
         ]
-        nbytes = [a.nbytes for a in (*arrays, *outputs)] + [plan.arena_nbytes]
+        own = [a for a, h in zip(outputs, self.holders, strict=True) if h is None]
+        nbytes = [a.nbytes for a in (*arrays, *own)] + [plan.arena_nbytes]
         api = driver()
         memory: list[int] = []
         with current(device):
@@ -216,7 +239,9 @@ class Executor:
                     if a.nbytes:
                         check(api.cuMemcpyHtoD(p, a.ctypes.data, a.nbytes), "copy to the device")
                 plan.enqueue(memory, 0, device, graph=False)
-                for a, p in zip(outputs, memory[len(arrays) :], strict=False):
+                fresh = iter(memory[len(arrays) :])
+                for a, h in zip(outputs, self.holders, strict=True):
+                    p = next(fresh) if h is None else memory[h]
                     if a.nbytes:
                         check(api.cuMemcpyDtoH(a.ctypes.data, p, a.nbytes), "copy from the device")
             finally:

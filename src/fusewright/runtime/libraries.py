@@ -39,6 +39,10 @@ class Library(Protocol):
         """A copy in C order at a fresh, aligned address."""
         ...
 
+    def changed(self, array: Any) -> None:
+        """Tells the library that an array was written in place."""
+        ...
+
     def address(self, array: Any) -> int:
         """The address of the first element."""
         ...
@@ -79,6 +83,9 @@ class Torch:
     def contiguous(self, array: Any) -> Any:
         return array.clone(memory_format=self._torch.contiguous_format)
 
+    def changed(self, array: Any) -> None:
+        self._torch.autograd.graph.increment_version(array)
+
     def address(self, array: Any) -> int:
         return array.data_ptr()
 
@@ -108,6 +115,9 @@ class Cupy:
     def contiguous(self, array: Any) -> Any:
         return array.copy(order="C")
 
+    def changed(self, array: Any) -> None:
+        pass
+
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
@@ -130,6 +140,9 @@ class Numpy:
 
     def contiguous(self, array: Any) -> Any:
         return np.array(array, order="C")
+
+    def changed(self, array: Any) -> None:
+        pass
 
     def address(self, array: Any) -> int:
         return int(array.__array_interface__["data"][0])
@@ -159,6 +172,9 @@ class Interface:
             f"{type(array).__name__} has negative strides or a misaligned address and no library "
             "to copy it with; pass a contiguous copy"
         )
+
+    def changed(self, array: Any) -> None:
+        pass
 
     def address(self, array: Any) -> int:
         return int(array.__cuda_array_interface__["data"][0])

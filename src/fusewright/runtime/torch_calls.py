@@ -7,19 +7,19 @@ A steady call costs one dictionary look-up, one `data_ptr` per argument, one all
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from fusewright.core.expr import Var
 from fusewright.dtypes import uint8
 from fusewright.errors import UserError
 from fusewright.runtime.arrays import Device
 from fusewright.runtime.config import Config, active
 from fusewright.runtime.device import adopt, current
-from fusewright.runtime.executor import ResultType
+from fusewright.runtime.executor import Executor
 from fusewright.runtime.libraries import Torch
-from fusewright.runtime.plan import Plan, uses_graph
+from fusewright.runtime.plan import uses_graph
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VECTOR_MASK = 15
@@ -111,12 +111,12 @@ def loses_gradients(tensors: Iterable[Any]) -> bool:
     return any(forward.unpack_dual(x).tangent is not None for x in found)
 
 
-def check_gradients(tensors: Sequence[Any]) -> None:
+def check_gradients(tensors: Sequence[Any], what: str = "tensor arguments") -> None:
     """Raises UserError where the result of a call would silently have no gradient."""
     if loses_gradients(tensors):
         which = [k for k, x in enumerate(tensors) if x.requires_grad]
         raise UserError(
-            f"tensor arguments {which} require gradients, which a fused kernel does not record; "
+            f"{what} {which} require gradients, which a fused kernel does not record; "
             "call under torch.no_grad(), detach() them, or compile with "
             "torch.compile(backend='fusewright'), which differentiates"
         )
@@ -141,6 +141,7 @@ class _TorchApi:
         guards = getattr(getattr(core, "_dynamo", None), "guards", None)
         self.empty_on_current: Any = getattr(guards, "_empty_strided_cuda", None)
         self.empty_strided: Any = torch.empty_strided
+        self.changed: Callable[[Any], None] = torch.autograd.graph.increment_version
 
     def allocator(self, device: Any) -> Callable[[Any, Any, Any], Any]:
         """A function (shape, strides, dtype) -> new tensor on `device`."""
@@ -156,33 +157,50 @@ def _torch_api(torch: Any) -> _TorchApi:
     return _TorchApi(torch)
 
 
+def _meet(a: Any, b: Any) -> bool:
+    """Whether the memory of two tensors, from first to last byte, has a byte in common."""
+    (p, q), (r, s) = ((x.data_ptr(), x.data_ptr() + _nbytes(x)) for x in (a, b))
+    return p < s and r < q
+
+
+def _nbytes(x: Any) -> int:
+    """Bytes from the first to behind the last element; torch's strides are not negative."""
+    if x.numel() == 0:
+        return 0
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return span * x.element_size()
+
+
 class TorchCall:
     """A program bound to shapes, strides and a device of torch tensors; called with tensors of
-    exactly these. Results in the order of the host program's output roots. `threads` remembers in
-    which threads the program's calls on this device have found a context."""
+    exactly these. Results stand in the program's order; those made in the memory of an argument
+    are that tensor."""
 
     def __init__(
         self,
-        plan: Plan,
-        results: Sequence[ResultType],
+        executor: Executor,
+        sizes: Mapping[Var, int],
         device: Device,
         config: Config,
-        threads: threading.local,
         *,
         requires_grad: bool,
     ) -> None:
         library = Torch()
+        plan = executor.plan(sizes)
+        types = zip(executor.result_types(sizes), executor.holders, strict=True)
         self._api = _torch_api(sys.modules["torch"])
         self._empty_there = self._api.allocator(library.device(device))
         self._empty = self._api.empty_on_current or self._empty_there
         self._plan = plan
         self._index = device.index
-        self._results = [(s, t, library.dtype(dtype)) for s, t, dtype in results]
+        self._results = [(s, t, library.dtype(dtype)) for (s, t, dtype), h in types if h is None]
+        self._held = {k: h for k, h in enumerate(executor.holders) if h is not None}
         self._scratch = ((plan.arena_nbytes,), (1,), library.dtype(uint8))
         self._has_arena = plan.arena_nbytes > 0
         self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = requires_grad
-        self._threads = threads
+        self._threads = executor.threads(device.index)
+        self._executor = executor
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Enqueues the program on the current stream of the tensors' device.
@@ -192,6 +210,8 @@ class TorchCall:
         api = self._api
         if (self._requires_grad and api.is_grad_enabled()) or api.forward_ad._current_level >= 0:
             check_gradients(tensors)
+        if self._held:
+            tensors = self._apart(tensors)
         index = self._index
         if api.current_device() == index and hasattr(self._threads, "ready"):
             return self._run(tensors, self._empty)
@@ -211,4 +231,19 @@ class TorchCall:
         index = self._index
         graph = self._graph and not api.capturing()
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
+        for k, h in self._held.items():
+            results.insert(k, tensors[h])
         return results
+
+    def _apart(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors, those that results are written over copied where they share memory with
+        another one; torch is told of the others that they change."""
+        out = list(tensors)
+        for h in self._held.values():
+            x = out[h]
+            if any(k != h and _meet(x, y) for k, y in enumerate(out)):
+                out[h] = x.clone()
+                self._executor.copies += 1
+            else:
+                self._api.changed(x)
+        return out

@@ -112,11 +112,12 @@ def _free_name(fused: Fused, tree: Tree) -> str:
 
 
 def _registered(fused: Fused, name: str, tree_of: Callable[[int], Tree]) -> Any:
-    """The operator `name`, which calls the function on tensors in a structure by their number."""
+    """The operator `name`, which calls the function on tensors in a structure by their number. To
+    torch it changes none of them."""
 
     def compute(tensors: list[Any]) -> list[Any]:
         args, kwargs = trees.unflatten(tree_of(len(tensors)), tensors)
-        made = trees.flatten(fused.run(args, kwargs))[0]
+        made = trees.flatten(fused.undonated.run(args, kwargs))[0]
         seen: dict[int, None] = {}
         own: list[Any] = []
         for x in made:  # an operator's results share no memory

@@ -401,7 +401,8 @@ def _extended(t: Tensor, low: list[Expr], high: list[Expr], mode: object) -> Ten
 
 def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, ...], /) -> Array:
     """dest with the block `value` in place of its elements from `start` on. `value` has dest's
-    rank and is cast to its dtype; `start` has one entry per axis.
+    rank and is cast to its dtype; `start` has one entry per axis. Functional: dest is copied, but
+    where its memory is donated (`fw.fuse(donate=)`, `fw.compile(donate=)`) or passed as `out=`.
 
     Raises UserError when the block is not known to lie inside dest.
     """

@@ -1,0 +1,50 @@
+"""Which arguments of a call may be written over: donated ones, and those that `out=` names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from fusewright.errors import UserError
+from fusewright.frontends.signature import roots_of
+from fusewright.fusion.trees import Tree
+from fusewright.runtime.arrays import ArrayInfo
+
+Wishes: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Positions of arguments, each with the output that shall be made in its memory, None for any."""
+
+
+def donated_roots(fn: Callable[..., Any], donate: Sequence[str]) -> frozenset[str | int]:
+    """The parameters that a function gives away, by name and by position. Raises UserError for one
+    that it lacks."""
+    if isinstance(donate, str):
+        raise UserError(f"donate={donate!r} is a string; pass a tuple of names: ({donate!r},)")
+    if not donate:
+        return frozenset()
+    names = tuple(inspect.signature(fn).parameters)
+    for name in donate:
+        if name not in names:
+            raise UserError(
+                f"donate: there is no parameter {name!r}; use some of {', '.join(names)}"
+            )
+    return frozenset(x for name in donate for x in (name, names.index(name)))
+
+
+def wishes_of(
+    infos: Sequence[ArrayInfo],
+    tree: Tree,
+    given: Sequence[ArrayInfo | None],
+    donated: frozenset[str | int],
+) -> Wishes:
+    """What of a call may be written over. `given`: the arrays of `out=`, of which those count that
+    are exactly one of the arguments. Host arrays are never written in place."""
+    if not infos or infos[0].device.kind == "cpu":
+        return ()
+    roots = enumerate(roots_of(tree)) if donated else ()
+    wished: dict[int, int | None] = {k: None for k, root in roots if root in donated}
+    for at, o in enumerate(given):
+        same = [k for k, x in enumerate(infos) if o is not None and o.is_same_memory(x)]
+        if len(same) == 1:
+            wished[same[0]] = at
+    return tuple(sorted(wished.items()))
