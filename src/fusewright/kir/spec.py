@@ -52,6 +52,7 @@ from fusewright.kir.ir import (
     ThreadReduce,
     WarpSync,
 )
+from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.text import print_statement
@@ -400,4 +401,5 @@ CHECKS: tuple[Check, ...] = (
     Check("literal registers", "final", _literal_registers),
     Check("no trivial loops", "final", _no_trivial_loops),
     Check("no decided conditions", "final", _no_decided_conditions),
+    *ORDER_CHECKS,
 )

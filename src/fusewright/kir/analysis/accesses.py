@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from fusewright.kir.analysis.lanes import (
     split_unknown,
     thread_values,
 )
-from fusewright.kir.analysis.sites import LoopScope, Path, Site, sites
+from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, Site, sites
 from fusewright.kir.analysis.uses import Completes, MemoryUse, memory_uses, steering
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory, SyncStatement
@@ -136,6 +137,7 @@ def accesses(kernel: Kernel) -> tuple[Access, ...]:
     return find(kernel).accesses
 
 
+@lru_cache(maxsize=KEPT)
 def find(kernel: Kernel) -> Found:
     """`accesses`, with what was found out on the way. Raises UnsupportedError when asynchronous
     operations or their waits cannot be enumerated."""

@@ -27,7 +27,7 @@ from fusewright.kir.analysis.lanes import (
     thread_values,
 )
 from fusewright.kir.analysis.phases import Phases
-from fusewright.kir.analysis.sites import Path, Site
+from fusewright.kir.analysis.sites import Path, Site, sites
 from fusewright.kir.analysis.uniformity import threads_of
 from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import (
@@ -96,6 +96,11 @@ class Completions:
 _NONE = Completions({}, {}, {}, frozenset())
 
 
+def has_operations(kernel: Kernel) -> bool:
+    """Whether a kernel has asynchronous operations."""
+    return any(isinstance(site.statement, _OPERATIONS) for site in sites(kernel))
+
+
 def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int]) -> Completions:
     """What completes when. `places` are the kernel's sites, `trips` the iterations to look at.
 
@@ -103,7 +108,7 @@ def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int
     are too many, or an operation stands in a loop whose
     iterations are not known to repeat.
     """
-    if not any(isinstance(site.statement, _OPERATIONS) for site in places):
+    if not has_operations(kernel):
         return _NONE
     events = _Skeleton(kernel, places, trips).events
     ledger = _Ledger(kernel.nthreads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fusewright.kir.analysis.completion import has_operations
 from fusewright.kir.analysis.hazards import Rule, hazards_in
 from fusewright.kir.analysis.order import (
     Hazard,
@@ -35,6 +36,8 @@ class Fence:
 
 def proxy_hazards(kernel: Kernel) -> tuple[Hazard, ...]:
     """Writes by threads before accesses of the async proxy to the same bytes."""
+    if not has_operations(kernel):
+        return ()
     return hazards_in(spaces(kernel), kernel, Rule.PROXIES)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from fusewright.kir.analysis.order import (
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
 from fusewright.kir.analysis.sites import (
+    KEPT,
     BranchScope,
     LoopScope,
     Path,
@@ -50,6 +52,7 @@ class Rule(Enum):
     PROXIES = "proxies"
 
 
+@lru_cache(maxsize=KEPT)
 def hazards(kernel: Kernel) -> tuple[Hazard, ...]:
     """Every hazard of the kernel whether or not a sync orders it, in order of (after, before)."""
     return hazards_in(spaces(kernel), kernel)

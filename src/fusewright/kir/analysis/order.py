@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from fusewright.core.conditions import prove, substitute_condition
 from fusewright.core.expr import variables
 from fusewright.kir.analysis.sites import (
+    KEPT,
     BranchScope,
     LoopScope,
     Path,
@@ -156,6 +158,7 @@ def gap_position(body: Path, index: int) -> Position:
     return (*position_of(body), 2 * index - 1)
 
 
+@lru_cache(maxsize=KEPT)
 def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
     """The syncs of a kernel that order memory, in textual order; a cluster barrier and a split
     barrier stand where their waits do."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fusewright.core.expr import constant_value
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.lanes import Array, Unknown
+from fusewright.kir.analysis.sites import KEPT
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel, Memory
 
@@ -58,6 +60,7 @@ class Space:
     footprints: tuple[Footprint, ...]
 
 
+@lru_cache(maxsize=KEPT)
 def spaces(kernel: Kernel) -> tuple[Space, ...]:
     """All memory that hazards can pass through, with what every access touches in it."""
     return spaces_of(accesses(kernel), common_offsets(kernel))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.expr import constant_value, lower_bound
@@ -16,6 +17,8 @@ from fusewright.errors import InternalError
 from fusewright.kir.ir import Body, For, If, Kernel, Role, Roles, Statement
 
 Path: TypeAlias = tuple[int, ...]
+KEPT = 4
+"""Kernels whose analyses are kept: one pass looks at what the last one has looked at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +75,7 @@ class Site:
         return next((s for s in self.scopes if isinstance(s, RoleScope)), None)
 
 
+@lru_cache(maxsize=KEPT)
 def sites(kernel: Kernel) -> tuple[Site, ...]:
     """Every leaf statement in textual order."""
     return tuple(_sites(kernel.body, (), ()))

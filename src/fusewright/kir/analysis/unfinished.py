@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.cell_times import Timeline, timeline
-from fusewright.kir.analysis.completion import Instance
+from fusewright.kir.analysis.completion import Instance, has_operations
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, common_offsets, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent
@@ -38,6 +38,8 @@ class Unfinished:
 
 def unfinished(kernel: Kernel) -> tuple[Unfinished, ...]:
     """What is met too early, one example for each pair of accesses, in the order of meeting."""
+    if not has_operations(kernel):
+        return ()
     return unfinished_in(kernel, find(kernel))
 
 

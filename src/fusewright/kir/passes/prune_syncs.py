@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fusewright.core.node import Node, rewrite
+from fusewright.kir.analysis.completion import has_operations
 from fusewright.kir.analysis.fences import unfenced
 from fusewright.kir.analysis.hazards import hazards, unordered
 from fusewright.kir.analysis.order import (
@@ -25,20 +26,13 @@ from fusewright.kir.ir import (
     AsyncCommit,
     AsyncKind,
     AsyncWait,
-    BulkLoad,
-    BulkReduce,
-    BulkStore,
-    CpAsync,
     Kernel,
     ProxyFence,
     SyncStatement,
     WarpSync,
 )
 from fusewright.kir.passes.complete_async import MAX_KEEP
-from fusewright.kir.traverse import walk_statements
 from fusewright.target import Target
-
-_OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
 
 
 def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
@@ -50,7 +44,7 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     checks:   none; what is unordered stays for the static pair check to report
     order:    after pack_shared and place_fences, whose addresses create hazards
     """
-    if any(isinstance(s, _OPERATIONS) for s in walk_statements(kernel)):
+    if has_operations(kernel):
         return _prune_by_trial(kernel)
     points = {sync_id(site): point for site, point in sync_points(kernel)}
     if not points:

@@ -1,0 +1,133 @@
+"""What roles that run side by side share, and whether any protocol stands between them.
+
+The order of roles is made by barriers at which one arrives and another waits. Which phases meet is
+a matter for the machine model; here a pair of accesses is refused only when no chain of arrivals
+and waits could order it either way round, so that what is refused is certainly wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.ownership import Footprint, Space, spaces
+from fusewright.kir.analysis.sites import Path, Site, are_concurrent, common_loops, sites
+from fusewright.kir.ir import (
+    BarrierArrive,
+    Buffer,
+    BulkLoad,
+    Kernel,
+    MbarArrive,
+    MbarExpect,
+    MbarWait,
+    NamedSync,
+    Roles,
+    Statement,
+)
+from fusewright.kir.traverse import walk_statements
+
+_Barrier: TypeAlias = int | Buffer
+"""A named barrier by its number, or a buffer of mbarriers."""
+
+_Sites: TypeAlias = Mapping[Path, Sequence[tuple[Site, _Barrier]]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandOver:
+    """Accesses of two roles to the same bytes, one of them a write."""
+
+    first: Access
+    second: Access
+
+
+def unguarded(kernel: Kernel) -> tuple[HandOver, ...]:
+    """The hand-overs between roles that no protocol can order, in textual order."""
+    if not any(isinstance(s, Roles) for s in walk_statements(kernel)):
+        return ()
+    places = [s for s in sites(kernel) if s.role is not None]
+    arrivals = _by_role((s, b) for s in places for b in _arrives_at(s.statement))
+    waits = _by_role((s, b) for s in places for b in _waits_at(s.statement))
+    found = (
+        pair
+        for space in spaces(kernel)
+        for pair in _shared(space)
+        if not _may_order(pair.first.site, pair.second.site, arrivals, waits)
+        and not _may_order(pair.second.site, pair.first.site, arrivals, waits)
+    )
+    return tuple(sorted(found, key=lambda p: (p.first.order, p.second.order)))
+
+
+def _arrives_at(s: Statement) -> Iterator[_Barrier]:
+    """The barriers that a statement, or the copy that it starts, arrives at."""
+    match s:
+        case NamedSync() | BarrierArrive():
+            yield s.barrier
+        case MbarArrive() | MbarExpect() | BulkLoad():
+            yield s.barrier
+        case _:
+            pass
+
+
+def _waits_at(s: Statement) -> Iterator[_Barrier]:
+    if isinstance(s, NamedSync | MbarWait):
+        yield s.barrier
+
+
+def _by_role(found: Iterator[tuple[Site, _Barrier]]) -> _Sites:
+    out: dict[Path, list[tuple[Site, _Barrier]]] = {}
+    for site, barrier in found:
+        out.setdefault(_role(site), []).append((site, barrier))
+    return out
+
+
+def _role(site: Site) -> Path:
+    role = site.role
+    assert role is not None
+    return role.path
+
+
+def _shared(space: Space) -> Iterator[HandOver]:
+    """The pairs of accesses in different roles that may touch the same bytes."""
+    prints = [f for f in space.footprints if f.access.site.role is not None]
+    for i, f in enumerate(prints):
+        for g in prints[i + 1 :]:
+            a, b = f.access, g.access
+            if (a.writes or b.writes) and are_concurrent(a.site, b.site) and _may_meet(f, g):
+                yield HandOver(a, b)
+
+
+def _may_meet(f: Footprint, g: Footprint) -> bool:
+    """Whether the two may touch a byte both; arrivals and waits at a barrier always may."""
+    if f.access.use.ends_turn or g.access.use.ends_turn:
+        return False
+    if f.cells is None or g.cells is None or f.unknown != g.unknown:
+        return True
+    return bool(np.intersect1d(f.cells, g.cells).size)
+
+
+def _may_order(first: Site, second: Site, arrivals: _Sites, waits: _Sites) -> bool:
+    """Whether a chain may lead from an arrival behind `first` to a wait before `second`."""
+    work = [b for site, b in arrivals.get(_role(first), ()) if _may_follow(site, first)]
+    reached: set[_Barrier] = set()
+    while work:
+        barrier = work.pop()
+        if barrier in reached:
+            continue
+        reached.add(barrier)
+        for role, found in waits.items():
+            mine = [site for site, b in found if b == barrier]
+            if role == _role(second):
+                if any(_may_follow(second, site) for site in mine):
+                    return True
+            elif mine and role != _role(first):
+                work += [b for _, b in arrivals.get(role, ())]
+    return False
+
+
+def _may_follow(later: Site, earlier: Site) -> bool:
+    """Whether the first may run after the second: in the text, or in a later iteration."""
+    return later.path >= earlier.path or bool(common_loops(later, earlier))
