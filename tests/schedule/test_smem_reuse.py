@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from smem_cases import (
+    assert_agrees,
     bind,
     chain,
-    check,
     copies,
     expanded,
     offsets,
@@ -53,7 +53,7 @@ def test_simple_case_serial() -> None:
     assert [b.alias_of for b in k.smem] == [None, "a"]
     assert peak(k) == 24 <= align(4 * 6) + 4 * 5 == 148
     assert outline(k) == "a= a b= b" and not k.syncs
-    check(k, s)
+    assert_agrees(k, s)
 
 
 def test_simple_case_on_threads() -> None:
@@ -63,7 +63,7 @@ def test_simple_case_on_threads() -> None:
     k = s.lower()
     assert offsets(k) == {"a": 0, "b": 0}
     assert peak(k) == 24 and not k.syncs
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 2, 3: NeedsReorderedPush, PromoteReuse -------------------------------------------------------
@@ -82,7 +82,7 @@ def test_needs_reordered_push_and_promote_reuse(threads: bool, promoted: bool) -
     bound = align(4 * 6) + 4 * 6
     assert peak(k) == 56 <= bound == 152 < align(bound) + 4 * 5 == 276
     assert not k.syncs
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 4: PromoteReuseMultipleDownstream ------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_promote_reuse_multiple_downstream(threads: bool, promoted: bool) -> Non
     bound = align(4 * 9) + 4 * 8
     assert peak(k) == 36 <= bound == 160 < align(bound) + 4 * 7 == 284
     assert not k.syncs
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 5: MultiplePromoteReuse ----------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_multiple_promote_reuse(threads: bool, promoted: tuple[str, ...]) -> Non
         peak(k) == 40 <= bound == 160 < align(align(align(4 * 10) + 4 * 9) + 4 * 8) + 4 * 7 == 412
     )
     assert not k.syncs
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 6: SkippedSyncInterval -----------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_skipped_sync_interval(promoted: bool) -> None:
     assert [x.kind for x in k.syncs] == ["WarpSync"] * promoted
     accesses = ["a= a"] * 42 + ["W"] * promoted + ["b= b"]
     assert outline(k) == " ".join(accesses)
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 7: SmemReuseWithDifferentVectorizationFactor -------------------------------------------------
@@ -156,7 +156,7 @@ def test_reuse_with_different_vectorization_factors() -> None:
         ("b", 0, 64, "a"),
     ]
     assert not k.syncs
-    check(k, s, np.arange(16, dtype=np.float32))
+    assert_agrees(k, s, np.arange(16, dtype=np.float32))
 
 
 # --- 8: RegisterReuseWithDifferentVectorizationFactor ---------------------------------------------
@@ -178,7 +178,7 @@ def test_registers_are_reused_whatever_the_vectorization_factors(first: int, sec
         s[name].parallelize(1, fw.Vectorize)
     k = s.lower()
     assert not k.smem and not k.syncs
-    check(k, s, np.arange(16, dtype=np.float32))
+    assert_agrees(k, s, np.arange(16, dtype=np.float32))
     pytest.importorskip("cuda.bindings")
     used = k.resources()
     assert used.spill_stores == used.stack_nbytes == 0
@@ -199,7 +199,7 @@ def test_expand_interferes() -> None:
         ("c", 0, 48, "a"),
     ]
     assert peak(k) == 48 <= 3 * 128 and not k.syncs
-    check(k, s, np.arange(4, dtype=np.float32))
+    assert_agrees(k, s, np.arange(4, dtype=np.float32))
 
 
 def test_expand_interferes_symbolic() -> None:
@@ -216,7 +216,7 @@ def test_expand_interferes_symbolic() -> None:
         ("c", 0, 48),
     ]
     assert not k.syncs
-    check(k, s, np.arange(18, dtype=np.float32))
+    assert_agrees(k, s, np.arange(18, dtype=np.float32))
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from smem_cases import (
+    assert_agrees,
     bind,
     chain,
-    check,
     copies,
     expanded,
     flip,
@@ -44,12 +44,12 @@ def test_simple_one_warp() -> None:
     s = bind(shared(simple(5, 6, flip), "a", "b"))
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 16}, 40, "a= W a b= W b")
-    check(k, s)
+    assert_agrees(k, s)
     s["a"].promote_reuse()
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 0}, 24, "a= W a W b= W b")
     assert [x.why.split(":")[0] for x in k.syncs] == ["RAW smem a", "reuse smem a", "RAW smem b"]
-    check(k, s)
+    assert_agrees(k, s)
 
 
 @pytest.mark.parametrize("promoted", [False, True])
@@ -62,7 +62,7 @@ def test_simple_three_warps(promoted: bool) -> None:
         572,
         "a= B a workspace1= B workspace1 b= B b",
     )
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 2, 3 -----------------------------------------------------------------------------------------
@@ -72,11 +72,11 @@ def test_reordered_one_warp() -> None:
     s = bind(shared(reordered(5, flip), "a", "b", "c"))
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 16, "c": 48}, 72, "a= W a b= b c= W c b")
-    check(k, s)
+    assert_agrees(k, s)
     s["a"].promote_reuse()
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 0, "c": 32}, 56, "a= W a W b= b c= W c b")
-    check(k, s)
+    assert_agrees(k, s)
 
 
 @pytest.mark.parametrize("promoted", [False, True])
@@ -89,7 +89,7 @@ def test_reordered_three_warps(promoted: bool) -> None:
         860,
         "a= B a b= b workspace1= B workspace1 b c= B c b",
     )
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 4 --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_chain_of_three_one_warp(promoted: bool) -> None:
     s = bind(shared(chain(7, 3, [flip]), "a", "b", "c", promote=("a",) if promoted else ()))
     k = s.lower()
     assert facts(k) == ({"a": 32, "b": 0, "c": 32}, 68, "a= W a b= W b c= W c")
-    check(k, s)
+    assert_agrees(k, s)
 
 
 def test_chain_of_three_in_blocks() -> None:
@@ -113,7 +113,7 @@ def test_chain_of_three_in_blocks() -> None:
     s = bind(shared(f, "a", "b", "c", promote=("a", "b")))
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 0, "c": 0}, 296, "a= B a B b= B b B c= B c")
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 5 --------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_chain_of_four_one_warp(
     s = bind(shared(chain(7, 4, [flip, fw.negative]), "a", "b", "c", "d", promote=promoted))
     k = s.lower()
     assert facts(k) == (addresses, nbytes, order)
-    check(k, s)
+    assert_agrees(k, s)
 
 
 def test_chain_of_four_in_blocks() -> None:
@@ -150,7 +150,7 @@ def test_chain_of_four_in_blocks() -> None:
         300,
         "a= B a B b= B b B c= B c B d= B d",
     )
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 6 --------------------------------------------------------------------------------------------
@@ -174,11 +174,11 @@ def test_skipped_interval(
     s = bind(shared(padded(shape, reverse_threads), "a", "b"))
     k = s.lower()
     assert facts(k) == (apart, total[0], f"a= {sync} a b= b")
-    check(k, s)
+    assert_agrees(k, s)
     s["a"].promote_reuse()
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 0}, total[1], f"a= {sync} a {sync} b= b")
-    check(k, s)
+    assert_agrees(k, s)
 
 
 # --- 7 --------------------------------------------------------------------------------------------
@@ -200,11 +200,11 @@ def test_different_vectorization_factors() -> None:
     s = vectorised(())
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 1008}, 2032, "a= B a b= b")
-    check(k, s, x)
+    assert_agrees(k, s, x)
     s = vectorised(("a",))
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 0}, 1024, "a= B a B b= b")
-    check(k, s, x)
+    assert_agrees(k, s, x)
 
 
 # --- 8 --------------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ def test_expand() -> None:
     k = s.lower()
     x = np.arange(64, dtype=np.float32)
     assert facts(k) == ({"a": 768, "b": 512, "c": 0}, 1024, "a= B a b= b c= B c")
-    check(k, s, x)
+    assert_agrees(k, s, x)
     s["a"].promote_reuse()
     k = s.lower()
     assert facts(k) == ({"a": 0, "b": 512, "c": 0}, 768, "a= B a B b= b c= B c")
-    check(k, s, x)
+    assert_agrees(k, s, x)
