@@ -231,13 +231,19 @@ def sum_of(constant: int, terms: Iterable[Term]) -> Expr:
         folded = _recombine(constant, table)
         if folded is not None:
             return folded
-    ordered = sorted(table.items(), key=lambda kv: tuple(str(a) for a in kv[0]))
-    kept = tuple(Term(atoms, c) for atoms, c in ordered if c)
-    if not kept:
+    found = [Term(atoms, c) for atoms, c in table.items() if c]
+    if len(found) > 1:
+        found.sort(key=lambda t: [str(a) for a in t.atoms])
+    return _normal(constant, tuple(found))
+
+
+def _normal(constant: int, terms: tuple[Term, ...]) -> Expr:
+    """The constant and terms that are different, in order, and none of them zero."""
+    if not terms:
         return Int(constant)
-    if constant == 0 and kept[0].coefficient == len(kept[0].atoms) == len(kept) == 1:
-        return kept[0].atoms[0]
-    return Sum(constant, kept)
+    if constant == 0 and terms[0].coefficient == len(terms[0].atoms) == len(terms) == 1:
+        return terms[0].atoms[0]
+    return Sum(constant, terms)
 
 
 def _recombine(constant: int, table: dict[tuple[Atom, ...], int]) -> Expr | None:
@@ -288,9 +294,12 @@ def _fold_digit(
 
 def add(*values: IntLike) -> Expr:
     """The sum."""
+    sized = [v for v in values if constant_value(v) != 0]
+    if len(sized) < 2:
+        return as_expr(sized[0]) if sized else ZERO
     constant = 0
     terms: list[Term] = []
-    for v in values:
+    for v in sized:
         if isinstance(v, int):
             constant += v
             continue
@@ -303,6 +312,10 @@ def add(*values: IntLike) -> Expr:
 def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
     a, b = as_expr(a), as_expr(b)
+    if isinstance(a, Int):
+        return _scaled(b, a.value)
+    if isinstance(b, Int):
+        return _scaled(a, b.value)
     ka, ta = parts_of(a)
     kb, tb = parts_of(b)
     terms = [Term(t.atoms, t.coefficient * kb) for t in ta]
@@ -312,6 +325,19 @@ def mul(a: IntLike, b: IntLike) -> Expr:
             atoms = tuple(sorted(x.atoms + y.atoms, key=str))
             terms.append(Term(atoms, x.coefficient * y.coefficient))
     return sum_of(ka * kb, terms)
+
+
+def _scaled(e: Expr, k: int) -> Expr:
+    """The product with a number: the same terms in the same order, unless digits become whole."""
+    if k == 0:
+        return ZERO
+    if k == 1:
+        return e
+    constant, terms = parts_of(e)
+    scaled = tuple(Term(t.atoms, t.coefficient * k) for t in terms)
+    if any(isinstance(a, Division) for t in terms for a in t.atoms):
+        return sum_of(constant * k, scaled)
+    return _normal(constant * k, scaled)
 
 
 def is_multiple(e: Expr, f: int) -> bool:
