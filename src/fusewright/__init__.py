@@ -34,6 +34,7 @@ from fusewright.frontends.eager import *  # noqa: F403
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
+from fusewright.frontends.tune import Tuning, tune
 from fusewright.fusion import nn, ops as _ops
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.ops import *  # noqa: F403
@@ -84,6 +85,7 @@ __all__ = [
     "TIDy",
     "TIDz",
     "TensorSpec",
+    "Tuning",
     "Unroll",
     "UnsupportedError",
     "UserError",
@@ -113,6 +115,7 @@ __all__ = [
     "nn",
     "parse_kernel",
     "trace",
+    "tune",
     "uint8",
     "uint16",
     "uint32",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from fusewright import knobs
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
@@ -30,12 +33,16 @@ from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Launch, Program
+from fusewright.runtime.device import architecture, device_name, has_gpu
+from fusewright.runtime.winners import Winner, Winners
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.schedule import Schedule as HandSchedule
 from fusewright.target import Target, target_of
+
+_log = logging.getLogger("fusewright.tuned")
 
 
 class Schedule(HandSchedule):
@@ -99,6 +106,22 @@ class _Made:
     scalars: tuple[int, ...]
 
 
+WinnerOf: TypeAlias = Callable[[Segment], Winner | None]
+"""The schedule that was measured to be best for a segment; None for the rules' choice."""
+
+
+def no_winner(segment: Segment) -> None:
+    """The rules choose."""
+
+
+def kept_winners(target: Target) -> WinnerOf:
+    """What `tune` kept for the GPU of this machine, where code is made for it."""
+    wanted = knobs.TUNED.get() and knobs.CACHE.get() and has_gpu()
+    if not wanted or architecture() != target.arch:
+        return no_winner
+    return Winners(target, device_name()).get
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     """Compiles every structure once."""
@@ -106,13 +129,32 @@ class _Compiler:
     target: Target
     kernels: dict[object, _Made]
     reasons: list[Reason]
+    winner_of: WinnerOf
 
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> _Made:
+        """The kernel of a segment, by the schedule that was measured to be best, if there is one;
+        one that this version does not know any more is left aside, and the log says so."""
+        winner = self.winner_of(segment)
+        if winner is not None:
+            try:
+                return self._scheduled(segment, name, scalars, winner)
+            except ScheduleError as e:
+                _log.warning("%s: a tuned schedule is ignored: %s", name, e)
+        return self._scheduled(segment, name, scalars, None)
+
+    def _scheduled(
+        self,
+        segment: Segment,
+        name: str,
+        scalars: tuple[Parameter, ...],
+        winner: Winner | None,
+    ) -> _Made:
         flow = segment.dataflow()
-        params = schedule_group(flow, self.target)
+        params = schedule_group(flow, self.target, winner.params if winner else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         kernel = finish(flow, name, self.target, params)
         kernel.segment = segment
+        kernel.measured = winner.measured if winner else ()
         named = zip(kernel.argument_values, kernel.ir.arguments, strict=True)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return _Made(kernel, read, places)
@@ -224,13 +266,17 @@ def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
 
 
 def compile_in_place(
-    fusion: Fusion, target: Target, donated: Mapping[int, int | None] | None = None
+    fusion: Fusion,
+    target: Target,
+    donated: Mapping[int, int | None] | None = None,
+    winner_of: WinnerOf | None = None,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
-    a position, or any that fits where that is None."""
+    a position, or any that fits where that is None. Kernels are scheduled as `winner_of` says of
+    their segments, by default as `tune` found to be best on this machine."""
     whole = prepare(fusion, target)
     cut = form(whole)
-    compiler = _Compiler(target, {}, [])
+    compiler = _Compiler(target, {}, [], winner_of or kept_winners(target))
     choices = {
         whole.inputs[k]: holders(whole, whole.inputs[k])
         if at is None

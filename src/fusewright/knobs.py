@@ -108,6 +108,13 @@ CACHE = Knob(
     "1 or 0",
     "Whether compiled kernels are read from and written to the disk cache.",
 )
+TUNED = Knob(
+    "FUSEWRIGHT_TUNED",
+    lambda: True,
+    _switch,
+    "1 or 0",
+    "Whether schedules that fw.tune kept for this device are used.",
+)
 LOG = Knob(
     "FUSEWRIGHT_LOG",
     lambda: "warning",
@@ -138,6 +145,7 @@ KNOBS: tuple[Knob[int] | Knob[str] | Knob[bool] | Knob[Path], ...] = (
     WITHOUT,
     CACHE_DIR,
     CACHE,
+    TUNED,
     LOG,
     THREADS,
     NVTX,

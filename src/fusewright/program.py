@@ -32,6 +32,7 @@ from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.arrays import CPU, ArrayInfo, c_strides, describe, host_view
+from fusewright.runtime.bound import BoundCall
 from fusewright.runtime.config import active
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
@@ -333,6 +334,18 @@ class Program:
         made = [results[self.places.index(k)] for k in range(len(self.results))]
         shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
         return [shown[p] for p in self.places]
+
+    def bind_memory(self, infos: Sequence[ArrayInfo]) -> BoundCall:
+        """A call on the legacy default stream with memory of its own for results, scratch, and
+        arguments that are not on a device as its kernels want them. For measuring."""
+        _, where = common(infos)
+        sizes = self.check_arguments(infos)
+        if where.kind == "cuda":
+            fitted = self._executor.fitted(infos, library_of(infos[0].kind, where), sizes)
+            return BoundCall(self._executor, fitted, sizes, where.index)
+        views = [host_view(x) for x in infos]
+        flat = [flatten(a, i, sizes) for a, i in zip(views, self.inputs, strict=True)]
+        return BoundCall(self._executor, flat, sizes, 0)
 
     def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
         if device == "sim":

@@ -124,6 +124,19 @@ class FakeDriver:
 
     def _cuEventDestroy(self, event: int) -> None: ...
 
+    def _cuEventSynchronize(self, event: int) -> None: ...
+
+    def _cuEventElapsedTime(self, start: int, end: int) -> float:
+        """Milliseconds: one more for every launch so far."""
+        return float(len(self.launched))
+
+    def _cuMemsetD8Async(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        assert address in self.memory
+        self.launched.append(("memset", stream))
+
+    def _cuDeviceGetName(self, length: int, device: int) -> bytes:
+        return b"Simulated GPU".ljust(length, b"\0")
+
     # --- kernels --------------------------------------------------------------------------------
 
     def CUfunction(self, handle: int) -> int:

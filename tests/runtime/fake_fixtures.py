@@ -11,14 +11,24 @@ from fake_torch import FakeTorch
 
 from fusewright import kernel as kernel_module, program as program_module
 from fusewright.kernel import Kernel
-from fusewright.runtime import device, executor, graphs, launch, memory, plan, torch_calls
+from fusewright.runtime import (
+    bound,
+    clock,
+    device,
+    executor,
+    graphs,
+    launch,
+    memory,
+    plan,
+    torch_calls,
+)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """Every module sees the fake driver; kernels are known to it once their code is asked for."""
     fake = FakeDriver()
-    for module in (device, executor, graphs, launch, memory, plan):
+    for module in (bound, clock, device, executor, graphs, launch, memory, plan):
         monkeypatch.setattr(module, "driver", lambda: fake)
     for module in (device, program_module, kernel_module):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
@@ -31,9 +41,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(Kernel, "start_compiling", lambda self, together=(): None)
     launch._library.cache_clear()
     device._primary_context.cache_clear()
+    device.device_name.cache_clear()
     yield fake
     launch._library.cache_clear()
     device._primary_context.cache_clear()
+    device.device_name.cache_clear()
 
 
 @pytest.fixture

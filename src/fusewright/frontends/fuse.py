@@ -7,7 +7,7 @@ import importlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fusewright.frontends.out_layouts import Order, OutLayouts
 from fusewright.frontends.signature import Dynamic, Signature, marks_of, signature_of
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
-from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.trace import Traced, trace_call
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
@@ -40,6 +40,10 @@ from fusewright.target import Target, target_of
 MAX_PROGRAMS = 256
 MAX_CALLS = 4096
 _log = logging.getLogger("fusewright.recompiles")
+
+
+Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo]], Program]
+"""Makes the program of a fusion for a target and a call's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,19 @@ class Fused:
                 found = self.trace(signature.specs, signature.patterns, shapes, tree)
                 self._traces[signature] = found
             return found
+
+    def recompile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], make: Maker) -> None:
+        """Has the program of a call made by `make`. Later calls with such arguments run it; those
+        that may write over some are compiled anew."""
+        infos, tree = _flattened(args, kwargs)
+        signature = signature_of(infos, tree, self._marks)
+        traced, layouts = self._traced(signature, infos, tree)
+        program = make(traced.fusion, self._target(), infos)
+        with self._lock:
+            for key in [k for k in self._programs if k[0] == signature]:
+                del self._programs[key]
+            self._programs[signature, ()] = _Compiled(program, traced.out_tree, layouts)
+            self._calls.clear()
 
     def trace(
         self,

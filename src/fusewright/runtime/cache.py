@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import stat
 import tempfile
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+_log = logging.getLogger("fusewright.cache")
 
 SCHEMA = 1
 DEFAULT_CAP_NBYTES = 1 << 30
@@ -65,7 +68,8 @@ class KernelCache:
             entry = _read(record, cubin, key)
         except OSError:
             return None
-        except ValueError:
+        except ValueError as e:
+            _log.warning("%s is damaged and was removed: %s", record, e)
             _remove(record, cubin)
             return None
         with contextlib.suppress(OSError):

@@ -109,10 +109,19 @@ def architecture(index: int = 0) -> str:
     return f"sm_{number}{'a' if number in (90, 100) else ''}"
 
 
+@cache
+def device_name(index: int = 0) -> str:
+    """The product name of device `index`, such as "NVIDIA H200"."""
+    api = driver()
+    device = check(api.cuDeviceGet(index), f"cuDeviceGet({index})")
+    name = check(api.cuDeviceGetName(128, device), "cuDeviceGetName")
+    return bytes(name).split(b"\0")[0].decode()
+
+
 @after_fork
 def _forget() -> None:
     """CUDA does not survive a fork: the child may look again, and fails with CUDA's own message."""
-    for f in (has_gpu, driver, _primary_context):
+    for f in (has_gpu, driver, _primary_context, device_name):
         f.cache_clear()
 
 

@@ -225,7 +225,7 @@ class Executor:
         """Copies flat host arrays in, runs, copies the results out (flat, in their layouts)."""
         plan = self.plan(sizes)
         outputs = [
-            np.empty(_span(shape, strides), dtype.numpy)
+            np.empty(span(shape, strides), dtype.numpy)
             for shape, strides, dtype in self.result_types(sizes)
         ]
         own = [a for a, h in zip(outputs, self.holders, strict=True) if h is None]
@@ -276,7 +276,8 @@ def check_out(
             raise UserError(f"out= {k} is an expanded array: several elements share memory")
 
 
-def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last."""
     if 0 in shape:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))

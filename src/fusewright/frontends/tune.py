@@ -1,0 +1,205 @@
+"""`fw.tune`: a few candidates of every kernel are measured, and the fastest are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusewright import knobs
+from fusewright.driver import WinnerOf, compile_in_place, no_winner
+from fusewright.errors import UserError
+from fusewright.frontends.fuse import Fused
+from fusewright.fusion.ir import Fusion
+from fusewright.host.segment import Segment, structure_of
+from fusewright.kernel import Kernel
+from fusewright.program import Program
+from fusewright.report.table import table
+from fusewright.runtime.arrays import ArrayInfo
+from fusewright.runtime.clock import Clock, DeviceClock
+from fusewright.runtime.device import has_gpu
+from fusewright.runtime.winners import Winner, Winners
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.rating import Rated
+from fusewright.target import Target
+
+MOST = 6
+"""Candidates of a kernel that are measured: the rules' choice, and the fastest by prediction."""
+LEAST_GAIN = 0.01
+"""Of the program's time, by which a candidate must be faster to replace the rules' choice."""
+
+
+@dataclass(eq=False)
+class Run:
+    """A program in which one kernel follows another candidate; a call enqueues it. `kernel` and
+    `what` name both, `params` are the candidate's."""
+
+    program: Program
+    kernel: str
+    what: str
+    params: Params
+    arguments: Sequence[ArrayInfo]
+    _enqueue: Callable[[], None] | None = field(default=None, repr=False)
+
+    def __call__(self) -> None:
+        if self._enqueue is None:
+            self._enqueue = self.program.bind_memory(self.arguments)
+        self._enqueue()
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One measured candidate: times of the whole program, and of the kernel as predicted."""
+
+    kernel: str
+    what: str
+    us: float
+    predicted_us: float
+    is_default: bool
+    is_winner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What `tune` measured; `str` of it is a table. `left_out`: candidates that do not compile."""
+
+    device: str
+    timed: tuple[Timed, ...]
+    left_out: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rows = [
+            (t.kernel, f"{t.us:.1f}", f"{t.predicted_us:.1f}", t.what, _mark(t)) for t in self.timed
+        ]
+        header = ("kernel", "program us", "kernel us, predicted", "candidate", "")
+        lines = [f"tuned on {self.device}", table(header, rows)]
+        return "\n".join([*lines, *(f"left out: {x}" for x in self.left_out)])
+
+
+def _mark(t: Timed) -> str:
+    if t.is_winner:
+        return "kept, by the rules too" if t.is_default else "kept"
+    return "by the rules" if t.is_default else ""
+
+
+def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwargs: Any) -> Tuning:
+    """Measures a few candidates for every kernel that a call with these arguments runs, and keeps
+    the fastest in the disk cache: later calls of `fw.fuse` and `fw.compile` on this kind of device
+    use them, in this process and others; of a function that `fw.fuse` made at once.
+
+    Every candidate is a schedule like any other: its syncs are inferred, checked and, from run to
+    run, its results are bitwise equal. Between schedules the order of sums may differ.
+
+    `clock` measures instead of CUDA events on the first GPU. Raises UserError without a GPU, and
+    where the cache cannot be written.
+    """
+    if not knobs.CACHE.get():
+        raise UserError(
+            f"tune keeps what it measures in the disk cache, which {knobs.CACHE.name}=0 turns off; "
+            "unset it"
+        )
+    if clock is None:
+        if not has_gpu():
+            raise UserError(
+                "tune measures on a GPU, and no CUDA device was found; explain() gives predicted "
+                "times without one, and clock= takes times from elsewhere"
+            )
+        clock = DeviceClock()
+    fused = fn if isinstance(fn, Fused) else Fused(fn)
+    session = Session(clock)
+
+    def tuned(fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]) -> Program:
+        winners = session.measure(fusion, target, arguments)
+        kept = Winners(target, clock.device)
+        for segment, winner in winners:
+            kept.put(segment, winner)
+        table = {_key(segment): winner for segment, winner in winners}
+        return build(fusion, target, lambda s: table.get(_key(s)))
+
+    fused.recompile(args, kwargs, tuned)
+    return session.tuning()
+
+
+def build(fusion: Fusion, target: Target, winner_of: WinnerOf) -> Program:
+    """The program of a fusion, its arguments left as they are."""
+    return compile_in_place(fusion, target, {}, winner_of)
+
+
+class Session:
+    """The candidates of programs, those of one program measured together."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._timed: list[Timed] = []
+        self._left_out: list[str] = []
+
+    def tuning(self) -> Tuning:
+        """What was measured so far."""
+        return Tuning(self._clock.device, tuple(self._timed), tuple(self._left_out))
+
+    def measure(
+        self, fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]
+    ) -> list[tuple[Segment, Winner]]:
+        """The fastest candidate of each kernel of a fusion's program that has several."""
+        usual = build(fusion, target, no_winner)
+        groups = {k: c for k in usual.kernels if len(c := _worth_measuring(k)) > 1}
+        runs: list[Run] = []
+        for kernel, chosen in groups.items():
+            runs += self._runs(fusion, usual, kernel, chosen, arguments)
+        times = self._clock(runs) if runs else []
+        out: list[tuple[Segment, Winner]] = []
+        for kernel, chosen in groups.items():
+            own = [(r, us) for r, us in zip(runs, times, strict=True) if r.kernel == kernel.name]
+            assert kernel.segment is not None
+            out.append((kernel.segment, self._winner(kernel, chosen, own)))
+        return out
+
+    def _runs(
+        self,
+        fusion: Fusion,
+        usual: Program,
+        kernel: Kernel,
+        chosen: Sequence[Rated],
+        arguments: Sequence[ArrayInfo],
+    ) -> list[Run]:
+        """Programs that differ in the candidate of one kernel, the usual one first."""
+        assert kernel.segment is not None
+        key = _key(kernel.segment)
+        out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, arguments)]
+        for c in chosen[1:]:
+            winner = Winner(c.params, ())
+            made = build(fusion, usual.target, lambda s, w=winner: w if _key(s) == key else None)
+            found = next((k for k in made.kernels if k.name == kernel.name), None)
+            if found is None or found.heuristic != c.params:
+                self._left_out.append(f"{kernel.name}, {c.what}: lowering refuses it")
+                continue
+            out.append(Run(made, kernel.name, c.what, c.params, arguments))
+        return out
+
+    def _winner(
+        self, kernel: Kernel, chosen: Sequence[Rated], own: Sequence[tuple[Run, float]]
+    ) -> Winner:
+        """The fastest by more than noise; the first is what the rules chose."""
+        usual = own[0][1]
+        best, us = min(own, key=lambda found: found[1])
+        if us > (1 - LEAST_GAIN) * usual:
+            best = own[0][0]
+        predicted = {c.params: c.cost.us for c in chosen}
+        for run, t in own:
+            first, won = run is own[0][0], run is best
+            self._timed.append(Timed(kernel.name, run.what, t, predicted[run.params], first, won))
+        return Winner(best.params, tuple((r.params, t) for r, t in own))
+
+
+def _key(segment: Segment) -> object:
+    """What kernels are told apart by."""
+    places = tuple(None if s.is_whole else s.layout for s in segment.writes)
+    return structure_of(segment.fusion)[0], places
+
+
+def _worth_measuring(kernel: Kernel) -> list[Rated]:
+    """What the rules chose, then the others that are predicted fastest."""
+    rated = [c for c in kernel.candidates if isinstance(c, Rated)]
+    first = [c for c in rated if c.params == kernel.heuristic]
+    others = sorted((c for c in rated if c not in first), key=lambda c: c.cost.us)
+    return [*first, *others[: MOST - 1]] if first else []

@@ -1,0 +1,86 @@
+"""Measuring programs on a GPU: interleaved, from a cold second-level cache, medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from fusewright.runtime.device import check, current, device_name, driver
+from fusewright.runtime.memory import allocate, free
+
+ROUNDS = 11
+WARM_UP = 2
+FLUSH_NBYTES = 256 * 1024 * 1024
+"""Bytes that are written before every run: more than the second-level cache of any device, and
+work enough that the host has enqueued the run by the time the device gets to it."""
+
+
+class Clock(Protocol):
+    """Times calls on one device."""
+
+    @property
+    def device(self) -> str:
+        """The device's name: winners are kept for it."""
+        ...
+
+    def __call__(self, runs: Sequence[Callable[[], object]]) -> list[float]:
+        """Microseconds of each of these calls, which enqueue work on the legacy default stream."""
+        ...
+
+
+class DeviceClock:
+    """CUDA events around each call. A round makes every call once, in turn, each after a write that
+    leaves nothing of its arrays in the second-level cache; the median over rounds counts."""
+
+    def __init__(self, index: int = 0, rounds: int = ROUNDS) -> None:
+        self._index = index
+        self._rounds = rounds
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return device_name(self._index)
+
+    def __call__(self, runs: Sequence[Callable[[], object]]) -> list[float]:
+        """Medians in microseconds."""
+        api = driver()
+        with current(self._index), _flush(self._index) as cold, _events(2) as (start, end):
+            for run in runs:
+                for _ in range(WARM_UP):
+                    run()
+            samples: list[list[float]] = [[] for _ in runs]
+            for _ in range(self._rounds):
+                for run, own in zip(runs, samples, strict=True):
+                    check(api.cuMemsetD8Async(cold, 0, FLUSH_NBYTES, 0), "cuMemsetD8Async")
+                    check(api.cuEventRecord(start, 0), "cuEventRecord")
+                    run()
+                    check(api.cuEventRecord(end, 0), "cuEventRecord")
+                    check(api.cuEventSynchronize(end), "cuEventSynchronize")
+                    ms = check(api.cuEventElapsedTime(start, end), "cuEventElapsedTime")
+                    own.append(1000 * float(ms))
+        return [statistics.median(own) for own in samples]
+
+
+@contextmanager
+def _flush(index: int) -> Generator[int]:
+    """Memory to write before a run."""
+    pointer = allocate(FLUSH_NBYTES, index)
+    try:
+        yield pointer
+    finally:
+        free(pointer, index)
+
+
+@contextmanager
+def _events(count: int) -> Generator[list[Any]]:
+    api = driver()
+    made: list[Any] = []
+    try:
+        for _ in range(count):
+            made.append(check(api.cuEventCreate(0), "cuEventCreate"))
+        yield made
+    finally:
+        for event in made:
+            check(api.cuEventDestroy(event), "cuEventDestroy")
