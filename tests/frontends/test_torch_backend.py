@@ -17,8 +17,10 @@ import torch_checks as checks  # noqa: E402
 import fusewright as fw  # noqa: E402
 import fusewright.frontends.torch as door  # noqa: E402
 from fusewright.errors import UnsupportedError, UserError  # noqa: E402
+from fusewright.frontends.fuse import Fused  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.region import Region  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 
 nn = torch.nn.functional
@@ -50,6 +52,31 @@ def chain(x: Any, w: Any, b: Any) -> Any:
     h = torch.tanh(x * 2 + 1) @ w
     y = nn.layer_norm(nn.gelu(h) + b, (h.shape[-1],))
     return nn.softmax(y * 3, -1), y.sum(0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_programs_are_compiled_before_the_first_call(dynamic: bool) -> None:
+    """The call finds the program that was made for the types in the graph, and makes no other."""
+    before: list[int] = []
+
+    def model(x: Any, w: Any) -> Any:
+        return torch.tanh(torch.softmax((x * 2).T, -1) @ w) + 1
+
+    def call(self: Region, *args: Any) -> list[Any]:
+        assert isinstance(self.fused, Fused)
+        before.append(len(self.fused._programs))
+        made = original(self, *args)
+        assert len(self.fused._programs) == 1
+        return made
+
+    torch.compiler.reset()
+    original = Region.__call__
+    x, w = rand(6, 8), rand(6, 6)
+    run = torch.compile(model, backend=compiler(Options(cpu="sim")), dynamic=dynamic)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Region, "__call__", call)
+        checks.assert_close([run(x, w)], [model(x, w)])
+    assert before == [1, 1], "two regions stand around the product"
 
 
 def test_regions_stand_around_a_matrix_product() -> None:

@@ -213,8 +213,13 @@ class Fused:
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
-        infos, tree = _flattened(args, kwargs)
-        return self._compiled(signature_of(infos, tree, self._marks), infos, tree, []).program
+        return self.compile_for(*_flattened(args, kwargs))
+
+    def compile_for(self, infos: Sequence[ArrayInfo], tree: Tree) -> Program:
+        """The program of calls with arrays of these types in the structure of `(args, kwargs)`,
+        ahead of them: on a machine with a GPU its machine code is made in the background."""
+        signature = signature_of(infos, tree, self._marks)
+        return self._compiled(signature, infos, tree, []).program
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What a call with these arguments becomes and why."""

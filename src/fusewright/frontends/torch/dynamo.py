@@ -61,6 +61,8 @@ def fuse_graph(
         return regions[part.name]
 
     fused = rewrite(module, parts_of(module.graph, found), call)
+    for ways in known.values():
+        ways.start()
     if observe is not None:
         observe(GraphReport(name, tuple(regions.values()), found.reasons))
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusewright.dtypes import dtype_of
 from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
-from fusewright.frontends.torch.calls import trace_node
+from fusewright.frontends.torch.calls import hint, trace_node
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
-from fusewright.fusion import ir, ops
+from fusewright.fusion import ir, ops, trees
 from fusewright.fusion.array import Array
+from fusewright.runtime.arrays import CPU, ArrayInfo, Device
 
 _log = logging.getLogger("fusewright.torch")
 
@@ -108,6 +111,30 @@ class Ways:
 
     def __init__(self, part: Part, options: Options) -> None:
         self.left = _ways(part, options)
+        self._part = part
+
+    def start(self) -> None:
+        """Compiles for the types at hand before the first call asks for it, so that machine code
+        is made while the next region is scheduled. What fails is left to that call to report."""
+        way = self.left[0]
+        nodes = self._part.tensors if isinstance(way, _Symbolic) else self._part.inputs
+        fused = way.fused if isinstance(way, _Symbolic) else way
+        if not isinstance(fused, Fused):
+            return
+        with contextlib.suppress(FusewrightError):
+            arguments = tuple(_described(n.meta["val"]) for n in nodes)
+            call: tuple[object, ...] = (arguments, dict[str, object]())
+            fused.compile_for(*trees.flatten(call))
+
+
+def _described(value: Any) -> ArrayInfo | int:
+    """A tensor without contents as a call describes it, at an address that all alignments divide;
+    a size by its hint."""
+    if not isinstance(value, torch.Tensor):
+        return hint(value)
+    where = CPU if value.device.type == "cpu" else Device("cuda", value.device.index or 0)
+    shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
+    return ArrayInfo("torch", where, shape, dtype_of(value.dtype), strides, 0, value)
 
 
 class Region:
