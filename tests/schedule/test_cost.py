@@ -176,6 +176,20 @@ def test_a_reduction_within_a_thread_exchanges_nothing() -> None:
     assert work.exchanges == 0
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_that_fit_nowhere_are_read_twice(rows: int) -> None:
+    """Chunks of a row go to many blocks, their results to a few, and all is read once more."""
+    groups = segments_of(lambda x: fw.nn.softmax(x, axis=-1), ((rows, 1 << 22), "float32"))
+    works: list[Work] = []
+    for s in groups:
+        flow = s.dataflow()
+        works.append(work_of(flow, schedule_group(flow, TARGET)))
+    asked = sum(sum(a.requested) for w in works for a in w.arrays if a.nbytes == rows << 24)
+    assert asked == 3 * (rows << 24)
+    assert works[0].blocks == rows << 9
+    assert all(any(isinstance(c, Rated) for c in rate(s.dataflow, TARGET)) for s in groups)
+
+
 # --- the choices of the rules -------------------------------------------------------------------
 
 NEAR = 1.07

@@ -219,9 +219,9 @@ def _step(address: Expr, along: Var) -> int | None:
 def _run(s: Stage, address: Expr, known: Mapping[str, Var]) -> tuple[int, int]:
     """Neighbouring elements that a thread takes together, those of its innermost loop, and the
     elements from one such run to the next: at least so many that they are in no sector of it."""
-    last = s.loops[-1]
+    last = s.loops[-1] if s.loops else None
     lane = known.get(f"i{len(s.loops) - 1}")
-    if lane is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
+    if last is None or lane is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
         return 1, SECTOR_NBYTES
     step = _step(address, lane)
     if step == 1:
