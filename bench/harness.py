@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import fusewright as fw
-from bench.cases import Case
+from bench.cases import Case, Spec
 from bench.outcome import Outcome
 from bench.peers import make
 from fusewright.core.expr import constant_value
@@ -29,12 +29,20 @@ TARGET_MS = 4.0
 
 def make_inputs(case: Case, device: str = "cuda", seed: int = 0) -> list[Any]:
     """Random arrays for a case."""
+    return random_inputs(case.inputs, case.high, device, seed)
+
+
+def random_inputs(
+    inputs: Sequence[Spec], high: int, device: str = "cuda", seed: int = 0
+) -> list[Any]:
+    """Random arrays of the shapes and dtypes; integers below `high`."""
     generator = torch.Generator(device=device).manual_seed(seed)
     out: list[Any] = []
-    for shape, dtype in case.inputs:
+    for shape, dtype in inputs:
         kind = getattr(torch, dtype)
-        if dtype.startswith("int"):
-            out.append(torch.randint(0, case.high, shape, device=device, generator=generator))
+        if not kind.is_floating_point:
+            found = torch.randint(0, high, shape, device=device, generator=generator)
+            out.append(found.to(kind))
         else:
             x = torch.randn(shape, device=device, generator=generator)
             out.append((x.abs() + 0.5 if shape[-1:] == (1,) else x).to(kind))
@@ -45,9 +53,8 @@ class Launcher:
     """A compiled program on torch tensors, launch by launch on the current stream; outputs and
     intermediates are allocated once, so that device time is what is measured."""
 
-    def __init__(self, case: Case) -> None:
-        specs = [fw.TensorSpec(shape, dtype) for shape, dtype in case.inputs]
-        self.program = fw.compile(fw.trace(case.ours, *specs))
+    def __init__(self, program: fw.Program) -> None:
+        self.program = program
         self.steps: list[tuple[LoadedKernel, tuple[Any, ...], Any]] = []
         self.tensors: dict[Any, Any] = {}
         for x in self.program.launches:
@@ -173,7 +180,8 @@ def _peer(peer: str, case: Case, arrays: list[Any], kernels: list[str]) -> Calla
             compiled = torch.compile(lambda *a: case.torch(torch, *a), dynamic=False, mode=mode)
             return lambda: compiled(*arrays)
         case "fusewright":
-            launcher = Launcher(case)
+            specs = [fw.TensorSpec(shape, dtype) for shape, dtype in case.inputs]
+            launcher = Launcher(fw.compile(fw.trace(case.ours, *specs)))
             kernels.extend(f"{k.name}: {k.heuristic}" for k in launcher.program.kernels)
             return lambda: launcher(*arrays)
         case _:
