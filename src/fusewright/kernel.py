@@ -23,12 +23,14 @@ from fusewright.cuda.resources import Resources, resources
 from fusewright.cuda.sass import sass
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
+from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.memory import Memory
+from fusewright.runtime.arrays import overlaps_itself
 from fusewright.runtime.builds import BUILDER
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.launch import LoadedKernel, run
@@ -251,6 +253,7 @@ class Kernel:
         """Runs the kernel in the simulator. `outputs` of the result are shaped arrays. `symbols`
         gives sizes that are no axis of an input, `values` other scalar arguments than the kernel
         was first made for."""
+        arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays, symbols)
         flat = self.flat_arrays(arrays, symbols)
         outputs = self.ir.params[len(self.inputs) :]
@@ -290,6 +293,7 @@ class Kernel:
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
         if device == "sim" or (device == "auto" and not has_gpu()):
             return self.simulate(*arrays, check_races=False).outputs
+        arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays)
         loaded = LoadedKernel(self.cubin(), self.ir)
         flat = self.flat_arrays(arrays, symbols)
@@ -439,10 +443,17 @@ def shaped_view(flat: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Ar
 
 
 def flatten(a: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:
-    """The array as a flat one in the layout of the spec (a copy)."""
+    """The array as a flat one in the layout of the spec (a copy). Raises UserError for another
+    dtype, and for values that a layout whose elements share memory cannot hold."""
     if a.dtype != info.dtype.numpy:
         raise UserError(f"{info.name} must be {info.dtype}, got {a.dtype}; cast it first")
     flat = np.zeros(span(info, symbols), a.dtype)
     if flat.size:
-        shaped_view(flat, info, symbols)[...] = a
+        view = shaped_view(flat, info, symbols)
+        view[...] = a
+        if overlaps_itself(view.shape, view.strides) and view.tobytes() != a.tobytes():
+            raise UserError(
+                f"{info.name}: with strides ({', '.join(map(str, info.strides))}) elements share "
+                "memory, and the array has other values there; compile for a spec without them"
+            )
     return flat

@@ -19,7 +19,7 @@ from fusewright.core.substitution import substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
-from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.evaluate import evaluate, plain_array
 from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_expression, parse_fusion
@@ -252,7 +252,8 @@ class Program:
 
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator."""
-        symbols = self.symbol_values([np.asarray(a) for a in arrays])
+        arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
+        symbols = self.symbol_values(arrays)
         given = dict(zip(self.fusion.inputs, arrays, strict=True))
         given |= {t: np.array(given[t], order="C") for t in self.held.values()}
         memory = Memories(symbols, given)

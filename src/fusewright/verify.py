@@ -14,7 +14,7 @@ from fusewright.core.expr import Var, variables
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
 from fusewright.fusion.ir import Fusion
-from fusewright.kernel import Kernel, Sync, TensorInfo, size_of
+from fusewright.kernel import Kernel, Sync, TensorInfo, shaped_view, size_of, span
 from fusewright.program import Program
 from fusewright.schedule.schedule import Schedule
 from fusewright.sim.report import Race
@@ -140,9 +140,8 @@ def clamp(s: Var, n: int) -> int:
 
 
 def random_array(rng: np.random.Generator, t: TensorInfo, sizes: dict[Var, int]) -> Array:
-    """Normal floats, small integers, fair bools."""
-    shape = tuple(size_of(e, sizes) for e in t.shape)
-    return random_values(rng, shape, t.dtype)
+    """Normal floats, small integers, fair bools, in the tensor's layout."""
+    return shaped_view(random_values(rng, (span(t, sizes),), t.dtype), t, sizes)
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:

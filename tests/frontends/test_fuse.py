@@ -172,6 +172,10 @@ def test_results_go_where_out_says() -> None:
     np.testing.assert_array_equal(x, y)
 
 
+READ_ONLY = np.zeros((4, 6), np.float32)
+READ_ONLY.flags.writeable = False
+
+
 @pytest.mark.parametrize(
     ("out", "message"),
     [
@@ -180,6 +184,7 @@ def test_results_go_where_out_says() -> None:
         ((np.zeros((4, 5), np.float32), None), r"out= 0 is float32\[4, 5\], the result is"),
         ((np.zeros((4, 6), np.float64), None), r"out= 0 is float64\[4, 6\]"),
         (([1, 2], None), "does not have the structure"),
+        ((np.zeros((4, 6), np.float32), READ_ONLY), r"out= 1 is read-only"),
         ((3, None), r"builtins\.int is not an array"),
     ],
 )

@@ -45,7 +45,8 @@ def test_intermediates_are_float64():
     ("arrays", "message"),
     [
         ((X,), r"1 arrays for 2 inputs \(x, y\); give one per input"),
-        ((X, [1, 2, 3]), r"input y: expected a numpy array of float32, got list"),
+        ((X, [1, 2, 3]), r"input y: expected a numpy array, got list"),
+        ((X, np.ma.masked_array(Y, Y > 0)), r"input y is a masked array; fill the mask first"),
         ((X.astype(np.float64), Y), r"input x: dtype float64 does not match the spec's float32"),
         ((X[0], Y), r"input x: shape \(3,\) has rank 1, the spec x: float32\[n, 3\] has rank 2"),
         ((X[:, :2], Y), r"input x: axis 1 has size 2, the spec says 3"),
@@ -59,6 +60,14 @@ def test_intermediates_are_float64():
 def test_rejections(arrays: tuple[object, ...], message: str):
     with pytest.raises(UserError, match=message):
         evaluate(FUSION, *arrays)
+
+
+def test_a_matrix_is_an_array_of_rank_two():
+    fusion = trace(lambda x: x * x + fw.sum(x, axis=0), TensorSpec((2, 2), "float32"))
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    (want,), (got,) = evaluate(fusion, x), evaluate(fusion, np.asmatrix(x))
+    np.testing.assert_array_equal(got, want)
+    assert type(got) is np.ndarray
 
 
 def test_one_size_has_one_value():

@@ -147,8 +147,17 @@ def _unknown(x: Array) -> Array:
             [TensorSpec((Sym("n"), Sym("n")), "float32")],
             r"two different sizes are called 'n'; pass one Sym object",
         ),
-        (_unknown, [TensorSpec(("i0",), "float32")], r"size name 'i0': use an identifier other"),
+        (
+            _unknown,
+            [TensorSpec(("i0",), "float32")],
+            r"'i0': use an identifier that is .* not one of i0",
+        ),
         (_unknown, [TensorSpec(("a b",), "float32")], r"size name 'a b': use an identifier"),
+        (
+            _unknown,
+            [TensorSpec(("for",), "float32")],
+            r"'for': use an identifier",
+        ),
     ],
 )
 def test_rejections(fn: object, specs: list[object], message: str):
@@ -170,7 +179,14 @@ def test_an_array_of_another_trace_is_refused():
         (lambda: Sym("n", min=8, max=4), r"max is below min"),
         (lambda: Sym("n", multiple_of=0), r"multiple_of=0\): must be at least 1"),
         (lambda: TensorSpec((-1,), "float32"), r"size -1 in shape \(-1,\) is negative"),
+        (lambda: TensorSpec((2.0,), "float32"), r"size 2.0 in shape \(2.0,\) is no integer"),
+        (lambda: TensorSpec((True,), "float32"), r"size True in shape \(True,\) is no integer"),
+        (lambda: TensorSpec((np.int64(-3),), "float32"), r"size -3 in shape .* is negative"),
         (lambda: TensorSpec((2, 2), "float32", strides=(1,)), r"1 strides for a shape of rank 2"),
+        (
+            lambda: TensorSpec((2, 2), "float32", strides=(2, -1)),
+            r"strides \(2, -1\) hold a negative one; .* turn it with fw.flip",
+        ),
         (lambda: TensorSpec((2,), "float32", alignment=12), r"alignment 12 is not a power of two"),
     ],
 )

@@ -16,6 +16,7 @@ from fusewright.fusion.passes.split_reductions import (
     parts_near,
     parts_of_reduction,
     split_reductions,
+    whole_slices,
 )
 from fusewright.target import target_of
 
@@ -165,6 +166,11 @@ def test_parts_divide_and_follow_whole_axes() -> None:
     assert parts_near([1 << 28], 264) == 256
     assert parts_near([7], 1) == 1
     assert parts_near([100003], 30) == 30  # a prime: the parts are padded
+
+
+def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
+    assert sorted(whole_slices([3, 12])) == [1, 3, 3, 6, 9, 12, 18, 36]
+    assert whole_slices([1 << 40]) == [1 << k for k in range(40, -1, -1)]
 
 
 def test_what_is_inner_follows_strides() -> None:

@@ -162,3 +162,18 @@ def test_numpy_arrays_that_are_refused() -> None:
 
 def test_nothing_was_imported() -> None:
     assert "cupy" not in sys.modules and "torch" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((3, 4), (4, 1), False), ((3, 4), (1, 3), False), ((2, 3), (3, 2), False),
+        ((4, 3), (3, 2), False),
+        ((1, 4), (0, 1), False), ((3, 4), (8, 2), False), ((3, 4), (0, 1), True),
+        ((3, 4), (2, 1), True), ((4, 4), (3, 2), True), ((2, 2, 2), (3, 2, 1), True),
+    ],
+)  # fmt: skip
+def test_layouts_whose_elements_share_memory(shape, strides, overlaps: bool) -> None:
+    places = {tuple(p): sum(np.multiply(p, strides)) for p in np.ndindex(shape)}
+    assert (len(set(places.values())) < len(places)) == overlaps
+    assert arrays.overlaps_itself(shape, strides) == overlaps

@@ -282,3 +282,49 @@ def test_what_is_inlined_in_loops_that_a_reader_loses_is_taken_out() -> None:
     x = np.arange(3, dtype=np.float32).reshape(3, 1)
     for got, want in zip(s.lower().simulate(x, x).outputs, fw.evaluate(fusion, x, x), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("factor", [3, 8])
+@pytest.mark.parametrize("parallel", [fw.Serial, fw.Unroll, fw.TIDx, fw.BIDx])
+def test_a_loop_over_nothing_inside_a_reduction_adds_nothing(factor: int, parallel: Any) -> None:
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=0), Spec((5,), "float32")))
+    s.outputs[0].split(0, 1).split(1, factor).parallelize(-1, parallel)
+    (got,) = s.lower().simulate(np.arange(5, dtype=np.float32)).outputs
+    assert got == 10
+
+
+def test_lanes_over_nothing_inside_a_reduction_are_refused() -> None:
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=0), Spec((5,), "float32")))
+    s.outputs[0].split(0, 1).split(1, 4).parallelize(-1, fw.Vectorize)
+    with pytest.raises(fw.ScheduleError, match=r"Vectorize\(4\) on t0: its access to x"):
+        s.lower()
+
+
+@pytest.mark.parametrize("name", ["tx", "load", "index", "roles"])
+def test_a_size_with_a_name_that_kernels_use_is_refused(name: str) -> None:
+    fusion = fw.trace(lambda x: fw.sum(x, axis=0), Spec((name, 3), "float32"))
+    with pytest.raises(fw.UserError, match=rf"size '{name}': the name has a meaning in kernels"):
+        fw.compile(fusion)
+
+
+# --- layouts whose elements share memory --------------------------------------------------------
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (2, 1), (3, 3)])
+def test_what_shares_memory_takes_no_other_values(strides: tuple[int, int]) -> None:
+    fusion = fw.trace(lambda x: x + 1.0, Spec((3, 4), "float32", strides=strides, alignment=4))
+    program = fw.compile(fusion)
+    memory = np.arange(16, dtype=np.float32)
+    shared = np.lib.stride_tricks.as_strided(memory, (3, 4), [4 * s for s in strides])
+    assert_agrees(program, fusion, [shared])
+    assert fw.verify(program).ok
+    with pytest.raises(fw.UserError, match="elements share memory, and the array has other values"):
+        program.simulate(np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], np.ma.masked_array([1.0, 2.0], [True, False]), None])
+def test_simulate_takes_arrays_of_numpy(wrong: Any) -> None:
+    program = fw.compile(fw.trace(lambda x: x + 1.0, Spec((2,), "float32")))
+    for call in (program.simulate, program.kernels[0].simulate):
+        with pytest.raises(fw.UserError, match=r"argument 0.*(numpy|mask)"):
+            call(wrong)

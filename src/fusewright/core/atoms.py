@@ -15,8 +15,8 @@ from fusewright.core.expr import (
     as_expr,
     is_natural,
     mul,
-    parenthesised,
 )
+from fusewright.core.symbolic import parenthesised
 
 
 class Pair(Atom):

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias
 
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
-from fusewright.core.symbolic import Symbolic, walk
+from fusewright.core.symbolic import Symbolic, parenthesised, sum_text, walk
 
 IntLike: TypeAlias = "Expr | int"
 
@@ -120,11 +120,12 @@ class Sum(Expr):
     """`constant + terms`; at least one term, and not a bare atom."""
 
     __slots__ = ("constant", "terms")
+    is_compound: ClassVar[bool] = True
 
     def __init__(self, constant: int, terms: tuple[Term, ...]) -> None:
         self.constant = constant
         self.terms = terms
-        self._seal(_sum_text(constant, terms))
+        self._seal(sum_text(constant, [(t.coefficient, t.atoms) for t in terms]))
         self.interval = intervals.add(((constant, constant), *(t.interval for t in terms)))
         self.divisor = math.gcd(constant, *(t.divisor for t in terms))
 
@@ -137,6 +138,7 @@ class Division(Atom):
     """What the division of a numerator by a positive denominator gives."""
 
     __slots__ = ("denominator", "numerator")
+    is_compound: ClassVar[bool] = True
 
     def __init__(self, numerator: Expr, denominator: Expr, sign: str) -> None:
         self.numerator = numerator
@@ -172,29 +174,6 @@ class Mod(Division):
 
 ZERO = Int(0)
 ONE = Int(1)
-
-
-# --- text ---------------------------------------------------------------------------------------
-
-
-def parenthesised(e: Expr) -> str:
-    """The text of an operand, in parentheses where it needs them."""
-    is_plain = not isinstance(e, Sum | Division) and not str(e).startswith("-")
-    return str(e) if is_plain else f"({e})"
-
-
-def _term_text(t: Term) -> str:
-    product = "*".join(map(parenthesised, t.atoms))
-    magnitude = abs(t.coefficient)
-    return product if magnitude == 1 else f"{magnitude}*{product}"
-
-
-def _sum_text(constant: int, terms: tuple[Term, ...]) -> str:
-    signed = [(t.coefficient, _term_text(t)) for t in terms]
-    if constant:
-        signed.append((constant, str(abs(constant))))
-    text = "".join(f" {'-' if k < 0 else '+'} {magnitude}" for k, magnitude in signed)
-    return text.removeprefix(" + ") if signed[0][0] > 0 else f"-{text.removeprefix(' - ')}"
 
 
 # --- constructors -------------------------------------------------------------------------------
@@ -297,16 +276,8 @@ def add(*values: IntLike) -> Expr:
     sized = [v for v in values if constant_value(v) != 0]
     if len(sized) < 2:
         return as_expr(sized[0]) if sized else ZERO
-    constant = 0
-    terms: list[Term] = []
-    for v in sized:
-        if isinstance(v, int):
-            constant += v
-            continue
-        k, ts = parts_of(as_expr(v))
-        constant += k
-        terms.extend(ts)
-    return sum_of(constant, terms)
+    parts = [(v, ()) if isinstance(v, int) else parts_of(v) for v in sized]
+    return sum_of(sum(k for k, _ in parts), [t for _, terms in parts for t in terms])
 
 
 def mul(a: IntLike, b: IntLike) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NoReturn
 
 
@@ -13,6 +13,7 @@ class Symbolic:
     _key: str
     _hash: int
     is_variable: ClassVar[bool] = False
+    is_compound: ClassVar[bool] = False
 
     def _seal(self, key: str) -> None:
         self._key = key
@@ -48,6 +49,26 @@ def walk(e: Symbolic) -> Iterator[Symbolic]:
     yield e
     for c in e.children:
         yield from walk(c)
+
+
+def parenthesised(e: Symbolic) -> str:
+    """The text of an operand, in parentheses where it needs them."""
+    text = str(e)
+    return f"({text})" if e.is_compound or text.startswith("-") else text
+
+
+def sum_text(constant: int, products: Sequence[tuple[int, Sequence[Symbolic]]]) -> str:
+    """The text of at least one product, a coefficient and its factors, and a constant."""
+    signed = [(k, _product_text(abs(k), factors)) for k, factors in products]
+    if constant:
+        signed.append((constant, str(abs(constant))))
+    text = "".join(f" {'-' if k < 0 else '+'} {magnitude}" for k, magnitude in signed)
+    return text.removeprefix(" + ") if signed[0][0] > 0 else f"-{text.removeprefix(' - ')}"
+
+
+def _product_text(magnitude: int, factors: Sequence[Symbolic]) -> str:
+    product = "*".join(map(parenthesised, factors))
+    return product if magnitude == 1 else f"{magnitude}*{product}"
 
 
 def _identities(e: Symbolic) -> list[int]:

@@ -41,11 +41,10 @@ def evaluate(fusion: Fusion, *arrays: Array, stepwise: bool = False) -> list[Arr
 
     Raises UserError for arrays that do not match, and for a gathered index outside its axis.
     """
-    arrays = tuple(np.asarray(a) if isinstance(a, np.generic) else a for a in arrays)
     sizes = bind_sizes(fusion, *arrays)
     values: dict[Tensor, Array] = {}
     for t, a in zip(fusion.inputs, arrays, strict=True):
-        values[t] = carried(a, t.dtype)
+        values[t] = carried(np.asarray(a), t.dtype)
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t not in values:
@@ -77,15 +76,23 @@ def bind_sizes(fusion: Fusion, *arrays: Array) -> dict[Var, int]:
 
 
 def _is_numpy(a: object) -> TypeGuard[Array]:
-    return isinstance(a, np.ndarray)
+    return isinstance(a, np.ndarray | np.generic)
+
+
+def plain_array(a: object, what: str) -> Array:
+    """A numpy array or scalar without what its subclass adds. Raises UserError for anything else,
+    and for masked arrays, whose mask would be lost."""
+    if isinstance(a, np.ma.MaskedArray):
+        raise UserError(f"{what} is a masked array; fill the mask first (array.filled())")
+    if not _is_numpy(a):
+        raise UserError(
+            f"{what}: expected a numpy array, got {type(a).__name__}; convert it with numpy.asarray"
+        )
+    return np.asarray(a)
 
 
 def _check_array(t: Tensor, a: object) -> None:
-    if not _is_numpy(a):
-        raise UserError(
-            f"input {t.name}: expected a numpy array of {t.dtype}, got {type(a).__name__}; "
-            "convert it with numpy.asarray"
-        )
+    a = plain_array(a, f"input {t.name}")
     if a.dtype != t.dtype.numpy:
         raise UserError(
             f"input {t.name}: dtype {a.dtype} does not match the spec's {t.dtype}; convert the "

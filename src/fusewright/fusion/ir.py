@@ -12,7 +12,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.expr import Expr, Int, Var, as_expr, variables
+import numpy as np
+
+from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion.printing import print_fusion
@@ -51,8 +53,8 @@ class TensorSpec:
     """What is known of an argument: shape, dtype, element strides (None: C order), alignment of
     its first element in bytes. `shape` entries: int, a name (one size per name and trace), Sym.
 
-    Raises UserError for negative sizes, strides of the wrong rank, or an alignment that is not a
-    power of two.
+    Raises UserError for sizes that are negative or no integers, strides that are negative or of the
+    wrong rank, or an alignment that is not a power of two.
     """
 
     __slots__ = ("alignment", "dtype", "shape", "strides")
@@ -66,16 +68,20 @@ class TensorSpec:
         alignment: int = 16,
     ) -> None:
         for s in shape:
-            if isinstance(s, int) and s < 0:
-                raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is negative")
+            _check_size(s, shape)
         if strides is not None and len(strides) != len(shape):
             raise UserError(
                 f"TensorSpec: {len(strides)} strides for a shape of rank {len(shape)}; "
                 "give one stride, in elements, per axis"
             )
+        if any((constant_value(s) or 0) < 0 for s in (strides or ())):
+            raise UserError(
+                f"TensorSpec: strides {strides} hold a negative one; take the array in its "
+                "own order and turn it with fw.flip"
+            )
         if alignment < 1 or alignment & (alignment - 1):
             raise UserError(f"TensorSpec: alignment {alignment} is not a power of two")
-        self.shape = tuple(shape)
+        self.shape = tuple(int(s) if isinstance(s, np.integer) else s for s in shape)
         self.dtype = dtype_of(dtype)
         if self.dtype.is_complex:
             raise UnsupportedError(
@@ -87,6 +93,13 @@ class TensorSpec:
     def __repr__(self) -> str:
         extra = "" if self.strides is None else f", strides={self.strides}"
         return f"TensorSpec({self.shape}, {self.dtype}{extra})"
+
+
+def _check_size(s: object, shape: ShapeLike) -> None:
+    if isinstance(s, bool | float):
+        raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is no integer")
+    if isinstance(s, int | np.integer) and s < 0:
+        raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is negative")
 
 
 class Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -100,10 +101,10 @@ class _Sizes:
     def extent(self, entry: int | str | Sym) -> Expr:
         """The extent that an entry of a spec's shape stands for."""
         label = entry if isinstance(entry, str) else getattr(entry, "name", "n")
-        if not label.isidentifier() or re.fullmatch(r"i\d+", label):
+        if not label.isidentifier() or keyword.iskeyword(label) or re.fullmatch(r"i\d+", label):
             raise UserError(
-                f"size name {label!r}: use an identifier other than i0, i1, ..., which name "
-                "coordinates"
+                f"size name {label!r}: use an identifier that is no Python keyword and not one of "
+                "i0, i1, ..., which name coordinates"
             )
         if isinstance(entry, str):
             return self._known.setdefault(entry, Sym(entry))

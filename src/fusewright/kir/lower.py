@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from fusewright.core.atoms import maximum
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
-from fusewright.errors import ScheduleError
+from fusewright.errors import ScheduleError, UserError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
+from fusewright.kir.names import KEYWORDS
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -119,7 +120,11 @@ def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
 
 
 def _symbols(flow: Dataflow) -> tuple[Var, ...]:
-    """The sizes that occur in shapes, then those of the pitches of outputs."""
+    """The sizes that occur in shapes, then those of the pitches of outputs. Raises UserError for a
+    size that has the name of a thread's position, or of a word of the kernel's text."""
+    for v in flow.fusion().symbols:
+        if v.name in KEYWORDS or v.name in THREAD_DIMS.values():
+            raise UserError(f"size {v.name!r}: the name has a meaning in kernels; choose another")
     pitches = [v for s in flow.outputs for e in strides_of(s) for v in variables(e)]
     return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
 

@@ -77,7 +77,14 @@ class Reader:
             )
             conditions.extend(self._one_copy(across_blocks))
         elif reducing:
-            own = {v for i in reducing for v in variables(self.view.variables[i])}
+            # Loops and lanes inside the reduction would add every element again.
+            shared = THREAD_DIMS | BLOCK_DIMS
+            own = {
+                v
+                for i, x in enumerate(s.loops)
+                if i in reducing or (i > min(reducing) and x.parallel not in shared)
+                for v in variables(self.view.variables[i])
+            }
             conditions.extend(
                 c for c in self.view.path.free_conditions if own.intersection(variables(c))
             )

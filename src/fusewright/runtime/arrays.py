@@ -7,6 +7,7 @@ torch and cupy are never imported: an array of theirs can only exist when they a
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,11 @@ class ArrayInfo:
     @property
     def alignment(self) -> int:
         return min(self.pointer & -self.pointer, MAX_ALIGNMENT) or MAX_ALIGNMENT
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether its library forbids to write to it."""
+        return self.kind == "numpy" and not host_view(self).flags.writeable
 
     @property
     def bytes_range(self) -> tuple[int, int]:
@@ -119,6 +125,24 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
         out.append(step)
         step *= max(n, 1)
     return tuple(reversed(out))
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of a layout lie at one place."""
+    axes = sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1)
+    reach = 0
+    for s, n in axes:
+        if s <= reach:
+            break
+        reach += (n - 1) * s
+    else:
+        return False
+    if any(s == 0 for s, _ in axes):
+        return True
+    places = np.zeros(1, np.int64)
+    for s, n in axes:
+        places = np.unique(places[:, None] + s * np.arange(n)).reshape(-1)
+    return places.size < math.prod(n for _, n in axes)
 
 
 def _numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:

@@ -15,7 +15,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, uint8
 from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
-from fusewright.runtime.arrays import ArrayInfo, Device, describe
+from fusewright.runtime.arrays import ArrayInfo, Device, describe, overlaps_itself
 from fusewright.runtime.config import active
 from fusewright.runtime.device import LEGACY_STREAMS, check, current, driver, wait_for
 from fusewright.runtime.launch import LoadedKernel
@@ -135,17 +135,22 @@ class Executor:
 
     def _fits(self, x: ArrayInfo, k: int, expected: tuple[int, ...]) -> bool:
         aligned = x.alignment >= max(self.host.roots[k].alignment, x.dtype.nbytes)
-        same = all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, expected, strict=True))
-        return 0 in x.shape or (aligned and same)
+        return 0 in x.shape or (aligned and _lies(x, expected))
 
     def fitted(
         self, infos: Sequence[ArrayInfo], library: Library, sizes: Mapping[Var, int]
     ) -> list[ArrayInfo]:
-        """The arguments, those that do not fit copied into arrays that do."""
+        """The arguments, those that do not fit copied into arrays that do. Raises UserError where a
+        layout whose elements share memory cannot hold the values."""
         out: list[ArrayInfo] = []
         for k, (x, evaluator) in enumerate(zip(infos, self._input_strides, strict=True)):
             strides = evaluator(*sizes.values())
             if not self._fits(x, k, strides) or self._is_shared(k, infos):
+                if not _lies(x, strides) and overlaps_itself(x.shape, strides):
+                    raise UserError(
+                        f"argument {k}: with strides {strides} elements share memory, and the "
+                        f"array has strides {x.strides}; compile for a spec without these strides"
+                    )
                 copy = library.empty(x.shape, strides, x.dtype, x.device)
                 library.copy(copy, x.owner)
                 self.copies += 1
@@ -250,6 +255,11 @@ class Executor:
         return outputs
 
 
+def _lies(x: ArrayInfo, strides: Sequence[int]) -> bool:
+    """Whether the array has these strides, where it has steps."""
+    return all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, strides, strict=True))
+
+
 def _paired(
     out: Sequence[ArrayInfo | None], types: Sequence[ResultType]
 ) -> list[tuple[ArrayInfo | None, ResultType]]:
@@ -272,6 +282,8 @@ def check_out(
             )
         if f"{o.kind} on {o.device}" != like:
             raise UserError(f"out= {k} is {o.kind} on {o.device}, the arguments are {like}")
+        if o.is_read_only:
+            raise UserError(f"out= {k} is read-only; pass an array that can be written")
         if any(s == 0 and n > 1 for n, s in zip(o.shape, o.strides, strict=True)):
             raise UserError(f"out= {k} is an expanded array: several elements share memory")
 

@@ -93,9 +93,15 @@ def whole_slices(sizes: list[int]) -> list[int]:
     parts: list[int] = []
     inner = 1
     for size in reversed(sizes):
-        parts += [total // (inner * d) for d in range(1, size + 1) if size % d == 0]
+        parts += [total // (inner * d) for d in divisors(size)]
         inner *= size
     return parts
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of a positive number, ascending."""
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return low + [n // d for d in reversed(low) if d * d != n]
 
 
 def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
