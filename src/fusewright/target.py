@@ -23,6 +23,7 @@ MAX_MBARRIER_COUNT = 2**20 - 1
 MBARRIER_NBYTES = 8
 MAX_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 CP_ASYNC_NBYTES = (4, 8, 16)
+COUNTED_STORE_NBYTES = (4, 8)  # of st.async
 BULK_ALIGNMENT = 16
 ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor

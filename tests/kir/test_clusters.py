@@ -13,7 +13,7 @@ from fusewright.errors import SpecError
 from fusewright.kir.analysis.hazards import sync_orders, unordered
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.clusters import cluster_barriers, exported_buffers
-from fusewright.kir.ir import Alloc, ClusterArrive, ClusterWait, Kernel, RemoteStore
+from fusewright.kir.ir import Alloc, ClusterArrive, ClusterWait, Kernel, MbarExpect, RemoteStore
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.place_syncs import place_syncs
@@ -70,7 +70,7 @@ REFUSED: list[tuple[str, Stage, str, dict[str, str], str]] = [
     ("cluster", "lowered", "", {"cluster": "cluster (cz < 2)"}, "which is cx"),
     ("cluster", "lowered", "", {"block": "tx < 48"}, "48 threads a block; the blocks of a cluster have whole warps"),
     ("cluster statements", "lowered", PAIR, {"cluster": ""}, "the kernel has no cluster"),
-    ("cluster statements", "lowered", "named_sync #0 barrier(1) nthreads(64)", {}, "only copies, block and warp syncs and cluster"),
+    ("cluster statements", "lowered", "named_sync #0 barrier(1) nthreads(64)", {}, "only copies, block and warp syncs, cluster"),
     ("cluster statements", "lowered", "remote_store y[tx] of block cx = r[0]", {}, "y lives in global memory; blocks share shared"),
     ("cluster barriers", "lowered", "cluster_arrive #0", {}, "no wait follows in the same body"),
     ("cluster barriers", "lowered", "cluster_wait #0", {}, "no arrival comes before it in the same body"),
@@ -81,6 +81,10 @@ REFUSED: list[tuple[str, Stage, str, dict[str, str], str]] = [
     ("convergence", "lowered", "if (cx == 0) { " + PAIR + " }", {}, "the threads of a cluster meet here, but may disagree on 'cx == 0'"),
     ("convergence", "lowered", "if (tx == 0) { " + PAIR + " }", {}, "may disagree on 'tx == 0'"),
     ("convergence", "lowered", "if (cx == 0) { r[0] = thread_reduce.add(r[0]) over (cx) identity 0.0:float32 }", {}, "the threads of a cluster meet here"),
+    ("cluster statements", "lowered", "shared h: float16[4]\nshared f: uint64[1]\nlocal v: float16[1]\nremote_store h[0] of block cx = v[0] on f", {}, "elements of h have 2 bytes; mbarriers count 4 or 8 a store"),
+    ("counted stores", "lowered", "shared f: uint64[1]\nremote_store s[0] of block cx = r[0] on f\nremote_store s[1] of block cx = r[0]", {}, "mbarriers count other stores to s"),
+    ("mbarriers", "lowered", "shared f: uint32[1]\nremote_store s[0] of block cx = r[0] on f", {}, "f is uint32 in shared memory; mbarriers are uint64"),
+    ("mbarriers", "lowered", "shared f: uint64[1]\nremote_store s[0] of block cx = r[0] on f slot 1", {}, "slot 1 may lie outside of the 1 mbarriers"),
     ("dtypes", "lowered", "local h: float16[1]\nremote_store s[tx] of block cx = h[0]", {}, "a store keeps the dtype"),
 ]  # fmt: skip
 
@@ -310,11 +314,22 @@ def test_one_value_for_each_block_and_warp() -> None:
     assert str(store.predicate) == "tx%32 < 4"
 
 
-def test_two_reductions_need_three_barriers() -> None:
-    """One lets all begin; each reduction has memory of its own and so needs one more."""
+def _two_reductions() -> Kernel:
     text = print_kernel(reduction((64,), 2, "tx, cx"))
     line = next(x for x in text.splitlines() if "thread_reduce" in x)
     again = line.replace("add", "max").replace("0.0", "-inf")
-    k = run_pipeline(parse_kernel(text.replace(line, f"{line}\n{again}")), TARGET)
-    assert len(cluster_barriers(k)) == 3
+    return parse_kernel(text.replace(line, f"{line}\n{again}"))
+
+
+def test_two_reductions_need_one_barrier_and_two_mbarriers() -> None:
+    """One lets all begin; each reduction has memory of its own, whose bytes an mbarrier counts."""
+    k = run_pipeline(_two_reductions(), TARGET)
+    assert [p[0].relaxed for p in cluster_barriers(k)] == [True]
+    assert [s.nbytes for s in walk_statements(k) if isinstance(s, MbarExpect)] == [16, 16]
+    assert [type(s).__name__ for s in syncs(k)].count("MbarWait") == 2
+
+
+def test_without_counting_they_need_three_barriers() -> None:
+    k = run_pipeline(_two_reductions(), TARGET, Options(without="counting"))
+    assert [p[0].relaxed for p in cluster_barriers(k)] == [True, False, False]
     assert len(syncs(k)) == 6

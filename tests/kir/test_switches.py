@@ -58,7 +58,9 @@ def test_what_each_part_buys(without: str, nbytes: int, order: str) -> None:
 
 
 def test_an_unknown_switch_is_refused() -> None:
-    with pytest.raises(UserError, match="FUSEWRIGHT_WITHOUT='prune': use scopes, in_place, promo"):
+    with pytest.raises(
+        UserError, match="FUSEWRIGHT_WITHOUT='prune': use scopes, in_place, counting, promo"
+    ):
         run_pipeline(kernel(ALL), TARGET, Options(without="prune"))
 
 

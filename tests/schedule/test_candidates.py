@@ -139,7 +139,11 @@ def refused(name: str) -> dict[str, str]:
         ("softmax", "row in a cluster", "a row fits a block"),
         ("softmax in a cluster", "row in shared memory", "96000 bytes, more than 3072"),
         ("softmax of an odd length", "row in shared memory", "cannot be copied in vectors"),
-        ("softmax that fits nowhere", "row in a cluster of 2, 64 bytes a thread", "fit neither"),
+        (
+            "softmax that fits nowhere",
+            "row in a cluster of 2, 64 bytes a thread",
+            "in shared memory or",
+        ),
         ("pointwise", "8 vectors a thread", "too few blocks"),
         ("transpose", "tile of 16 by 128 through shared memory", ""),
     ],

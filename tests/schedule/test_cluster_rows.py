@@ -63,12 +63,12 @@ def choice(p: fw.Program) -> tuple[str, int]:
         (softmax, (512, 4096), "bfloat16", ("inner_persistent", 1)),
         (softmax, (512, 32768), "bfloat16", ("inner_shared", 1)),
         # 112 KB: two blocks a multiprocessor no longer fit
-        (softmax, (512, 57344), "bfloat16", ("inner_cluster_shared", 2)),
-        (softmax, (2048, 131072), "bfloat16", ("inner_cluster_shared", 4)),
+        (softmax, (512, 57344), "bfloat16", ("inner_cluster_shared", 8)),
+        (softmax, (2048, 131072), "bfloat16", ("inner_cluster_shared", 8)),
         (softmax, (2048, 131072), "float32", ("inner_cluster_shared", 8)),
-        (layer_norm, (512, 65536), "float32", ("inner_cluster_shared", 4)),
-        (rms_norm, (512, 65536), "bfloat16", ("inner_cluster_shared", 2)),
-        (log_softmax, (512, 128256), "bfloat16", ("inner_cluster_shared", 4)),
+        (layer_norm, (512, 65536), "float32", ("inner_cluster_shared", 8)),
+        (rms_norm, (512, 65536), "bfloat16", ("inner_cluster_shared", 8)),
+        (log_softmax, (512, 128256), "bfloat16", ("inner_cluster_shared", 8)),
         # no wide accesses: slices in registers
         (softmax, (300, 100001), "bfloat16", ("inner_cluster_persistent", 8)),
         # few rows: more blocks a row, so that more multiprocessors have one
@@ -91,9 +91,12 @@ def test_what_is_read_once_needs_no_cluster() -> None:
     assert all(k.launch.cluster == 1 for k in p.kernels)
 
 
-def test_two_inputs_take_twice_the_memory() -> None:
-    assert choice(program(layer_norm, 512, 65536))[1] == 2
-    assert choice(program(added_layer_norm, 512, 65536, inputs=2))[1] == 4
+def test_two_inputs_take_twice_the_memory_and_larger_slices_more_threads() -> None:
+    one = program(layer_norm, 512, 65536)
+    two = program(added_layer_norm, 512, 65536, inputs=2)
+    assert choice(one) == choice(two) == ("inner_cluster_shared", 8)
+    assert [str(only(p).launch.block[0]) for p in (one, two)] == ["128", "256"]
+    assert [int(only(p).launch.shared_nbytes) // 1024 for p in (one, two)] == [16, 32]
 
 
 @pytest.mark.parametrize("fn", [softmax, layer_norm])
@@ -138,11 +141,11 @@ def test_group_norm_of_images() -> None:
         return [Spec((n, 16, 124, 125), "bfloat16"), *[Spec((16,), "bfloat16")] * 2]
 
     k = only(fw.compile(fw.trace(fn, *specs(34))))  # 136 rows of 121 KB
-    assert k.launch.cluster == 2
+    assert k.launch.cluster == 8
     rng = np.random.default_rng(0)
     x = random_values(rng, (34, 16, 124, 125), fw.bfloat16)
     w, b = (random_values(rng, (16,), fw.bfloat16) for _ in range(2))
-    result = k.simulate(x, w, b, blocks=range(8))
+    result = k.simulate(x, w, b, blocks=range(32))
     assert result.races == []
     assert_close(
         result.outputs[0][:1], fw.evaluate(fw.trace(fn, *specs(1)), x[:1], w, b)[0], "bfloat16"
@@ -175,5 +178,5 @@ def test_the_report_shows_it() -> None:
     text = str(fw.fuse(softmax, device="sim").explain(x))
     assert "clusters of" in text
     k = only(program(softmax, 2048, 131072))
-    assert "cluster=4" in str(k.heuristic)
+    assert "cluster=8" in str(k.heuristic)
     assert "ClusterX" in k.schedule

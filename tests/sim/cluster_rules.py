@@ -5,4 +5,5 @@ CLUSTER_RULES = (
     "cluster_barrier_orders",
     "blocks_begin_before_use",
     "blocks_outlive_use",
+    "remote_stores_are_asynchronous",
 )

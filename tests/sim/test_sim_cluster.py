@@ -12,6 +12,7 @@ from cluster_rules import CLUSTER_RULES
 
 from fusewright.errors import UserError
 from fusewright.kir.analysis.hazards import unordered
+from fusewright.kir.analysis.unfinished import unfinished
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel
@@ -105,7 +106,51 @@ GLOBAL = """
 """
 BETWEEN = EXCHANGE.replace("arrive #2", "arrive #2\n  r[2] = load s[tx]")
 
+MAKE = """
+  shared f: uint64[1] align 8
+  mbar_init #0 f[0] count 1 by thread 0
+  mbar_expect #1 f[0] nbytes 256 by thread 0
+  cluster_arrive #2 relaxed(true)
+  r[0] = load x[64*cx + tx]
+  cluster_wait #3
+"""
+STORE = "remote_store s[tx] of block 1 - cx = r[0] on f"
+AWAIT = "\nmbar_wait #4 f[0] parity 0"
+COUNTED = MAKE + STORE + AWAIT + READ
+COUNTED_TO_ALL = (
+    MAKE.replace("nbytes 256", "nbytes 16")
+    + "remote_store s[cx] of block tx = r[0] if (tx < 4) on f"
+    + AWAIT
+    + "r[1] = load s[tx] if (tx < 4) else 0.0:float32\nstore y[256*bx + 64*cx + tx] = r[1]"
+)
+EXPECTED_LATE = COUNTED.replace("  mbar_expect #1 f[0] nbytes 256 by thread 0\n", "").replace(
+    STORE, f"{STORE}\nmbar_expect #1 f[0] nbytes 256 by thread 0"
+)
+NOT_AWAITED = MAKE + STORE + READ
+TOO_MANY_BYTES = COUNTED.replace("nbytes 256", "nbytes 260")
+TOO_FEW_BYTES = COUNTED.replace("nbytes 256", "nbytes 252")
+MADE_LATE = COUNTED.replace("  mbar_init #0 f[0] count 1 by thread 0\n", "").replace(
+    "cluster_wait #3\n", "cluster_wait #3\n  mbar_init #0 f[0] count 1 by thread 0\n"
+).replace("  mbar_expect #1 f[0] nbytes 256 by thread 0\n", "").replace(
+    STORE, f"mbar_expect #1 f[0] nbytes 256 by thread 0\n{STORE}"
+)  # fmt: skip
+READ_BEFORE = MAKE + STORE + "\nr[1] = load s[tx]" + AWAIT + "\nstore y[64*cx + tx] = r[1]"
+WRITTEN_TOO = COUNTED.replace(AWAIT, "\nstore s[tx] = r[0]" + AWAIT)
+
 SUITE = [
+    Case("counted", text(COUNTED), needed=(0, 1, 2, 3, 4)),
+    Case(
+        "counted_to_all",
+        text(COUNTED_TO_ALL, cluster=4, nclusters=3),
+        needed=(0, 1, 2, 3, 4),
+    ),
+    Case("expected_late", text(EXPECTED_LATE), needed=(0, 1, 2, 3, 4)),
+    Case("not_awaited", text(NOT_AWAITED), wrong=("race", "rule")),
+    Case("too_many_bytes", text(TOO_MANY_BYTES), wrong=("deadlock",)),
+    Case("too_few_bytes", text(TOO_FEW_BYTES), wrong=("deadlock",)),
+    Case("made_late", text(MADE_LATE), wrong=("race", "rule", "deadlock")),
+    Case("read_before", text(READ_BEFORE), wrong=("race",)),
+    Case("written_too", text(WRITTEN_TOO), wrong=("race",)),
     Case("exchange", text(EXCHANGE), needed=(0, 1, 2, 3)),
     Case("to_all", text(TO_ALL, cluster=4, nclusters=3), needed=(0, 1, 2, 3)),
     Case("one_way", text(ONE_WAY), needed=(0, 1, 2, 3)),
@@ -170,7 +215,29 @@ def test_the_static_analysis_agrees(name: str) -> None:
     assert len(report.necessary) == len(syncs_of(placed))
 
 
-@pytest.mark.parametrize("name", ["exits", "begins_late", "relaxed", "block_sync_only", "between"])
+@pytest.mark.parametrize("name", ["counted", "counted_to_all"])
+def test_the_static_analysis_agrees_on_mbarriers(name: str) -> None:
+    """It is stricter on bytes that are announced when they may have come already."""
+    case = next(c for c in SUITE if c.name == name)
+    assert not unordered(case.kernel())
+    assert not unfinished(case.kernel())
+    assert unordered(case.kernel(drop=(2, 3)))
+    assert unfinished(case.kernel(drop=(4,)))
+
+
+@pytest.mark.parametrize(
+    "name", ["not_awaited", "too_many_bytes", "too_few_bytes", "read_before", "written_too"]
+)
+def test_the_static_analysis_finds_what_is_not_complete(name: str) -> None:
+    assert unfinished(next(c for c in SUITE if c.name == name).kernel())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exits", "begins_late", "relaxed", "block_sync_only", "between", "made_late",
+    ],
+)  # fmt: skip
 def test_the_static_analysis_finds_what_is_missing(name: str) -> None:
     assert unordered(next(c for c in SUITE if c.name == name).kernel())
 

@@ -335,7 +335,7 @@ class _Emitter:
         """The linear number of the thread in its block."""
         linear: Expr = ex.ZERO
         for d in reversed(self._kernel.block):
-            linear = linear * d.extent + d.var
+            linear = linear * d.extent + (ex.ZERO if d.extent == ex.ONE else d.var)
         return linear
 
     def _by(self, issuer: int | None) -> Cond:
@@ -344,7 +344,7 @@ class _Emitter:
     # --- synchronisation
 
     def _sync(self, s: ir.SyncStatement) -> None:
-        instruction = ptx.sync_instruction(s)
+        instruction = ptx.sync_instruction(s, in_cluster=bool(self._kernel.cluster))
         if instruction is None:
             raise SpecError(f"{type(s).__name__} has no CUDA spelling")
         operands: list[ptx.Operand] = []
@@ -472,7 +472,8 @@ class _Emitter:
             raise SpecError(f"a remote store writes elements of {s.dst} in shared memory")
         bits = scalars.bits(self._reg(s.src), s.dst.dtype)
         address, rank = self._address(s.dst, s.index), self._integer(s.rank)
-        text = ptx.remote_store(address, rank, bits, s.dst.dtype.nbytes)
+        barrier = None if s.barrier is None else self._address(s.barrier, s.slot)
+        text = ptx.remote_store(address, rank, bits, s.dst.dtype.nbytes, barrier)
         self._guarded(s.predicate, lambda: self._line(text))
 
     def _check_access(

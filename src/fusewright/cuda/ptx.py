@@ -17,9 +17,10 @@ from fusewright.target import Target
 
 _PROXY = {Memory.SHARED: "shared::cta", Memory.GLOBAL: "global"}
 _WAIT = (
-    "{\\n\\t.reg .pred done;\\n\\tagain:\\n\\t"
-    "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n\\t@!done bra again;\\n\\t}"
+    "{{\\n\\t.reg .pred done;\\n\\tagain:\\n\\t"
+    "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%0], %1;\\n\\t@!done bra again;\\n\\t}}"
 )
+_ACROSS_BLOCKS = ".acquire.cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,10 @@ def assembly(ptx: str, operands: Sequence[Operand], sync: ir.SyncStatement | Non
     return f'asm volatile("{ptx}{mark}"{between}"memory");'
 
 
-def sync_instruction(s: ir.SyncStatement) -> str | None:
+def sync_instruction(s: ir.SyncStatement, *, in_cluster: bool = False) -> str | None:
     """The instruction of a sync; the operand %0 of those on an mbarrier is its address, %1 of a
-    wait the parity. None for syncs without one."""
+    wait the parity. In a cluster other blocks see an mbarrier behind a barrier without more, and
+    a wait sees what they stored. None for syncs without one."""
     match s:
         case ir.BlockSync():
             return "bar.sync 0;"
@@ -76,13 +78,14 @@ def sync_instruction(s: ir.SyncStatement) -> str | None:
         case ir.ProxyFence():
             return f"fence.proxy.async.{_PROXY[s.space]};"
         case ir.MbarInit():
-            return f"mbarrier.init.shared::cta.b64 [%0], {s.count};"
+            init = f"mbarrier.init.shared::cta.b64 [%0], {s.count};"
+            return f"{init}\\n\\tfence.mbarrier_init.release.cluster;" if in_cluster else init
         case ir.MbarExpect():
             return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], {s.nbytes};"
         case ir.MbarArrive():
             return "mbarrier.arrive.shared::cta.b64 _, [%0];"
         case ir.MbarWait():
-            return _WAIT
+            return _WAIT.format(scope=_ACROSS_BLOCKS if in_cluster else "")
         case ir.MbarInvalidate():
             return "mbarrier.inval.shared::cta.b64 [%0];"
         case _:
@@ -100,15 +103,22 @@ def _group(kind: ir.AsyncKind) -> str:
 _STORED = {1: ("u8", "r"), 2: ("u16", "h"), 4: ("u32", "r"), 8: ("u64", "l")}
 
 
-def remote_store(pointer: str, rank: str, bits: str, nbytes: int) -> str:
+def remote_store(pointer: str, rank: str, bits: str, nbytes: int, barrier: str | None) -> str:
     """A store of an element's bits where `pointer` points in the shared memory of block `rank` of
-    the cluster. Source: PTX ISA, `mapa` and `st`."""
+    the cluster, counted by the mbarrier to which `barrier` points there. Source: PTX ISA, `mapa`,
+    `st` and `st.async`."""
     kind, constraint = _STORED[nbytes]
+    operands = [shared(pointer), number(rank), Operand(constraint, bits)]
+    place = "mapa.shared::cluster.u32 at, %0, %1;\\n\\t"
+    if barrier is None:
+        text = f"{{\\n\\t.reg .b32 at;\\n\\t{place}st.shared::cluster.{kind} [at], %2;\\n\\t}}"
+        return assembly(text, operands)
+    kind = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{kind}"
     text = (
-        "{\\n\\t.reg .b32 at;\\n\\tmapa.shared::cluster.u32 at, %0, %1;\\n\\t"
-        f"st.shared::cluster.{kind} [at], %2;\\n\\t}}"
+        f"{{\\n\\t.reg .b32 at, by;\\n\\t{place}mapa.shared::cluster.u32 by, %3, %1;\\n\\t"
+        f"{kind} [at], %2, [by];\\n\\t}}"
     )
-    return assembly(text, [shared(pointer), number(rank), Operand(constraint, bits)])
+    return assembly(text, [*operands, shared(barrier)])
 
 
 def copy_instruction(nbytes: int, *, bypass: bool, counts: bool) -> str:

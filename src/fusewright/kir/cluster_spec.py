@@ -22,21 +22,15 @@ from fusewright.kir.ir import (
     ClusterWait,
     For,
     MbarArrive,
-    MbarExpect,
-    MbarInit,
-    MbarWait,
     Memory,
     NamedSync,
     RemoteStore,
     Roles,
 )
 from fusewright.kir.traverse import walk_statements
-from fusewright.target import MAX_CLUSTER, WARP_SIZE
+from fusewright.target import COUNTED_STORE_NBYTES, MAX_CLUSTER, WARP_SIZE
 
-_ALONE = (
-    *(Roles, NamedSync, BarrierArrive, BulkLoad, BulkStore, BulkReduce),
-    *(MbarInit, MbarExpect, MbarArrive, MbarWait),
-)
+_ALONE = (Roles, NamedSync, BarrierArrive, BulkLoad, BulkStore, BulkReduce, MbarArrive)
 _ACROSS = (RemoteStore, ClusterArrive, ClusterWait)
 
 
@@ -63,13 +57,32 @@ def _statements(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if facts.kernel.cluster and isinstance(s, _ALONE):
-            yield s, "only copies, block and warp syncs and cluster barriers stand in a cluster"
+            yield (
+                s,
+                "only copies, block and warp syncs, cluster barriers and the mbarriers of remote "
+                "stores stand in a cluster",
+            )
         if not facts.kernel.cluster and isinstance(s, _ACROSS):
             yield s, "the kernel has no cluster; give it one: cluster (cx < 2)"
         if place.role is not None and isinstance(s, _ACROSS):
             yield s, "all threads of the cluster meet, but a role has only some warps"
         if isinstance(s, RemoteStore) and s.dst.memory is not Memory.SHARED:
             yield s, f"{s.dst} lives in {s.dst.memory.value} memory; blocks share shared memory"
+        if isinstance(s, RemoteStore) and s.barrier is not None:
+            nbytes = s.dst.dtype.nbytes
+            if nbytes not in COUNTED_STORE_NBYTES:
+                known = " or ".join(map(str, COUNTED_STORE_NBYTES))
+                yield s, f"elements of {s.dst} have {nbytes} bytes; mbarriers count {known} a store"
+
+
+def _counted(facts: Facts) -> Iterator[Problem]:
+    """Who stores for another block never learns that an mbarrier there has counted it: nothing
+    else may write the place."""
+    stores = [p.statement for p in facts.places if isinstance(p.statement, RemoteStore)]
+    counted = {s.dst for s in stores if s.barrier is not None}
+    for s in stores:
+        if s.barrier is None and s.dst in counted:
+            yield s, f"mbarriers count other stores to {s.dst}; let one count this store too"
 
 
 def _pairs(facts: Facts) -> Iterator[Problem]:
@@ -116,5 +129,6 @@ CLUSTER_CHECKS: tuple[Check, ...] = (
     Check("cluster", "lowered", _header),
     Check("cluster statements", "lowered", _statements),
     Check("cluster barriers", "lowered", _pairs),
+    Check("counted stores", "lowered", _counted),
     Check("memory that blocks share", "packed", _exported),
 )

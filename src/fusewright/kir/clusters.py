@@ -11,8 +11,10 @@ from fusewright.kir.traverse import body_fields, walk_statements
 
 
 def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The shared buffers that other blocks of the cluster write, in textual order of the stores."""
-    found = (s.dst for s in walk_statements(kernel) if isinstance(s, RemoteStore))
+    """The shared buffers that other blocks of the cluster write, and the mbarriers that count what
+    they write, in textual order of the stores."""
+    stores = [s for s in walk_statements(kernel) if isinstance(s, RemoteStore)]
+    found = (b for s in stores for b in (s.dst, s.barrier) if b is not None)
     return tuple(dict.fromkeys(found))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusewright.core.conditions import TRUE, Cond
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node
 from fusewright.kir.symbols import (
     Arg as Arg,
@@ -143,13 +143,16 @@ class Store(Statement):
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteStore(Statement):
     """`dst[index] = src` in the shared memory of block `rank` of the cluster, where the predicate
-    holds."""
+    holds. With a `barrier` the store is asynchronous: its bytes are counted by phase of that
+    block's mbarrier `barrier[slot]`, which makes them visible."""
 
     dst: Buffer
     index: Expr
     rank: Expr
     src: Reg
     predicate: Cond = TRUE
+    barrier: Buffer | None = None
+    slot: Expr = ZERO
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from fusewright.errors import InternalError, SpecError, UnsupportedError, UserEr
 from fusewright.kir.ir import Kernel
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.complete_async import complete_async
+from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
@@ -84,6 +85,12 @@ PIPELINE: tuple[Pass, ...] = (
         "a thread does the work of its own piece; equal conditions look equal by now",
     ),
     Pass(
+        "count_remote_stores",
+        _for_any_target(count_remote_stores),
+        "expanded",
+        "what blocks store for each other is in place; hazards then know who waits for it",
+    ),
+    Pass(
         "complete_async",
         complete_async,
         "expanded",
@@ -137,6 +144,7 @@ PIPELINE: tuple[Pass, ...] = (
 SWITCHES: dict[str, tuple[str, Run | None]] = {
     "scopes": ("pack_shared", pack_apart),
     "in_place": ("pack_shared", pack_whole),
+    "counting": ("count_remote_stores", None),
     "promotion": ("promote", None),
     "split": ("promote", promote_whole),
     "pruning": ("prune_syncs", None),

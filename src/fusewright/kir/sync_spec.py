@@ -36,6 +36,7 @@ from fusewright.kir.ir import (
     Memory,
     NamedSync,
     ProxyFence,
+    RemoteStore,
     Role,
     Roles,
     Statement,
@@ -58,7 +59,7 @@ BULK_REDUCTIONS = {
 
 _MAX_TRIED = 1 << 14
 _ISSUED = (BulkLoad, BulkStore, BulkReduce, MbarInit, MbarExpect, MbarInvalidate)
-_ON_MBARRIER = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate, BulkLoad)
+_ON_MBARRIER = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate, BulkLoad, RemoteStore)
 _BLOCKING = (NamedSync, MbarWait)
 
 
@@ -239,7 +240,7 @@ def _memory_of(s: Statement, buffer: Buffer, wanted: Memory) -> Iterator[Problem
 def _mbarriers(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
-        if not isinstance(s, _ON_MBARRIER):
+        if not isinstance(s, _ON_MBARRIER) or s.barrier is None:
             continue
         b = s.barrier
         if b.memory is not Memory.SHARED or b.dtype is not uint64:

@@ -113,8 +113,8 @@ class BarrierArrive(SyncStatement):
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterArrive(SyncStatement):
     """All threads of the cluster arrive, each when it comes here, and go on; hands on what they
-    did in memory, or with `relaxed` only that they came. The next `ClusterWait` of the same body
-    waits for it."""
+    did in memory, or with `relaxed` only that they came, and the mbarriers that they made. The
+    next `ClusterWait` of the same body waits for it."""
 
     relaxed: bool = False
 

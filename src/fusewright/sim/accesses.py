@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -294,13 +295,18 @@ def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Arra
     return None
 
 
-def compile_store(s: ir.Store | ir.RemoteStore, run: Run) -> Step:
+def compile_store(
+    s: ir.Store | ir.RemoteStore, run: Run, issues: Sequence[int] | None = None
+) -> Step:
+    """A store; one that is asynchronous finds the number of the event that issued it as the only
+    one of `issues`."""
     width, rank = (s.width, None) if isinstance(s, ir.Store) else (1, s.rank)
+    agent: Agent = "generic" if issues is None else "remote"
     gathered = run.gathered(s, s.index, *(() if rank is None else (rank,)))
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.src.index)
-    reach = reach_of(s, s.dst, s.index, run, writes=True, width=width, rank=rank)
+    reach = reach_of(s, s.dst, s.index, run, writes=True, width=width, agent=agent, rank=rank)
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:
@@ -311,7 +317,7 @@ def compile_store(s: ir.Store | ir.RemoteStore, run: Run) -> Step:
             return
         for g in gathered:
             g.fetch(f, mask)
-        where, mask, some = reach.positions(f, mask)
+        where, mask, some = reach.positions(f, mask, -1 if issues is None else issues[0])
         if not some:
             return
         flat = elements_of(f, s.dst)

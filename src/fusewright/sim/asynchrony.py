@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewright.core.functions import FUNCTIONS
 from fusewright.kir import ir
-from fusewright.sim.accesses import Reach, elements_of, reach_of
+from fusewright.sim.accesses import Reach, compile_store, elements_of, reach_of
 from fusewright.sim.compute import Array, Mask, narrow
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.report import statement_text
@@ -22,7 +22,13 @@ from fusewright.target import BULK_ALIGNMENT, MBARRIER_NBYTES, WARP_SIZE
 
 _Bulk: TypeAlias = "ir.BulkLoad | ir.BulkStore | ir.BulkReduce"
 _OnMbarrier: TypeAlias = (
-    "ir.MbarInit | ir.MbarExpect | ir.MbarArrive | ir.MbarWait | ir.MbarInvalidate | ir.BulkLoad"
+    ir.MbarInit
+    | ir.MbarExpect
+    | ir.MbarArrive
+    | ir.MbarWait
+    | ir.MbarInvalidate
+    | ir.BulkLoad
+    | ir.RemoteStore
 )
 
 
@@ -80,8 +86,8 @@ def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
 
 
 def _issued(f: Frame, issuer: int) -> tuple[Mask, bool]:
-    """The one thread that issues, in the blocks where it is active."""
-    return narrow(f.mask, (np.arange(f.nthreads) == issuer)[None, :])
+    """The one thread of each block that issues, in the blocks where it is active."""
+    return narrow(f.mask, (np.arange(f.nthreads) % f.trace.block_nthreads == issuer)[None, :])
 
 
 def _bulk_reach(s: _Bulk, run: Run, *, writes: bool) -> Reach:
@@ -134,6 +140,31 @@ def _bulk(s: _Bulk, run: Run) -> Step:
     return step
 
 
+# --- stores to other blocks that an mbarrier counts -----------------------------------------------
+
+
+def _remote_store(s: ir.RemoteStore, run: Run) -> Step:
+    if s.barrier is None:
+        return compile_store(s, run)
+    barrier, nbytes = _MbarrierSlot(s, run), s.dst.dtype.nbytes
+    conditions = run.refresh(s, s.predicate)
+    holds = run.scope.condition(s.predicate)
+    issues: list[int] = []
+    store = compile_store(s, run, issues)
+
+    def step(f: Frame) -> None:
+        for r in conditions:
+            r(f)
+        mask, some = narrow(f.mask, holds(f.values))
+        if not some:
+            return
+        issues[:] = [f.record(SyncEvent(s, mask, barrier.number(f)))]
+        store(f)
+        barrier.take(f, mask, 0, -nbytes, issues[0])
+
+    return step
+
+
 def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> None:
     if isinstance(s, ir.BulkLoad):
         f.pool.mark(put, s.dst.dtype.nbytes, False)
@@ -148,15 +179,24 @@ class _MbarrierSlot:
     """The mbarrier a statement names, as an access to its bytes and as a number."""
 
     def __init__(self, s: _OnMbarrier, run: Run) -> None:
+        assert s.barrier is not None
         writes = isinstance(s, ir.MbarInit | ir.MbarInvalidate)
         agent = "bulk_load" if isinstance(s, ir.BulkLoad) else "generic"
+        rank = s.rank if isinstance(s, ir.RemoteStore) else None
         self.statement = s
-        self.reach = reach_of(s, s.barrier, s.slot, run, writes=writes, agent=agent, counted=False)
+        self.reach = reach_of(
+            s, s.barrier, s.slot, run, writes=writes, agent=agent, counted=False, rank=rank
+        )
         self.slot = run.scope.expression(s.slot)
 
     def number(self, f: Frame) -> int | Array:
-        """The byte of shared memory at which each thread's mbarrier lies."""
-        return self.reach.place.offset + self.slot(f.values) * MBARRIER_NBYTES
+        """The byte at which each thread's mbarrier lies in the shared memory of its block, or of
+        all blocks of the cluster side by side."""
+        own = self.reach.place.offset + self.slot(f.values) * MBARRIER_NBYTES
+        if f.run.ranks is None:
+            return own
+        rank = f.run.ranks if self.reach.rank is None else self.reach.rank(f.values)
+        return np.atleast_2d(np.asarray(own + rank * f.trace.shared_nbytes))
 
     def at(self, f: Frame, mask: Mask, issue: int = -1) -> Array:
         """The numbers in the batch's state, one for each active thread; records the access."""
@@ -169,7 +209,7 @@ class _MbarrierSlot:
     def take(self, f: Frame, mask: Mask, arrivals: int, nbytes: int, issue: int = -1) -> None:
         """Each active thread arrives so often, and expects or delivers so many bytes."""
         at, threads = np.unique(self.at(f, mask, issue), return_counts=True)
-        missing, over = f.syncs.mbarriers.take(at, threads * arrivals, nbytes)
+        missing, over = f.syncs.mbarriers.take(at, threads * arrivals, threads * nbytes)
         for found, what in (
             (missing, "is at a place that is no mbarrier; initialise it before"),
             (over, "makes more arrivals than a phase takes; count them, or wait for the phase"),
@@ -274,6 +314,7 @@ ASYNCHRONOUS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.BulkLoad: _bulk,
     ir.BulkStore: _bulk,
     ir.BulkReduce: _bulk,
+    ir.RemoteStore: _remote_store,
     ir.MbarInit: _mbarrier_start,
     ir.MbarInvalidate: _mbarrier_start,
     ir.MbarArrive: _mbarrier_arrive,

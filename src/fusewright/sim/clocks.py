@@ -23,8 +23,8 @@ ENGINES = ("cp_async", "bulk_read", "bulk_write")
 KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK)
 SPACES = (Memory.SHARED, Memory.GLOBAL)
 Barrier: TypeAlias = "tuple[str, int, int]"
-"""A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), or the
-barrier of the cluster `CLUSTER`."""
+"""A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
+making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
 CLUSTER: Barrier = ("cluster", 0, 0)
 
 

@@ -6,17 +6,21 @@ begun, and none exits, while shared memory is accessed remotely.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.sim.clocks import CLUSTER, Clocks, History
+from fusewright.sim.clocks import CLUSTER, Barrier, Clocks, History
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import Access, Trace, rows_of
+
+Deliveries: TypeAlias = "Mapping[tuple[int, int], tuple[Barrier, int]]"
+"""By event and strand, the mbarrier and its phase that count what the strand delivers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,14 @@ def remote_writes(
 @dataclass(frozen=True, slots=True)
 class Lives:
     """A finished replay: the block of each strand, what all know at the end and knew on the way,
-    and the place that each strand comes to."""
+    the place that each strand comes to, and what mbarriers counted."""
 
     trace: Trace
     blocks: Array
     clocks: Clocks
     history: History
     ends: Array
+    loads: Deliveries
 
     def faults(self, writes: Iterable[RemoteWrite], model: Model) -> list[Fault]:
         """The writes into blocks of which nothing says that they have begun, or still run."""
@@ -78,8 +83,12 @@ class Lives:
     def _lasts(self, w: RemoteWrite) -> bool:
         """Whether some thread of the block knows of the write at its end, or waits for ever."""
         owners = np.flatnonzero(self.blocks == w.block)
-        stamp = self.history.state.epoch[self._state(w)]
-        knows = self.clocks.known[owners, w.strand] > stamp
+        column, stamp = w.strand, int(self.history.state.epoch[self._state(w)])
+        event = self.trace.events[w.event]
+        load = self.loads.get((event.issue, w.strand)) if isinstance(event, Access) else None
+        if load is not None:
+            column, stamp = self.clocks.columns.barrier(load[0]), load[1]
+        knows = self.clocks.known[owners, column] > stamp
         return bool((knows | np.isfinite(self.ends[owners])).any())
 
     def _state(self, w: RemoteWrite) -> int:

@@ -55,6 +55,8 @@ class Model:
     """A cp.async copy happens at any time until its group is waited for."""
     bulk_is_asynchronous: bool = True
     """A bulk copy happens at any time until its group is waited for, or its phase is."""
+    remote_stores_are_asynchronous: bool = True
+    """A store that an mbarrier counts happens at any time until its phase is waited for."""
     keep_is_counted: bool = True
     """A wait leaves the `keep` latest groups under way."""
     groups_belong_to_threads: bool = True

@@ -6,21 +6,22 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import CLUSTER, ENGINES, KINDS, Barrier, Clocks, Columns, History
+from fusewright.sim.clocks import CLUSTER, KINDS, Barrier, Clocks, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
+from fusewright.sim.edges import EdgeTest
 from fusewright.sim.lives import Lives, RemoteWrite
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault, Phases
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, SyncEvent, Trace, rows_of
+from fusewright.sim.trace import SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
 _BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
@@ -103,7 +104,9 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
         np.bincount(strands, minlength=nstrands),
         points,
         _units(points, nstrands),
-        Columns(nstrands, _has_engines(statements), _barriers(points)),
+        Columns(
+            nstrands, _has_engines(statements), _barriers(points, in_cluster=trace.cluster > 1)
+        ),
         any(isinstance(s, _BULK) for s in statements),
     )
 
@@ -125,8 +128,9 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
     return [np.array(g) for g in groups.values()]
 
 
-def _barriers(points: Sequence[SyncPoint]) -> dict[Barrier, int]:
-    """A column for each named barrier, for each life of an mbarrier, and for that of a cluster."""
+def _barriers(points: Sequence[SyncPoint], *, in_cluster: bool) -> dict[Barrier, int]:
+    """A column for each named barrier, for each life of an mbarrier, in a cluster also for its
+    making, and one for the barrier of the cluster."""
     found: dict[Barrier, int] = {}
     lives: dict[int, int] = {}
     for p in points:
@@ -136,9 +140,12 @@ def _barriers(points: Sequence[SyncPoint]) -> dict[Barrier, int]:
             case ir.NamedSync() | ir.BarrierArrive():
                 found.setdefault(("named", p.statement.barrier, 0), len(found))
             case ir.MbarInit():
-                byte = int(p.mbarriers[0])
-                found[("mbarrier", byte, lives.get(byte, 0))] = len(found)
-                lives[byte] = lives.get(byte, 0) + 1
+                for byte in p.mbarriers.tolist():
+                    life = lives.get(byte, 0)
+                    lives[byte] = life + 1
+                    found["mbarrier", byte, life] = len(found)
+                    if in_cluster:
+                        found["made", byte, life] = len(found)
             case _:
                 pass
     return found
@@ -166,7 +173,8 @@ class _Step:
 
 @dataclass(slots=True)
 class _Replay:
-    """A run of all units. `loads` gives the barrier and phase of bulk loads by event."""
+    """A run of all units. By event and strand `loads` gives the barrier and phase of what is
+    delivered to an mbarrier, `made` the column that says who knows that an mbarrier is made."""
 
     group: Replayable
     change: Change
@@ -180,7 +188,10 @@ class _Replay:
     entered: dict[tuple[int, int], list[tuple[int, int]]] = field(
         default_factory=dict[tuple[int, int], list[tuple[int, int]]]
     )
-    loads: dict[int, tuple[Barrier, int]] = field(default_factory=dict[int, tuple[Barrier, int]])
+    loads: dict[tuple[int, int], tuple[Barrier, int]] = field(
+        default_factory=dict[tuple[int, int], tuple[Barrier, int]]
+    )
+    made: dict[tuple[int, int], Barrier] = field(default_factory=dict[tuple[int, int], Barrier])
     arrivals: dict[int, int] = field(default_factory=dict[int, int])
     ends: Array = field(init=False)
 
@@ -245,7 +256,7 @@ class _Replay:
                 text = statement_text(statement)
                 message = f"a thread may exit before `{text}` has read its source; wait for it"
                 self.faults.append(Fault("rule", message, statement))
-        for event, (which, phase) in self.loads.items():
+        for (event, _), (which, phase) in self.loads.items():
             column = c.columns.barrier(which)
             if self.model.loads_are_awaited and (c.known[:, column] <= phase).all():
                 statement = self.group.trace.events[event].statement
@@ -300,15 +311,20 @@ class _Replay:
             case ir.ClusterArrive():
                 self._arrive_cluster(step, s)
             case ir.MbarInit():
-                self._start(int(step.point.mbarriers[0]), s.count)
+                for k in step.mine.tolist():
+                    strand, byte = int(step.point.strands[k]), int(step.point.mbarriers[k])
+                    self._start(step.point.at, strand, byte, s.count)
             case ir.MbarInvalidate():
-                self.alive.pop(int(step.point.mbarriers[0]), None)
+                for byte in step.point.mbarriers[step.mine].tolist():
+                    self.alive.pop(byte, None)
             case ir.MbarArrive():
                 self._arrive(step, 0)
             case ir.MbarExpect():
                 self._arrive(step, s.nbytes)
             case ir.BulkLoad():
-                self._load(step, s)
+                self._deliver(step, s, s.size * s.dst.dtype.nbytes)
+            case ir.RemoteStore():
+                self._deliver(step, s, s.dst.dtype.nbytes)
             case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce():
                 c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
             case ir.Shuffle():
@@ -342,10 +358,13 @@ class _Replay:
             self.barriers[which] = Phases(which, count, self.clocks)
         return self.barriers[which]
 
-    def _start(self, byte: int, count: int) -> None:
+    def _start(self, at: int, strand: int, byte: int, count: int) -> None:
         life = self.lives.get(byte, 0)
         self.lives[byte] = life + 1
         self.alive[byte] = self._barrier(("mbarrier", byte, life), count)
+        if self.group.trace.cluster > 1:
+            self.made[at, strand] = "made", byte, life
+            self.clocks.learn_phase(np.array([strand]), ("made", byte, life), 1)
 
     def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
         row = self.clocks.release(np.array([strand]))
@@ -417,17 +436,17 @@ class _Replay:
             strand = int(step.point.strands[k])
             self._enter(b, strand, arrivals, nbytes, step.point.statement)
 
-    def _load(self, step: _Step, s: ir.BulkLoad) -> None:
-        b = self.alive.get(int(step.point.mbarriers[0]))
-        if b is None:
-            self._no_mbarrier(s)
-            return
-        strand = int(step.strands[0])
-        self.loads[step.point.at] = (b.which, b.complete)
-        nbytes = s.size * s.dst.dtype.nbytes
-        fault = b.arrive(strand, 0, -nbytes, self.clocks.phase_row(strand), s)
-        if fault is not None:
-            self.faults.append(fault)
+    def _deliver(self, step: _Step, s: ir.BulkLoad | ir.RemoteStore, nbytes: int) -> None:
+        for k in step.mine.tolist():
+            b = self.alive.get(int(step.point.mbarriers[k]))
+            if b is None:
+                self._no_mbarrier(s)
+                continue
+            strand, lanes = int(step.point.strands[k]), int(step.point.lanes[k])
+            self.loads[step.point.at, strand] = (b.which, b.complete)
+            fault = b.arrive(strand, 0, -nbytes * lanes, self.clocks.phase_row(strand), s)
+            if fault is not None:
+                self.faults.append(fault)
 
     def _wait(self, step: _Step) -> bool:
         found: list[tuple[int, Phases, int]] = []
@@ -493,97 +512,17 @@ def replay(group: Replayable, change: Change, model: Model) -> Verdict:
     run.run()
     if not group.conflicts and not group.remote:
         return Verdict([], run.faults)
-    history, events = History.of(clocks.history), _agents(group.trace)
+    history = History.of(clocks.history)
     faults = [*run.faults]
     if not group.trace.is_cut:
-        lives = Lives(group.trace, group.blocks, clocks, history, run.ends)
+        lives = Lives(group.trace, group.blocks, clocks, history, run.ends, run.loads)
         faults += lives.faults(group.remote, model)
-    test = _Test(group, model, history, run.ends, events, run.loads)
+    test = EdgeTest(
+        group.trace, group.columns, group.warps, model, history, run.ends, run.loads, run.made
+    )
     found: list[Unordered] = []
     for c in group.conflicts:
         bad = test.unordered(c.edges)
         if bad.any():
             found.append(Unordered(group, c, c.edges[bad]))
     return Verdict(found, faults)
-
-
-_GENERIC, _CP, _READ, _WRITE, _LOAD = 0, 1, 2, 3, 4
-_AGENTS: Mapping[str, int] = {
-    "generic": _GENERIC,
-    **{name: 1 + k for k, name in enumerate(ENGINES)},
-    "bulk_load": _LOAD,
-}
-
-
-def _agents(trace: Trace) -> Array:
-    """For each event the agent, whether it writes, 1 beyond shared memory, and what issued it."""
-    table = [
-        (_AGENTS[e.agent], int(e.writes), int(e.space > 0), e.issue)
-        if isinstance(e, Access)
-        else (0, 0, 0, -1)
-        for e in trace.events
-    ]
-    return np.array(table).T
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """Whether the history orders the two ends of each edge."""
-
-    group: Replayable
-    model: Model
-    history: History
-    ends: Array
-    events: Array
-    loads: dict[int, tuple[Barrier, int]]
-
-    def unordered(self, edges: Array) -> Array:
-        """Which edges (event, strand, event, strand, same thread) are executed and not ordered."""
-        a, sa, b, sb, same = edges.T
-        agent, writes, beyond, _ = self.events
-        first, second = self._agent(agent[a]), self._agent(agent[b])
-        before, after = self.history.at(sa, a), self.history.at(sb, b)
-        column, stamp = self._stamps(first, a, sa, before)
-        state = self.history.state
-        ordered: Array = state.known[after, column] > stamp
-        is_engine = (first >= _CP) & (first <= _WRITE)
-        own = state.own[after, np.where(is_engine, first - _CP, 0)] > stamp
-        ordered |= is_engine & (same == 1) & own
-        ordered |= (same == 1) & (first == _GENERIC)
-        crosses = (writes[a] == 1) & (first <= _CP) & (second >= _READ)
-        if self.model.proxies_need_fences and crosses.any():
-            space = beyond[b]
-            fenced = state.seen[after, space, column] > stamp
-            mine = np.where(
-                first == _GENERIC,
-                state.fence[after, space],
-                state.fence_own[after, space, 0],
-            )
-            fenced |= (same == 1) & (mine > stamp)
-            ordered = np.where(crosses, fenced, ordered)
-        if self.model.warps_are_lockstep:
-            ordered |= self.group.warps[sa] == self.group.warps[sb]
-        executed = (a < self.ends[sa]) & (b < self.ends[sb])
-        return executed & ~ordered
-
-    def _agent(self, agent: Array) -> Array:
-        if not self.model.copies_are_asynchronous:
-            agent = np.where(agent == _CP, _GENERIC, agent)
-        if not self.model.bulk_is_asynchronous:
-            agent = np.where(agent >= _READ, _GENERIC, agent)
-        return agent
-
-    def _stamps(self, agent: Array, a: Array, sa: Array, before: Array) -> tuple[Array, Array]:
-        """The column of each first access, and the number a row must exceed there to know it."""
-        state, columns = self.history.state, self.group.columns
-        column, stamp = sa.copy(), state.epoch[before].astype(np.int64)
-        for k in range(len(ENGINES)):
-            here = agent == _CP + k
-            if here.any():
-                column[here] = columns.engine(k).start + sa[here]
-                stamp[here] = state.commits[before[here], min(k, 1)]
-        for i in np.flatnonzero(agent == _LOAD).tolist():
-            load = self.loads.get(int(self.events[3, a[i]]))
-            column[i] = sa[i] if load is None else columns.barrier(load[0])
-            stamp[i] = 1 << 30 if load is None else load[1]
-        return column, stamp

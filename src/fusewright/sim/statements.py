@@ -242,7 +242,6 @@ _COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Alloc: compile_alloc,
     ir.Load: compile_load,
     ir.Store: compile_store,
-    ir.RemoteStore: compile_store,
     ir.Compute: _compute,
     ir.Shuffle: _shuffle,
     ir.ThreadReduce: _thread_reduce,

@@ -42,7 +42,7 @@ class Mbarriers:
         self.count[at] = self.pending[at] = count
         self.phase[at] = self.nbytes[at] = 0
 
-    def take(self, at: Array, arrivals: Array, nbytes: int) -> tuple[Array, Array]:
+    def take(self, at: Array, arrivals: Array, nbytes: Array) -> tuple[Array, Array]:
         """Count arrivals, and bytes expected (or, negative, delivered) at distinct barriers; those
         that are no mbarriers, and those that get more arrivals than a phase takes."""
         self.pending[at] -= arrivals

@@ -15,9 +15,10 @@ from fusewright.kir import ir
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import WARP_SIZE
 
-Agent: TypeAlias = Literal["generic", "cp_async", "bulk_read", "bulk_write", "bulk_load"]
+Agent: TypeAlias = Literal["generic", "cp_async", "bulk_read", "bulk_write", "bulk_load", "remote"]
 """Who makes an access: the thread itself, its engine of asynchronous copies, its bulk engine when
-it reads the source or writes the destination of a group, or a bulk load that an mbarrier counts."""
+it reads the source or writes the destination of a group, or a bulk load or a store to another block
+that an mbarrier counts."""
 
 
 @dataclass(slots=True)
@@ -182,23 +183,31 @@ def _origin(e: Access, first: dict[int, Array]) -> Array:
 
 def splits_warps(statement: ir.Statement) -> bool:
     """Whether only the lanes that execute a statement release what they did or learn by it."""
+    if isinstance(statement, ir.RemoteStore):
+        return True
     return isinstance(statement, ir.SyncStatement) and not isinstance(
         statement, ir.MbarInit | ir.MbarInvalidate
     )
 
 
 def strands_of(trace: Trace, row: int) -> Array:
-    """The strand of each thread: lanes of one warp that take part in exactly the same sync events.
+    """The strand of each thread: lanes of one warp that take part in exactly the same sync events,
+    and store to the same blocks.
 
     A strand is named by a number; numbers go up with the first thread.
     """
     label = np.arange(trace.nthreads) // WARP_SIZE
     rows = np.array([row])
     for e in trace.events:
-        if isinstance(e, SyncEvent) and e.mask is not None and splits_warps(e.statement):
-            inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0]
-            label = label * 2 + inside
-            label = np.unique(label, return_inverse=True)[1]
+        if not isinstance(e, SyncEvent) or not splits_warps(e.statement):
+            continue
+        inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0].astype(np.int64)
+        if isinstance(e.statement, ir.RemoteStore):
+            named = rows_of(e.mbarrier, rows, trace.nthreads, trace.nblocks)[0]
+            inside = np.where(inside, 1 + named, 0)
+        elif e.mask is None:
+            continue
+        label = np.unique(np.stack([label, inside]), axis=1, return_inverse=True)[1]
     firsts = np.unique(label, return_index=True)[1]
     order = np.argsort(np.argsort(firsts))
     return order[np.unique(label, return_inverse=True)[1]]

@@ -255,7 +255,7 @@ def _access(
     varying = frozenset(x.node.var for x in loops if not _is_enumerated(use.index, x, plans))
     steady = {v: values for v, values in known.items() if v not in varying}
     split = split_unknown(use.index, steady, varying)
-    mask = _mask(site, use, known, plans)
+    mask = _mask(site, use, known, plans, ncopies)
     moment = Moment.WHOLE if use.completes is Completes.AT_ONCE else Moment.ISSUE
     unknown = Access(order, site, use, trips, None, nthreads, ncopies, moment)
     if split is None:
@@ -264,7 +264,7 @@ def _access(
     lo = lo.reshape((1,) * (len(loops) + 1 - lo.ndim) + lo.shape)
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nthreads,)))
     if use.issuer is not None:
-        entries //= nthreads
+        entries //= nthreads // ncopies
     if entries * use.width > MAX_ENTRIES:
         return unknown
     return replace(unknown, ranges=Enumerated(lo, mask, split[1]))
@@ -288,10 +288,12 @@ def _with_loops(threads: Known, loops: tuple[LoopScope, ...], trips: tuple[int, 
     return known
 
 
-def _mask(site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan]) -> Holds:
+def _mask(
+    site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan], ncopies: int
+) -> Holds:
     """Where the access happens: its predicate, the conditions of the branches around it, and the
     threads that it is for."""
-    who = _participants(site, use, known)
+    who = _participants(site, use, known, ncopies)
     conditions = [use.predicate]
     for branch in site.branches:
         c = branch.node.condition
@@ -308,11 +310,11 @@ def _mask(site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan]
     return conjunction([who, *(holds(c, usable) for c in conditions)])
 
 
-def _participants(site: Site, use: MemoryUse, known: Known) -> Holds:
+def _participants(site: Site, use: MemoryUse, known: Known, ncopies: int) -> Holds:
     nthreads: int = max(values.shape[-1] for values in known.values())
     linear = np.arange(nthreads, dtype=np.int64)
     if use.issuer is not None:
-        mine = linear == use.issuer
+        mine = linear % (nthreads // ncopies) == use.issuer
         return Holds(mine, mine)
     if site.role is None:
         return ALWAYS

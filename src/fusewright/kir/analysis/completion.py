@@ -3,8 +3,9 @@
 The control flow of a kernel is run with its asynchronous statements and syncs only, which gives
 for each operation, iteration by iteration, the wait behind which it is complete. Groups complete
 in the threads that issued them, in order; a bulk load completes with the phase of its mbarrier,
-for whoever waits. Between roles that is a matter of their protocol, which the machine model
-verifies; here such loads count as complete where they are issued.
+for whoever waits. What the blocks of a cluster store for each other all do alike, so that a block's
+own stores stand for those that come to it. Between roles that is a matter of their protocol, which
+the machine model verifies; here such loads count as complete where they are issued.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.errors import UnsupportedError
+from fusewright.kir.analysis.deliveries import delivered_nbytes
 from fusewright.kir.analysis.lanes import (
     Array,
     Holds,
@@ -48,6 +50,7 @@ from fusewright.kir.ir import (
     MbarInit,
     MbarInvalidate,
     MbarWait,
+    RemoteStore,
     Role,
     Roles,
     Statement,
@@ -62,6 +65,13 @@ _MAX_SIZE = 1 << 40
 _OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
 _GROUPS = (AsyncCommit, AsyncWait)
 _MBARRIERS = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate)
+
+
+def is_asynchronous(s: Statement) -> bool:
+    """Whether a statement issues what is complete later."""
+    if isinstance(s, RemoteStore):
+        return s.barrier is not None
+    return isinstance(s, _OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +108,7 @@ _NONE = Completions({}, {}, {}, frozenset())
 
 def has_operations(kernel: Kernel) -> bool:
     """Whether a kernel has asynchronous operations."""
-    return any(isinstance(site.statement, _OPERATIONS) for site in sites(kernel))
+    return any(is_asynchronous(site.statement) for site in sites(kernel))
 
 
 def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int]) -> Completions:
@@ -116,7 +126,7 @@ def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int
         ledger.take(e)
     issued: dict[int, list[Instance]] = {}
     for e in events:
-        if isinstance(e.statement, _OPERATIONS):
+        if is_asynchronous(e.statement):
             issued.setdefault(e.instance.order, []).append(e.instance)
     return Completions(issued, ledger.ends, ledger.commits, frozenset(ledger.trusted))
 
@@ -127,7 +137,8 @@ def completions(kernel: Kernel, places: Sequence[Site], trips: Mapping[Path, int
 @dataclass(frozen=True, slots=True, eq=False)
 class _Event:
     """A statement as it runs: in which branches that some threads may not take, in which role,
-    and, of an mbarrier's statement, the slot and the parity (None: not known)."""
+    and, of an mbarrier's statement, the slot, the parity and the bytes that it delivers (None: not
+    known)."""
 
     statement: Statement
     instance: Instance
@@ -136,6 +147,7 @@ class _Event:
     is_in_role: bool
     slot: int | None
     parity: int | None
+    nbytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +169,8 @@ class _Skeleton:
         self._orders: dict[Path, int] = {}
         self._around: set[Path] = set()
         for order, site in enumerate(places):
-            if isinstance(site.statement, (*_OPERATIONS, *_GROUPS, *_MBARRIERS)):
+            s = site.statement
+            if is_asynchronous(s) or isinstance(s, (*_GROUPS, *_MBARRIERS)):
                 self._orders[site.path] = order
                 self._around.update(site.path[:k] for k in range(len(site.path)))
         self.events: list[_Event] = []
@@ -224,9 +237,13 @@ class _Skeleton:
                 "syncs in each block; use wider copies or fewer iterations in one kernel"
             )
         public = isinstance(s, MbarWait) and s.issuer is None and not at.branches
-        slot = parity = None
-        if isinstance(s, (*_MBARRIERS, BulkLoad)):
+        slot = parity = nbytes = None
+        if isinstance(s, (*_MBARRIERS, BulkLoad, RemoteStore)):
             slot = self._value(s.slot, at)
+        if isinstance(s, BulkLoad):
+            nbytes = s.size * s.dst.dtype.nbytes
+        if isinstance(s, RemoteStore) and not at.coords:
+            nbytes = delivered_nbytes(s, self._kernel)
         if isinstance(s, MbarWait):
             parity = self._value(s.parity, at)
         self.events.append(
@@ -238,6 +255,7 @@ class _Skeleton:
                 at.role is not None,
                 slot,
                 parity,
+                nbytes,
             )
         )
 
@@ -346,7 +364,7 @@ class _Ledger:
 
     def _mbarrier(self, e: _Event) -> None:
         s = e.statement
-        if not isinstance(s, (*_MBARRIERS, BulkLoad)):
+        if not isinstance(s, (*_MBARRIERS, BulkLoad, RemoteStore)) or s.barrier is None:
             return
         phases = self._phases.setdefault(s.barrier, Phases())
         if e.slot is None or e.branches:
@@ -359,8 +377,12 @@ class _Ledger:
                 phases.arrive(e.slot, 1, s.nbytes)
             case MbarArrive():
                 phases.arrive(e.slot, e.nthreads // (WARP_SIZE if s.per_warp else 1), 0)
-            case BulkLoad():
-                phases.load(e.slot, s.size * s.dst.dtype.nbytes, e.instance)
+            case BulkLoad() | RemoteStore():
+                if e.nbytes is None:
+                    phases.lose_track()
+                    return
+                only_first = isinstance(s, RemoteStore)
+                phases.load(e.slot, e.nbytes, e.instance, only_first=only_first)
             case MbarWait():
                 for instance in phases.wait(e.slot, e.parity, s.issuer):
                     self.ends.setdefault((instance, Completes.MBARRIER), e.instance)

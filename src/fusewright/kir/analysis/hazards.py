@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
     Example,
@@ -138,13 +138,12 @@ def _carriers(loops: Sequence[LoopScope]) -> list[int]:
 def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
     """Other blocks write only into blocks that have begun and do not exit before."""
     for f in space.footprints:
-        if f.access.use.rank is None:
+        if f.access.use.rank is None or f.access.moment is Moment.DONE:
             continue
         a, at = f.access, f.access.site.path
-        ends: tuple[tuple[Kind, Path, Path], ...] = (
-            ("START", (-1,), at),
-            ("EXIT", at, (len(kernel.body),)),
-        )
+        ends: list[tuple[Kind, Path, Path]] = [("START", (-1,), at)]
+        if f.access.moment is Moment.WHOLE:
+            ends.append(("EXIT", at, (len(kernel.body),)))
         worst = replace(_worst(a, a), example=None)
         for kind, before, after in ends:
             h = _hazard(space, a, a, None, worst)
@@ -194,6 +193,8 @@ def _worst(a: Access, b: Access) -> _Class:
 
 def _hazard(space: Space, a: Access, b: Access, carrier: LoopScope | None, c: _Class) -> Hazard:
     kind: Kind = "WAW" if a.writes and b.writes else "RAW" if a.writes else "WAR"
+    if a.use.makes_mbarrier and a.ncopies > 1:
+        kind = "INIT"
     return Hazard(
         kind=kind,
         space=space.name,
@@ -261,6 +262,7 @@ def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
             f.access.use.in_async_proxy,
             f.access.use.ends_turn,
             f.access.use.is_wait,
+            f.access.use.makes_mbarrier,
         )
         key = (around, f.loops, None if role is None else role.path, kind)
         groups.setdefault(key, []).append(f)

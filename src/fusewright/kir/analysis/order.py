@@ -45,7 +45,10 @@ Position: TypeAlias = tuple[int, ...]
 _MAX_TRIED = 64
 """Iterations tried to find one in which a branch is taken."""
 
-Kind: TypeAlias = Literal["RAW", "WAR", "WAW", "START", "EXIT"]
+Kind: TypeAlias = Literal["RAW", "WAR", "WAW", "START", "EXIT", "INIT"]
+
+RELAXED_KINDS: tuple[Kind, ...] = ("START", "INIT")
+"""What a cluster barrier orders without handing on what its threads did in memory."""
 
 
 class SyncScope(Enum):
@@ -83,7 +86,8 @@ class Hazard:
     `is_simultaneous`: one statement, one iteration, two threads; no sync can order it.
 
     START and EXIT say that a block must have begun before, and not exit until, another writes its
-    memory; they come from a place before, or go to one behind, all statements of the kernel.
+    memory; they come from a place before, or go to one behind, all statements of the kernel. INIT
+    says that an mbarrier that blocks of a cluster use is made before.
     """
 
     kind: Kind
@@ -112,6 +116,8 @@ class Hazard:
             return f"START: blocks have begun -> remote store of {names[1]} L{dots[1]}"
         if self.kind == "EXIT":
             return f"EXIT: remote store of {names[0]} L{dots[0]} -> blocks exit"
+        if self.kind == "INIT":
+            return f"INIT: mbarrier {names[0]} made L{dots[0]} -> used L{dots[1]}"
         memory = "smem" if self.before_buffer.memory is Memory.SHARED else "gmem"
         carried = f", {self.distance}+ iterations later" if self.distance > 1 else ""
         carried = ", next iteration" if self.distance == 1 else carried
@@ -124,7 +130,8 @@ class Hazard:
 class SyncPoint:
     """A sync, present or proposed: where it stands and whom it makes wait. What comes before the
     position `since` is ordered before what comes after `position`: between the two, in one body,
-    threads have arrived and go on. Without `orders_memory` it only says that blocks have begun."""
+    threads have arrived and go on. Without `orders_memory` it only says that blocks have begun, and
+    made their mbarriers."""
 
     position: Position
     scopes: tuple[Scope, ...]
@@ -221,7 +228,7 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
         return False
     if not point.scope.covers(hazard.scope):
         return False
-    if not point.orders_memory and hazard.kind != "START":
+    if not point.orders_memory and hazard.kind not in RELAXED_KINDS:
         return False
     roles = (s.path for s in point.scopes if isinstance(s, RoleScope))
     if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):

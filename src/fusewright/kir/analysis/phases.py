@@ -51,10 +51,11 @@ class Phases(Generic[T]):
         m.pending -= arrivals
         self._advance(m)
 
-    def load(self, slot: int, nbytes: int, load: T) -> None:
-        """A bulk load that delivers `nbytes` to the phase under way."""
+    def load(self, slot: int, nbytes: int, load: T, *, only_first: bool = False) -> None:
+        """An operation that delivers `nbytes` to the phase under way; `only_first`: to no other
+        than the first, as others deliver too and may be a phase ahead or behind."""
         m = self._slots.get(slot)
-        if m is None:
+        if m is None or (only_first and m.completed):
             self.lose_track()
             return
         m.loads.append((m.completed, load))

@@ -48,6 +48,7 @@ class MemoryUse:
     async proxy sees what threads wrote behind a proxy fence only. An arrival for bytes begins the
     next phase of its mbarrier, which who waits for this one may not miss: it `ends_turn` of waits.
     `rank` is the block of the cluster whose shared memory it is, None for the thread's own.
+    That it `makes_mbarrier` even a relaxed arrival of the cluster hands on.
     """
 
     buffer: Buffer
@@ -61,6 +62,7 @@ class MemoryUse:
     ends_turn: bool = False
     is_wait: bool = False
     rank: Expr | None = None
+    makes_mbarrier: bool = False
 
 
 def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
@@ -75,7 +77,11 @@ def _uses(s: Statement) -> tuple[MemoryUse, ...]:
         case Store():
             return (MemoryUse(s.dst, True, s.index, s.width, s.predicate),)
         case RemoteStore():
-            return (MemoryUse(s.dst, True, s.index, 1, s.predicate, rank=s.rank),)
+            store = MemoryUse(s.dst, True, s.index, 1, s.predicate, rank=s.rank)
+            if s.barrier is None:
+                return (store,)
+            count = MemoryUse(s.barrier, False, s.slot, 1, s.predicate, rank=s.rank)
+            return tuple(replace(u, completes=Completes.MBARRIER) for u in (store, count))
         case CpAsync():
             kind = Completes.CP_GROUP
             where = TRUE if s.zero_fill else s.predicate
@@ -95,7 +101,9 @@ def _uses(s: Statement) -> tuple[MemoryUse, ...]:
             if isinstance(s, BulkStore):
                 return source, target
             return source, replace(target, writes=False), target
-        case MbarInit() | MbarInvalidate():
+        case MbarInit():
+            return (MemoryUse(s.barrier, True, s.slot, 1, issuer=s.issuer, makes_mbarrier=True),)
+        case MbarInvalidate():
             return (MemoryUse(s.barrier, True, s.slot, 1, issuer=s.issuer),)
         case MbarWait():
             return (MemoryUse(s.barrier, False, s.slot, 1, issuer=s.issuer, is_wait=True),)

@@ -179,6 +179,8 @@ def group_of(kernel: Kernel, dims: tuple[str, ...]) -> Group:
         extent = dim.extent
         if not isinstance(extent, Int):
             raise InternalError(f"the block extent {extent} of {dim.var} is not constant")
+        if extent.value == 1:
+            continue
         room = WARP_SIZE // bit if is_clean else 1
         clean = min(extent.value & -extent.value, room)
         digits.append(Digit(dim.var, extent.value, clean, bit, stride, name in dims))

@@ -137,7 +137,7 @@ class _Pairs:
         found = [a for a in accesses(kernel) if a.buffer in buffers]
         self._kernel = kernel
         self._buffers = buffers
-        self._allocs = [site for site, _ in shared_allocs(kernel)]
+        self._allocs = [site for site, a in shared_allocs(kernel) if a.buffer in buffers]
         self._barriers = _barriers(kernel)
         self._cell = _cell_nbytes(found, buffers)
         self._owners: dict[tuple[Access, SyncScope], Array] = {}
@@ -148,7 +148,7 @@ class _Pairs:
         self._line = timeline(kernel)
         self._times: dict[tuple[int, int], CellTimes] = {}
         self._timed: set[tuple[int, int]] = set()
-        lives = intervals_of(kernel, found)
+        lives = [life for life in intervals_of(kernel, found) if life.buffer in buffers]
         self.overlap = [[Overlap.FREE] * len(buffers) for _ in buffers]
         for i in range(len(buffers)):
             for j in range(i):

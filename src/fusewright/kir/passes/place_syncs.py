@@ -11,6 +11,7 @@ from fusewright.dtypes import uint64
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.grid import check_blocks
 from fusewright.kir.analysis.order import (
+    RELAXED_KINDS,
     Hazard,
     SyncPoint,
     SyncScope,
@@ -214,17 +215,19 @@ def _stab_line(arcs: Sequence[list[int]], first: int, length: int, step: int) ->
 def _stretched(
     region: _Region, gap: int, chosen: Sequence[int], mine: Sequence[Hazard]
 ) -> SyncPoint:
-    """The sync at a gap; where it only makes sure that blocks have begun they arrive first of all
-    and wait as late as possible, so that nobody waits for a block that starts late."""
+    """The sync at a gap; where it only makes sure that blocks have begun, and made mbarriers, they
+    arrive as soon as they have and wait as late as possible, so that nobody waits for a block that
+    starts late."""
     scope = mine[0].scope
     point = _point(region, gap, scope)
     others = [_point(region, g, scope) for g in chosen if g != gap]
     alone = [h for h in mine if orders(point, h) and not any(orders(p, h) for p in others)]
-    if any(h.kind != "START" for h in alone) or gap != min(chosen):
+    if any(h.kind not in RELAXED_KINDS for h in alone) or gap != min(chosen):
         return point
+    first = max(_arc(region, h).start if h.kind == "INIT" else 0 for h in alone)
     last = min(_arc(region, h).end for h in alone)
-    first = gap_position(region.path, 0)
-    return replace(_point(region, last, scope), since=first, orders_memory=False)
+    since = gap_position(region.path, first)
+    return replace(_point(region, last, scope), since=since, orders_memory=False)
 
 
 def _point(region: _Region, gap: int, scope: SyncScope) -> SyncPoint:

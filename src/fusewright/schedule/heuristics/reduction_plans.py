@@ -18,8 +18,10 @@ PERSISTENT_BYTES_PER_THREAD = 128
 FEW_BYTES_PER_THREAD = 64
 """Bytes that leave registers for several blocks on a multiprocessor."""
 MAX_THREADS = 512
-SLICE_THREADS = 256
-"""Threads that walk over a slice of a row in shared memory."""
+SLICE_NBYTES = 16 * 1024
+SLICE_THREADS = 128
+"""A slice of a row in shared memory of which so many stand on a multiprocessor that some always
+move data, and the threads that walk over it; twice as many over larger ones."""
 CLUSTERS = (2, 4, 8)
 """Blocks that may share a row."""
 VECTORS_A_THREAD = 4
@@ -136,7 +138,7 @@ def _passes(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
     for wanted in (VECTORS_A_THREAD, 2 * VECTORS_A_THREAD, VECTORS_A_THREAD // 2):
         threads, trips = threads_along(rows.columns, rows.vector, wanted=wanted)
         yield _plan(rows, None, threads, trips, target)
-    threads, trips = threads_along(rows.columns, rows.vector, most=SLICE_THREADS)
+    threads, trips = threads_along(rows.columns, rows.vector, most=2 * SLICE_THREADS)
     yield _plan(rows, None, threads, trips, target)
 
 
@@ -152,9 +154,7 @@ def _holders(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
         yield Refused("row in a cluster", "a row fits a block")
         yield Refused("row in shared memory, alone", "a row fits beside others")
     else:
-        for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
-            for cluster in _cluster_sizes(rows, target):
-                yield _slices(rows, cluster, nbytes, target)
+        yield from _clusters(rows, target)
         yield from _alone(rows, target)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
     yield _plan(rows, None, threads, trips, target)
@@ -202,14 +202,28 @@ def _cluster_sizes(rows: Rows, target: Target) -> tuple[int, ...]:
     return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * rows.rows, 0)))
 
 
-def _slices(rows: Rows, cluster: int, nbytes: int, target: Target) -> Listed[Plan]:
-    """Where a block of a cluster holds its slice of a row: in shared memory while several blocks
-    fit, in registers, `nbytes` a thread at most, or nowhere. Small blocks: the more stand on a
-    multiprocessor, the less it idles while a cluster meets."""
+def _clusters(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+    """Slices of a row in the blocks of a cluster. The more blocks stand on a multiprocessor, the
+    less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
+    then larger slices."""
+    sizes = _cluster_sizes(rows, target)
+    for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
+        for cluster in sizes:
+            yield _slices(rows, cluster, 0, limit, target)
+    for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
+        for cluster in sizes:
+            yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
+
+
+def _slices(
+    rows: Rows, cluster: int, nbytes: int, shared_nbytes: int, target: Target
+) -> Listed[Plan]:
+    """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
+    most, in registers, `nbytes` a thread at most, or nowhere."""
     columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
-    threads, trips = threads_along(columns, rows.vector, most=SLICE_THREADS)
-    several = target.shared_nbytes_of_several
-    if rows.vector > 1 and columns * rows.held <= several:
+    most = SLICE_THREADS if columns * rows.held <= SLICE_NBYTES else 2 * SLICE_THREADS
+    threads, trips = threads_along(columns, rows.vector, most=most)
+    if rows.vector > 1 and columns * rows.held <= shared_nbytes:
         return _plan(rows, Memory.SHARED, threads, trips, target, cluster)
     most = max(nbytes // (rows.vector * rows.held), 1)
     threads, trips = threads_along(columns, rows.vector, most_trips=most)
@@ -217,7 +231,8 @@ def _slices(rows: Rows, cluster: int, nbytes: int, target: Target) -> Listed[Pla
         return _plan(rows, Memory.LOCAL, threads, trips, target, cluster)
     return Refused(
         f"row in a cluster of {cluster}, {nbytes} bytes a thread",
-        f"slices of {columns * rows.held} bytes fit neither shared memory nor registers",
+        f"slices of {columns * rows.held} bytes; at most {shared_nbytes} in shared memory or "
+        f"{nbytes} a thread in registers",
     )
 
 
