@@ -10,6 +10,8 @@ from smem_cases import assert_agrees, bind, copies, flip, named, offsets, outlin
 import fusewright as fw
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion
+from fusewright.report.memory_map import memory_map_text
+from fusewright.report.timeline import timeline
 from fusewright.schedule.parallel import Parallel
 
 # --- loops that are none in the kernel ----------------------------------------------------------
@@ -201,3 +203,65 @@ def test_reuse_that_decides_whether_a_kernel_fits_is_not_asked_for() -> None:
     kernel = s.lower()
     assert kernel.launch.shared_nbytes == 224 * 1024
     assert [x.why.startswith("reuse") for x in kernel.syncs] == [False, True, False]
+
+
+# --- arriving early -------------------------------------------------------------------------------
+
+
+def turned_product(promote: tuple[str, ...], between: bool) -> fw.Schedule:
+    """Rows of 512: x turned around, times y, turned around; y is loaded before b is written, all of
+    it or (not `between`) element by element."""
+
+    def fn(x: Array, y: Array) -> Array:
+        a = named(fw.copy(x), "a")
+        turned = named(flip(a), "turned")
+        factor = named(fw.copy(y), "factor")
+        b = named(turned * factor, "b")
+        return named(flip(b), "out")
+
+    spec = fw.TensorSpec((3, 512), "float32")
+    s = shared(fw.trace(fn, spec, spec), "a", "b", promote=promote)
+    for name in ("a", "turned", "factor", "b", "out"):
+        s[name].split(1, 128).parallelize(0, fw.BIDx).parallelize(2, fw.TIDx)
+    if not between:
+        s["factor"].inline_at(s["b"], -1)
+    return s
+
+
+SPLIT = ["MbarInit", "BlockSync", "MbarArrive", "MbarWait", "BlockSync"]
+
+
+@pytest.mark.parametrize(
+    ("promote", "between", "nbytes", "kinds"),
+    [
+        ((), True, 4096, ["BlockSync", "BlockSync"]),
+        (("a",), False, 2056, SPLIT),
+        (("a",), True, 2056, SPLIT),
+    ],
+)
+def test_a_promotion_with_a_load_in_between_arrives_early(
+    promote: tuple[str, ...], between: bool, nbytes: int, kinds: list[str]
+) -> None:
+    """What nvFuser's promotion never does (gap M9): arrive behind the last read, load, wait."""
+    s = turned_product(promote, between)
+    k = s.lower()
+    assert [x.kind for x in k.syncs] == kinds
+    assert k.launch.shared_nbytes == s.predict().shared_nbytes == nbytes
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 512)).astype(np.float32)
+    assert_agrees(k, s, x, y)
+
+
+def test_every_part_of_a_split_barrier_says_what_it_orders_and_is_drawn() -> None:
+    k = turned_product(("a",), between=True).lower()
+    parts = [x for x in k.syncs if x.kind.startswith("Mbar")]
+    assert len(parts) == 3 and all(x.orders == parts[0].orders != () for x in parts)
+    assert all(x.why.startswith("reuse smem a") and f"fw-sync {x.id}" in k.cuda for x in parts)
+    drawn = timeline(k.ir, k.smem, k.syncs)
+    assert [m.id for m in drawn.marks] == [x.id for x in k.syncs]
+    gate = next(b for b in drawn.boxes if b.name == "gate")
+    assert (gate.offset, gate.nbytes) == (2048, 8) and "gate" in memory_map_text(drawn)
+
+
+def test_without_mbarriers_the_promotion_is_a_full_sync() -> None:
+    k = turned_product(("a",), between=True).lower("sm_80")
+    assert [x.kind for x in k.syncs] == ["BlockSync"] * 3
