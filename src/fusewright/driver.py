@@ -21,6 +21,7 @@ from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.assemble import Call
+from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form
 from fusewright.host.groups import Reason, is_leaf
 from fusewright.host.in_place import Conflict, holders, in_order
@@ -76,21 +77,28 @@ def finish(
     *,
     min_blocks: int = 0,
     cluster: int | None = None,
+    fills: Moves | None = None,
 ) -> Kernel:
     """Lowers a scheduled dataflow and runs the kernel pipeline. A schedule by hand (one without
-    `params`) gets the launch bounds that make its prediction come true."""
+    `params`) gets the launch bounds that make its prediction come true. The targets of `fills` are
+    the kernel's last outputs."""
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
-    final = run_pipeline(lowered.kernel, target)
+    fills = fills or Moves(())
+    final = run_pipeline(with_fills(lowered.kernel, fills), target)
     if params is None:
         final = with_launch_bounds(final, target)
+    filled = zip(final.params[len(final.params) - len(fills.writes) :], fills.writes, strict=True)
     return Kernel(
         final,
         target,
         tuple(TensorInfo.of(s) for s in lowered.inputs),
-        tuple(TensorInfo.of(s) for s in lowered.outputs),
-        lowered.argument_values,
+        (
+            *(TensorInfo.of(s) for s in lowered.outputs),
+            *(TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in filled),
+        ),
+        (*lowered.argument_values, *fills.values),
         text,
         params,
     )
@@ -152,17 +160,20 @@ class _Compiler:
         flow = segment.dataflow()
         params = schedule_group(flow, self.target, winner.params if winner else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
-        kernel = finish(flow, name, self.target, params)
+        kernel = finish(flow, name, self.target, params, fills=segment.fills)
         kernel.segment = segment
         kernel.measured = winner.measured if winner else ()
-        named = zip(kernel.argument_values, kernel.ir.arguments, strict=True)
+        own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
+        named = zip(kernel.argument_values[:own], kernel.ir.arguments, strict=False)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return _Made(kernel, read, places)
 
     def launches(self, segment: Segment, name: str) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         structure, scalars = structure_of(segment.fusion)
-        key = (structure, tuple(None if s.is_whole else s.layout for s in segment.writes))
+        fills = segment.fills or Moves(())
+        layouts = tuple(None if s.is_whole else s.layout for s in segment.writes)
+        key = (structure, layouts, fills.structure)
         try:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
@@ -171,16 +182,17 @@ class _Compiler:
             if halves is None:
                 raise
             self.reasons.append(Reason(segment.writes[-1].tensor.name, f"cut in two: {e}"))
-            return [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
+            out = [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
+            return [*out, self.move(fills, len(self.kernels))] if fills.moves else out
         made = self.kernels[key]
         reads = tuple(segment.reads[i] for i in made.read)
-        values = tuple(scalars[i].value for i in made.scalars)
-        return [Launch(made.kernel, reads, segment.writes, values)]
+        values = (*(scalars[i].value for i in made.scalars), *fills.values)
+        return [Launch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
 
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Launch]:
         """The launches of a placed cut, in its order."""
         out: list[Launch] = []
-        for i, item in enumerate(segments(fusion, placed.items, placed.sites)):
+        for i, item in enumerate(attach_fills(segments(fusion, placed.items, placed.sites))):
             if isinstance(item, Moves):
                 out.append(self.move(item, i))
             elif not all(is_empty(s.tensor) for s in item.writes):

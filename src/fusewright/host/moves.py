@@ -112,7 +112,7 @@ class _Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop:
+class Loop:
     """A part as loops over vectors of `width` elements, the slow one first."""
 
     dims: tuple[_Dim, ...]
@@ -138,40 +138,46 @@ class _Loop:
 
 def move_kernel(moves: Moves, name: str) -> Kernel:
     """The kernel of some moves: parameters are their sources, then their targets, in order."""
-    loops = [_loop(m) for m in moves.moves]
+    loops = [loop_of(m) for m in moves.moves]
     threads = loops[0].vectors
     for x in loops[1:]:
         threads = maximum(threads, x.vectors)
     blocks = ceildiv(threads, THREADS)
     bx, tx = Var("bx", 0, add(blocks, -1)), Var("tx", 0, THREADS - 1)
-    sources: list[Buffer] = []
-    targets: list[Buffer] = []
-    arguments: list[Argument] = []
+    targets, arguments, values = move_parameters(moves)
     body: list[Statement] = []
-    for k, (m, x) in enumerate(zip(moves.moves, loops, strict=True)):
-        targets.append(_parameter(f"to{k}", m.target))
-        value: Operand | Buffer
-        if isinstance(m.source, Site):
-            sources.append(value := _parameter(f"from{k}", m.source))
-        elif is_parameter(m.source):
-            arguments.append(Argument(f"fill{k}", m.target.tensor.dtype.compute))
-            value = Arg(arguments[-1])
-        else:
-            value = Imm(m.source, m.target.tensor.dtype.compute)
-        body += _moved(k, x, targets[-1], value, add(mul(bx, THREADS), tx))
+    for k, x in enumerate(loops):
+        body += moved_by(k, x, targets[k], values[k], add(mul(bx, THREADS), tx))
     return Kernel(
         name=name,
-        params=(*sources, *targets),
+        params=(*(v for v in values if isinstance(v, Buffer)), *targets),
         arguments=tuple(arguments),
-        symbols=_symbols(moves),
+        symbols=move_symbols(moves),
         grid=_dims(bx, "by", "bz", blocks),
         block=_dims(tx, "ty", "tz", as_expr(THREADS)),
         body=tuple(body),
     )
 
 
-def _moved(k: int, x: _Loop, target: Buffer, value: Operand | Buffer, i: Expr) -> list[Statement]:
-    """One part: each thread of the grid moves one vector, if there is one for it."""
+def move_parameters(moves: Moves) -> tuple[list[Buffer], list[Argument], list[Operand | Buffer]]:
+    """The targets of moves, their scalar parameters, and what each of them moves."""
+    targets: list[Buffer] = []
+    arguments: list[Argument] = []
+    values: list[Operand | Buffer] = []
+    for k, m in enumerate(moves.moves):
+        targets.append(_parameter(f"to{k}", m.target))
+        if isinstance(m.source, Site):
+            values.append(_parameter(f"from{k}", m.source))
+        elif is_parameter(m.source):
+            arguments.append(Argument(f"fill{k}", m.target.tensor.dtype.compute))
+            values.append(Arg(arguments[-1]))
+        else:
+            values.append(Imm(m.source, m.target.tensor.dtype.compute))
+    return targets, arguments, values
+
+
+def moved_by(k: int, x: Loop, target: Buffer, value: Operand | Buffer, i: Expr) -> list[Statement]:
+    """One part: a thread moves vector `i`, if there is one of that number."""
     held = Buffer(f"v{k}", target.dtype, as_expr(x.width), Memory.LOCAL, VECTOR_ALIGNMENT)
     inside = less(i, x.vectors)
     places = x.places(i)
@@ -185,7 +191,7 @@ def _moved(k: int, x: _Loop, target: Buffer, value: Operand | Buffer, i: Expr) -
     return [*out, Store(target, places[0], first, x.width, inside)]
 
 
-def _loop(m: Move) -> _Loop:
+def loop_of(m: Move) -> Loop:
     """The loops of a part: axes that both sides run through without a gap are one."""
     sites = (m.target, m.source) if isinstance(m.source, Site) else (m.target,)
     dims: list[_Dim] = []
@@ -197,12 +203,12 @@ def _loop(m: Move) -> _Loop:
             d = _Dim(mul(dims.pop().extent, extent), d.steps)
         dims.append(d)
     if not dims:
-        return _Loop((_Dim(ONE, (ZERO,) * len(sites)),), 1)
+        return Loop((_Dim(ONE, (ZERO,) * len(sites)),), 1)
     width = _width(dims, sites)
     inner = dims.pop()
     vectors = floordiv(inner.extent, width)
     dims.append(_Dim(vectors, tuple(mul(step, width) for step in inner.steps)))
-    return _Loop(tuple(dims), width)
+    return Loop(tuple(dims), width)
 
 
 def _width(dims: Sequence[_Dim], sites: Sequence[Site]) -> int:
@@ -230,7 +236,7 @@ def _dims(first: Var, second: str, third: str, extent: Expr) -> tuple[Dim, Dim, 
     return Dim(first, extent), Dim(Var(second, 0, 0), ONE), Dim(Var(third, 0, 0), ONE)
 
 
-def _symbols(moves: Moves) -> tuple[Var, ...]:
+def move_symbols(moves: Moves) -> tuple[Var, ...]:
     """The symbols of all sizes and strides, in order of appearance."""
     sites = [*moves.reads, *moves.writes]
     return tuple(

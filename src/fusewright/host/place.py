@@ -20,12 +20,10 @@ from fusewright.host.ir import Pieces
 from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of
 from fusewright.host.moves import Move, Moves
 from fusewright.host.segment import stored_values
-from fusewright.host.sites import Site, natural
+from fusewright.host.sites import LAUNCH_NBYTES, Site, natural
 
 MAX_STORES = 8
 """Places that a kernel writes one value to; what is joined more often is copied."""
-LAUNCH_NBYTES = 4 << 20
-"""Bytes that a device moves while it starts one more launch: a microsecond at 4 TB/s."""
 
 Group: TypeAlias = tuple[Tensor, ...]
 

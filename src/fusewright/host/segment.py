@@ -27,11 +27,13 @@ from fusewright.schedule.graph import Dataflow
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One kernel's fusion, and where its inputs and outputs lie: sites of the whole program's
-    tensors. A value that is written to several sites is an output several times."""
+    tensors. A value that is written to several sites is an output several times. `fills`: what the
+    kernel fills beside that."""
 
     fusion: Fusion
     reads: tuple[Site, ...]
     writes: tuple[Site, ...]
+    fills: Moves | None = None
 
     def dataflow(self) -> Dataflow:
         """A dataflow to schedule, whose outputs know where they lie inside of other memory."""
