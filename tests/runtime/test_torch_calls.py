@@ -522,14 +522,16 @@ def test_donated_tensors_that_others_share_are_copied(gpu: FakeDriver, torch: Fa
 def test_out_that_several_arguments_share_is_written_last(
     gpu: FakeDriver, torch: FakeTorch
 ) -> None:
-    f = fw.fuse(lambda x, y: fw.insert(x, softmax(y[2:5]), (0, 0)))
+    f = fw.fuse(lambda x, y: (fw.insert(x, softmax(y[2:5]), (4, 0)), fw.sum(y, axis=0)))
     whole = tensor(normal(12, 8))
     x, y = Tensor(whole.array[:8]), Tensor(whole.array[4:])
     for a, b in [(x, x), (x, y)]:
-        want = a.array.copy()
-        want[:3] = expected(b.array[2:5])
-        assert f(a, b, out=a) is a
+        want, total = a.array.copy(), b.array.sum(0)
+        want[4:7] = expected(b.array[2:5])
+        made = f(a, b, out=(a, None))
+        assert made[0] is a
         np.testing.assert_allclose(a.array, want, rtol=1e-5)
+        np.testing.assert_allclose(made[1].array, total, rtol=1e-4, atol=1e-5)
 
 
 def test_rejects_parameters_that_are_not_there(gpu: FakeDriver, torch: FakeTorch) -> None:
