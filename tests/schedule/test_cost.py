@@ -14,6 +14,7 @@ import pytest
 from bench.cases import CASES, Case
 
 import fusewright as fw
+from fusewright.corpus import CORPUS
 from fusewright.driver import prepare
 from fusewright.host.form import form
 from fusewright.host.place import place
@@ -238,3 +239,27 @@ def test_a_candidate_whose_schedule_fails_is_refused_with_the_reason() -> None:
 def test_rating_is_deterministic() -> None:
     (segment,) = segments_of(lambda x: fw.nn.softmax(x, axis=-1), ((512, 8192), "float32"))
     assert rate(segment.dataflow, TARGET) == rate(segment.dataflow, TARGET)
+
+
+def _corpus_mark(number: int, entry: Any) -> Any:
+    marks = [] if number % 12 == 0 else [pytest.mark.slow]
+    return pytest.param(entry, id=entry.name, marks=marks)
+
+
+@pytest.mark.parametrize("entry", [_corpus_mark(k, e) for k, e in enumerate(CORPUS)])
+def test_every_kernel_of_the_corpus_is_rated(entry: Any) -> None:
+    kernels = [k for k in fw.compile(fw.trace(entry.fn, *entry.small)).kernels if k.heuristic]
+    for k in kernels:
+        found = [c for c in k.candidates if isinstance(c, Rated)]
+        assert k.heuristic in [c.params for c in found]
+        assert all(0 < c.cost.us < 1e6 for c in found)
+
+
+def test_symbolic_sizes_are_rated_at_a_typical_size() -> None:
+    program = fw.compile(
+        fw.trace(lambda x: fw.nn.softmax(x, axis=-1), fw.TensorSpec(("n", 1024), "float32"))
+    )
+    (kernel,) = program.kernels
+    found = next(c for c in kernel.candidates if isinstance(c, Rated))
+    assert found.params == kernel.heuristic
+    assert found.cost.us == pytest.approx(2 * 4096 * 1024 * 4 / 4.2e6, rel=0.6)
