@@ -384,6 +384,12 @@ class Program:
                 f"out= has {len(out)} arrays, the program has {len(self.places)} outputs"
             )
         given = [out[self.places.index(k)] for k in range(len(self.results))]
+        for k, (o, p) in enumerate(zip(out, self.places, strict=True)):
+            if o is not None and o.owner is not getattr(given[p], "owner", None):
+                raise UserError(
+                    f"out= {k} and {self.places.index(p)} take one and the same result; pass one "
+                    "array, or None, for both"
+                )
         check_out(given, [shape_of(r, sizes) for r in self.results], like)
         return given
 

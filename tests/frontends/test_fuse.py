@@ -172,6 +172,23 @@ def test_results_go_where_out_says() -> None:
     np.testing.assert_array_equal(x, y)
 
 
+def test_results_without_elements_and_results_given_twice_go_where_out_says() -> None:
+    empty = np.empty((17, 0), np.float32, order="F")
+    f = fw.fuse(lambda x: x + 1, device="sim")
+    assert f(np.zeros((17, 0), np.float32), out=empty) is empty
+
+    def twice(x):
+        y = x + 1
+        return y, y
+
+    x, y = normal(4, 6), np.zeros((4, 6), np.float32)
+    a, b = fw.fuse(twice, device="sim")(x, out=(y, y))
+    assert a is b is y
+    np.testing.assert_array_equal(y, x + 1)
+    with pytest.raises(UserError, match="out= 1 and 0 take one and the same result; pass one"):
+        fw.fuse(twice, device="sim")(x, out=(y, np.zeros_like(y)))
+
+
 READ_ONLY = np.zeros((4, 6), np.float32)
 READ_ONLY.flags.writeable = False
 

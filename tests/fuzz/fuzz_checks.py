@@ -7,10 +7,12 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
 from fuzz_compare import compare
 from fuzz_programs import Recipe
 
 import fusewright as fw
+from fusewright.runtime.arrays import describe
 
 
 @dataclass
@@ -38,24 +40,18 @@ def problem_of(
 
 
 def _problem(recipe: Recipe, verify: bool, cubins: bool, tally: Tally) -> str | None:
-    fusion = recipe.trace()
-    arrays = recipe.arrays()
-    program = fw.compile(fusion)
+    program = fw.compile(recipe.trace())
     tally.add("programs")
     tally.add("kernels", len(program.kernels))
     for k in program.kernels:
         tally.add(f"scheduler {k.heuristic.scheduler}" if k.heuristic else "scheduler none")
         for s in k.syncs:
             tally.add(f"sync {s.kind}")
-    result = program.simulate(*arrays)
-    if result.races:
-        return f"race: {result.races[0]}"
-    stored = {t.name for x in program.launches for t in x.outputs}
-    verdict = compare(program.fusion, arrays, result.outputs, stored)
-    tally.add("elements", verdict.compared)
-    tally.add("elements undecided", verdict.undecided)
-    if verdict.problem is not None:
-        return f"wrong: {verdict.problem}"
+    for at in (recipe, *recipe.other_sizes()):
+        found = _wrong_values(program, at, tally)
+        if found is not None:
+            return found
+    arrays = recipe.arrays()
     if verify and not any(0 in a.shape for a in arrays):
         report = fw.verify(program)
         tally.add("verified")
@@ -67,6 +63,30 @@ def _problem(recipe: Recipe, verify: bool, cubins: bool, tally: Tally) -> str | 
             found = sync_problem(k)
             if found is not None:
                 return found
+    return None
+
+
+def _wrong_values(program: fw.Program, recipe: Recipe, tally: Tally) -> str | None:
+    """What simulated kernels do wrong at the recipe's sizes, with results of their own and in
+    arrays of the caller."""
+    arrays = recipe.arrays()
+    at = f" at {dict(recipe.sizes)}" if recipe.sizes else ""
+    result = program.simulate(*arrays)
+    if result.races:
+        return f"race: {result.races[0]}{at}"
+    stored = {t.name for x in program.launches for t in x.outputs}
+    verdict = compare(program.fusion, arrays, result.outputs, stored)
+    tally.add("elements", verdict.compared)
+    tally.add("elements undecided", verdict.undecided)
+    if verdict.problem is not None:
+        return f"wrong: {verdict.problem}{at}"
+    made = [np.empty_like(a, order="F") for a in result.outputs]
+    given = [made[program.places.index(p)] for p in program.places]
+    program.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
+    tally.add("results in given arrays", len(given))
+    for k, (g, w) in enumerate(zip(given, result.outputs, strict=True)):
+        if g.tobytes() != w.tobytes():
+            return f"wrong: output {k} in an array of out= differs from the same output alone{at}"
     return None
 
 

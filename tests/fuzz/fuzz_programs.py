@@ -19,6 +19,7 @@ from fusewright.fusion import ir
 from fusewright.fusion.array import Array
 
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 100, 128, 257)
+BOUND = (2, 5, 16, 31, 64, 129)
 CATEGORIES = {
     "any": ("bool", "int", "uint", "float"),
     "numeric": ("int", "uint", "float"),
@@ -92,6 +93,12 @@ class Recipe:
         rng = np.random.default_rng(self.seed)
         sizes = dict(self.sizes)
         return [numbers(rng, leaf, sizes) for leaf in self.leaves]
+
+    def other_sizes(self) -> list[Recipe]:
+        """The same program at two more sizes of its symbols, if it has any."""
+        rng = random.Random(self.seed)
+        picks = [[(n, rng.choice(BOUND)) for n, _ in self.sizes] for _ in range(2)]
+        return [replace(self, sizes=tuple(p)) for p in picks] if self.sizes else []
 
     def reproducer(self) -> str:
         """A file that shows the failure again."""

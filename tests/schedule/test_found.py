@@ -92,6 +92,17 @@ def test_what_is_computed_from_nothing_is_a_literal() -> None:
     assert_compiles_right(program, Spec((3, 0), "float32"), Spec((3, 2), "float32"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float8_e4m3"])
+def test_a_pad_of_one_value_has_its_border(dtype: str) -> None:
+    def program(x: Any) -> Any:
+        zeros = fw.zeros_like(x)
+        return fw.pad(zeros, ((2, 1), (0, 3)), constant_values=1), fw.pad(zeros[1:], -1)
+
+    compiled = assert_compiles_right(program, Spec((4, 5), dtype))
+    border, inner = compiled.simulate(np.ones((4, 5), dtype_of(dtype).numpy)).outputs
+    assert border.astype(np.float64).sum() == 7 * 8 - 4 * 5 and inner.shape == (1, 3)
+
+
 def test_a_scan_of_one_element() -> None:
     assert_compiles_right(lambda x: fw.cumulative_sum(x, axis=1), Spec((3, 1), "float32"))
     assert_compiles_right(

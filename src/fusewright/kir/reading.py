@@ -127,9 +127,12 @@ class Reader:
         where its own conditions do not hold, a fill, or anything if it is used `only_inside`."""
         p = self.s.operands[position]
         literal = self.literal(p)
-        if literal is not None:
+        if literal is not None and not isinstance(self.s.op, Resize):
             return [literal] * self.width
         found = operand(self.graph, self.view, position)
+        if literal is not None:
+            conditions = () if only_inside else found.predicates
+            return self._inside([literal] * self.width, p.dtype.compute, conditions)
         if gathered:
             return self._gather(p, found, gathered)
         index = self.element(p, found)
@@ -217,14 +220,20 @@ class Reader:
         if prove(less(index, buffer.size)) is not True:
             # Beyond its domain a padded loop of the reader asks for registers that do not exist.
             conditions = (*self.predicates(writes=False), *conditions)
+        return self._inside(regs, buffer.dtype, conditions)
+
+    def _inside(
+        self, values: list[Operand], dtype: DType, conditions: tuple[Cond, ...]
+    ) -> list[Operand]:
+        """The values of the lanes where the conditions hold, the fill elsewhere."""
         if not conditions:
-            return regs
-        tmp = self.temporary(buffer.dtype, self.width)
-        fill = self._fill(buffer.dtype)
-        for k, r in enumerate(regs):
+            return values
+        tmp = self.temporary(dtype, self.width)
+        fill = self._fill(dtype)
+        for k, v in enumerate(values):
             self.out.append(Compute("copy", Reg(tmp, Int(k)), (fill,)))
             where = all_of(self.condition_at(c, k) for c in conditions)
-            self.out.append(Compute("copy", Reg(tmp, Int(k)), (r,), where))
+            self.out.append(Compute("copy", Reg(tmp, Int(k)), (v,), where))
         return [Reg(tmp, Int(k)) for k in range(self.width)]
 
     def condition_at(self, c: Cond, lane: int) -> Cond:

@@ -284,7 +284,7 @@ def check_out(
             raise UserError(f"out= {k} is {o.kind} on {o.device}, the arguments are {like}")
         if o.is_read_only:
             raise UserError(f"out= {k} is read-only; pass an array that can be written")
-        if any(s == 0 and n > 1 for n, s in zip(o.shape, o.strides, strict=True)):
+        if 0 not in shape and overlaps_itself(shape, o.strides):
             raise UserError(f"out= {k} is an expanded array: several elements share memory")
 
 
