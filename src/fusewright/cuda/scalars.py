@@ -242,6 +242,7 @@ _FLOAT = {
 _FLOAT32 = {
     **_FLOAT,
     "exp_approx": "fw_exp2_approx({0} * 1.4426950408889634f)",
+    "exp_added": "fw_exp_added({0})",
     "exp2_approx": "fw_exp2_approx({0})",
     "div_approx": "fw_div_approx({0}, {1})",
     "reciprocal_approx": "fw_rcp_approx({0})",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fusewright.axes.frames import Gathered
 from fusewright.core.conditions import Cond, all_of, equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
-from fusewright.core.functions import APPROXIMATE
 from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
@@ -99,8 +98,7 @@ class Definition(Reader):
         operands = [self.read(k) for k in range(len(s.operands))]
         if fn == "cast":
             return operands[0]
-        if s in self.storage.context.approximable:
-            fn = APPROXIMATE.get(fn, fn)
+        fn = self.storage.context.fast_forms.get(s, fn)
         out: list[Operand] = []
         known: dict[tuple[object, ...], Reg] = {}
         for lane in range(self.width):

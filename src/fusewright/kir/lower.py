@@ -21,7 +21,7 @@ from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
 from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
-from fusewright.schedule.precision import approximable
+from fusewright.schedule.precision import fast_forms
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
 SHORT_LOOP = 32
@@ -59,7 +59,7 @@ def lower(
         nodes=_node_variables(nest.root),
         buffers=dict(params),
         arguments={},
-        approximable=approximable(flow.stages, consumers_of(flow)),
+        fast_forms=fast_forms(flow.stages, consumers_of(flow)),
     )
     body = _Tree(context).body(nest.root)
     kernel = Kernel(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ class Context:
     nodes: dict[LoopNode, Var]
     buffers: dict[Stage, Buffer]
     arguments: dict[object, tuple[Argument, bool | int | float]]
-    approximable: set[Stage]
+    fast_forms: Mapping[Stage, str]
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     temporaries: list[int] = field(default_factory=list[int])

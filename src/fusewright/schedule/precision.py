@@ -1,9 +1,11 @@
-"""Where approximate instructions may be used: values that only reach 16 bits or fewer."""
+"""Which values may be computed faster: those that only reach 16 bits or fewer by approximate
+instructions, and exponentials around their maximum that are only added up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.core.functions import ADDED, APPROXIMATE
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import Constant, Pointwise, Reduce
 from fusewright.schedule.graph import Stage, moves_data
@@ -15,6 +17,40 @@ _CONTINUOUS = frozenset((
 ))
 # fmt: on
 """Functions through which a small relative error stays small, or is rounded away at the end."""
+
+
+def fast_forms(stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]) -> dict[Stage, str]:
+    """The functions, by the names of `core.functions`, that compute stages instead of their own."""
+    fine = approximable(stages, consumers)
+    out: dict[Stage, str] = {}
+    for s in stages:
+        if not isinstance(s.op, Pointwise):
+            continue
+        if s in fine and s.op.fn in APPROXIMATE:
+            out[s] = APPROXIMATE[s.op.fn]
+        elif s.op.fn in ADDED and _is_added_up(s, consumers[s]) and _is_around_maximum(s):
+            out[s] = ADDED[s.op.fn]
+    return out
+
+
+def _is_added_up(s: Stage, users: Sequence[Stage]) -> bool:
+    """Whether sums of float32 are all that a value goes into."""
+    sums = all(isinstance(u.op, Reduce) and u.op.fn == "add" for u in users)
+    return s.dtype.is_float and s.dtype.compute.nbytes == 4 and bool(users) and sums
+
+
+def _is_around_maximum(s: Stage) -> bool:
+    """Whether the argument of an exponential is a difference to a maximum: some term of a sum of
+    them is then 1, and what underflows does not count."""
+    (difference,) = s.operands
+    return _is_call(difference, "sub") and _comes_from_maximum(difference.operands[1])
+
+
+def _comes_from_maximum(s: Stage) -> bool:
+    if isinstance(s.op, Reduce):
+        return s.op.fn == "max"
+    chooses = isinstance(s.op, Pointwise) and s.op.fn in ("where", "copy", "cast")
+    return (chooses or moves_data(s.op)) and any(map(_comes_from_maximum, s.operands))
 
 
 def approximable(stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]) -> set[Stage]:

@@ -6,6 +6,19 @@ __device__ __forceinline__ float fw_exp2_approx(float x) {
   return y;
 }
 
+//: fw_exp_added
+// exp(x) for sums: x * log2(e) in two parts, of which the small one is added to first order. Good to
+// 2^-22 (PTX ISA, ex2.approx) and |x| * 2^-26 (log2(e) as a float); subnormal results are 0. The
+// bound keeps the parts of -inf apart; NaN stays NaN.
+__device__ __forceinline__ float fw_exp_added(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-128.0f));
+  const float t = x * 1.4426950408889634f;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
+  const float rest = fmaf(x, -1.4426950408889634f, t);
+  return fmaf(y, -0.6931471805599453f * rest, y);
+}
+
 //: fw_div_approx
 // Approximate; for values that end in 16 bits or fewer (PTX ISA: 2^-22 or 2 ulp).
 __device__ __forceinline__ float fw_div_approx(float a, float b) {
