@@ -5,54 +5,50 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from bench.cases import Case
-
-Call: TypeAlias = Callable[..., Any]
 
 
 class Absent(Exception):
     """A peer that is not installed, or has no kernel for a case."""
 
 
-QUACK: dict[str, tuple[str, str, Callable[[Call, list[Any]], Any]]] = {
-    "softmax": ("quack.softmax", "softmax", lambda f, a: f(a[0])),
-    "rms_norm": ("quack.rmsnorm", "rmsnorm", lambda f, a: f(a[0], a[1], eps=1e-6)),
-    "layer_norm": (
-        "quack.layernorm",
-        "layernorm",
-        lambda f, a: f(a[0], a[1].float(), a[2].float()),
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A peer's function: where it stands, and its arguments, made once from a case's arrays."""
+
+    module: str
+    name: str
+    arguments: Callable[[list[Any]], tuple[Any, ...]]
+
+
+QUACK: dict[str, Kernel] = {
+    "softmax": Kernel("quack.softmax", "softmax", lambda a: (a[0],)),
+    "rms_norm": Kernel(
+        "quack.rmsnorm", "rmsnorm_fwd", lambda a: (a[0], a[1], None, None, None, None, 1e-6)
     ),
-    "cross_entropy": (
-        "quack.cross_entropy",
-        "cross_entropy",
-        lambda f, a: f(a[0], a[1], reduction="mean"),
+    "layer_norm": Kernel(
+        "quack.rmsnorm", "layernorm_fwd", lambda a: (a[0], a[1].float(), a[2].float(), 1e-5)
     ),
+    "cross_entropy": Kernel("quack.cross_entropy", "cross_entropy_fwd", lambda a: (a[0], a[1])),
 }
-LIGER: dict[str, tuple[str, str, Callable[[Call, list[Any]], Any]]] = {
-    "softmax": ("liger_kernel.ops.softmax", "LigerSoftmaxFunction", lambda f, a: f(a[0])),
-    "rms_norm": (
+LIGER: dict[str, Kernel] = {
+    "softmax": Kernel("liger_kernel.ops.softmax", "LigerSoftmaxFunction", lambda a: (a[0],)),
+    "rms_norm": Kernel(
         "liger_kernel.ops.rms_norm",
         "LigerRMSNormFunction",
-        lambda f, a: f(a[0], a[1], 1e-6, 0.0, "llama", False),
+        lambda a: (a[0], a[1], 1e-6, 0.0, "llama", False),
     ),
-    "layer_norm": (
+    "layer_norm": Kernel(
         "liger_kernel.ops.layer_norm",
         "LigerLayerNormFunction",
-        lambda f, a: f(a[0], a[1], a[2], 1e-5),
+        lambda a: (a[0], a[1], a[2], 1e-5),
     ),
-    "cross_entropy": (
-        "liger_kernel.ops.cross_entropy",
-        "LigerCrossEntropyFunction",
-        lambda f, a: f(a[0], a[1], None)[0],
-    ),
-    "swiglu": (
-        "liger_kernel.ops.swiglu",
-        "LigerSiLUMulFunction",
-        lambda f, a: f(a[0], a[1]),
-    ),
+    "silu_mul": Kernel("liger_kernel.ops.swiglu", "LigerSiLUMulFunction", lambda a: (a[0], a[1])),
 }
+"""Its cross entropy is left out: it overwrites the logits with their gradient."""
 PEERS = {"quack": QUACK, "liger": LIGER}
 
 
@@ -63,13 +59,14 @@ def make(peer: str, case: Case, arrays: list[Any]) -> Callable[[], Any]:
     kind = max((k for k in PEERS[peer] if is_kind(case.name, k)), key=len, default="")
     if not kind:
         raise Absent(f"{peer} has no kernel for {case.name}")
-    module, name, call = PEERS[peer][kind]
+    kernel = PEERS[peer][kind]
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(kernel.module), kernel.name)
     except (ImportError, AttributeError) as e:
         raise Absent(f"{peer} is not installed: {e}") from e
     fn = getattr(found, "apply", found)
-    return lambda: call(fn, arrays)
+    arguments = kernel.arguments(arrays)
+    return lambda: fn(*arguments)
 
 
 def is_kind(name: str, kind: str) -> bool:
