@@ -11,9 +11,10 @@ threads of a block would have to talk for every mean; there, with k the first ro
     s_c = Q*k + sum(x - k);  v_c = sum((x - k)**2) - sum(x - k)**2 / Q
 
 needs no second pass. As k is one of the Q rows, v_c >= (k - m_c)**2, and so at most a factor of Q
-of the precision is lost, at any data. Sources: Chan, Golub, LeVeque, "Algorithms for computing the
-sample variance: analysis and recommendations" (1983); Milakov, Gimelshein, "Online normalizer
-calculation for softmax" (2018).
+of the precision is lost, at any data. Where no number of chunks divides the rows well the last one
+is short: for exponentials it is filled with -inf, for sums with what adds nothing. Sources: Chan,
+Golub, LeVeque, "Algorithms for computing the sample variance: analysis and recommendations" (1983);
+Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
+from fusewright.dtypes import int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
@@ -32,7 +34,7 @@ from fusewright.fusion.passes.split_reductions import (
     parts_near,
     parts_of_reduction,
 )
-from fusewright.target import Target
+from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 LEAST_TOTAL = 1 << 20
 """Elements below which reading twice costs less than a second kernel."""
@@ -46,6 +48,8 @@ SHIFTED_ROWS = (128, 1024)
 """The fewest and the most rows of a chunk for variances of what is stored: as many as leave two
 blocks for every multiprocessor."""
 COLUMNS_PER_BLOCK = 256
+WHOLE = 64
+"""What the length of chunks is a multiple of where they do not divide the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,11 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
     the rows' size needs them again, a cluster of blocks holds them, on targets that have those.
 
-    checks:   constant sizes; chunks divide the reduced size
+    checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
     """
     found = [p for t in fusion.values if (p := _pair(t)) is not None]
-    pairs = [p for p in found if _chunks(p, target) > 1]
+    pairs = [p for p in found if _cut(p, target) is not None]
     pairs = [p for p in pairs if not (_is_held_by_cluster(p, target) and _is_read_again(p, fusion))]
     if not pairs:
         return fusion
@@ -77,7 +81,9 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t in wanted:
             pair = wanted[t]
-            first, second = _rewrite(pair, operands[0], _chunks(pair, target))
+            cut = _cut(pair, target)
+            assert cut is not None
+            first, second = _rewrite(pair, operands[0], cut)
             made[pair.second] = second
             return first
         return made[t] if t in seconds else None
@@ -149,32 +155,62 @@ def _numel(t: Tensor) -> int:
     return math.prod(constant_value(e) or 0 for e in t.shape)
 
 
-def _chunks(p: Pair, target: Target) -> int:
-    """The number of chunks; 1 where the pair stays as it is."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`size` reduced elements as `chunks` of `each`, of which the last may be short."""
+
+    size: int
+    chunks: int
+    each: int
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all chunks are full."""
+        return self.chunks * self.each == self.size
+
+
+def _cut(p: Pair, target: Target) -> Cut | None:
+    """How the rows are cut; None where the pair stays as it is."""
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
     sizes = [constant_value(e) for e in p.source.shape]
     if any(not n for n in sizes):
-        return 1
+        return None
     reduced = math.prod(sizes[a] or 1 for a in axes)
     total = math.prod(n or 1 for n in sizes)
     stored = _stored(p.source)
     if total < LEAST_TOTAL:
-        return 1
+        return None
     if is_inner(p.source, axes):
         if reduced * stored.dtype.nbytes <= ROW_NBYTES:
-            return 1
+            return None
         wanted = -(-reduced // CHUNK)
     else:
         if reduced <= 4 * CHUNK_ROWS:
-            return 1
+            return None
         wanted = -(-reduced // CHUNK_ROWS)
         if _is_shifted(p):
             least, most = SHIFTED_ROWS
             filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK * reduced // total
             wanted = max(-(-reduced // most), min(filling, reduced // least))
     chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
-    return chunks if reduced % chunks == 0 else 1
+    each = reduced // chunks
+    if chunks > 1 and reduced % chunks == 0 and not _misaligns(p, each):
+        return Cut(reduced, chunks, each)
+    each = _rounded_up(-(-reduced // max(wanted, 1)), WHOLE)
+    return Cut(reduced, -(-reduced // each), each) if each < reduced else None
+
+
+def _misaligns(p: Pair, each: int) -> bool:
+    """Whether chunks of that length start where vectors cannot, although the rows do."""
+    assert isinstance(p.second.op, Reduce)
+    lanes = MAX_VECTOR_NBYTES // _stored(p.source).dtype.nbytes
+    rows = constant_value(p.source.shape[-1]) or 1
+    return is_inner(p.source, p.second.op.axes) and each % lanes != 0 and rows % lanes == 0
+
+
+def _rounded_up(n: int, step: int) -> int:
+    return -(-n // step) * step
 
 
 def _is_shifted(p: Pair) -> bool:
@@ -191,24 +227,33 @@ def _stored(t: Tensor) -> Tensor:
     return t
 
 
-def _rewrite(p: Pair, source: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
+def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
     kept = [a for a in range(source.ndim) if a not in axes]
     inner = is_inner(p.source, axes)
-    rows = tuple(source.shape[a] for a in kept)
-    size = math.prod(constant_value(source.shape[a]) or 1 for a in axes)
-    parts: tuple[Expr, ...] = (Int(chunks), Int(size // chunks))
-    order, shape = ((*kept, *axes), (*rows, *parts)) if inner else ((*axes, *kept), (*parts, *rows))
-    spread = build.value(shape, source.dtype, ir.Reshape((build.permute(source, order),)))
-    place = len(rows) if inner else 0
-    each = size // chunks
-    if p.kind == "variance" and _is_shifted(p):
-        first = _first_rows(p.source, axes, chunks, each)
-        return _combined(*_shifted(spread, first, each), 0, each, chunks)
-    if p.kind == "variance":
-        return _combined(*_around_means(spread, place, each), place, each, chunks)
-    return _exponentials(spread, place)
+    place = len(kept) if inner else 0
+    ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
+    fill = -math.inf if p.kind == "exponentials" else 0.0
+    spread = _spread(ordered, tuple(source.shape[a] for a in kept), place, cut, fill)
+    if p.kind == "exponentials":
+        return _exponentials(spread, place)
+    if _is_shifted(p):
+        first = _first_rows(p.source, axes, cut.chunks, cut.each)
+        return _combined(*_shifted(spread, first, cut), 0, cut)
+    return _combined(*_around_means(spread, place, cut), place, cut)
+
+
+def _spread(t: Tensor, rows: tuple[Expr, ...], place: int, cut: Cut, fill: float) -> Tensor:
+    """A tensor whose reduced axes stand together, with chunks along axis `place` and their elements
+    along the next one; what the last chunk lacks is `fill`."""
+    before, after = rows[:place], rows[place:]
+    if not cut.is_even:
+        t = build.value((*before, Int(cut.size), *after), t.dtype, ir.Reshape((t,)))
+        missing = [cut.chunks * cut.each - cut.size if a == place else 0 for a in range(t.ndim)]
+        t = build.resize(t, [0] * t.ndim, missing, fill)
+    shape = (*before, Int(cut.chunks), Int(cut.each), *after)
+    return build.value(shape, t.dtype, ir.Reshape((t,)))
 
 
 def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
@@ -220,13 +265,38 @@ def _number(n: float, like: Tensor) -> Tensor:
     return build.spread(build.constant(n, like.dtype), like.shape)
 
 
-def _around_means(x: Tensor, rank: int, each: int) -> tuple[Tensor, Tensor]:
-    """Sums, and sums of squares around their means, of chunks of `each` elements along the axis
-    behind `rank`."""
+def _counts(like: Tensor, rank: int, cut: Cut) -> Tensor:
+    """The elements of each chunk, the chunks along axis `rank`."""
+    if cut.is_even:
+        return _number(cut.each, like)
+
+    def whole(n: int) -> Tensor:
+        return build.spread(build.constant(n, int64), like.shape)
+
+    begin = build.pointwise("mul", build.iota(like.shape, rank), whole(cut.each))
+    left = build.pointwise("sub", whole(cut.size), begin)
+    return build.cast(build.pointwise("min", left, whole(cut.each)), like.dtype)
+
+
+def _existing(d: Tensor, rank: int, cut: Cut) -> Tensor:
+    """Differences of chunks along axis `rank`, 0 where the last one has no element."""
+    if cut.is_even:
+        return d
+
+    def whole(n: int) -> Tensor:
+        return build.spread(build.constant(n, int64), d.shape)
+
+    begin = build.pointwise("mul", build.iota(d.shape, rank), whole(cut.each))
+    at = build.pointwise("add", begin, build.iota(d.shape, rank + 1))
+    return build.pointwise("where", build.pointwise("lt", at, whole(cut.size)), d, _number(0.0, d))
+
+
+def _around_means(x: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
+    """Sums, and sums of squares around their means, of chunks along axis `rank`."""
     last = rank + 1
     sums = build.reduce("add", x, (last,))
-    means = build.pointwise("div", sums, _number(each, sums))
-    d = build.pointwise("sub", x, _over(means, x, last))
+    means = build.pointwise("div", sums, _counts(sums, rank, cut))
+    d = _existing(build.pointwise("sub", x, _over(means, x, last)), rank, cut)
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
 
@@ -256,26 +326,31 @@ def _unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
     return out[::-1]
 
 
-def _shifted(x: Tensor, first: Tensor, each: int) -> tuple[Tensor, Tensor]:
+def _shifted(x: Tensor, first: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     """The same of x (chunks, each, kept..), from sums around the first element of every chunk."""
-    d = build.pointwise("sub", x, _over(first, x, 1))
+    d = _existing(build.pointwise("sub", x, _over(first, x, 1)), 0, cut)
     moved = build.reduce("add", d, (1,))
     squares = build.reduce("add", build.pointwise("mul", d, d), (1,))
-    sums = build.pointwise("add", moved, build.pointwise("mul", first, _number(each, first)))
-    mean = build.pointwise("div", moved, _number(each, moved))
+    counts = _counts(first, 0, cut)
+    sums = build.pointwise("add", moved, build.pointwise("mul", first, counts))
+    mean = build.pointwise("div", moved, counts)
     around = build.pointwise("sub", squares, build.pointwise("mul", moved, mean))
     return sums, build.pointwise("max", around, _number(0.0, around))
 
 
-def _combined(
-    sums: Tensor, squares: Tensor, rank: int, each: int, chunks: int
-) -> tuple[Tensor, Tensor]:
+def _combined(sums: Tensor, squares: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
     total = build.reduce("add", sums, (rank,))
+    counts = _counts(sums, rank, cut)
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
-    typical = build.pointwise("div", total, _number(chunks, total))
-    off = build.pointwise("sub", sums, _over(typical, sums, rank))
-    apart = build.pointwise("div", off, _number(each, off))
+    if cut.is_even:
+        typical = build.pointwise("div", total, _number(cut.chunks, total))
+        expected = _over(typical, sums, rank)
+    else:
+        mean = build.pointwise("div", total, _number(cut.size, total))
+        expected = build.pointwise("mul", _over(mean, sums, rank), counts)
+    off = build.pointwise("sub", sums, expected)
+    apart = build.pointwise("div", off, counts)
     weighted = build.pointwise("mul", apart, off)
     return total, build.reduce("add", build.pointwise("add", squares, weighted), (rank,))
 
