@@ -182,7 +182,9 @@ MOST_CYCLES = 4096
 def trial_kernel(litmus: Litmus, blocks: int, *, whole: bool) -> ir.Kernel:
     """The kernel with a trial in each of its blocks, with its syncs or without those to drop."""
     text = kernel_text(litmus.body, litmus.nthreads, blocks)
-    text = text.replace(f"float32[{ELEMENTS}]", f"float32[{ELEMENTS * blocks}]")
+    for array in "xy":
+        one, all_ = (f"param {array}: float32[{n}]" for n in (ELEMENTS, ELEMENTS * blocks))
+        text = text.replace(one, all_)
     text = text.replace("x[", f"x[{ELEMENTS}*bx + ").replace("y[", f"y[{ELEMENTS}*bx + ")
     kernel = packed(parse_kernel(text))
     return kernel if whole else replace(without(kernel, litmus.drop), name="loose")
