@@ -17,6 +17,8 @@ from bench.page import write_page
 from bench.session import Session
 
 PEERS = "fusewright,compile,max_autotune,eager,quack,liger"
+NEIGHBOURS_PEERS = ("fusewright",)
+"""A neighbour is compared with its case only."""
 
 
 def main() -> None:
@@ -34,11 +36,12 @@ def main() -> None:
         tuple(w for w in args.cases.split(",") if w), args.neighbours, args.budget_seconds
     )
     peers = tuple(args.peers.split(","))
+    cases = {c.name for c in CASES}
 
     def measure(case: Case) -> Outcome:
         torch.compiler.reset()
         torch.cuda.empty_cache()
-        return harness.measure(case, peers)
+        return harness.measure(case, peers if case.name in cases else NEIGHBOURS_PEERS)
 
     def keep(outcomes: list[Outcome]) -> None:
         if args.out is not None:
