@@ -27,7 +27,7 @@ class Kernel:
 QUACK: dict[str, Kernel] = {
     "softmax": Kernel("quack.softmax", "softmax", lambda a: (a[0],)),
     "rms_norm": Kernel(
-        "quack.rmsnorm", "rmsnorm_fwd", lambda a: (a[0], a[1], None, None, None, None, 1e-6)
+        "quack.rmsnorm", "rmsnorm", lambda a: (a[0], a[1], None, None, None, None, 1e-6)
     ),
     "layer_norm": Kernel(
         "quack.rmsnorm", "layernorm_fwd", lambda a: (a[0], a[1].float(), a[2].float(), 1e-5)
