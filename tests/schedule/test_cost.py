@@ -29,7 +29,7 @@ from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
-MEASURED = Path(__file__).parents[2] / "bench" / "results-2026-11-20-h200.json"
+MEASURED = Path(__file__).parents[2] / "bench" / "results-2026-11-22-h200.json"
 
 STREAM = Work(
     blocks=1 << 16,

@@ -40,8 +40,8 @@ CACHED_SHARE = 0.5
 """Of the second-level cache that holds what is read again soon."""
 EXCHANGE_US = 0.3
 """Shuffles, a barrier, and partial results through shared memory, until the last warp is done."""
-CLUSTER_EXCHANGE_US = 4.0
-"""The same between the blocks of a cluster, whose barrier waits for stores."""
+CLUSTER_EXCHANGE_US = 1.5
+"""The same between the blocks of a cluster, whose mbarriers count what they send each other."""
 START_US = 0.25
 """Until a block runs after another one has left."""
 LAUNCH_US = 2.0

@@ -21,7 +21,7 @@ from fusewright.schedule.heuristics.common import Params, estimate, global_acces
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.precision import approximable
+from fusewright.schedule.precision import fast_forms
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
@@ -40,11 +40,11 @@ MOVE_INSTRUCTIONS = 2.0
 # Instructions of one value of 32 bits: exact, and where only 16 bits of it are needed; on the way
 # that arguments of a usual size take. Source: counted in cubins for sm_90a (notes/measured.md).
 INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
-    "exp": (8, 2), "exp2": (6, 1), "expm1": (16, 16), "log": (14, 14), "log2": (14, 14),
-    "log10": (16, 16), "log1p": (18, 18), "sin": (20, 20), "cos": (20, 20), "tan": (30, 30),
-    "tanh": (15, 12), "erf": (22, 15), "sqrt": (8, 1), "rsqrt": (4, 1), "reciprocal": (8, 1),
-    "div": (9, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35), "where": (2, 2),
-    "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
+    "exp": (8, 2), "exp_added": (6, 6), "exp2": (6, 1), "expm1": (16, 16), "log": (14, 14),
+    "log2": (14, 14), "log10": (16, 16), "log1p": (18, 18), "sin": (20, 20), "cos": (20, 20),
+    "tan": (30, 30), "tanh": (15, 12), "erf": (22, 15), "sqrt": (8, 1), "rsqrt": (4, 1),
+    "reciprocal": (8, 1), "div": (9, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35),
+    "where": (2, 2), "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
 }  # fmt: skip
 """Functions that are not one instruction."""
 
@@ -269,9 +269,9 @@ def _through_shared(s: Stage) -> float:
 
 
 def _instructions(flow: Dataflow, stages: Sequence[Stage]) -> float:
-    fine = approximable(flow.stages, consumers_of(flow))
+    forms = fast_forms(flow.stages, consumers_of(flow))
     shares = _shares(flow)
-    return sum(shares[s] * (_trips(s) * _weight(s, s in fine) + _accesses(s)) for s in stages)
+    return sum(shares[s] * (_trips(s) * _weight(s, forms.get(s)) + _accesses(s)) for s in stages)
 
 
 def _accesses(s: Stage) -> float:
@@ -285,15 +285,17 @@ def _accesses(s: Stage) -> float:
     return total
 
 
-def _weight(s: Stage, is_approximate: bool) -> float:
-    """Instructions to compute one element."""
+def _weight(s: Stage, form: str | None) -> float:
+    """Instructions to compute one element, by a faster form of its function if there is one."""
     match s.op:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
             return 0.0
         case Pointwise(fn=fn):
             exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
             words = -(-s.dtype.compute.nbytes // 4)
-            return (approximate if is_approximate else exact) * words
+            if form is None:
+                return exact * words
+            return INSTRUCTIONS[form][0] if form in INSTRUCTIONS else approximate
         case Reduce() | Scan():
             return 1.0
         case Concat() | Resize() | IndexMap():
