@@ -22,6 +22,8 @@ SLICE_NBYTES = 16 * 1024
 SLICE_THREADS = 128
 """A slice of a row in shared memory of which so many stand on a multiprocessor that some always
 move data, and the threads that walk over it; twice as many over larger ones."""
+SLICE_SLACK = 8
+"""The part of its bytes by which a slice may be larger, rather than far larger in fewer blocks."""
 CLUSTERS = (2, 4, 8)
 """Blocks that may share a row."""
 VECTORS_A_THREAD = 4
@@ -174,6 +176,9 @@ def _in_a_block(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
         )
     threads, trips = threads_along(rows.columns, rows.vector)
     several = target.shared_nbytes_of_several
+    if rows.nbytes > target.shared_nbytes_per_sm // 4:  # memory, not threads, limits the blocks
+        fewest = -(-rows.columns // (rows.vector * MAX_THREADS))
+        threads, trips = threads_along(rows.columns, rows.vector, most_trips=fewest)
     if rows.vector > 1 and rows.nbytes <= several:
         yield _plan(rows, Memory.SHARED, threads, trips, target)
     else:
@@ -209,7 +214,7 @@ def _clusters(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
     sizes = _cluster_sizes(rows, target)
     for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
         for cluster in sizes:
-            yield _slices(rows, cluster, 0, limit, target)
+            yield _slices(rows, cluster, 0, limit + limit // SLICE_SLACK, target)
     for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
         for cluster in sizes:
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
@@ -221,8 +226,10 @@ def _slices(
     """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
     most, in registers, `nbytes` a thread at most, or nowhere."""
     columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
-    most = SLICE_THREADS if columns * rows.held <= SLICE_NBYTES else 2 * SLICE_THREADS
-    threads, trips = threads_along(columns, rows.vector, most=most)
+    small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
+    most = SLICE_THREADS if columns * rows.held <= small else 2 * SLICE_THREADS
+    fewest = -(-columns // (rows.vector * most))
+    threads, trips = threads_along(columns, rows.vector, most_trips=fewest, most=most)
     if rows.vector > 1 and columns * rows.held <= shared_nbytes:
         return _plan(rows, Memory.SHARED, threads, trips, target, cluster)
     most = max(nbytes // (rows.vector * rows.held), 1)
