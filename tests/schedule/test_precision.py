@@ -1,0 +1,80 @@
+"""Which functions are computed by faster forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+Fn = Callable[..., Any]
+
+
+def around_maximum(x: fw.Array) -> fw.Array:
+    return fw.sum(fw.exp(x - fw.max(x, axis=1, keepdims=True)), axis=1)
+
+
+def around_finite_maximum(x: fw.Array) -> fw.Array:
+    m = fw.max(x, axis=1, keepdims=True)
+    return fw.sum(fw.exp(x - fw.where(fw.isfinite(m), m, 0.0)), axis=1)
+
+
+def around_mean(x: fw.Array) -> fw.Array:
+    return fw.sum(fw.exp(x - fw.mean(x, axis=1, keepdims=True)), axis=1)
+
+
+def around_nothing(x: fw.Array) -> fw.Array:
+    return fw.sum(fw.exp(x), axis=1)
+
+
+def largest(x: fw.Array) -> fw.Array:
+    return fw.max(fw.exp(x - fw.max(x, axis=1, keepdims=True)), axis=1)
+
+
+def softmax(x: fw.Array) -> fw.Array:
+    return fw.nn.softmax(x, axis=1)
+
+
+def forms(fn: Fn, dtype: str) -> set[str]:
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((64, 96), dtype)))
+    text = "".join(str(k.ir) for k in program.kernels)
+    return {f for f in ("exp", "exp_added", "exp_approx") if f" {f}(" in text}
+
+
+@pytest.mark.parametrize(
+    ("fn", "dtype", "expected"),
+    [
+        (around_maximum, "float32", {"exp_added"}),
+        (around_finite_maximum, "float32", {"exp_added"}),
+        (around_maximum, "bfloat16", {"exp_approx"}),
+        (around_maximum, "float64", {"exp"}),
+        (around_mean, "float32", {"exp"}),
+        (around_nothing, "float32", {"exp"}),
+        (largest, "float32", {"exp"}),
+        (softmax, "float32", {"exp"}),
+    ],
+)
+def test_forms_of_exponentials(fn: Fn, dtype: str, expected: set[str]) -> None:
+    assert forms(fn, dtype) == expected
+
+
+def exp_added(x: np.ndarray) -> np.ndarray:
+    """`fw_exp_added` in steps of float32, with an exact power of two."""
+    f, log2e = np.float32, np.float32(1.4426950408889634)
+    x = np.maximum(x, f(-128))
+    t = x * log2e
+    rest = (t.astype(np.float64) - x.astype(np.float64) * np.float64(log2e)).astype(f)
+    y = np.exp2(t.astype(np.float64)).astype(f)
+    return (y + y * (f(-0.6931471805599453) * rest)).astype(f)
+
+
+def test_the_added_form_is_as_good_as_it_says() -> None:
+    x = -np.random.default_rng(0).uniform(0, 80, 1 << 16).astype(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    error = np.abs(exp_added(x) - exact) / exact
+    assert (error <= 2.0**-22 + np.abs(x) * 2.0**-26).all()
+    assert error[x > -1].max() < 2.0**-22
+    assert exp_added(np.array([-np.inf], np.float32)) == 0
