@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +73,7 @@ class Memories:
     written holds the bytes 0xFF."""
 
     def __init__(self, sizes: Mapping[Var, int], arrays: Mapping[Tensor, Array]) -> None:
-        self._sizes = sizes
+        self.sizes = sizes
         self._arrays = dict(arrays)
 
     def read(self, s: Site) -> Array:
@@ -92,15 +92,15 @@ class Memories:
     def _view(self, s: Site) -> Array:
         whole = TensorInfo.of(s.root)
         if s.root not in self._arrays:
-            shape = [size_of(e, self._sizes) for e in s.root.shape]
+            shape = [size_of(e, self.sizes) for e in s.root.shape]
             empty = np.empty(shape, s.root.dtype.numpy)
             empty.reshape(-1).view(np.uint8)[...] = 0xFF
             self._arrays[s.root] = empty
         array = self._arrays[s.root]
         is_flat = whole.strides == contiguous_strides(s.root.shape) and array.flags.c_contiguous
-        flat = array.reshape(-1) if is_flat else flatten(array, whole, self._sizes)
+        flat = array.reshape(-1) if is_flat else flatten(array, whole, self.sizes)
         part = TensorInfo(s.tensor.name, s.shape, s.root.dtype, s.strides)
-        return shaped_view(flat[size_of(s.offset, self._sizes) :], part, self._sizes)
+        return shaped_view(flat[size_of(s.offset, self.sizes) :], part, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,28 +252,47 @@ class Program:
 
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator."""
+        races: list[Any] = []
+        stats: dict[str, int | float] = {}
+        memory = self._memories(arrays)
+        for x in self.launches:
+            result = self._simulated(x, memory, check_races=check_races, seed=seed)
+            races.extend(result.races)
+            for k, v in result.stats.items():
+                stats[k] = stats.get(k, 0) + v
+        outputs = [memory.read(natural(self.held.get(t, t))) for t in self.fusion.outputs]
+        return SimResult(outputs, races, stats)
+
+    def witnesses(self, *arrays: Array) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
+        """Every kernel once, with the arrays it reads when the program runs on these, and sizes."""
+        memory = self._memories(arrays)
+        seen: set[Kernel] = set()
+        for x in self.launches:
+            if x.kernel not in seen:
+                seen.add(x.kernel)
+                yield x.kernel, [memory.read(s) for s in x.reads], memory.sizes
+            self._simulated(x, memory, check_races=False, seed=0)
+
+    def _memories(self, arrays: Sequence[Any]) -> Memories:
+        """The memory of a run before its first launch."""
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays)
         given = dict(zip(self.fusion.inputs, arrays, strict=True))
         given |= {t: np.array(given[t], order="C") for t in self.held.values()}
-        memory = Memories(symbols, given)
-        races: list[Any] = []
-        stats: dict[str, int | float] = {}
-        for x in self.launches:
-            result = x.kernel.simulate(
-                *(memory.read(s) for s in x.reads),
-                check_races=check_races,
-                seed=seed,
-                symbols=symbols,
-                values=x.values,
-            )
-            races.extend(result.races)
-            for k, v in result.stats.items():
-                stats[k] = stats.get(k, 0) + v
-            for s, array in zip(x.writes, result.outputs, strict=True):
-                memory.write(s, array)
-        outputs = [memory.read(natural(self.held.get(t, t))) for t in self.fusion.outputs]
-        return SimResult(outputs, races, stats)
+        return Memories(symbols, given)
+
+    def _simulated(self, x: Launch, memory: Memories, *, check_races: bool, seed: int) -> SimResult:
+        """Runs one launch in the simulator; what it writes is in memory afterwards."""
+        result = x.kernel.simulate(
+            *(memory.read(s) for s in x.reads),
+            check_races=check_races,
+            seed=seed,
+            symbols=memory.sizes,
+            values=x.values,
+        )
+        for s, array in zip(x.writes, result.outputs, strict=True):
+            memory.write(s, array)
+        return result
 
     def run_cuda(self, *arrays: Any) -> list[Any]:
         """Runs on the GPU: device arrays without a copy on the caller's stream, host arrays

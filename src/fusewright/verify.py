@@ -63,20 +63,24 @@ def verify(
 ) -> VerifyReport:
     """Replays a recorded run without each sync: which are needed, which are not, what is missing.
 
-    Without arrays random ones are drawn; symbolic sizes are tried at a small, an odd and a larger
-    value each. `blocks`: "sample" (the first two, the middle, the last two), None for all, or
-    block numbers.
+    The kernels of a program see what they would in a run on the arrays. Without arrays random ones
+    are drawn; symbolic sizes are tried at a small, an odd and a larger value each. `blocks`:
+    "sample" (the first two, the middle, the last two), None for all, or block numbers.
     """
     report = VerifyReport()
+    if isinstance(kernel, Program) and arrays:
+        for k, given, sizes in kernel.witnesses(*arrays):
+            _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)
+        return report
     for k in kernel.kernels if isinstance(kernel, Program) else [kernel]:
-        _verify_one(k, arrays if kernel is k else (), blocks, seed, report)
+        cases = [case_of(k, arrays)] if arrays else random_cases(k, seed)
+        _verify_one(k, cases, blocks, seed, report)
     return report
 
 
 def _verify_one(
-    k: Kernel, arrays: Sequence[Array], blocks: Any, seed: int, report: VerifyReport
+    k: Kernel, cases: Sequence[Case], blocks: Any, seed: int, report: VerifyReport
 ) -> None:
-    cases = [case_of(k, arrays)] if arrays else random_cases(k, seed)
     found = verify_kernel(k.ir, cases, blocks=blocks, seed=seed)
     by_id = {s.id: s for s in k.syncs}
     report.necessary += [by_id[s.id] for s in found.necessary]

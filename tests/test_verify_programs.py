@@ -1,0 +1,53 @@
+"""`fw.verify` of whole programs: its witnesses are the arrays that the kernels see in a run."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+
+def centred(x: fw.Array) -> fw.Array:
+    return fw.max(x - fw.sum(x, axis=0), axis=1)
+
+
+SHAPE = (600, 70)
+
+
+def test_kernels_see_what_they_see_in_a_run() -> None:
+    program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    found = {k.name: given for k, given, _ in program.witnesses(x)}
+    assert sorted(found) == sorted(k.name for k in program.kernels) and len(found) > 1
+    (last,) = found[program.launches[-1].kernel.name]
+    np.testing.assert_allclose(last, x - x.sum(axis=0, dtype=np.float64), atol=1e-3)
+
+
+def test_a_program_is_verified_on_the_arrays_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    seen: list[np.ndarray] = []
+    module = importlib.import_module("fusewright.verify")
+    real = module.verify_kernel
+
+    def observed(kernel: Any, cases: Any, **options: Any) -> Any:
+        seen.extend(a for c in cases for a in c.arrays.values())
+        return real(kernel, cases, **options)
+
+    monkeypatch.setattr(module, "verify_kernel", observed)
+    report = fw.verify(program, x)
+    assert report.ok and len(report.necessary) == sum(len(k.syncs) for k in program.kernels)
+    for wanted in (x, x - x.sum(axis=0, dtype=np.float64)):
+        assert any(
+            a.size == x.size and np.allclose(a.reshape(SHAPE), wanted, 0, 1e-3) for a in seen
+        )
+
+
+def test_too_few_arrays_are_refused() -> None:
+    program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
+    with pytest.raises(fw.UserError, match="the program takes 1 arrays, got 2"):
+        fw.verify(program, *[np.zeros(SHAPE, np.float32)] * 2)
