@@ -25,7 +25,9 @@ def soft(x):
     return fw.nn.softmax(x, axis=-1)
 
 
-def donated(fn, *specs: Any, donate=("d",), sizes: dict[str, int] | None = None) -> fw.Program:
+def assert_donated_agrees(
+    fn, *specs: Any, donate=("d",), sizes: dict[str, int] | None = None
+) -> fw.Program:
     """The program; oracle, simulator and host program on bytes, where arguments are written over,
     agree in several orders."""
     fusion = fw.trace(fn, *specs)
@@ -68,14 +70,16 @@ def why(p: fw.Program, name: str = "d") -> str:
 @pytest.mark.parametrize("fn", [soft, lambda x: fw.exp(x) * 2, lambda x: x + fw.sum(x, axis=0)])
 @pytest.mark.parametrize("start", [(3, 0), (0, 0), (76, 0)])
 def test_an_insertion_moves_the_bytes_of_its_block(fn, start: tuple[int, int]) -> None:
-    p = donated(lambda d, x: fw.insert(d, fn(x), start), D, X)
+    p = assert_donated_agrees(lambda d, x: fw.insert(d, fn(x), start), D, X)
     assert figures(p) == (1, 0, 2 * 24 * 40 * 4)
     assert p.host.stats["not_placed"] == {} and p.host.stats["peak_bytes"] == 0
     assert p.host.outputs == (0,), "the result is the argument"
 
 
 def test_a_block_in_the_middle_of_rows() -> None:
-    p = donated(lambda d, x: fw.insert(d, soft(x), (2, 5)), S((100, 138), "float32"), X)
+    p = assert_donated_agrees(
+        lambda d, x: fw.insert(d, soft(x), (2, 5)), S((100, 138), "float32"), X
+    )
     assert figures(p) == (1, 0, 2 * 24 * 40 * 4)
     (b,) = [b for b in p.host.launches[0].bindings if b.access.writes]
     assert b.box is not None and str(b.root) == "input d"
@@ -88,13 +92,13 @@ def test_without_donation_it_is_a_copy() -> None:
 
 
 def test_a_block_of_an_argument_is_the_only_copy() -> None:
-    p = donated(lambda d, x: fw.insert(d, x, (3, 0)), D, X)
+    p = assert_donated_agrees(lambda d, x: fw.insert(d, x, (3, 0)), D, X)
     assert figures(p) == (1, 1, 2 * 24 * 40 * 4)
 
 
 def test_a_symbolic_place() -> None:
     n, m = fw.Sym("n", min=8), fw.Sym("m", max=4)
-    p = donated(
+    p = assert_donated_agrees(
         lambda d, x: fw.insert(d, soft(x), (3, 0)),
         S((n, 40), "float32"),
         S((m, 40), "float32"),
@@ -107,7 +111,7 @@ def test_several_insertions_are_one_memory() -> None:
     def f(d, x, y):
         return fw.insert(fw.insert(d, soft(x), (3, 0)), soft(y), (50, 0))
 
-    p = donated(f, D, X, X)
+    p = assert_donated_agrees(f, D, X, X)
     assert figures(p) == (2, 0, 4 * 24 * 40 * 4) and kinds(p) == []
 
 
@@ -115,18 +119,20 @@ def test_insertions_that_overlap_are_in_order() -> None:
     def f(d, x, y):
         return fw.insert(fw.insert(d, soft(x), (3, 0)), soft(y), (20, 0))
 
-    p = donated(f, D, X, X)
+    p = assert_donated_agrees(f, D, X, X)
     assert figures(p)[1] == 0 and kinds(p) == [(0, 1, "WAW")]
 
 
 def test_who_reads_the_old_content_comes_first() -> None:
-    p = donated(lambda d, x: (fw.insert(d, soft(x), (3, 0)), fw.sum(d, axis=0)), D, X)
+    p = assert_donated_agrees(lambda d, x: (fw.insert(d, soft(x), (3, 0)), fw.sum(d, axis=0)), D, X)
     assert [x.name.split("_")[1] for x in p.host.launches] == ["t12", "t9"]
     assert kinds(p) == [(0, 1, "WAR")] and p.host.stats["copies"] == 0
 
 
 def test_who_reads_the_rest_waits_for_nobody() -> None:
-    p = donated(lambda d, x: (fw.insert(d, soft(x), (3, 0)), fw.sum(d[50:], axis=0)), D, X)
+    p = assert_donated_agrees(
+        lambda d, x: (fw.insert(d, soft(x), (3, 0)), fw.sum(d[50:], axis=0)), D, X
+    )
     assert kinds(p) == [] and p.host.stats["copies"] == 0
 
 
@@ -135,33 +141,33 @@ def test_who_reads_the_new_content_comes_later() -> None:
         new = fw.insert(d, soft(x), (3, 0))
         return new, soft(new), fw.sum(new[60:], axis=0)
 
-    p = donated(f, D, X)
+    p = assert_donated_agrees(f, D, X)
     assert kinds(p) == [(0, 1, "RAW")] and p.host.stats["copies"] == 0
 
 
 @pytest.mark.parametrize("fn", [fw.exp, soft, lambda d: d * 2 + 1, lambda d: d - fw.max(d)])
 def test_a_thread_may_write_over_what_it_has_read(fn) -> None:
-    p = donated(lambda d: fn(d), D)
+    p = assert_donated_agrees(lambda d: fn(d), D)
     assert list(p.held.values()) == [p.fusion.inputs[0]]
 
 
 def test_a_part_is_changed_in_place() -> None:
-    p = donated(lambda d: fw.insert(d, d[4:9] * 2, (4, 0)), D)
+    p = assert_donated_agrees(lambda d: fw.insert(d, d[4:9] * 2, (4, 0)), D)
     assert figures(p) == (1, 0, 2 * 5 * 40 * 4)
 
 
 def test_an_argument_that_is_returned_costs_nothing() -> None:
-    assert figures(donated(lambda d: d, D)) == (0, 0, 0)
+    assert figures(assert_donated_agrees(lambda d: d, D)) == (0, 0, 0)
 
 
 def test_the_result_that_keeps_most_gets_the_memory() -> None:
-    p = donated(lambda d, x: (d * 0.5, fw.insert(d, soft(x), (3, 0))), D, X)
+    p = assert_donated_agrees(lambda d, x: (d * 0.5, fw.insert(d, soft(x), (3, 0))), D, X)
     assert [t.name for t in p.held] == [p.fusion.outputs[1].name]
     assert kinds(p) == [(0, 1, "WAR")]
 
 
 def test_two_arguments_for_two_results() -> None:
-    p = donated(lambda d, e: (d + e, d - e), D, D, donate=("d", "e"))
+    p = assert_donated_agrees(lambda d, e: (d + e, d - e), D, D, donate=("d", "e"))
     assert len(p.held) == 2 and figures(p)[0] == 1
 
 
@@ -180,7 +186,7 @@ def test_two_arguments_for_two_results() -> None:
     ],
 )
 def test_what_others_still_read_is_not_written_over(fn, reason: str) -> None:
-    p = donated(lambda d: fn(d), S((64, 64), "float32"))
+    p = assert_donated_agrees(lambda d: fn(d), S((64, 64), "float32"))
     if reason:
         assert "not written in place" in why(p) and reason in why(p)
 
@@ -192,7 +198,7 @@ def test_two_results_that_need_each_others_old_content() -> None:
         a, b = fw.nn.softmax(e[:24], axis=1), fw.nn.softmax(d[:24], axis=0)
         return fw.insert(d, a, (0, 0)), fw.insert(e, b, (0, 0))
 
-    p = donated(f, D, D, donate=("d", "e"))
+    p = assert_donated_agrees(f, D, D, donate=("d", "e"))
     assert len(p.held) == 1
     (reason,) = [r for r in p.host.stats["not_placed"].values() if "not written in place" in r]
     assert "needs what" in reason
@@ -207,7 +213,7 @@ def test_two_results_that_need_each_others_old_content() -> None:
     ],
 )
 def test_results_of_another_type_get_memory_of_their_own(fn) -> None:
-    assert "no result has its shape, dtype and C order" in why(donated(fn, D))
+    assert "no result has its shape, dtype and C order" in why(assert_donated_agrees(fn, D))
 
 
 def test_arguments_with_gaps_or_off_the_grain_hold_nothing() -> None:
@@ -216,7 +222,7 @@ def test_arguments_with_gaps_or_off_the_grain_hold_nothing() -> None:
         S((10, 40), "float32", strides=(1, 10)),
         S((10, 40), "float32", alignment=4),
     ):
-        assert "C order" in why(donated(lambda d: d * 2, spec))
+        assert "C order" in why(assert_donated_agrees(lambda d: d * 2, spec))
 
 
 def test_rejects_names_that_are_no_inputs() -> None:
@@ -277,4 +283,4 @@ def test_random_programs_on_donated_arguments(seed: int) -> None:
         rng.setstate(state)
         return f(d, e)
 
-    donated(replayed, spec, spec, donate=rng.choice([("d",), ("e",), ("d", "e")]))
+    assert_donated_agrees(replayed, spec, spec, donate=rng.choice([("d",), ("e",), ("d", "e")]))

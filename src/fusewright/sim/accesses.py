@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -296,12 +296,12 @@ def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Arra
 
 
 def compile_store(
-    s: ir.Store | ir.RemoteStore, run: Run, issues: Sequence[int] | None = None
+    s: ir.Store | ir.RemoteStore, run: Run, issue: Callable[[Frame, Mask], int] | None = None
 ) -> Step:
-    """A store; one that is asynchronous finds the number of the event that issued it as the only
-    one of `issues`."""
+    """A store; `issue` does what comes with one that is asynchronous, for the threads that store,
+    and gives the number of its event."""
     width, rank = (s.width, None) if isinstance(s, ir.Store) else (1, s.rank)
-    agent: Agent = "generic" if issues is None else "remote"
+    agent: Agent = "generic" if issue is None else "remote"
     gathered = run.gathered(s, s.index, *(() if rank is None else (rank,)))
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
@@ -317,7 +317,7 @@ def compile_store(
             return
         for g in gathered:
             g.fetch(f, mask)
-        where, mask, some = reach.positions(f, mask, -1 if issues is None else issues[0])
+        where, mask, some = reach.positions(f, mask, -1 if issue is None else issue(f, mask))
         if not some:
             return
         flat = elements_of(f, s.dst)

@@ -147,22 +147,13 @@ def _remote_store(s: ir.RemoteStore, run: Run) -> Step:
     if s.barrier is None:
         return compile_store(s, run)
     barrier, nbytes = _MbarrierSlot(s, run), s.dst.dtype.nbytes
-    conditions = run.refresh(s, s.predicate)
-    holds = run.scope.condition(s.predicate)
-    issues: list[int] = []
-    store = compile_store(s, run, issues)
 
-    def step(f: Frame) -> None:
-        for r in conditions:
-            r(f)
-        mask, some = narrow(f.mask, holds(f.values))
-        if not some:
-            return
-        issues[:] = [f.record(SyncEvent(s, mask, barrier.number(f)))]
-        store(f)
-        barrier.take(f, mask, 0, -nbytes, issues[0])
+    def issue(f: Frame, mask: Mask) -> int:
+        number = f.record(SyncEvent(s, mask, barrier.number(f)))
+        barrier.take(f, mask, 0, -nbytes, number)
+        return number
 
-    return step
+    return compile_store(s, run, issue)
 
 
 def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> None:
