@@ -11,6 +11,7 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_VECTOR_NBYTES = 16
+WORD_NBYTES = 4  # of a register
 REGISTERS_PER_SM = 65536
 REGISTER_UNIT = 8  # registers of a thread are a multiple
 WARP_REGISTER_UNIT = 256  # registers of a warp are a multiple

@@ -13,7 +13,7 @@ from fusewright.axes import transforms
 from fusewright.axes.independence import Domains, Independence
 from fusewright.axes.lines import Atom, Digit, Lines, Word, word_extent
 from fusewright.axes.ties import Tie
-from fusewright.core.expr import ONE, ZERO, IntLike, as_expr
+from fusewright.core.expr import ONE, ZERO, IntLike, as_expr, constant_value, mod
 from fusewright.errors import InternalError
 
 __all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
@@ -154,19 +154,47 @@ class AxisGraph:
         word = transforms.swizzle(self.lines, self.independence, twist.digits, base.digits)
         return twist, self._of_word(word)
 
+    def skew(self, cls: AxisClass, by: AxisClass, scale: IntLike, modulus: int) -> AxisClass:
+        """The class of `cls + (by * scale) % modulus`: where rows (`by`) of `cls` elements follow
+        each other every `scale` elements, positions counted from the last multiple of `modulus`
+        before the row. Its extent is `modulus - 1` larger; values without a `cls` are guarded out.
+
+        Raises ScheduleError when the two share a digit.
+        """
+        base, rows = self.normal(cls).digits, self.normal(by).digits
+        step = as_expr(scale)
+        if constant_value(step) is not None:
+            step = mod(step, modulus)
+        if step == ZERO:
+            return self.normal(cls)
+        word = transforms.skew(self.lines, self.independence, base, rows, step, modulus)
+        return self._of_word(word)
+
     def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:
-        """The class without the digits that do not depend on `onto`; a unit when none is left."""
+        """The class without the digits that do not depend on `onto`; a unit when none is left.
+        A twisted digit depends on what its base depends on."""
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
-        kept = tuple(d for d in here.digits if self.independence.words((d,), others))
+        kept = tuple(d for d in here.digits if self._words(d, others))
         return here if kept == here.digits else self._of_word(self.lines.normal(kept))
 
     # ----- facts
 
     def depends(self, cls: AxisClass, on: Sequence[AxisClass]) -> bool:
-        """Whether the class may share a digit with one of these, through boxes and lines too."""
+        """Whether the class may share a digit with one of these, through boxes and lines too, when
+        what it is twisted by is known."""
         here = self.normal(cls).word
-        return any(self.independence.words(here, self.normal(c).word) for c in on)
+        return any(self._words(d, self.normal(c).word) for c in on for d in here)
+
+    def is_moved_by(self, cls: AxisClass, by: Sequence[AxisClass]) -> bool:
+        """Whether the class is twisted by digits of one of these, so that its values mean other
+        things for other values of these."""
+        here = self.normal(cls).word
+        moved = (c for c in by if not self.depends(cls, [c]))
+        return any(self.independence.words(here, self.normal(c).word) for c in moved)
+
+    def _words(self, d: Digit, others: Word) -> bool:
+        return any(self.independence.digits(d, x, twisted=False) for x in others)
 
     def tie(self, index_class: AxisClass, producer_axis_class: AxisClass) -> bool:
         """Make two classes one. False, and nothing changed, when that is refused.

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.core.conditions import And, Cond, Equal, Less, Not, Or, Truth, substitute_condition
-from fusewright.core.expr import Expr, Var, as_expr, constant_value, is_multiple, variables
+from fusewright.core.conditions import (
+    And,
+    Cond,
+    Equal,
+    Less,
+    Not,
+    Or,
+    Truth,
+    all_of,
+    substitute_condition,
+)
+from fusewright.core.expr import (
+    ZERO,
+    Expr,
+    Var,
+    as_expr,
+    constant_value,
+    is_multiple,
+    mod,
+    variables,
+)
 from fusewright.core.substitution import substitute
 
 
@@ -33,9 +52,20 @@ def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> b
     group = Var("lane_group", 0, (lane.upper + 1) // width - 1)
     values = {lane: as_expr(width * group + within)}
     rest = substitute(address, values) - within
-    if within in variables(rest) or not is_multiple(rest, width):
+    if within in variables(rest) or not _divides(width, rest):
         return False
     return all(_is_constant(substitute_condition(p, values), within, width) for p in predicates)
+
+
+def is_contiguous(address: Expr, lane: Var) -> bool:
+    """Whether neighbouring lanes touch neighbouring addresses, wherever these begin."""
+    return lane not in variables(address - lane)
+
+
+def _divides(width: int, e: Expr) -> bool:
+    """Whether a width divides every value: by what is known of its terms, or with remainders that
+    cancel, as in `9*r - r % 8`."""
+    return is_multiple(e, width) or mod(e, width) == ZERO
 
 
 def _is_constant(c: Cond, within: Var, width: int) -> bool:
@@ -64,10 +94,26 @@ def _is_constant_less(gap: Expr, within: Var, width: int) -> bool:
         rest = gap - sign * within
         if within in variables(rest):
             continue
-        k = next(k for k in range(width) if is_multiple(rest - k, width) or k == width - 1)
-        if not is_multiple(rest - k, width):
+        k = next(k for k in range(width) if _divides(width, rest - k) or k == width - 1)
+        if not _divides(width, rest - k):
             return False
         first = -(k // width)
         last = -((k + sign * (width - 1)) // width)
         return first == last
     return False
+
+
+def holds_throughout(c: Cond, lane: Var) -> Cond:
+    """A condition under which `c` holds for every value of `lane`, and without which it fails for
+    one of them."""
+    if lane not in variables(c) or lane.upper is None:
+        return c
+    low, high = (substitute_condition(c, {lane: end}) for end in (lane.lower, lane.upper))
+    if isinstance(c, Less):
+        gap = c.left - c.right
+        for coefficient in (1, -1):
+            if lane not in variables(gap - coefficient * lane):
+                return high if coefficient == 1 else low
+    lanes = constant_value(lane.upper)
+    assert lanes is not None
+    return all_of(substitute_condition(c, {lane: k}) for k in range(lanes + 1))

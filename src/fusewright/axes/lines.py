@@ -2,18 +2,30 @@
 
 A line is an integer coordinate of its own; lines that were tied are one line up to an offset
 (weighted union-find). An atom is an interval of a line. An atom may be defined: by a word of digits
-(a box) or by an exclusive or (a twist). A digit is `(atom // stride) % extent`, a word is a tuple
-of digits, outer first, and stands for the mixed-radix number of its digits.
+(a box), or by one word moved by another (a twist). A digit is `(atom // stride) % extent`, a word
+is a tuple of digits, outer first, and stands for the mixed-radix number of its digits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from fusewright.core.expr import ONE, ZERO, Expr, Int, Term, constant_value, floordiv, mul, parts_of
+from fusewright.core.atoms import xor
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Int,
+    Term,
+    constant_value,
+    floordiv,
+    mod,
+    mul,
+    parts_of,
+)
 from fusewright.errors import InternalError
 
 K = TypeVar("K")
@@ -59,10 +71,64 @@ Word: TypeAlias = tuple[Digit, ...]
 
 @dataclass(frozen=True, slots=True)
 class Twist:
-    """`base ^ by`: both extents are the same power of two."""
+    """`base ^ by`: both extents are the same power of two. A twist is known where both are; its
+    base follows from it and what it is twisted by."""
 
     base: Word
     by: Word
+
+    @property
+    def extent(self) -> Expr:
+        """The number of values, in range of which every base is."""
+        return word_extent(self.base)
+
+    @property
+    def is_onto(self) -> bool:
+        """Whether every value is that of a base, whatever it is twisted by."""
+        return True
+
+    @property
+    def sign(self) -> str:
+        """What stands between the two in a name."""
+        return "^"
+
+    def twisted(self, base: Expr, by: Expr) -> Expr:
+        """The value for a base."""
+        return xor(base, by)
+
+    def untwisted(self, value: Expr, by: Expr) -> Expr:
+        """The base of a value; beyond the base's extent where the value has none."""
+        return xor(value, by)
+
+
+@dataclass(frozen=True, slots=True)
+class Skew(Twist):
+    """`base + (by * scale) % modulus`: the positions of a row counted from the last multiple of
+    `modulus` before it, when rows follow each other every `scale` elements."""
+
+    scale: Expr
+    modulus: int
+
+    @property
+    def extent(self) -> Expr:
+        return word_extent(self.base) + (self.modulus - 1)
+
+    @property
+    def is_onto(self) -> bool:
+        return False
+
+    @property
+    def sign(self) -> str:
+        return "~"
+
+    def twisted(self, base: Expr, by: Expr) -> Expr:
+        return base + self._moved(by)
+
+    def untwisted(self, value: Expr, by: Expr) -> Expr:
+        return value - self._moved(by)
+
+    def _moved(self, by: Expr) -> Expr:
+        return mod(mul(by, self.scale), self.modulus)
 
 
 Definition: TypeAlias = Word | Twist
@@ -427,7 +493,8 @@ class Lines:
     def normal_definition(self, definition: Definition) -> Definition:
         """The canonical form of a definition."""
         if isinstance(definition, Twist):
-            return Twist(self.normal(definition.base), self.normal(definition.by))
+            base, by = self.normal(definition.base), self.normal(definition.by)
+            return replace(definition, base=base, by=by)
         return self.normal(definition)
 
     def box(self, word: Word) -> Atom:
@@ -443,11 +510,11 @@ class Lines:
         return atom
 
     def twist(self, definition: Twist) -> Atom:
-        """The atom whose value is an exclusive or."""
+        """The atom whose value is one word twisted by another."""
         found = self.named.get(definition)
         if found is None:
-            name = f"({definition.base[0].atom.name}^{definition.by[0].atom.name})"
-            found = self.fresh(word_extent(definition.base), name)
+            base, by = definition.base[0].atom, definition.by[0].atom
+            found = self.fresh(definition.extent, f"({base.name}{definition.sign}{by.name})")
             self.define(found, definition)
         return found
 

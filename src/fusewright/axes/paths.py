@@ -259,6 +259,8 @@ class _Ledger:
                 assert_never(origin)
 
     def _pack(self, f: Fact, definition: Definition) -> bool:
+        if isinstance(definition, Twist) and not definition.is_onto:
+            return False  # only some of its values are reached
         value = self.table.fact(f)
         self._borrow(f, definition)
         fits = all(self.take(d, f.number) for d in base_of(definition))
@@ -270,7 +272,8 @@ class _Ledger:
         if not self.take(origin.source, f.number):
             return False
         self._borrow(f, origin.definition)
-        values = self.table.unpacked_values(f, origin)
+        values, inside = self.table.unpacked_values(f, origin)
+        self.predicates.extend(inside)
         for d, v in zip(base_of(origin.definition), values, strict=True):
             self._produce(d, v)
         return True

@@ -1,4 +1,4 @@
-"""The edges between classes, on words: split, merge, resize, swizzle.
+"""The edges between classes, on words: split, merge, resize, swizzle, skew.
 
 A word is the mixed-radix number of its digits, and these only regroup it, so there-and-back, split
 of a split and split across a merge come out as one word with no rewrite rules.
@@ -7,7 +7,7 @@ of a split and split across a merge come out as one word with no rewrite rules.
 from __future__ import annotations
 
 from fusewright.axes.independence import Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Twist, Word, ratio, word_extent
+from fusewright.axes.lines import Atom, Digit, Lines, Skew, Twist, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, ceildiv, constant_value, mul
 from fusewright.errors import ScheduleError
 
@@ -61,11 +61,24 @@ def swizzle(lines: Lines, independence: Independence, a: Word, b: Word) -> Word:
     return lines.normal((*above, *whole(lines.twist(Twist(low, a)))))
 
 
+def skew(
+    lines: Lines, independence: Independence, a: Word, by: Word, scale: Expr, modulus: int
+) -> Word:
+    """The word of `a + (by * scale) % modulus`."""
+    if not a or not by:
+        return a
+    if independence.words(a, by):
+        raise ScheduleError(
+            "skew: the two axes share a digit; skew an axis by one that does not depend on it"
+        )
+    return lines.normal(whole(lines.twist(Skew(a, by, scale, modulus))))
+
+
 def _twisted_by(lines: Lines, word: Word, by: Word) -> Word | None:
     """The base when `word` is a twist by `by`."""
     if len(word) != 1 or not word[0].is_whole:
         return None
     definition = lines.definition.get(word[0].atom)
-    if not isinstance(definition, Twist) or lines.normal(definition.by) != by:
+    if type(definition) is not Twist or lines.normal(definition.by) != by:
         return None
     return definition.base

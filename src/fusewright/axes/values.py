@@ -24,8 +24,8 @@ from fusewright.axes.lines import (
     cut_between,
     digits_of,
     ratio,
+    word_extent,
 )
-from fusewright.core.atoms import xor
 from fusewright.core.conditions import TRUE, Cond, less, less_equal, prove
 from fusewright.core.expr import ONE, ZERO, Expr, floordiv, mod, mul
 from fusewright.errors import InternalError
@@ -373,7 +373,8 @@ class Table:
                 if not isinstance(definition, Twist):
                     return value
                 by = self._known(definition.by, f)
-                return Value(xor(value.index, by.index), (*value.predicates, *by.predicates))
+                index = definition.twisted(value.index, by.index)
+                return Value(index, (*value.predicates, *by.predicates))
             case Unpack():
                 start = self._untwisted(f, f.origin)
                 base = base_of(f.origin.definition)
@@ -394,12 +395,24 @@ class Table:
         if not isinstance(origin.definition, Twist):
             return start
         by = self._known(origin.definition.by, f)
-        predicates = dict.fromkeys((*start.predicates, *by.predicates))
-        return Value(xor(start.index, by.index), tuple(predicates))
+        index = origin.definition.untwisted(start.index, by.index)
+        inside = self.inside(origin.definition, index)
+        predicates = dict.fromkeys((*start.predicates, *by.predicates, *inside))
+        return Value(index, tuple(predicates))
 
-    def unpacked_values(self, f: Fact, origin: Unpack) -> list[Expr]:
-        """The values of all digits of the definition that a fact was unpacked from, outer first."""
-        return unpacked(base_of(origin.definition), self._untwisted(f, origin).index)
+    @staticmethod
+    def inside(definition: Definition, index: Expr) -> list[Cond]:
+        """The conditions under which the base of a twist that is not onto exists."""
+        if not isinstance(definition, Twist) or definition.is_onto:
+            return []
+        return bounds(index, word_extent(definition.base))
+
+    def unpacked_values(self, f: Fact, origin: Unpack) -> tuple[list[Expr], list[Cond]]:
+        """The values of all digits of the definition that a fact was unpacked from, outer first,
+        and the conditions under which they exist."""
+        index = self._untwisted(f, origin).index
+        inside = self.inside(origin.definition, index)
+        return unpacked(base_of(origin.definition), index), inside
 
     def _known(self, word: Word, reader: Fact) -> Value:
         value = self.word(word, reader.number)

@@ -266,6 +266,9 @@ def _fold_digit(
                 continue
             if high == quotient:
                 return atoms, low.numerator
+            if isinstance(high, FloorDiv) and high.denominator == low.denominator:
+                if low == mod(high.numerator, high.denominator):
+                    return atoms, high.numerator
             if isinstance(high, Mod) and high.numerator == quotient:
                 return atoms, mod(low.numerator, mul(low.denominator, high.denominator))
     return None

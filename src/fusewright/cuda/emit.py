@@ -409,7 +409,7 @@ class _Emitter:
         word, count = self._names.of(s, f"{s.src.name}_word"), words.word_count(s.dst.buffer)
         address = f"reinterpret_cast<const unsigned*>({self._address(s.src, s.index)})"
         self._line(
-            f"const fw_vec<unsigned, {count}> {word} = {_LOADS[s.cache]}<{count}>({address});"
+            f"const fw_vec<unsigned, {count}> {word} = {_load_function(s)}<{count}>({address});"
         )
         for k in range(count):
             self._line(f"{self._name(s.dst.buffer)}[{k}] = {word}.at[{k}];")
@@ -423,7 +423,7 @@ class _Emitter:
             element = f"{self._name(s.src)}[{self._integer(s.index)}]"
             self._line(f"{self._reg(s.dst)} = {_converted(element, source, target)};")
             return
-        access = f"{_LOADS[s.cache]}<{s.width}>({self._address(s.src, s.index)})"
+        access = f"{_load_function(s)}<{s.width}>({self._address(s.src, s.index)})"
         if s.width == 1:
             element = _converted(f"{access}.at[0]", source, target)
             self._line(f"{self._reg(s.dst)} = {element};")
@@ -545,6 +545,10 @@ class _Emitter:
 def _result_dtype(fn: str, dtype: DType) -> DType:
     result = FUNCTIONS[fn].result
     return dtype.compute if result == "same" else dtype_of(result)
+
+
+def _load_function(s: ir.Load) -> str:
+    return "fw_load_unaligned" if s.unaligned else _LOADS[s.cache]
 
 
 def _converted(text: str, source: DType, target: DType) -> str:

@@ -13,8 +13,7 @@ from fusewright.cuda import scalars
 from fusewright.errors import SpecError
 from fusewright.kir.ir import Buffer, Compute, Imm, Kernel, Load, Reg
 from fusewright.kir.traverse import own_registers, walk_statements
-
-WORD_NBYTES = 4
+from fusewright.target import WORD_NBYTES
 
 
 def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:

@@ -276,11 +276,13 @@ class Definition(Reader):
         lanes = len(values)
         index = self.own_element()
         source = self._gathered_registers(values, buffer.dtype)
-        for first, width in self.chunks(s, buffer, index, conditions, lanes):
-            predicate = all_of(self.condition_at(c, first) for c in conditions)
-            place = self.at_lane(index, first)
+
+        def store(first: int, width: int, predicate: Cond) -> Statement:
             register = Reg(source.buffer, source.index + first)
-            self.out.append(Store(buffer, place, register, width, predicate, s.cache))
+            return Store(buffer, self.at_lane(index, first), register, width, predicate, s.cache)
+
+        for chunk in self.chunks(s, buffer, index, conditions, lanes):
+            self.out.append(self.access(chunk, conditions, store))
 
     def _gathered_registers(self, values: Sequence[Operand], dtype: DType) -> Reg:
         """The lanes in consecutive registers of the buffer's type."""

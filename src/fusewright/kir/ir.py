@@ -117,7 +117,8 @@ class Roles(Statement):
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Statement):
     """`dst[i .. i+width) = src[index .. index+width)` where the predicate holds, else `fill` (or
-    nothing when fill is None)."""
+    nothing when fill is None). The index is a multiple of the width, unless the load is
+    `unaligned`: it is then cut out of the two words of that width that hold it."""
 
     dst: Reg
     src: Buffer
@@ -126,6 +127,7 @@ class Load(Statement):
     predicate: Cond = TRUE
     fill: Imm | None = None
     cache: Cache = Cache.DEFAULT
+    unaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,6 +249,13 @@ class Kernel(Node):
     def nthreads(self) -> int:
         """Threads in a block."""
         return _product(self.block)
+
+    @property
+    def once(self) -> frozenset[Buffer]:
+        """The parameters of which this launch stores every element once at most, and loads none:
+        the attribute "once", by which two stores to one of them never meet."""
+        names = dict(self.attributes).get("once", "").split()
+        return frozenset(p for p in self.params if p.name in names)
 
     @property
     def cluster_size(self) -> int:

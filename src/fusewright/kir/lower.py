@@ -72,7 +72,7 @@ def lower(
         body=body,
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
-        attributes=(("contract", "true"),),
+        attributes=(("contract", "true"), ("once", " ".join(params[s].name for s in flow.outputs))),
     )
     _check_launch(kernel, target)
     _check_cluster(kernel, target, cluster)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import vector_width
+from fusewright.axes.contiguity import holds_throughout, is_contiguous, vector_width
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove, substitute_condition
-from fusewright.core.expr import ZERO, Expr, Int, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
@@ -22,6 +23,7 @@ from fusewright.kir.ir import (
     Argument,
     Buffer,
     Compute,
+    If,
     Imm,
     Index,
     Load,
@@ -31,10 +33,10 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.placement import Storage, register_dtype
-from fusewright.memory import Memory
+from fusewright.memory import Cache, Memory
 from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
-from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS
+from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
 
@@ -46,6 +48,19 @@ differ in them share one kernel."""
 def is_parameter(value: bool | int | float) -> bool:
     """Whether a literal of the program is a parameter of its kernel."""
     return not (isinstance(value, bool) or value in UNNAMED or value != value)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`width` lanes from `first` on that one access covers. Where it is ragged some of them may
+    exist and others not; `has_room` where those that do not have a place in memory all the same.
+    """
+
+    first: int
+    width: int
+    is_ragged: bool = False
+    has_room: bool = False
+    is_aligned: bool = True
 
 
 class Reader:
@@ -251,19 +266,26 @@ class Reader:
         )
         lanes = self.width if depends else 1
         target = self._load_target(buffer.dtype, lanes)
-        for first, width in self.chunks(p, buffer, index, conditions, lanes):
-            predicate = all_of(self.condition_at(c, first) for c in conditions)
-            self.out.append(
-                Load(
-                    Reg(target.buffer, target.index + first),
-                    buffer,
-                    self.at_lane(index, first),
-                    width,
-                    predicate,
-                    None if predicate == TRUE else self._fill(buffer.dtype),
-                    self.s.cache if p.is_input and moves_data(self.s.op) else p.cache,
-                )
+        cache = self.s.cache if p.is_input and moves_data(self.s.op) else p.cache
+        fill = self._fill(buffer.dtype)
+
+        chunks = self.chunks(p, buffer, index, conditions, lanes)
+
+        def load(first: int, width: int, predicate: Cond) -> Statement:
+            anywhere = width > 1 and not chunks[0].is_aligned
+            return Load(
+                Reg(target.buffer, target.index + first),
+                buffer,
+                self.at_lane(index, first),
+                width,
+                predicate,
+                None if predicate == TRUE else fill,
+                Cache.DEFAULT if anywhere else cache,
+                anywhere,
             )
+
+        for chunk in chunks:
+            self.out.append(self.access(chunk, conditions, load))
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
 
     def register(self, lane: int) -> Reg:
@@ -283,20 +305,49 @@ class Reader:
 
     def chunks(
         self, s: Stage, buffer: Buffer, index: Expr, conditions: Sequence[Cond], lanes: int
-    ) -> list[tuple[int, int]]:
-        """(first lane, width) of the accesses that cover the lanes, at most 16 bytes each."""
+    ) -> list[Chunk]:
+        """The accesses that cover the lanes, at most 16 bytes each."""
         if lanes == 1 or self.lane is None:
-            return [(0, 1)]
+            return [Chunk(0, 1)]
         width = min(lanes, MAX_VECTOR_NBYTES // buffer.dtype.nbytes)
         width = min(width, buffer.alignment // buffer.dtype.nbytes or 1)
         possible = vector_width(index, self.lane, conditions, width)
-        if possible < width:
+        is_ragged = possible < width
+        if is_ragged:
+            possible = vector_width(index, self.lane, (), width)
+        is_aligned = possible == width
+        anywhere = s is not self.s and self.s.from_any_address and buffer.memory is Memory.GLOBAL
+        if not is_aligned and not (anywhere and is_contiguous(index, self.lane)):
             raise ScheduleError(
                 f"Vectorize({lanes}) on {self.s.name}: its access to {s.name} at {index} allows "
                 f"{possible} elements at once, not {width}; use a narrower vector, or cache "
                 f"{s.name} and vectorise that copy along its contiguous axis"
             )
-        return [(k, width) for k in range(0, lanes, width)]
+        in_vectors = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
+        has_room = is_ragged and buffer.memory is Memory.SHARED and in_vectors
+        return [Chunk(k, width, is_ragged, has_room, is_aligned) for k in range(0, lanes, width)]
+
+    def access(
+        self,
+        chunk: Chunk,
+        conditions: Sequence[Cond],
+        make: Callable[[int, int, Cond], Statement],
+    ) -> Statement:
+        """One access, made by `make(first lane, width, predicate)`; a ragged one is wide where all
+        its lanes exist, and lane by lane elsewhere."""
+        first, width = chunk.first, chunk.width
+        if not chunk.is_ragged:
+            return make(first, width, all_of(self.condition_at(c, first) for c in conditions))
+        assert self.lane is not None
+        within = Var("lane_within", 0, width - 1)
+        here = [substitute_condition(c, {self.lane: first + within}) for c in conditions]
+        whole = all_of(holds_throughout(c, within) for c in here)
+        common = all_of(c for c in here if within not in variables(c))
+        if whole == common or chunk.has_room:
+            return make(first, width, common)
+        lanes = range(first, first + width)
+        single = (make(k, 1, all_of(self.condition_at(c, k) for c in conditions)) for k in lanes)
+        return If(whole, (make(first, width, TRUE),), tuple(single))
 
     def temporary(self, dtype: DType, size: int = 1) -> Buffer:
         tmp = self.storage.temporary(dtype, size)

@@ -57,11 +57,12 @@ from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.text import print_statement
 from fusewright.kir.traverse import all_variables, own_registers, own_values
-from fusewright.memory import Memory
+from fusewright.memory import Cache, Memory
 from fusewright.target import (
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
     WARP_SIZE,
+    WORD_NBYTES,
     Target,
 )
 
@@ -240,8 +241,21 @@ def _widths(facts: Facts) -> Iterator[Problem]:
             yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
         elif buffer.alignment % nbytes:
             yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
+        elif isinstance(s, Load) and s.unaligned:
+            yield from _unaligned(s, nbytes)
         elif is_misaligned(s.index, s.width):
             yield s, f"the index {s.index} is not a multiple of the width {s.width}"
+
+
+def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
+    """Both words that hold the elements are read through the cache of a multiprocessor."""
+    if s.src.memory is not Memory.GLOBAL or nbytes < WORD_NBYTES or s.cache is not Cache.DEFAULT:
+        where = f"{s.src.memory.value} memory, cache {s.cache.value}"
+        yield (
+            s,
+            f"an unaligned load of {nbytes} bytes from {where}; there are those of 4, 8 and 16 "
+            "bytes from global memory, cache default",
+        )
 
 
 def _bounds(facts: Facts) -> Iterator[Problem]:

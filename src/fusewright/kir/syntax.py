@@ -372,7 +372,7 @@ _WRITTEN: tuple[Template, ...] = (
               Braces("body")),
     _template(ir.If, "if (", "{condition}", ") ", Braces("then"), (" else ", Braces("otherwise"))),
     _template(ir.Load, Span("dst", "width"), " = load ", "{src}", "[", "{index}", "]", _IF,
-              (" else ", "{fill}"), _CACHE, assigns=True),
+              (" else ", "{fill}"), _CACHE, Flag("unaligned", "unaligned"), assigns=True),
     _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",

@@ -46,7 +46,7 @@ class Stage:
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
     those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
-    they are used.
+    they are used. `from_any_address`: vectors that it reads may begin between two words.
     """
 
     __slots__ = (
@@ -58,6 +58,7 @@ class Stage:
         "copied",
         "dtype",
         "frame",
+        "from_any_address",
         "inline_depth",
         "loops",
         "memory",
@@ -85,6 +86,7 @@ class Stage:
         self.copied: str | None = None
         self.stages = 1
         self.ahead = 0
+        self.from_any_address = False
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None

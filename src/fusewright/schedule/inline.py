@@ -46,9 +46,15 @@ def placement_problem(
     by_dim = {x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)}
     for i, loop in enumerate(producer.loops):
         required = _required(producer, i, loop, reader, by_dim, shared)
-        if required is None or i in reducing:
+        moves = any(graph.is_moved_by(x.axis, [loop.axis]) for x in producer.loops)
+        if not graph.depends(loop.axis, producer.frame.domain) and not moves:
             continue
-        if not graph.depends(loop.axis, producer.frame.domain):
+        if moves and loop.parallel.is_serial and i >= shared:
+            return (
+                f"{producer.name} lies elsewhere in each iteration of its loop {i}, which "
+                f"{reader.stage.name} does not share"
+            )
+        if required is None or i in reducing:
             continue
         value = loop_value(graph, reader, read, i)
         if value is None or value != required:

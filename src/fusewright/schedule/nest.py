@@ -159,6 +159,17 @@ def reduced_loops(graph: AxisGraph, stage: Stage) -> tuple[int, ...]:
     return tuple(i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced))
 
 
+def mixed_loop(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> Loop | None:
+    """A loop that would run over a reduced and a kept axis of a stage, or over a kept one from
+    another start for each element that is reduced."""
+    reduced, kept = stage.frame.reduced, stage.frame.output
+    for x in loops:
+        over = graph.depends(x.axis, reduced) or graph.is_moved_by(x.axis, reduced)
+        if over and graph.depends(x.axis, kept):
+            return x
+    return None
+
+
 def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str | None:
     """Why the loops would not walk along the axis that a stage scans from its first element to its
     last in one thread; None when they do, and for stages that are no scans."""

@@ -8,7 +8,7 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import Int, Var
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.nest import computed, scan_problem
+from fusewright.schedule.nest import computed, mixed_loop, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
 
 
@@ -21,15 +21,20 @@ def project_loops(
 ) -> tuple[Loop, ...] | None:
     """Loops like these over another domain: axes it lacks are dropped, axes of its own that the
     loops do not determine follow as serial loops. A loop bound to the grid or the block that mixes
-    in an axis it lacks is kept whole: every thread then computes the value it needs itself. With
-    `align` those loops are kept in front of others even when it lacks them wholly, so that it can
-    be computed inside a reader's loops. None when the result does not cover the domain."""
+    in an axis it lacks is kept whole: every thread then computes the value it needs itself; so is
+    one that another loop is twisted by. With `align` loops bound to the grid or the block are kept
+    in front of others even when it lacks them wholly, so that it can be computed inside a reader's
+    loops. None when the result does not cover the domain."""
     out: list[Loop] = []
     free: list[Loop] = []
-    for x in loops:
-        c = graph.project(x.axis, domain)
+    projected = [(x, graph.project(x.axis, domain)) for x in loops]
+    wanted = [c for _, c in projected if c.extent != Int(1)]
+    for x, c in projected:
         if c.is_unit or c.extent == Int(1):
-            if align and not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
+            if any(graph.is_moved_by(w, [x.axis]) for w in wanted):
+                out += [*free, x]
+                free = []
+            elif align and not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
                 free.append(x)
             continue
         out += [*free, Loop(c if x.parallel.is_serial else x.axis, x.parallel)]
@@ -40,14 +45,6 @@ def project_loops(
     variables = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(out)]
     path = domain_path(graph, variables, domain)
     return None if isinstance(path, Refusal) else tuple(out)
-
-
-def _mixes(graph: AxisGraph, loops: Sequence[Loop], s: Stage) -> bool:
-    """Whether a loop would run over a reduced and a kept axis of a stage."""
-    return any(
-        graph.depends(x.axis, s.frame.reduced) and graph.depends(x.axis, s.frame.output)
-        for x in loops
-    )
 
 
 def transform_like(
@@ -67,7 +64,11 @@ def transform_like(
         if s is reference or s.is_input:
             continue
         loops = project_loops(flow.graph, reference.loops, s.frame.domain, align=align)
-        if loops is None or _mixes(flow.graph, loops, s) or scan_problem(flow.graph, s, loops):
+        if (
+            loops is None
+            or mixed_loop(flow.graph, s, loops) is not None
+            or scan_problem(flow.graph, s, loops)
+        ):
             refused.append(s)
         else:
             taken = tuple(

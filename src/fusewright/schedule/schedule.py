@@ -18,7 +18,7 @@ from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
-from fusewright.schedule.nest import build_nest, reduced_loops, scan_problem
+from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
 from fusewright.schedule.parallel import UNAVAILABLE, Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -394,16 +394,12 @@ class ScheduledTensor:
     def _commit(self, loops: tuple[Loop, ...]) -> None:
         graph = self._schedule.flow.graph
         s = self.stage
-        for x in loops:
-            if (
-                s.frame.reduced
-                and graph.depends(x.axis, s.frame.reduced)
-                and graph.depends(x.axis, s.frame.output)
-            ):
-                raise ScheduleError(
-                    f"{s.name}: a loop over {x.axis} would run over a reduced and a kept axis; "
-                    "merge reduced axes with reduced ones only"
-                )
+        mixed = mixed_loop(graph, s, loops)
+        if mixed is not None:
+            raise ScheduleError(
+                f"{s.name}: a loop over {mixed.axis} would run over a reduced and a kept axis; "
+                "merge reduced axes with reduced ones only"
+            )
         known = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(loops)]
         path = domain_path(graph, known, s.frame.domain)
         if isinstance(path, Refusal):

@@ -118,7 +118,8 @@ def class_value(graph: AxisGraph, reader: View, read: Operand, wanted: AxisClass
     axes = producer.frame.output
     loose = [a for a, index in zip(axes, used, strict=True) if index is not a and not a.is_unit]
     own = [(x.axis, v) for x, v in zip(reader.stage.loops, reader.variables, strict=True)]
-    if not graph.depends(wanted, [*loose, *producer.frame.reduced]):
+    strange = [*loose, *producer.frame.reduced]
+    if not graph.depends(wanted, strange) and not graph.is_moved_by(wanted, strange):
         for c, v in own:
             if c is wanted:
                 return v

@@ -227,7 +227,8 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.dst.index)
-    reach = reach_of(s, s.src, s.index, run, writes=False, width=s.width)
+    multiple = 1 if s.unaligned else s.width
+    reach = reach_of(s, s.src, s.index, run, writes=False, width=s.width, step=multiple)
     fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
     if s.cache is Cache.NON_COHERENT and reach.recorded:
         run.execution.findings.add(

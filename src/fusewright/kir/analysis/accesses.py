@@ -131,8 +131,8 @@ class Found:
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
     """The accesses that can take part in a hazard, in textual order.
 
-    Those to shared memory, and those to global buffers that this launch writes; two parameters
-    are two places in memory.
+    Those to shared memory, and those to global buffers that this launch writes, other than those
+    it writes once; two parameters are two places in memory.
     """
     return find(kernel).accesses
 
@@ -148,7 +148,7 @@ def find(kernel: Kernel) -> Found:
         for order, site in enumerate(places)
         for use in memory_uses(site.statement)
     ]
-    written = {u.buffer for _, _, u in uses if u.writes}
+    written = {u.buffer for _, _, u in uses if u.writes} - kernel.once
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
     plans = _loop_plans(uses, places)
     trips = {path: plan.trips for path, plan in plans.items()}

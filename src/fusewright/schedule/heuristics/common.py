@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import vector_width
+from fusewright.axes.contiguity import is_contiguous, vector_width
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, mod, variables
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import View, operand
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,15 @@ def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
     return [Loop(axes[i]) for i in order]
 
 
+def aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int) -> Loop:
+    """A loop over the columns whose steps of `width` begin at multiples of it in memory in every
+    row, where rows follow each other every `stride` elements; its first and last steps reach
+    beyond the row."""
+    skewed = flow.graph.skew(columns.axis, rows.axis, stride, width)
+    beyond = mod(-skewed.extent, width)
+    return Loop(flow.graph.resize(skewed, 0, beyond))
+
+
 def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     """(outer, inner of extent `factor`)."""
     outer, inner = flow.graph.split(loop.axis, factor)
@@ -131,11 +140,12 @@ def _moves(s: Stage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access to global memory by a stage: the tensor, the address with `lane` in place of the
-    innermost loop, and the conditions under which the element is accessed."""
+    """One access to global memory by a stage: the tensor, the address as a function of the loops'
+    variables, and the conditions under which the element is accessed."""
 
     stage: Stage
     tensor: Stage
+    variables: tuple[Expr, ...]
     address: Expr
     conditions: tuple[Cond, ...]
 
@@ -165,11 +175,11 @@ def global_accesses(
                 address = _address(p, read.coordinates)
                 if address is not None:
                     conditions = (*v.path.predicates, *read.predicates)
-                    found.append(Access(s, p, address, conditions))
+                    found.append(Access(s, p, v.variables, address, conditions))
         if s.memory is Memory.GLOBAL:
             address = _address(s, v.output)
             if address is not None:
-                found.append(Access(s, s, address, v.path.predicates))
+                found.append(Access(s, s, v.variables, address, v.path.predicates))
     return found
 
 
@@ -183,10 +193,10 @@ def _address(p: Stage, coordinates: Sequence[Expr | None]) -> Expr | None:
 
 
 def access_width(access: Access, lane: Var, limit: int) -> int:
-    """How many lanes one access may take, at most `limit` and 16 bytes."""
+    """How many lanes one access may take where all of them exist, at most `limit` and 16 bytes."""
     p = access.tensor
     limit = min(limit, p.alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
-    return vector_width(access.address, lane, access.conditions, limit)
+    return vector_width(access.address, lane, (), limit)
 
 
 def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
@@ -204,13 +214,25 @@ def vectorize_accesses(
             continue
         lane = Var("lane", 0, width - 1)
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
-        wide = bool(own) and all(
-            access_width(a, lane, width) == min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
-            for a in own
-        )
+        narrow = [a for a in own if not _is_wide(a, lane, width)]
+        wide = bool(own) and all(_is_wide_read(a, lane, width) for a in narrow)
+        s.from_any_address = wide and bool(narrow)
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
+
+
+def _is_wide(a: Access, lane: Var, width: int) -> bool:
+    """Whether an access may have all lanes, as far as 16 bytes go."""
+    most = min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+    return access_width(a, lane, width) == most
+
+
+def _is_wide_read(a: Access, lane: Var, width: int) -> bool:
+    """Whether an access reads neighbouring elements, which may be cut out of two words."""
+    nbytes = min(width * a.tensor.dtype.nbytes, MAX_VECTOR_NBYTES)
+    reads = a.tensor is not a.stage and nbytes % WORD_NBYTES == 0
+    return reads and a.tensor.alignment % nbytes == 0 and is_contiguous(a.address, lane)
 
 
 def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:

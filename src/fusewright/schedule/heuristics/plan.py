@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
-from fusewright.core.expr import Int, Var, constant_value
+from fusewright.core.expr import Expr, Int, Var, constant_value, is_multiple, variables
+from fusewright.core.substitution import substitute
 from fusewright.errors import InternalError
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import (
     access_width,
+    aligned,
+    by_stride,
     estimate,
     global_accesses,
+    merge_all,
     numel,
     split,
 )
@@ -46,13 +50,6 @@ def is_inner(flow: Dataflow, reference: Stage) -> bool:
     return best[1]
 
 
-def _elements_a_row(reference: Stage) -> int:
-    n = 1
-    for c in reference.frame.reduced:
-        n *= estimate(c.extent)
-    return n
-
-
 def facts_of(
     flow: Dataflow,
     reference: Stage,
@@ -69,7 +66,7 @@ def facts_of(
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     again = constant and _is_normalisation(flow, reference)
-    columns = _elements_a_row(reference)
+    columns = estimate(reduced.axis.extent) if reduced is not None else 1
     return Rows(inner, columns, numel(reference.shape), vector, held, is_read_again=again)
 
 
@@ -116,14 +113,72 @@ def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:
     )
 
 
+def aligned_columns(
+    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None
+) -> Loop | None:
+    """The loop over the reduced axes, counted from an aligned address in every row, where rows
+    begin at addresses that allow vectors of a quarter of 16 bytes at most."""
+    if kept is None or reduced is None or not is_inner(flow, reference):
+        return reduced
+    plain = widest_vector(flow, reference, kept, reduced, inner=True)
+    width = _full_width(flow)
+    strides = _row_strides(flow, reference, reduced)
+    uneven = {c: stride for c, stride in strides.items() if not is_multiple(stride, width)}
+    rows = merge_all(flow, by_stride(flow, tuple(uneven)))
+    if 4 * plain > width or rows is None:
+        return reduced
+    even = aligned(flow, rows, reduced, min(uneven.values(), key=estimate), width)
+    strays = _strays(flow, reference, (kept, even)) - _strays(flow, reference, (kept, reduced))
+    better = widest_vector(flow, reference, kept, even, inner=True) > plain
+    return even if better and not strays else reduced
+
+
+def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisClass, Expr]:
+    """By how much the address of an access to the largest tensor grows with each kept axis; without
+    those along which it grows unevenly."""
+    kept = [c for c in reference.frame.output if c.extent != Int(1)]
+    saved = {s: s.loops for s in flow.stages}
+    reference.loops = (*(Loop(c) for c in kept), reduced)
+    transform_like(flow, reference, align=True)
+    loops = {s: s.loops for s in flow.stages}
+    accesses = global_accesses(flow, reduced.axis, Var("lane", 0, reduced.axis.extent - 1))
+    for s, old in saved.items():
+        s.loops = old
+    if not accesses:
+        return {}
+    largest = max(accesses, key=lambda a: numel(a.tensor.shape))
+    strides: dict[AxisClass, Expr] = {}
+    for v in variables(largest.address):
+        step = substitute(largest.address, {v: v + 1}) - largest.address
+        loop = loops[largest.stage][largest.variables.index(v)]
+        if loop.axis in kept and not variables(step):
+            strides[loop.axis] = step
+    return strides
+
+
+def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop, ...]) -> set[Stage]:
+    """The stages that could not take these loops."""
+    saved = {s: s.loops for s in flow.stages}
+    reference.loops = loops
+    strays = transform_like(flow, reference, align=True)
+    for s, old in saved.items():
+        s.loops = old
+    return set(strays)
+
+
+def _full_width(flow: Dataflow) -> int:
+    """Elements of the smallest input that 16 bytes hold, at most 8."""
+    smallest = min(
+        [o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input] or [4]
+    )
+    return min(MAX_VECTOR_NBYTES // smallest, 8)
+
+
 def widest_vector(
     flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
 ) -> int:
     """Lanes along the reduced axes (`inner`) or the kept ones that all large accesses allow."""
-    smallest = min(
-        [o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input] or [4]
-    )
-    width = min(MAX_VECTOR_NBYTES // smallest, 8)
+    width = _full_width(flow)
     while width > 1 and not _allows(flow, reference, kept, reduced, inner, width):
         width //= 2
     return width

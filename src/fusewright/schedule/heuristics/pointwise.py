@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.core.expr import Var
+from fusewright.core.expr import Expr, Int, Var
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
     access_width,
+    aligned,
     cache_inputs,
     global_accesses,
     merge_all,
@@ -69,18 +70,17 @@ class PointwiseScheduler:
         self._target = target
         self._held = cache_inputs(flow)
         self._reference = reference_output(flow)
-        self._flat = merge_all(flow, self._reference.loops)
+        self._walk = _walk(flow, self._reference, target)
 
     def candidates(self) -> Iterator[Listed[Flat | None]]:
         """What covers latency first, then more and fewer vectors a thread, larger blocks, and
         narrower vectors; None for a single element."""
-        if self._flat is None:
+        if self._walk is None:
             yield Candidate("one element", Params("pointwise", (("elements", 1),)), None)
             return
-        yield from distinct(self._flat_candidates(self._flat))
+        yield from distinct(self._flat_candidates(self._walk.width))
 
-    def _flat_candidates(self, flat: Loop) -> Iterator[Listed[Flat | None]]:
-        width = _vector(self._flow, self._reference, flat, self._target)
+    def _flat_candidates(self, width: int) -> Iterator[Listed[Flat | None]]:
         vectors = _vectors_a_thread(self._flow, self._held, width, self._target)
         yield _candidate(Flat(width, vectors, THREADS))
         for n in (1, 2, 4, MAX_VECTORS):
@@ -101,12 +101,13 @@ class PointwiseScheduler:
     def apply(self, plan: Flat | None) -> bool:
         """Binds the flat loop."""
         flow, reference = self._flow, self._reference
-        if plan is None or self._flat is None:
+        if plan is None or self._walk is None:
             reference.loops = ()
             transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        outer, lanes = split(flow, self._flat, plan.width) if plan.width > 1 else (self._flat, None)
+        flat = self._walk.loop
+        outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
         blocks, threads = split(flow, outer, plan.threads)
         loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
         if plan.vectors > 1:
@@ -159,8 +160,56 @@ def _vectors_a_thread(flow: Dataflow, held: list[Stage], width: int, target: Tar
     return vectors
 
 
-def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int:
-    """The widest vector that the large contiguous accesses allow and the chip can still fill."""
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
+    those to large tensors are all as wide as they may be (`is_wide`), of how many bytes accesses
+    are, and of how many they are not, and the stages that cannot follow."""
+
+    loop: Loop
+    width: int
+    is_wide: bool = False
+    wide: int = 0
+    narrow: int = 0
+    refused: frozenset[Stage] = frozenset()
+
+
+def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
+    """One loop over all axes. Where that allows vectors of a quarter of 16 bytes at most, or not
+    everywhere, rows that are each counted from an aligned address, if half of what is moved is
+    then wide."""
+    flat = merge_all(flow, reference.loops)
+    if flat is None:
+        return None
+    full = _full_width(flow, reference, target)
+    widths = [w for w in (8, 4, 2) if w <= full]
+    plain = [_measured(flow, reference, flat, w) for w in widths]
+    best = next((w for w in plain if w.is_wide), Walk(flat, 1))
+    if full == 1 or (4 * best.width > full and not best.narrow):
+        return best
+    even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
+    usable = [w for w in even if w.wide >= max(w.narrow, best.wide)]
+    usable = [w for w in usable if w.refused <= plain[0].refused]
+    return max(usable, key=lambda w: w.wide, default=best)
+
+
+def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
+    """Loops over all axes in which rows begin at aligned addresses: the last axis, the last two,
+    and so on are taken as rows."""
+    sized = [x for x in reference.loops if x.axis.extent != Int(1)]
+    stride: Expr = Int(1)
+    for k in range(len(sized) - 1, 0, -1):
+        stride = stride * sized[k].axis.extent
+        rows, columns = merge_all(flow, sized[:k]), merge_all(flow, sized[k:])
+        assert rows is not None and columns is not None
+        even = aligned(flow, rows, columns, stride, width)
+        if even.axis is not columns.axis:
+            yield Loop(flow.graph.merge(rows.axis, even.axis))
+
+
+def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
+    """Elements of the smallest input or output that 16 bytes hold, at most 8, and fewer where the
+    chip would not be full."""
     smallest = min(
         (o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input),
         default=4,
@@ -169,23 +218,27 @@ def _vector(flow: Dataflow, reference: Stage, flat: Loop, target: Target) -> int
     best = min(MAX_VECTOR_NBYTES // smallest, 8)
     while best > 1 and numel(reference.shape) // best < target.multiprocessors * 32:
         best //= 2
-    while best > 1 and not _allows(flow, reference, flat, best):
-        best //= 2
     return best
 
 
-def _allows(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> bool:
+def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
+    """What a loop over all elements allows."""
     outer, inner = split(flow, flat, width)
     saved = {s: s.loops for s in flow.stages}
     reference.loops = (outer, inner)
-    transform_like(flow, reference, align=True)
+    refused = transform_like(flow, reference, align=True)
     lane = Var("lane", 0, width - 1)
-    large = numel(reference.shape) // 2
-    wide = [
-        access_width(a, lane, width) >= min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
-        for a in global_accesses(flow, reference.loops[-1].axis, lane)
-        if numel(a.tensor.shape) >= large
-    ]
+    size = numel(reference.shape)
+    nbytes = {True: 0, False: 0}
+    large: list[bool] = []
+    for a in global_accesses(flow, reference.loops[-1].axis, lane):
+        elements, each = numel(a.tensor.shape), a.tensor.dtype.nbytes
+        fits = access_width(a, lane, width) >= min(width, MAX_VECTOR_NBYTES // each)
+        if elements * SMALL > size:
+            nbytes[fits] += elements * each
+        if elements >= size // 2:
+            large.append(fits)
     for s, loops in saved.items():
         s.loops = loops
-    return bool(wide) and all(wide)
+    is_wide = bool(large) and all(large)
+    return Walk(flat, width, is_wide, nbytes[True], nbytes[False], frozenset(refused))

@@ -26,6 +26,7 @@ from fusewright.schedule.heuristics.common import (
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.plan import (
+    aligned_columns,
     facts_of,
     held_copies,
     reference_of,
@@ -52,7 +53,8 @@ class ReductionScheduler:
         self._copies = cache_inputs(flow)
         self._reference = reference_of(flow)
         self._kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
-        self._reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
+        reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
+        self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
 
     def candidates(self) -> Iterator[Listed[Plan]]:
         """Where rows are held and how threads share them, in the order of the rules."""
