@@ -266,8 +266,10 @@ def _fold_digit(
                 continue
             if high == quotient:
                 return atoms, low.numerator
-            if isinstance(high, FloorDiv) and high.denominator == low.denominator:
-                if low == mod(high.numerator, high.denominator):
+            f = low.denominator
+            if isinstance(high, FloorDiv) and f == high.denominator:
+                rest = mod(high.numerator, f)
+                if rest == low:
                     return atoms, high.numerator
             if isinstance(high, Mod) and high.numerator == quotient:
                 return atoms, mod(low.numerator, mul(low.denominator, high.denominator))
@@ -335,9 +337,7 @@ def _divisible(t: Term, f: Expr) -> Expr | None:
 
 
 def _product(atoms: tuple[Atom, ...]) -> Expr:
-    if not atoms:
-        return ONE
-    return atoms[0] if len(atoms) == 1 else Sum(0, (Term(atoms, 1),))
+    return _normal(0, (Term(atoms, 1),)) if atoms else ONE
 
 
 def _split(e: Expr, f: Expr) -> tuple[Expr, Expr]:
