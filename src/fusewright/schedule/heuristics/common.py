@@ -214,21 +214,21 @@ def vectorize_accesses(
             continue
         lane = Var("lane", 0, width - 1)
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
-        narrow = [a for a in own if not _is_wide(a, lane, width)]
-        wide = bool(own) and all(_is_wide_read(a, lane, width) for a in narrow)
+        narrow = [a for a in own if not is_wide(a, lane, width)]
+        wide = bool(own) and all(is_wide_read(a, lane, width) for a in narrow)
         s.from_any_address = wide and bool(narrow)
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
 
 
-def _is_wide(a: Access, lane: Var, width: int) -> bool:
+def is_wide(a: Access, lane: Var, width: int) -> bool:
     """Whether an access may have all lanes, as far as 16 bytes go."""
     most = min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
-    return access_width(a, lane, width) == most
+    return access_width(a, lane, width) >= most
 
 
-def _is_wide_read(a: Access, lane: Var, width: int) -> bool:
+def is_wide_read(a: Access, lane: Var, width: int) -> bool:
     """Whether an access reads neighbouring elements, which may be cut out of two words."""
     nbytes = min(width * a.tensor.dtype.nbytes, MAX_VECTOR_NBYTES)
     reads = a.tensor is not a.stage and nbytes % WORD_NBYTES == 0

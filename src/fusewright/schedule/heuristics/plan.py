@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
-from fusewright.core.expr import Expr, Int, Var, constant_value, is_multiple, variables
+from fusewright.core.expr import Expr, Int, Var, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import substitute
 from fusewright.errors import InternalError
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import (
-    access_width,
     aligned,
     by_stride,
     estimate,
     global_accesses,
+    is_wide,
+    is_wide_read,
     merge_all,
     numel,
     split,
@@ -59,10 +60,12 @@ def facts_of(
 ) -> Rows:
     """What a reduction schedule decides from."""
     inner = is_inner(flow, reference)
-    lanes_over = reduced if inner else kept
-    vector = (
-        widest_vector(flow, reference, kept, reduced, inner=inner) if lanes_over is not None else 1
-    )
+    vector = 1
+    if (reduced if inner else kept) is not None:
+        vector = widest_vector(flow, reference, kept, reduced, inner=inner)
+        if not inner and 4 * vector <= _full_width(flow):
+            cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
+            vector = max(vector, cut)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     again = constant and _is_normalisation(flow, reference)
@@ -133,6 +136,23 @@ def aligned_columns(
     return even if better and not strays else reduced
 
 
+def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
+    """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
+    it and vectors would run from one row into the next, rows end with a part of a vector."""
+    axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
+    kept = merge_all(flow, axes)
+    if len(axes) < 2 or is_inner(flow, reference):
+        return kept
+    width = _full_width(flow)
+    if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:
+        return kept
+    fast = axes[-1].axis
+    padded = Loop(flow.graph.resize(fast, 0, mod(-fast.extent, width)))
+    candidate = merge_all(flow, [*axes[:-1], padded])
+    cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
+    return candidate if 4 * cut > width else kept
+
+
 def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisClass, Expr]:
     """By how much the address of an access to the largest tensor grows with each kept axis; without
     those along which it grows unevenly."""
@@ -175,11 +195,20 @@ def _full_width(flow: Dataflow) -> int:
 
 
 def widest_vector(
-    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
+    flow: Dataflow,
+    reference: Stage,
+    kept: Loop | None,
+    reduced: Loop | None,
+    *,
+    inner: bool,
+    anywhere: bool = False,
 ) -> int:
-    """Lanes along the reduced axes (`inner`) or the kept ones that all large accesses allow."""
+    """Lanes along the reduced axes (`inner`) or the kept ones that all large accesses allow; with
+    `anywhere` also reads that begin at any address."""
+    lanes, other = (reduced, kept) if inner else (kept, reduced)
+    assert lanes is not None
     width = _full_width(flow)
-    while width > 1 and not _allows(flow, reference, kept, reduced, inner, width):
+    while width > 1 and not _allows(flow, reference, other, lanes, width, anywhere):
         width //= 2
     return width
 
@@ -187,15 +216,12 @@ def widest_vector(
 def _allows(
     flow: Dataflow,
     reference: Stage,
-    kept: Loop | None,
-    reduced: Loop | None,
-    inner: bool,
+    other: Loop | None,
+    lanes: Loop,
     width: int,
+    anywhere: bool,
 ) -> bool:
-    lanes = reduced if inner else kept
-    assert lanes is not None
     outer, inside = split(flow, lanes, width)
-    other = kept if inner else reduced
     saved = {s: s.loops for s in flow.stages}
     reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
     transform_like(flow, reference, align=True)
@@ -203,7 +229,7 @@ def _allows(
     accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
     wide = [
-        access_width(a, lane, width) >= min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+        is_wide(a, lane, width) or (anywhere and is_wide_read(a, lane, width))
         for a in accesses
         if numel(a.tensor.shape) >= large
     ]

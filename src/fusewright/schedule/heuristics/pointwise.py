@@ -10,10 +10,10 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
-    access_width,
     aligned,
     cache_inputs,
     global_accesses,
+    is_wide,
     merge_all,
     numel,
     split,
@@ -233,12 +233,12 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     large: list[bool] = []
     for a in global_accesses(flow, reference.loops[-1].axis, lane):
         elements, each = numel(a.tensor.shape), a.tensor.dtype.nbytes
-        fits = access_width(a, lane, width) >= min(width, MAX_VECTOR_NBYTES // each)
+        fits = is_wide(a, lane, width)
         if elements * SMALL > size:
             nbytes[fits] += elements * each
         if elements >= size // 2:
             large.append(fits)
     for s, loops in saved.items():
         s.loops = loops
-    is_wide = bool(large) and all(large)
-    return Walk(flat, width, is_wide, nbytes[True], nbytes[False], frozenset(refused))
+    all_large = bool(large) and all(large)
+    return Walk(flat, width, all_large, nbytes[True], nbytes[False], frozenset(refused))

@@ -29,6 +29,7 @@ from fusewright.schedule.heuristics.plan import (
     aligned_columns,
     facts_of,
     held_copies,
+    padded_kept,
     reference_of,
     stored_registers,
 )
@@ -52,8 +53,8 @@ class ReductionScheduler:
         self._target = target
         self._copies = cache_inputs(flow)
         self._reference = reference_of(flow)
-        self._kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
+        self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
 
     def candidates(self) -> Iterator[Listed[Plan]]:
