@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
     And,
     Cond,
@@ -117,3 +119,35 @@ def holds_throughout(c: Cond, lane: Var) -> Cond:
     lanes = constant_value(lane.upper)
     assert lanes is not None
     return all_of(substitute_condition(c, {lane: k}) for k in range(lanes + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRange:
+    """The lanes `first .. stop` for which conditions hold, and when there are `some`."""
+
+    first: Expr
+    stop: Expr
+    some: Cond
+
+
+def lanes_where(conditions: Sequence[Cond], lane: Var) -> LaneRange | None:
+    """The range of lanes where all conditions hold; None when that is not one range."""
+    assert lane.upper is not None
+    first, stop = ZERO, lane.upper + 1
+    some: list[Cond] = []
+    for c in conditions:
+        if lane not in variables(c):
+            some.append(c)
+            continue
+        if not isinstance(c, Less):
+            return None
+        gap = c.left - c.right
+        if lane not in variables(gap - lane):
+            stop = lane - gap if stop == lane.upper + 1 else minimum(stop, lane - gap)
+            some.append(substitute_condition(c, {lane: lane.lower}))
+        elif lane not in variables(gap + lane):
+            first = gap + lane + 1 if first == ZERO else maximum(first, gap + lane + 1)
+            some.append(substitute_condition(c, {lane: lane.upper}))
+        else:
+            return None
+    return LaneRange(first, stop, all_of(some))

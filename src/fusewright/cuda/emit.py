@@ -408,9 +408,10 @@ class _Emitter:
     def _loaded_words(self, s: ir.Load) -> None:
         word, count = self._names.of(s, f"{s.src.name}_word"), words.word_count(s.dst.buffer)
         address = f"reinterpret_cast<const unsigned*>({self._address(s.src, s.index)})"
-        self._line(
-            f"const fw_vec<unsigned, {count}> {word} = {_load_function(s)}<{count}>({address});"
-        )
+        value = f"{_LOADS[s.cache]}<{count}>({address})"
+        if s.unaligned:
+            value = f"fw_as_words({self._unaligned(s)})"
+        self._line(f"const fw_vec<unsigned, {count}> {word} = {value};")
         for k in range(count):
             self._line(f"{self._name(s.dst.buffer)}[{k}] = {word}.at[{k}];")
 
@@ -423,7 +424,9 @@ class _Emitter:
             element = f"{self._name(s.src)}[{self._integer(s.index)}]"
             self._line(f"{self._reg(s.dst)} = {_converted(element, source, target)};")
             return
-        access = f"{_load_function(s)}<{s.width}>({self._address(s.src, s.index)})"
+        access = f"{_LOADS[s.cache]}<{s.width}>({self._address(s.src, s.index)})"
+        if s.unaligned:
+            access = self._unaligned(s)
         if s.width == 1:
             element = _converted(f"{access}.at[0]", source, target)
             self._line(f"{self._reg(s.dst)} = {element};")
@@ -433,6 +436,12 @@ class _Emitter:
         for k in range(s.width):
             element = _converted(f"{word}.at[{k}]", source, target)
             self._line(f"{self._reg(s.dst, k)} = {element};")
+
+    def _unaligned(self, s: ir.Load) -> str:
+        base, index = self._name(s.src), self._integer(s.index)
+        if s.first is None:
+            return f"fw_load_unaligned<{s.width}>({base}, {index})"
+        return f"fw_load_within<{s.width}>({base}, {index}, {self._integer(s.src.size)})"
 
     def _filled(self, s: ir.Load) -> None:
         assert s.fill is not None
@@ -545,10 +554,6 @@ class _Emitter:
 def _result_dtype(fn: str, dtype: DType) -> DType:
     result = FUNCTIONS[fn].result
     return dtype.compute if result == "same" else dtype_of(result)
-
-
-def _load_function(s: ir.Load) -> str:
-    return "fw_load_unaligned" if s.unaligned else _LOADS[s.cache]
 
 
 def _converted(text: str, source: DType, target: DType) -> str:

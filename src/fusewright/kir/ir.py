@@ -118,7 +118,8 @@ class Roles(Statement):
 class Load(Statement):
     """`dst[i .. i+width) = src[index .. index+width)` where the predicate holds, else `fill` (or
     nothing when fill is None). The index is a multiple of the width, unless the load is
-    `unaligned`: it is then cut out of the two words of that width that hold it."""
+    `unaligned`: it is then cut out of the two words of that width that hold it. With bounds only
+    the lanes `first .. stop` exist, at least one; the others are undefined, in `src` or not."""
 
     dst: Reg
     src: Buffer
@@ -128,6 +129,8 @@ class Load(Statement):
     fill: Imm | None = None
     cache: Cache = Cache.DEFAULT
     unaligned: bool = False
+    first: Expr | None = None
+    stop: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

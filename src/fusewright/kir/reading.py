@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import holds_throughout, is_contiguous, vector_width
+from fusewright.axes.contiguity import (
+    LaneRange,
+    holds_throughout,
+    is_contiguous,
+    lanes_where,
+    vector_width,
+)
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove, substitute_condition
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
@@ -154,7 +160,7 @@ class Reader:
         if p.memory is Memory.LOCAL:
             conditions = () if only_inside else found.predicates
             return self._read_registers(p, index, conditions)
-        return self._load(p, index, found.predicates)
+        return self._load(p, index, found.predicates, exact=not only_inside)
 
     def literal(self, p: Stage) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""
@@ -258,7 +264,11 @@ class Reader:
         value = self.s.op.fill if isinstance(self.s.op, Resize) else 0
         return Imm(literal_as(value, dtype), dtype)
 
-    def _load(self, p: Stage, index: Expr, extra: tuple[Cond, ...]) -> list[Operand]:
+    def _load(
+        self, p: Stage, index: Expr, extra: tuple[Cond, ...], *, exact: bool = True
+    ) -> list[Operand]:
+        """The lanes of an operand in memory: the fill where its own conditions (`extra`) do not
+        hold, anything unless `exact`, and anything beyond the domain of the statement."""
         buffer = self.storage.context.buffers[p]
         conditions = [*self.predicates(writes=False), *extra]
         depends = self.lane is not None and (
@@ -271,7 +281,7 @@ class Reader:
 
         chunks = self.chunks(p, buffer, index, conditions, lanes)
 
-        def load(first: int, width: int, predicate: Cond) -> Statement:
+        def load(first: int, width: int, predicate: Cond) -> Load:
             anywhere = width > 1 and not chunks[0].is_aligned
             return Load(
                 Reg(target.buffer, target.index + first),
@@ -285,7 +295,12 @@ class Reader:
             )
 
         for chunk in chunks:
-            self.out.append(self.access(chunk, conditions, load))
+            found = None if extra and exact else self._existing(chunk, conditions)
+            if found is None or buffer.memory is not Memory.GLOBAL:
+                self.out.append(self.access(chunk, conditions, load))
+            else:
+                whole = load(chunk.first, chunk.width, found.some)
+                self.out.append(replace(whole, first=found.first, stop=found.stop))
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
 
     def register(self, lane: int) -> Reg:
@@ -326,6 +341,18 @@ class Reader:
         in_vectors = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
         has_room = is_ragged and buffer.memory is Memory.SHARED and in_vectors
         return [Chunk(k, width, is_ragged, has_room, is_aligned) for k in range(0, lanes, width)]
+
+    def _existing(self, chunk: Chunk, conditions: Sequence[Cond]) -> LaneRange | None:
+        """The lanes of a ragged access that exist, where that is a range that may be shorter."""
+        if not chunk.is_ragged:
+            return None
+        assert self.lane is not None
+        within = Var("lane_within", 0, chunk.width - 1)
+        here = [substitute_condition(c, {self.lane: chunk.first + within}) for c in conditions]
+        whole = all_of(holds_throughout(c, within) for c in here)
+        if whole == all_of(c for c in here if within not in variables(c)):
+            return None
+        return lanes_where(here, within)
 
     def access(
         self,

@@ -241,6 +241,8 @@ def _widths(facts: Facts) -> Iterator[Problem]:
             yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
         elif buffer.alignment % nbytes:
             yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
+        elif isinstance(s, Load) and (s.first is None) != (s.stop is None):
+            yield s, "a range of lanes has a first and a stop"
         elif isinstance(s, Load) and s.unaligned:
             yield from _unaligned(s, nbytes)
         elif is_misaligned(s.index, s.width):

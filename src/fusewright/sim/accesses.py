@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -56,15 +56,7 @@ class Reach:
         at, by = block * itemsize, thread * itemsize
         nbytes = itemsize * self.width
         if self.counted:
-            f.run.execution.counters.access(
-                buffer=self.buffer,
-                writes=self.writes,
-                block=at,
-                thread=by,
-                nbytes=nbytes,
-                mask=mask,
-                nblocks=f.nblocks,
-            )
+            self.count(f, mask)
         if rank is not None:
             by = by + rank * f.trace.shared_nbytes
             thread = thread + rank * (f.trace.shared_nbytes // itemsize)
@@ -91,6 +83,30 @@ class Reach:
             block = block + f.base * stride + self.place.offset // itemsize
         where = np.atleast_2d(np.asarray(block + thread))
         return where if mask is None else np.where(mask, where, 0), mask, True
+
+    def count(self, f: Frame, mask: Mask) -> None:
+        """Counts the access of the threads of a mask."""
+        block, thread = self.index(f.values)
+        itemsize = self.buffer.dtype.nbytes
+        f.run.execution.counters.access(
+            buffer=self.buffer,
+            writes=self.writes,
+            block=block * itemsize,
+            thread=thread * itemsize,
+            nbytes=itemsize * self.width,
+            mask=mask,
+            nblocks=f.nblocks,
+        )
+
+    def check_step(self, f: Frame, mask: Mask) -> None:
+        """Reports accesses that are not aligned to their width."""
+        block, thread = self.index(f.values)
+        if self.step > 1 and (np.any(block % self.step) or np.any(thread % self.step)):
+            full = np.atleast_2d(np.asarray(block + thread))
+            bad = full % self.step != 0
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                self._report(f, full, bad, f"not a multiple of the width {self.step}", "rule")
 
     def _rank(self, f: Frame, mask: Mask) -> Value | None:
         """The block of the cluster whose shared memory each thread accesses; None where there is
@@ -132,12 +148,7 @@ class Reach:
             if bad.any():
                 self._report(f, full, bad, f"outside its {self.size} elements", "range")
                 return narrow(mask, ~outside)
-        if self.step > 1 and (np.any(block % self.step) or np.any(thread % self.step)):
-            full = np.atleast_2d(np.asarray(block + thread))
-            bad = full % self.step != 0
-            bad = bad if mask is None else bad & mask
-            if bad.any():
-                self._report(f, full, bad, f"not a multiple of the width {self.step}", "rule")
+        self.check_step(f, mask)
         return mask, True
 
     def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
@@ -238,6 +249,8 @@ def compile_load(s: ir.Load, run: Run) -> Step:
             statement=s,
         )
     initialised = run.execution.memory.initialised.get(s.src)
+    if s.first is not None and s.stop is not None:
+        return _load_of_lanes(s, run, reach)
 
     def step(f: Frame) -> None:
         for r in conditions:
@@ -267,6 +280,43 @@ def compile_load(s: ir.Load, run: Run) -> Step:
                 unknown = None if unknown is None else unknown & inside
                 target = f.mask
             f.registers.write(s.dst.buffer, first + k, value, unknown, target)
+
+    return step
+
+
+def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
+    """A load of which only some lanes exist: those are read one by one, counted as one access, and
+    the others hold what no program may depend on."""
+    assert s.first is not None and s.stop is not None
+    at, holds = run.scope.expression(s.dst.index), run.scope.condition(s.predicate)
+    bounds = run.scope.expression(s.first), run.scope.expression(s.stop)
+    lanes = [
+        replace(reach, index=run.scope.index(s.index + k), width=1, step=1, counted=False)
+        for k in range(s.width)
+    ]
+    fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
+    junk = np.full((1, 1), -1, f"i{s.dst.buffer.dtype.nbytes}").view(s.dst.buffer.dtype.numpy)
+
+    def step(f: Frame) -> None:
+        inside, some = narrow(f.mask, holds(f.values))
+        first = f.element(s, s.dst.buffer, at, f.mask, s.width)
+        if some:
+            reach.check_step(f, inside)
+            reach.count(f, inside)
+        low, high = (np.atleast_2d(np.asarray(b(f.values))) for b in bounds)
+        for k, lane in enumerate(lanes):
+            if fill is not None:
+                f.registers.write(s.dst.buffer, first + k, fill, None, f.mask)
+            if not some:
+                continue
+            f.registers.write(s.dst.buffer, first + k, junk, None, inside)
+            here, any_here = narrow(inside, (low <= k) & (k < high))
+            if not any_here:
+                continue
+            where, here, any_here = lane.positions(f, here)
+            if any_here:
+                value = elements_of(f, s.src).take(where)
+                f.registers.write(s.dst.buffer, first + k, value, None, here)
 
     return step
 

@@ -46,22 +46,19 @@ __device__ __forceinline__ fw_vec<T, N> fw_load(const T* from) {
   return bits.vec;
 }
 
-//: fw_load_unaligned
-// N elements from any address: the two words of their size that hold them, shifted by what the
-// first begins too early. The second is read only where the elements reach into it.
+//: fw_cut
+// The N elements that begin `early` bytes into the first of two words.
 template <int N, class T>
-__device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* from) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
-  constexpr int count = sizeof(word) / 4;
-  const unsigned long long address = reinterpret_cast<unsigned long long>(from);
-  const unsigned early = static_cast<unsigned>(address) & (sizeof(word) - 1);
-  const word* const at = reinterpret_cast<const word*>(address - early);
+__device__ __forceinline__ fw_vec<T, N> fw_cut(typename fw_word<sizeof(T) * N>::type low,
+                                               typename fw_word<sizeof(T) * N>::type high,
+                                               unsigned early) {
+  constexpr int count = sizeof(low) / 4;
   union {
-    word both[2];
+    typename fw_word<sizeof(T) * N>::type both[2];
     unsigned parts[2 * count];
   } in;
-  in.both[0] = at[0];
-  in.both[1] = at[early != 0];
+  in.both[0] = low;
+  in.both[1] = high;
 #pragma unroll
   for (int step = count / 2; step > 0; step /= 2) {
 #pragma unroll
@@ -78,6 +75,42 @@ __device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* from) {
     out.parts[i] = __funnelshift_r(in.parts[i], in.parts[i + 1], (early & 3) * 8);
   }
   return out.vec;
+}
+
+//: fw_load_unaligned
+// N elements from any index: the two words of their size that hold them, shifted. The second is
+// read only where the elements reach into it.
+template <int N, class T, class I>
+__device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* base, I index) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  const I early = index & (N - 1);
+  const word* const at = reinterpret_cast<const word*>(base + (index - early));
+  return fw_cut<N, T>(at[0], at[early != 0], static_cast<unsigned>(early) * sizeof(T));
+}
+
+//: fw_load_within
+// The same where some of the elements may lie outside of the `size` that there are: words without
+// any are not read.
+template <int N, class T, class I, class S>
+__device__ __forceinline__ fw_vec<T, N> fw_load_within(const T* base, I index, S size) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  const word* const words = reinterpret_cast<const word*>(base);
+  const I early = index & (N - 1), first = (index - early) / N, last = (I)((size - 1) / N);
+  const I low = first < 0 ? 0 : first, next = first + (early != 0);
+  const word a = words[low], b = words[next < last ? next : last];
+  return fw_cut<N, T>(a, b, static_cast<unsigned>(early) * sizeof(T));
+}
+
+//: fw_as_words
+// The same bytes in 32-bit words.
+template <class T, int N>
+__device__ __forceinline__ fw_vec<unsigned, N * sizeof(T) / 4> fw_as_words(fw_vec<T, N> from) {
+  union {
+    fw_vec<T, N> vec;
+    fw_vec<unsigned, N * sizeof(T) / 4> words;
+  } bits;
+  bits.vec = from;
+  return bits.words;
 }
 
 //: fw_store
