@@ -400,6 +400,9 @@ class _Emitter:
                 f"{s.src} is read with policy {s.cache.value}, which is for memory that the "
                 "kernel does not write; use Cache.DEFAULT"
             )
+        if s.first is not None:
+            self._loaded(s)
+            return
         self._guarded(s.predicate, lambda: self._loaded(s))
         if s.fill is not None and not (isinstance(s.predicate, Truth) and s.predicate.value):
             self._lines.pop()
@@ -409,8 +412,8 @@ class _Emitter:
         word, count = self._names.of(s, f"{s.src.name}_word"), words.word_count(s.dst.buffer)
         address = f"reinterpret_cast<const unsigned*>({self._address(s.src, s.index)})"
         value = f"{_LOADS[s.cache]}<{count}>({address})"
-        if s.unaligned:
-            value = f"fw_as_words({self._unaligned(s)})"
+        if s.unaligned or s.first is not None:
+            value = f"fw_as_words({self._wide(s)})"
         self._line(f"const fw_vec<unsigned, {count}> {word} = {value};")
         for k in range(count):
             self._line(f"{self._name(s.dst.buffer)}[{k}] = {word}.at[{k}];")
@@ -424,9 +427,7 @@ class _Emitter:
             element = f"{self._name(s.src)}[{self._integer(s.index)}]"
             self._line(f"{self._reg(s.dst)} = {_converted(element, source, target)};")
             return
-        access = f"{_LOADS[s.cache]}<{s.width}>({self._address(s.src, s.index)})"
-        if s.unaligned:
-            access = self._unaligned(s)
+        access = self._wide(s)
         if s.width == 1:
             element = _converted(f"{access}.at[0]", source, target)
             self._line(f"{self._reg(s.dst)} = {element};")
@@ -437,11 +438,19 @@ class _Emitter:
             element = _converted(f"{word}.at[{k}]", source, target)
             self._line(f"{self._reg(s.dst, k)} = {element};")
 
-    def _unaligned(self, s: ir.Load) -> str:
-        base, index = self._name(s.src), self._integer(s.index)
+    def _wide(self, s: ir.Load) -> str:
+        """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
+        base, load = self._name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
         if s.first is None:
-            return f"fw_load_unaligned<{s.width}>({base}, {index})"
-        return f"fw_load_within<{s.width}>({base}, {index}, {self._integer(s.src.size)})"
+            if s.unaligned:
+                return f"fw_load_unaligned<{s.width}>({base}, {self._integer(s.index)})"
+            return f"{load}({self._address(s.src, s.index)})"
+        index = exprs.integer(s.index, self._spell).operand
+        if s.predicate != TRUE:
+            index = f"({self._condition(s.predicate)} ? {index} : 0)"
+        if s.unaligned:
+            return f"fw_load_within<{s.width}>({base}, {index}, {self._integer(s.src.size)})"
+        return f"{load}({base} + {index})"
 
     def _filled(self, s: ir.Load) -> None:
         assert s.fill is not None

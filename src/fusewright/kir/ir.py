@@ -119,7 +119,8 @@ class Load(Statement):
     """`dst[i .. i+width) = src[index .. index+width)` where the predicate holds, else `fill` (or
     nothing when fill is None). The index is a multiple of the width, unless the load is
     `unaligned`: it is then cut out of the two words of that width that hold it. With bounds only
-    the lanes `first .. stop` exist, at least one; the others are undefined, in `src` or not."""
+    the lanes `first .. stop` exist, at least one; the others are undefined, in `src` or not, and
+    so are all where the predicate does not hold."""
 
     dst: Reg
     src: Buffer
@@ -131,6 +132,11 @@ class Load(Statement):
     unaligned: bool = False
     first: Expr | None = None
     stop: Expr | None = None
+
+    @property
+    def is_total(self) -> bool:
+        """Whether nothing of what `dst` held before is left."""
+        return self.predicate == TRUE or self.fill is not None or self.first is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

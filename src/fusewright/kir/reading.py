@@ -300,7 +300,7 @@ class Reader:
                 self.out.append(self.access(chunk, conditions, load))
             else:
                 whole = load(chunk.first, chunk.width, found.some)
-                self.out.append(replace(whole, first=found.first, stop=found.stop))
+                self.out.append(replace(whole, fill=None, first=found.first, stop=found.stop))
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
 
     def register(self, lane: int) -> Reg:

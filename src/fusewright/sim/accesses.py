@@ -294,7 +294,6 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
         replace(reach, index=run.scope.index(s.index + k), width=1, step=1, counted=False)
         for k in range(s.width)
     ]
-    fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
     junk = np.full((1, 1), -1, f"i{s.dst.buffer.dtype.nbytes}").view(s.dst.buffer.dtype.numpy)
 
     def step(f: Frame) -> None:
@@ -305,11 +304,9 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
             reach.count(f, inside)
         low, high = (np.atleast_2d(np.asarray(b(f.values))) for b in bounds)
         for k, lane in enumerate(lanes):
-            if fill is not None:
-                f.registers.write(s.dst.buffer, first + k, fill, None, f.mask)
+            f.registers.write(s.dst.buffer, first + k, junk, None, f.mask)
             if not some:
                 continue
-            f.registers.write(s.dst.buffer, first + k, junk, None, inside)
             here, any_here = narrow(inside, (low <= k) & (k < high))
             if not any_here:
                 continue

@@ -50,7 +50,7 @@ def _overwrite(
     s: Compute | Load, slots: list[Slot], need: Regions, demand: dict[Slot, Regions]
 ) -> Regions:
     """Where the statement's operands are needed; from `demand` goes what it overwrites."""
-    is_partial = s.predicate != TRUE and (isinstance(s, Compute) or s.fill is None)
+    is_partial = s.predicate != TRUE if isinstance(s, Compute) else not s.is_total
     if is_partial and not is_lasting(s.predicate):
         return need
     for slot in slots:

@@ -129,7 +129,7 @@ class _Liveness:
 def _is_certain(s: Statement) -> bool:
     match s:
         case Load():
-            return s.predicate == TRUE or s.fill is not None
+            return s.is_total
         case Compute():
             return s.predicate == TRUE
         case Shuffle():

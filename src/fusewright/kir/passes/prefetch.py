@@ -107,7 +107,7 @@ def _independent(loop: For) -> list[Load]:
         and s.dst.buffer in own
         and loop.var in variables(s.index)
         and not any(isinstance(v, RegVar) for v in variables(s.index))
-        and (s.predicate == TRUE or s.fill is not None)
+        and s.is_total
     ]
 
 

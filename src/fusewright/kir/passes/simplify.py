@@ -24,6 +24,7 @@ from fusewright.kir.ir import (
     CpAsync,
     For,
     If,
+    Imm,
     Kernel,
     Load,
     Reg,
@@ -117,10 +118,11 @@ def _if(s: If, known: frozenset[Cond]) -> Iterable[Statement]:
 
 
 def _fill(s: Load) -> Iterable[Statement]:
-    if s.fill is None:
+    if not s.is_total:
         return ()
+    fill = s.fill or Imm(0.0 if s.src.dtype.is_float else 0, s.src.dtype)
     regs = [Reg(s.dst.buffer, s.dst.index + k) for k in range(s.width)]
-    return [Compute("copy", r, (s.fill,)) for r in regs]
+    return [Compute("copy", r, (fill,)) for r in regs]
 
 
 def _facts(c: Cond) -> frozenset[Cond]:
