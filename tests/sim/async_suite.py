@@ -86,12 +86,14 @@ def assert_verdict(case: Case) -> None:
     assert print_kernel(parse_kernel(text)) == text
 
 
-def kernel_text(body: str, nthreads: int = 64, nblocks: int = 1) -> str:
+def kernel_text(body: str, nthreads: int = 64, nblocks: int = 1, *, cluster: int = 1) -> str:
+    """A kernel of so many blocks, or of so many clusters of `cluster` blocks each."""
+    header = f"block (tx < {nthreads})" + (f"\n  cluster (cx < {cluster})" if cluster > 1 else "")
     return f"""kernel k {{
   param x: float32[4096] align 16
   param y: float32[4096] align 16
   grid (bx < {nblocks})
-  block (tx < {nthreads})
+  {header}
   local r: float32[4]
 {body}
 }}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from async_suite import Case, arrays_of, assert_verdict, case_of, run, verdict
+from async_suite import Case, arrays_of, assert_verdict, case_of, kernel_text, run, verdict
 from cluster_rules import CLUSTER_RULES
 
 from fusewright.errors import UserError
@@ -25,17 +25,9 @@ from fusewright.target import target_of
 
 
 def text(body: str, *, cluster: int = 2, nthreads: int = 64, nclusters: int = 1) -> str:
-    return f"""kernel k {{
-  param x: float32[4096] align 16
-  param y: float32[4096] align 16
-  grid (bx < {nclusters})
-  block (tx < {nthreads})
-  cluster (cx < {cluster})
-  local r: float32[4]
-  shared s: float32[{nthreads}] align 16
-{body}
-}}
-"""
+    """A kernel of clusters with an element of `s` for each thread of a block."""
+    shared = f"  shared s: float32[{nthreads}] align 16"
+    return kernel_text(f"{shared}\n{body}", nthreads, nclusters, cluster=cluster)
 
 
 BEGIN = """
