@@ -13,9 +13,12 @@ from bench.cases import CASES, Case
 from bench.neighbours import neighbours
 from bench.outcome import Outcome, from_json, kept_share, table
 from bench.page import write_page
+from bench.sanitize import LONG_ROWS
 from bench.session import Session
 
 import fusewright as fw
+from fusewright.kir.ir import RemoteStore
+from fusewright.kir.traverse import walk_statements
 
 
 class FakeTimer:
@@ -119,6 +122,14 @@ def test_peers_that_are_not_there() -> None:
 )
 def test_kinds(name: str, kind: str, is_one: bool) -> None:
     assert peers.is_kind(name, kind) is is_one
+
+
+@pytest.mark.parametrize(("fn", "dtype", "shapes"), LONG_ROWS)
+def test_the_sanitizer_sees_clusters(fn, dtype: str, shapes) -> None:
+    fusion = fw.trace(fn, *(fw.TensorSpec(s, dtype) for s in shapes))
+    (kernel,) = fw.compile(fusion, target="sm_90a").kernels
+    assert kernel.launch.cluster > 1
+    assert any(isinstance(s, RemoteStore) for s in walk_statements(kernel.ir))
 
 
 def test_the_page_shows_every_case(tmp_path: Path) -> None:
