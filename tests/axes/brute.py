@@ -86,7 +86,8 @@ class Stack:
 
     def step(self) -> None:
         """Apply one random transform."""
-        kinds = ["split", "split", "split", "merge", "merge", "resize", "swizzle", "permute"]
+        kinds = ["split", "split", "split", "merge", "merge", "resize", "swizzle", "skew"]
+        kinds.append("permute")
         kind = self.rng.choice(kinds)
         k = self.rng.randrange(len(self.loops))
         getattr(self, "_" + kind)(k)
@@ -141,6 +142,21 @@ class Stack:
                 pairs = zip(self.index[k], self.index[j], strict=True)
                 self.index[j] = [y ^ x for x, y in pairs]
                 return
+
+    def _skew(self, k: int) -> None:
+        if len(self.loops) < 2:
+            return
+        j = self.rng.choice([j for j in range(len(self.loops)) if j != k])
+        scale, modulus = self.rng.randint(0, 9), self.rng.choice([2, 3, 4, 8])
+        try:
+            skewed = self.graph.skew(self.loops[k], self.loops[j], scale, modulus)
+        except ScheduleError:
+            return
+        if size(skewed) == size(self.loops[k]):
+            return  # a unit, or nothing to move by
+        self.loops[k] = skewed
+        pairs = zip(self.index[k], self.index[j], strict=True)
+        self.index[k] = [x + y * scale % modulus for x, y in pairs]
 
     def _permute(self, k: int) -> None:
         self.loops.insert(0, self.loops.pop(k))

@@ -7,7 +7,7 @@ import random
 import pytest
 from brute import holds
 
-from fusewright.axes.contiguity import vector_width
+from fusewright.axes.contiguity import holds_throughout, is_contiguous, lanes_where, vector_width
 from fusewright.core.conditions import Cond, equal, less
 from fusewright.core.expr import Expr, Var
 from fusewright.core.substitution import evaluate
@@ -79,3 +79,30 @@ def test_never_unsound(seed: int) -> None:
         predicates = [c for c in (less(index, bound), less(-1, index)) if rng.random() < 0.6]
         width = vector_width(address, v, predicates, 8)
         assert is_vector(address, v, [t, u], predicates, width, extent), (seed, address, width)
+
+
+def test_a_remainder_that_cancels_leaves_an_aligned_address() -> None:
+    v, row, t = lane(8), Var("row", 0, 99), Var("t", 0, 31)
+    early = (row * 5) % 8
+    assert vector_width(101 * row + 8 * t + v - early, v, [], 8) == 8
+    assert vector_width(101 * row + 8 * t + v, v, [], 8) == 1
+    assert is_contiguous(101 * row + 8 * t + v, v) and not is_contiguous(101 * row + 2 * v, v)
+
+
+def test_the_lanes_where_conditions_hold() -> None:
+    v, t, u = lane(8), Var("t", -20, 40), Var("u", 0, 3)
+    conditions = [less(-1, v + t), less(v + t, 13), less(u, 2)]
+    whole = [holds_throughout(c, v) for c in conditions]
+    found = lanes_where(conditions, v)
+    assert found is not None
+    for at in range(-20, 41):
+        for of in range(4):
+            point = {t: at, u: of}
+            inside = [k for k in range(8) if holds(conditions, {**point, v: k})]
+            assert holds(whole, point) == (len(inside) == 8)
+            assert holds([found.some], point) == bool(inside)
+            first, stop = (evaluate(e, point) for e in (found.first, found.stop))
+            if inside:
+                assert inside == [k for k in range(8) if first <= k < stop]
+    assert lanes_where([equal(v, t)], v) is None
+    assert lanes_where([less(2 * v, t)], v) is None

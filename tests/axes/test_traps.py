@@ -303,6 +303,38 @@ def test_a_swizzle_by_a_guarded_loop_is_refused(graph: AxisGraph) -> None:
     assert "only where 0 < v0" in refusal(graph, [graph.resize(by, 1, 0), swizzled], [b])
 
 
+def test_a_skew_counts_rows_from_aligned_positions(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 5, 9)
+    skewed = graph.skew(columns, rows, 9, 4)
+    assert size(skewed) == 9 + 3
+    steps, lanes = graph.split(skewed, 4)
+    covers(graph, [rows, steps, lanes], [rows, columns])
+    covers(graph, [steps, rows, lanes], [rows, columns])
+    assert graph.skew(columns, rows, 8, 4) is columns
+    with pytest.raises(ScheduleError, match="share a digit"):
+        graph.skew(skewed, rows, 9, 4)
+
+
+def test_a_skew_by_the_low_digit_of_rows_is_enough(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 12, 5)
+    outer, low = graph.split(rows, 4)
+    covers(graph, [outer, graph.skew(columns, low, 5, 4), low], [rows, columns])
+
+
+def test_what_is_skewed_depends_on_its_base_and_is_moved_by_the_rest(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 5, 9)
+    steps, lanes = graph.split(graph.skew(columns, rows, 9, 4), 4)
+    for part in (steps, lanes):
+        assert graph.depends(part, [columns]) and not graph.depends(part, [rows])
+        assert graph.is_moved_by(part, [rows]) and not graph.is_moved_by(part, [columns])
+        assert graph.project(part, [columns]) is part and graph.project(part, [rows]).is_unit
+
+
+def test_a_skewed_axis_alone_says_nothing_of_its_columns(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 5, 9)
+    assert "do not determine" in refusal(graph, [graph.skew(columns, rows, 9, 4)], [columns])
+
+
 def test_project_drops_what_a_tensor_lacks(graph: AxisGraph) -> None:
     a, b = axes(graph, "a", 5, 4)
     assert graph.project(graph.merge(a, b), [a]) is a

@@ -158,6 +158,7 @@ class AxisGraph:
         """The class of `cls + (by * scale) % modulus`: where rows (`by`) of `cls` elements follow
         each other every `scale` elements, positions counted from the last multiple of `modulus`
         before the row. Its extent is `modulus - 1` larger; values without a `cls` are guarded out.
+        A unit class stays what it is, and so does one that rows do not move.
 
         Raises ScheduleError when the two share a digit.
         """

@@ -169,6 +169,8 @@ def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisCl
     largest = max(accesses, key=lambda a: numel(a.tensor.shape))
     strides: dict[AxisClass, Expr] = {}
     for v in variables(largest.address):
+        if v not in largest.variables:
+            continue  # a size
         step = substitute(largest.address, {v: v + 1}) - largest.address
         loop = loops[largest.stage][largest.variables.index(v)]
         if loop.axis in kept and not variables(step):
