@@ -34,6 +34,11 @@ def one_torch(x: Any) -> Any:
     return torch.exp(x) * 0.5 + x
 
 
+def both(x: Any, y: Any) -> Any:
+    """One kernel with two results, the second of which may be made in the memory of `y`."""
+    return x + y, y * 0.5
+
+
 def eight(x: Any) -> Any:
     """Eight kernels: each needs all sums of the last one."""
     for k in range(8):
@@ -103,9 +108,15 @@ def results(with_compile: bool) -> dict[str, Any]:
     x = torch.randn(64, 64, device="cuda")
     ours_one, ours_eight = fw.fuse(one, device="cuda"), fw.fuse(eight, device="cuda")
     program = fw.compile(fw.trace(one, fw.TensorSpec((64, 64), "float32")))
+    y, into = torch.empty_like(x), torch.empty_like(x)
+    given, donated = fw.fuse(both, device="cuda"), fw.fuse(both, device="cuda", donate=("y",))
     calls: dict[str, Callable[[], object]] = {
         "one_kernel": lambda: ours_one(x),
         "one_kernel_program": lambda: program(x),
+        "one_kernel_out": lambda: ours_one(x, out=into),
+        "one_kernel_out_program": lambda: program(x, out=(into,)),
+        "two_outs": lambda: given(x, y, out=(into, y)),
+        "donated": lambda: donated(x, y),
         "graph_repeating": lambda: ours_eight(x),
         "graph_moving": moving(ours_eight, x),
         "torch_empty": lambda: torch.empty_strided((64, 64), (64, 1), device="cuda"),

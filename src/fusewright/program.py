@@ -31,7 +31,14 @@ from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, 
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.archive import read_archive, write_archive
-from fusewright.runtime.arrays import CPU, ArrayInfo, c_strides, describe, host_view
+from fusewright.runtime.arrays import (
+    CPU,
+    ArrayInfo,
+    c_strides,
+    describe,
+    describe_target,
+    host_view,
+)
 from fusewright.runtime.bound import BoundCall
 from fusewright.runtime.config import active
 from fusewright.runtime.device import has_gpu
@@ -308,30 +315,34 @@ class Program:
         """
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
-        key = None if out else call_key(arrays, {})
+        key = None if device == "sim" else call_key(arrays, {}, out or None)
         found = self._calls.get(key)
-        if found is not None and device != "sim":
-            made = found(arrays)
+        if found is not None:
+            made = found(arrays, out)
             return [made[p] for p in self.places]
         infos = [describe(a) for a in arrays]
-        call = self.bind_torch(infos) if key is not None and device != "sim" else None
+        given = [None if o is None else describe_target(o) for o in out]
+        call = None if key is None else self.bind_torch(infos, given)
         if call is None:
-            return self.run(infos, device, [None if o is None else describe(o) for o in out])
+            return self.run(infos, device, given)
         self._calls[key] = call
-        return self(*arrays, device=device)
+        return self(*arrays, device=device, out=out)
 
-    def bind_torch(self, infos: Sequence[ArrayInfo]) -> TorchCall | None:
-        """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment;
-        None for other arrays, and for tensors that must be copied first."""
+    def bind_torch(
+        self, infos: Sequence[ArrayInfo], out: Sequence[ArrayInfo | None] = ()
+    ) -> TorchCall | None:
+        """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
+        and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
+        first, and for `out=` where two outputs are one result."""
         if not infos or infos[0].kind != "torch" or infos[0].device.kind == "cpu":
             return None
-        _, device = common(infos)
+        kind, device = common(infos)
         sizes = self.check_arguments(infos)
+        given = self._given(out, sizes, f"{kind} on {device}")
         executor = self._executor
-        if not executor.fits(infos, sizes):
+        if (out and len(out) != len(given)) or not executor.fits(infos, sizes):
             return None
-        grad = any(x.owner.requires_grad for x in infos)  # type: ignore[attr-defined]
-        return TorchCall(executor, sizes, device, active(), requires_grad=grad)
+        return TorchCall(executor, sizes, active(), infos, given)
 
     def run(
         self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()

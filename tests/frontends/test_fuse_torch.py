@@ -90,8 +90,16 @@ def test_keys_tell_apart_what_programs_depend_on() -> None:
         call_key((x, 0.0), {}),
         call_key((x, -0.0), {}),
         call_key((x,), {"y": 0.0}),
+        call_key((x,), {}, x),
+        call_key((x,), {}, x.clone()),
+        call_key((x,), {}, (x.clone(),)),
+        call_key((x,), {}, {"a": x.clone()}),
+        call_key((x,), {}, {"b": x.clone()}),
+        call_key((x, x.clone()), {}, x.clone()),
+        call_key((x, x.clone()), {}, x),
+        call_key((x, x), {}, x),
     ]
     assert None not in keys and len(set(keys)) == len(keys)
     assert call_key((x.clone(),), {}) == keys[0]
-    assert call_key(([x],), {}) is None
+    assert call_key(([x],), {}) is None and call_key((x,), {}, 1.0) is None
     assert call_key((np.zeros(3),), {}) is None

@@ -57,6 +57,7 @@ class Tensor:
         self.layout = "torch.strided"
         self.requires_grad = False
         self.tangent: Any = None
+        self._base: Tensor | None = None
 
     def stride(self) -> tuple[int, ...]:
         return tuple(s // self.array.itemsize for s in self.array.strides)
@@ -77,7 +78,9 @@ class Tensor:
         return self.array.itemsize
 
     def permute(self, order: tuple[int, ...]) -> Tensor:
-        return Tensor(self.array.transpose(order), self.device)
+        view = Tensor(self.array.transpose(order), self.device)
+        view._base = self
+        return view
 
 
 class Parameter(Tensor):

@@ -26,10 +26,11 @@ from fusewright.fusion.trace import Traced, trace_call
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
 from fusewright.report.explain import Report
-from fusewright.runtime.arrays import ArrayInfo, describe
+from fusewright.runtime.arrays import ArrayInfo, describe, describe_target
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.torch_calls import (
+    TorchCall,
     call_key,
     constant_to_compilers,
     is_dispatched,
@@ -54,32 +55,46 @@ class _Compiled:
     out_tree: Tree
     layouts: OutLayouts
 
-    def result(self, made: Sequence[Any]) -> Any:
-        """The function's own structure."""
-        shown = self.layouts.shown(made)
+    def result(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
+        """The function's own structure; `given`: the arrays of `out=`."""
+        shown = self.layouts.shown(made, given)
         return (
             shown[0] if isinstance(self.out_tree, Leaf) else trees.unflatten(self.out_tree, shown)
         )
+
+    def given(self, out: Any) -> list[Any] | None:
+        """The arrays of `out=` in the order of the outputs; None for another structure."""
+        return trees.leaves_like(self.out_tree, out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A program bound to the exact types of torch tensors, and where they stand in a call."""
 
-    run: Callable[[Sequence[Any]], list[Any]]
+    run: TorchCall
     positions: tuple[int, ...] | None
     places: tuple[int, ...]
     compiled: _Compiled
     single: bool
 
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
         values = (*args, *kwargs.values()) if kwargs else args
         if self.positions is not None:
             values = [values[p] for p in self.positions]
+        if out is not None:
+            return self._into(values, out)
         made = self.run(values)
         if self.single:
             return made[0]
         return self.compiled.result([made[p] for p in self.places])
+
+    def _into(self, values: Sequence[Any], out: Any) -> Any:
+        """The call with arrays of `out=`; every output is a result of its own."""
+        if self.single:
+            return self.run(values, (out,))[0]
+        given = self.compiled.given(out) or []
+        made = self.run(values, self.compiled.layouts.stored(given))
+        return self.compiled.result(made, given)
 
 
 class Fused:
@@ -124,11 +139,11 @@ class Fused:
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any = None) -> Any:
         """A call that torch need not see."""
         key = None
-        if out is None and self.device != "sim":
-            key = call_key(args, kwargs)
+        if self.device != "sim":
+            key = call_key(args, kwargs, out)
             found = self._calls.get(key)
             if found is not None:
-                return found(args, kwargs)
+                return found(args, kwargs, out)
         return self._first(args, kwargs, out, key)
 
     def _first(
@@ -139,17 +154,15 @@ class Fused:
             return self._record(args, kwargs, out)
         infos, tree = _flattened(args, kwargs)
         signature = signature_of(infos, tree, self._marks)
-        given = [] if out is None else self._given(out, *self._traced(signature, infos, tree))
+        arrays, given = self._given(out, *self._traced(signature, infos, tree))
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
-        call = None if key is None else program.bind_torch(infos)
-        if call is None:
-            return compiled.result(program.run(infos, self.device, given))
+        call = None if key is None else program.bind_torch(infos, given)
         values = (*args, *kwargs.values())
         leaves = {id(x.owner) for x in infos}
         positions = tuple(p for p, v in enumerate(values) if id(v) in leaves)
-        if len(positions) != len(infos):  # an argument was copied
-            return compiled.result(program.run(infos, self.device))
+        if call is None or len(positions) != len(infos):  # an argument was copied
+            return compiled.result(program.run(infos, self.device, given), arrays)
         every = len(positions) == len(values)
         places = tuple(program.places)
         single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
@@ -157,18 +170,26 @@ class Fused:
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = bound
-        return bound(args, kwargs)
+        return bound(args, kwargs, out)
 
-    def _given(self, out: Any, traced: Traced, layouts: OutLayouts) -> list[ArrayInfo | None]:
-        """The arrays of `out=` in the order of the outputs. Raises UserError for another shape of
-        structure."""
-        given = trees.leaves_like(traced.out_tree, out)
-        if given is None:
+    def _given(
+        self, out: Any, traced: Traced, layouts: OutLayouts
+    ) -> tuple[list[Any], list[ArrayInfo | None]]:
+        """The arrays of `out=` in the order of the outputs, and as kernels see them. Raises
+        UserError for another structure."""
+        if out is None:
+            return [], []
+        arrays = trees.leaves_like(traced.out_tree, out)
+        if arrays is None:
             raise UserError(
                 "out= does not have the structure of the result; pass arrays in the structure "
                 f"that {self.name} returns, None where a new one is wanted"
             )
-        return layouts.stored([None if o is None else describe(o) for o in given])
+        given = [None if o is None else describe_target(o) for o in arrays]
+        if layouts:
+            stored = layouts.stored(arrays)
+            given = [None if o is None else describe_target(o) for o in stored]
+        return arrays, given
 
     # --- torch's records ------------------------------------------------------------------------
 

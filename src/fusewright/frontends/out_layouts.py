@@ -7,13 +7,11 @@ kernel stores it densely; the caller gets the view with the axes back in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.ops import permute_dims
-from fusewright.runtime.arrays import ArrayInfo
 
 Order: TypeAlias = "Sequence[Sequence[int] | None]"
 """Per output the axes from slow to fast in memory; None for C order."""
@@ -43,19 +41,25 @@ class OutLayouts:
         pairs = ((x, self.order(k)) for k, x in enumerate(leaves))
         return trees.unflatten(tree, [_permuted(x, o) for x, o in pairs])
 
-    def shown(self, made: Sequence[Any]) -> list[Any]:
-        """Stored results as the caller sees them."""
+    def shown(self, made: Sequence[Any], given: Sequence[Any] = ()) -> list[Any]:
+        """Stored results as the caller sees them; `given`: the arrays of `out=`, each itself."""
         if self._orders is None:
             return list(made)
-        pairs = zip(made, self._orders, strict=True)
-        return [x if o is None else _transposed(x, _inverse(o)) for x, o in pairs]
+        pairs = zip(made, self._orders, given or [None] * self.count, strict=True)
+        return [
+            (x if o is None else _transposed(x, _inverse(o))) if there is None else there
+            for x, o, there in pairs
+        ]
 
-    def stored(self, given: Sequence[ArrayInfo | None]) -> list[ArrayInfo | None]:
-        """The arrays of `out=` as kernels see them."""
+    def stored(self, given: Sequence[Any]) -> list[Any]:
+        """The arrays of `out=` as kernels see them. Raises UserError for another number of axes."""
         if self._orders is None:
             return list(given)
+        for k, (x, o) in enumerate(zip(given, self._orders, strict=True)):
+            if x is not None and o is not None and len(x.shape) != len(o):
+                raise UserError(f"out= {k} has {len(x.shape)} axes, the result has {len(o)}")
         return [
-            x if x is None or o is None else _described(x, o)
+            x if x is None or o is None else _transposed(x, o)
             for x, o in zip(given, self._orders, strict=True)
         ]
 
@@ -74,9 +78,3 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 def _transposed(x: Any, order: tuple[int, ...]) -> Any:
     return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
-
-
-def _described(x: ArrayInfo, order: tuple[int, ...]) -> ArrayInfo:
-    shape = tuple(x.shape[a] for a in order)
-    strides = tuple(x.strides[a] for a in order)
-    return replace(x, shape=shape, strides=strides, owner=_transposed(x.owner, order))

@@ -35,6 +35,7 @@ class Branch:
 
 Tree: TypeAlias = Leaf | Static | Branch
 LEAF = Leaf()
+_CONTAINERS = (tuple, list, dict)
 
 
 def flatten(structure: object) -> tuple[list[Any], Tree]:
@@ -112,7 +113,7 @@ def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
     match tree:
         case Leaf():
             out.append(x)
-            return not isinstance(x, tuple | list | dict)
+            return not isinstance(x, _CONTAINERS)
         case Static():
             return True
         case Branch():
@@ -120,7 +121,7 @@ def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
                 table = cast("dict[object, object]", x)
                 items = list(table.values()) if tuple(table) == tree.keys else []
             else:
-                items = list(cast("tuple[object, ...]", x)) if isinstance(x, tuple | list) else []
+                items = list(cast("tuple[object, ...]", x)) if isinstance(x, _CONTAINERS) else []
             return len(items) == len(tree.items) and all(
                 _leaves_like(t, item, out) for t, item in zip(tree.items, items, strict=True)
             )

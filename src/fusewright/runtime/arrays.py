@@ -108,6 +108,18 @@ def describe(array: object) -> ArrayInfo:
     )
 
 
+def describe_target(array: object) -> ArrayInfo:
+    """The description of an array that is written to. Raises UserError for what `describe` refuses,
+    and for a tensor that only stands for negated memory."""
+    found = describe(array)
+    if found.kind == "torch" and found.owner is not array:
+        raise UserError(
+            "an array of out= is a negated view, whose memory holds other numbers; pass a tensor "
+            "of its own memory"
+        )
+    return found
+
+
 def _elements(nbytes: Sequence[int], dtype: DType, what: str) -> tuple[int, ...]:
     if any(s % dtype.nbytes for s in nbytes):
         raise UserError(

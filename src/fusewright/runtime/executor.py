@@ -216,10 +216,8 @@ class Executor:
             return None
         if holder is not None and o.is_same_memory(infos[holder]):
             return o
-        shape, strides, _ = wanted
-        same = all(n <= 1 or a == b for n, a, b in zip(shape, o.strides, strides, strict=True))
         others = [*infos, *(x for x in out if x is not None and x is not o)]
-        if holder is None and same and o.alignment >= 16 and not any(o.overlaps(x) for x in others):
+        if holder is None and can_hold(o, wanted) and not any(o.overlaps(x) for x in others):
             return o
         self.copies += 1
         return None
@@ -258,6 +256,11 @@ class Executor:
 def _lies(x: ArrayInfo, strides: Sequence[int]) -> bool:
     """Whether the array has these strides, where it has steps."""
     return all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, strides, strict=True))
+
+
+def can_hold(o: ArrayInfo, wanted: ResultType) -> bool:
+    """Whether kernels may write a result to an array of its shape, if nothing else lies there."""
+    return o.alignment >= 16 and _lies(o, wanted[1])
 
 
 def _paired(

@@ -1,7 +1,7 @@
 """The short way for torch tensors: a key of what a program depends on, and calls bound to it.
 
 A steady call costs one dictionary look-up, one `data_ptr` per argument, one allocation per result
-(and one for the arena), and one launch per kernel or one graph replay.
+that has no memory yet (and one for the arena), and one launch per kernel or one graph replay.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fusewright.core.expr import Var
 from fusewright.dtypes import uint8
 from fusewright.errors import UserError
-from fusewright.runtime.arrays import Device
+from fusewright.runtime.arrays import ArrayInfo
 from fusewright.runtime.config import Config, active
 from fusewright.runtime.device import adopt, current
 from fusewright.runtime.executor import Executor
 from fusewright.runtime.libraries import Torch
+from fusewright.runtime.overwriting import Overwriting
 from fusewright.runtime.plan import uses_graph
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +47,9 @@ _KEYS: dict[type, Callable[[Any], Hashable]] = {
     type(None): _plain_key,
     float: _float_key,
 }
+_PLAIN = frozenset(_KEYS)
+_OUT = object()
+_SEQUENCES = (tuple, list)
 
 
 def _learn(kind: type) -> bool:
@@ -57,19 +61,44 @@ def _learn(kind: type) -> bool:
     return True
 
 
-def call_key(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
-    """A key for a call whose arguments are torch tensors and plain values; None for others."""
+def call_key(
+    args: Sequence[object], kwargs: Mapping[str, object], out: object = None
+) -> Hashable | None:
+    """A key for a call whose arguments, and arrays of `out=`, are torch tensors and plain values;
+    None for others."""
     try:
         parts: list[Hashable] = [_KEYS[type(a)](a) for a in args]
         parts.append(active())
         if kwargs:
             parts.append(tuple(kwargs))
             parts += [_KEYS[type(a)](a) for a in kwargs.values()]
+        if out is not None:
+            values: Any = (*args, *kwargs.values()) if kwargs else args
+            starts = [None if type(a) in _PLAIN else a.data_ptr() for a in values]
+            parts += _OUT, _out_key(out, starts)
     except KeyError as e:
-        return call_key(args, kwargs) if _learn(e.args[0]) else None
+        return call_key(args, kwargs, out) if _learn(e.args[0]) else None
     except RuntimeError:  # a tensor without memory, inside of a transform
         return None
     return tuple(parts)
+
+
+def _out_key(x: Any, starts: Sequence[int | None]) -> Hashable:
+    """What `out=` adds: its structure, the types of its tensors, and for each which of the
+    arguments begin where it does. Raises KeyError for what is no tensor."""
+    if _KEYS.get(cast("type[object]", type(x))) is _tensor_key:
+        at = x.data_ptr()
+        same = [k for k, start in enumerate(starts) if start == at] if at in starts else ()
+        return _tensor_key(x), tuple(same)
+    if x is None:
+        return None
+    if isinstance(x, _SEQUENCES):
+        items = cast("Sequence[Any]", x)
+        return tuple, *[_out_key(item, starts) for item in items]
+    if isinstance(x, dict):
+        table = cast("dict[Any, Any]", x)
+        return dict, tuple(table), *[_out_key(item, starts) for item in table.values()]
+    raise KeyError(cast("type[object]", type(x)))
 
 
 def is_recorded() -> bool:
@@ -122,6 +151,12 @@ def check_gradients(tensors: Sequence[Any], what: str = "tensor arguments") -> N
         )
 
 
+def may_require_grad(x: Any) -> bool:
+    """Whether a tensor requires gradients, or would where they are recorded: a view that is made
+    under `no_grad` says no."""
+    return x.requires_grad or (x._base is not None and x._base.requires_grad)
+
+
 class _TorchApi:
     """The functions of torch that a call needs, in the cheapest form that this torch has."""
 
@@ -157,73 +192,69 @@ def _torch_api(torch: Any) -> _TorchApi:
     return _TorchApi(torch)
 
 
-def _meet(a: Any, b: Any) -> bool:
-    """Whether the memory of two tensors, from first to last byte, has a byte in common."""
-    (p, q), (r, s) = ((x.data_ptr(), x.data_ptr() + _nbytes(x)) for x in (a, b))
-    return p < s and r < q
-
-
-def _nbytes(x: Any) -> int:
-    """Bytes from the first to behind the last element; torch's strides are not negative."""
-    if x.numel() == 0:
-        return 0
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    return span * x.element_size()
-
-
 class TorchCall:
     """A program bound to shapes, strides and a device of torch tensors; called with tensors of
     exactly these. Results stand in the program's order; those made in the memory of an argument
-    are that tensor."""
+    are that tensor, those that `out=` names that array."""
 
     def __init__(
         self,
         executor: Executor,
         sizes: Mapping[Var, int],
-        device: Device,
         config: Config,
-        *,
-        requires_grad: bool,
+        infos: Sequence[ArrayInfo],
+        given: Sequence[ArrayInfo | None],
     ) -> None:
+        """`infos` and `given` (one per result) describe the tensors and those of `out=`."""
         library = Torch()
         plan = executor.plan(sizes)
-        types = zip(executor.result_types(sizes), executor.holders, strict=True)
+        types = executor.result_types(sizes)
+        owners: list[Any] = [x.owner for x in (*infos, *given) if x is not None]
         self._api = _torch_api(sys.modules["torch"])
-        self._empty_there = self._api.allocator(library.device(device))
+        self._empty_there = self._api.allocator(library.device(infos[0].device))
         self._empty = self._api.empty_on_current or self._empty_there
         self._plan = plan
-        self._index = device.index
-        self._results = [(s, t, library.dtype(dtype)) for (s, t, dtype), h in types if h is None]
-        self._held = {k: h for k, h in enumerate(executor.holders) if h is not None}
+        self._index = infos[0].device.index
+        self._results = [(shape, strides, library.dtype(dtype)) for shape, strides, dtype in types]
+        self._own = [k for k, h in enumerate(executor.holders) if h is None]
         self._scratch = ((plan.arena_nbytes,), (1,), library.dtype(uint8))
         self._has_arena = plan.arena_nbytes > 0
         self._graph = uses_graph(len(plan.launches), config.execution)
-        self._requires_grad = requires_grad
-        self._threads = executor.threads(device.index)
-        self._executor = executor
+        self._requires_grad = any(may_require_grad(x) for x in owners)
+        self._threads = executor.threads(self._index)
+        self._overwriting = None
+        if len(self._own) < len(types) or any(o is not None for o in given):
+            self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
 
-    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """Enqueues the program on the current stream of the tensors' device.
+    def __call__(self, tensors: Sequence[Any], out: Sequence[Any] = ()) -> list[Any]:
+        """Enqueues the program on the current stream of the tensors' device. `out` has a tensor or
+        None per result.
 
         Raises UserError where gradients would be lost.
         """
         api = self._api
         if (self._requires_grad and api.is_grad_enabled()) or api.forward_ad._current_level >= 0:
             check_gradients(tensors)
-        if self._held:
-            tensors = self._apart(tensors)
+            check_gradients([o for o in out if o is not None], "arrays of out=")
         index = self._index
         if api.current_device() == index and hasattr(self._threads, "ready"):
-            return self._run(tensors, self._empty)
+            return self._run(tensors, out, self._empty)
         adopt(index)
         self._threads.ready = True
         with current(index):
-            return self._run(tensors, self._empty_there)
+            return self._run(tensors, out, self._empty_there)
 
-    def _run(self, tensors: Sequence[Any], empty: Callable[[Any, Any, Any], Any]) -> list[Any]:
-        results = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
-        roots = [x.data_ptr() for x in tensors]
-        roots += [r.data_ptr() for r in results]
+    def _run(
+        self, tensors: Sequence[Any], out: Sequence[Any], empty: Callable[[Any, Any, Any], Any]
+    ) -> list[Any]:
+        overwriting = self._overwriting
+        if overwriting is None:
+            roots = [x.data_ptr() for x in tensors]
+            results = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
+        else:
+            roots, there = overwriting.memory(tensors, out)
+            results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
+        roots += [results[k].data_ptr() for k in self._own]
         if self._has_arena:
             scratch = empty(*self._scratch)  # returned to the allocator in stream order
             roots.append(scratch.data_ptr())
@@ -231,19 +262,6 @@ class TorchCall:
         index = self._index
         graph = self._graph and not api.capturing()
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
-        for k, h in self._held.items():
-            results.insert(k, tensors[h])
+        if overwriting is not None:
+            overwriting.finish(results, out)
         return results
-
-    def _apart(self, tensors: Sequence[Any]) -> list[Any]:
-        """The tensors, those that results are written over copied where they share memory with
-        another one; torch is told of the others that they change."""
-        out = list(tensors)
-        for h in self._held.values():
-            x = out[h]
-            if any(k != h and _meet(x, y) for k, y in enumerate(out)):
-                out[h] = x.clone()
-                self._executor.copies += 1
-            else:
-                self._api.changed(x)
-        return out
