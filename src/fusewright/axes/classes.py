@@ -13,7 +13,7 @@ from fusewright.axes import transforms
 from fusewright.axes.independence import Domains, Independence
 from fusewright.axes.lines import Atom, Digit, Lines, Word, word_extent
 from fusewright.axes.ties import Tie
-from fusewright.core.expr import ONE, ZERO, IntLike, as_expr, constant_value, mod
+from fusewright.core.expr import ONE, ZERO, Expr, IntLike, Var, as_expr, constant_value, mod
 from fusewright.errors import InternalError
 
 __all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
@@ -62,6 +62,7 @@ class AxisGraph:
         self._units: dict[Atom, AxisClass] = {}
         self._anonymous = AxisClass((), None)
         self._normal: dict[AxisClass, AxisClass] = {}
+        self._variables: dict[tuple[str, Expr], Var] = {}
         self._epoch = 0
 
     # ----- classes
@@ -231,6 +232,14 @@ class AxisGraph:
         if not self.domains.register(words):
             shown = ", ".join(str(self.normal(c)) for c in axes)
             raise InternalError(f"register_domain: the axes ({shown}) depend on each other")
+
+    def variable(self, name: str, extent: Expr) -> Var:
+        """The variable that stands for a loop of this extent while schedules are judged: one object
+        per name and extent, so that what follows from the same loops is found once."""
+        found = self._variables.get((name, extent))
+        if found is None:
+            found = self._variables[name, extent] = Var(name, 0, extent - 1)
+        return found
 
     def fresh_memo(self) -> dict[object, object]:
         """A table for derived facts, emptied whenever the graph has changed."""

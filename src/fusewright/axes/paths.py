@@ -85,6 +85,15 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     the left-over digits, up to predicates. Refused: loops that repeat a digit, loops that cover a
     part of the domain only, and left-over digits that depend on the domain.
     """
+    memo = graph.fresh_memo()
+    key = (tuple((graph.normal(c), e) for c, e in loops), tuple(graph.normal(c) for c in domain))
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = _domain_path(graph, loops, domain)
+    return cast("Path | Refusal", found)
+
+
+def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> Path | Refusal:
     table = _table(graph, loops, widen=False)
     if table.clash is not None:
         return Refusal(f"two loops run over {table.clash}, so points would be visited twice")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import ClassVar, TypeAlias
 
 from fusewright.core import intervals
@@ -21,6 +21,7 @@ from fusewright.core.intervals import Interval
 from fusewright.core.symbolic import Symbolic, parenthesised, sum_text, walk
 
 IntLike: TypeAlias = "Expr | int"
+MAX_SMALL = 4096
 
 
 class Expr(Symbolic):
@@ -172,8 +173,18 @@ class Mod(Division):
         self.divisor = math.gcd(numerator.divisor, denominator.divisor)
 
 
-ZERO = Int(0)
-ONE = Int(1)
+@cache
+def _small(value: int) -> Int:
+    return Int(value)
+
+
+def integer(value: int) -> Int:
+    """A constant; there is one object for each of the small ones, which are most."""
+    return _small(value) if -MAX_SMALL <= value <= MAX_SMALL else Int(value)
+
+
+ZERO = integer(0)
+ONE = integer(1)
 
 
 # --- constructors -------------------------------------------------------------------------------
@@ -181,7 +192,7 @@ ONE = Int(1)
 
 def as_expr(value: IntLike) -> Expr:
     """An int as a constant expression; an expression unchanged."""
-    return value if isinstance(value, Expr) else Int(int(value))
+    return value if isinstance(value, Expr) else integer(int(value))
 
 
 def constant_value(e: IntLike) -> int | None:
@@ -219,7 +230,7 @@ def sum_of(constant: int, terms: Iterable[Term]) -> Expr:
 def _normal(constant: int, terms: tuple[Term, ...]) -> Expr:
     """The constant and terms that are different, in order, and none of them zero."""
     if not terms:
-        return Int(constant)
+        return integer(constant)
     if constant == 0 and terms[0].coefficient == len(terms[0].atoms) == len(terms) == 1:
         return terms[0].atoms[0]
     return Sum(constant, terms)
@@ -278,20 +289,33 @@ def _fold_digit(
 
 def add(*values: IntLike) -> Expr:
     """The sum."""
-    sized = [v for v in values if constant_value(v) != 0]
-    if len(sized) < 2:
-        return as_expr(sized[0]) if sized else ZERO
-    parts = [(v, ()) if isinstance(v, int) else parts_of(v) for v in sized]
-    return sum_of(sum(k for k, _ in parts), [t for _, terms in parts for t in terms])
+    constant = 0
+    others: list[Expr] = []
+    for v in values:
+        k = constant_value(v)
+        if k is None:
+            others.append(as_expr(v))
+        else:
+            constant += k
+    if not others:
+        return integer(constant)
+    if len(others) == 1 and not constant:
+        return others[0]
+    parts = [parts_of(v) for v in others]
+    terms = [t for _, own in parts for t in own]
+    return sum_of(constant + sum(k for k, _ in parts), terms)
 
 
 def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
-    a, b = as_expr(a), as_expr(b)
-    if isinstance(a, Int):
-        return _scaled(b, a.value)
-    if isinstance(b, Int):
-        return _scaled(a, b.value)
+    k = constant_value(a)
+    if k is not None:
+        return _scaled(as_expr(b), k)
+    k = constant_value(b)
+    a = as_expr(a)
+    if k is not None:
+        return _scaled(a, k)
+    b = as_expr(b)
     ka, ta = parts_of(a)
     kb, tb = parts_of(b)
     terms = [Term(t.atoms, t.coefficient * kb) for t in ta]
@@ -305,10 +329,12 @@ def mul(a: IntLike, b: IntLike) -> Expr:
 
 def _scaled(e: Expr, k: int) -> Expr:
     """The product with a number: the same terms in the same order, unless digits become whole."""
-    if k == 0:
-        return ZERO
     if k == 1:
         return e
+    if k == 0:
+        return ZERO
+    if isinstance(e, Int):
+        return integer(e.value * k)
     constant, terms = parts_of(e)
     scaled = tuple(Term(t.atoms, t.coefficient * k) for t in terms)
     if any(isinstance(a, Division) for t in terms for a in t.atoms):
@@ -389,7 +415,7 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
     if bk is not None and bk <= 0:
         raise ZeroDivisionError(f"floor division of {a} by {b}: the divisor must be positive")
     if isinstance(a, Int) and bk is not None:
-        return Int(a.value // bk)
+        return integer(a.value // bk)
     if bk == 1:
         return a
     q, r = _split(a, b)
@@ -415,7 +441,7 @@ def _floordiv_rest(r: Expr, b: Expr) -> Expr:
             return mod(floordiv(r.numerator, bk), inner // bk)
     low, high = r.interval
     if low is not None and high is not None and low // bk == high // bk:
-        return Int(low // bk)
+        return integer(low // bk)
     return FloorDiv(r, b)
 
 
@@ -426,7 +452,7 @@ def mod(a: IntLike, b: IntLike) -> Expr:
     if bk is not None and bk <= 0:
         raise ZeroDivisionError(f"{a} modulo {b}: the modulus must be positive")
     if isinstance(a, Int) and bk is not None:
-        return Int(a.value % bk)
+        return integer(a.value % bk)
     if bk is not None:
         a = _drop_inner_mods(a, bk)
     _, r = _split(a, b)

@@ -85,7 +85,7 @@ def _required(
 def check_placement(flow: Dataflow) -> None:
     """Raises ScheduleError at the first reader that cannot find what it reads."""
     for s in computed(flow.stages):
-        reader = view(flow.graph, s, loop_variables(s.loops))
+        reader = view(flow.graph, s, loop_variables(flow.graph, s.loops))
         for k, p in enumerate(s.operands):
             problem = placement_problem(flow.graph, p, reader, k, p.inline_depth)
             if problem is not None:
@@ -135,7 +135,7 @@ def max_depth(flow: Dataflow, producer: Stage) -> int:
             same += 1
         depth = min(depth, same)
     for r in readers:
-        reader = view(flow.graph, r, loop_variables(r.loops))
+        reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
         for k, p in enumerate(r.operands):
             if p is not producer:
                 continue

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import less, prove
-from fusewright.core.expr import ZERO, Expr, Int, Var
+from fusewright.core.expr import ZERO, Expr, Int
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan
@@ -178,7 +178,7 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     axis = stage.frame.output[stage.op.axis]
     if axis.extent == Int(1):
         return None
-    variables = [Var(f"i{i}", 0, x.axis.extent - 1) for i, x in enumerate(loops)]
+    variables = [graph.variable(f"i{i}", x.axis.extent) for i, x in enumerate(loops)]
     known = [(x.axis, v) for x, v in zip(loops, variables, strict=True)]
     path = domain_path(graph, known, stage.frame.domain)
     if isinstance(path, Refusal):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import Int, Var
+from fusewright.core.expr import Int
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import computed, mixed_loop, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
@@ -42,7 +42,7 @@ def project_loops(
     for axis in domain:
         if axis.extent != Int(1) and not graph.depends(axis, [x.axis for x in out]):
             out.append(Loop(axis))
-    variables = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(out)]
+    variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(out)]
     path = domain_path(graph, variables, domain)
     return None if isinstance(path, Refusal) else tuple(out)
 

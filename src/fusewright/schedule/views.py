@@ -14,7 +14,7 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Computed, Gathered, Pinned
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var
+from fusewright.core.expr import ZERO, Expr, Int
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.schedule.graph import Stage
@@ -45,12 +45,12 @@ class View:
         return self.path.values[: len(self.stage.frame.output)]
 
 
-def loop_variables(loops: Sequence[Loop]) -> tuple[Expr, ...]:
+def loop_variables(graph: AxisGraph, loops: Sequence[Loop]) -> tuple[Expr, ...]:
     """A variable for every loop: parallel ones are named for what they are bound to."""
     out: list[Expr] = []
     for i, x in enumerate(loops):
         name = f"i{i}" if x.parallel.is_serial else x.parallel.value
-        out.append(ZERO if x.axis.extent == Int(1) else Var(name, 0, x.axis.extent - 1))
+        out.append(ZERO if x.axis.extent == Int(1) else graph.variable(name, x.axis.extent))
     return tuple(out)
 
 

@@ -163,7 +163,7 @@ def global_accesses(
                 variables.append(lane)
             else:
                 unit = x.axis.extent == Int(1)
-                variables.append(ZERO if unit else Var(f"i{i}", 0, x.axis.extent - 1))
+                variables.append(ZERO if unit else flow.graph.variable(f"i{i}", x.axis.extent))
         loops = [(x.axis, v) for x, v in zip(s.loops, variables, strict=True)]
         path = domain_path(flow.graph, loops, s.frame.domain)
         if isinstance(path, Refusal):
@@ -212,7 +212,7 @@ def vectorize_accesses(
     for s in computed(flow.stages):
         if not s.loops or s.loops[-1].axis is not lane_axis:
             continue
-        lane = Var("lane", 0, width - 1)
+        lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         narrow = [a for a in own if not is_wide(a, lane, width)]
         wide = bool(own) and all(is_wide_read(a, lane, width) for a in narrow)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
-from fusewright.core.expr import Expr, Int, Var, constant_value, is_multiple, mod, variables
+from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import substitute
 from fusewright.errors import InternalError
 from fusewright.memory import Memory
@@ -161,7 +161,8 @@ def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisCl
     reference.loops = (*(Loop(c) for c in kept), reduced)
     transform_like(flow, reference, align=True)
     loops = {s: s.loops for s in flow.stages}
-    accesses = global_accesses(flow, reduced.axis, Var("lane", 0, reduced.axis.extent - 1))
+    lane = flow.graph.variable("lane", reduced.axis.extent)
+    accesses = global_accesses(flow, reduced.axis, lane)
     for s, old in saved.items():
         s.loops = old
     if not accesses:
@@ -227,7 +228,7 @@ def _allows(
     saved = {s: s.loops for s in flow.stages}
     reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
     transform_like(flow, reference, align=True)
-    lane = Var("lane", 0, width - 1)
+    lane = flow.graph.variable("lane", Int(width))
     accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
     wide = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, Int, Var
+from fusewright.core.expr import Expr, Int
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -227,7 +227,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     saved = {s: s.loops for s in flow.stages}
     reference.loops = (outer, inner)
     refused = transform_like(flow, reference, align=True)
-    lane = Var("lane", 0, width - 1)
+    lane = flow.graph.variable("lane", Int(width))
     size = numel(reference.shape)
     nbytes = {True: 0, False: 0}
     large: list[bool] = []

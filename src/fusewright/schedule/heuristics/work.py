@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import ZERO, Expr, Var, constant_value, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Reduce, Resize, Scan
@@ -191,7 +191,7 @@ def _waste(flow: Dataflow, s: Stage) -> dict[Stage, float]:
     those that a thread's own elements fill: less than 1 where threads share them, or where loops
     do not change the address."""
     across = next((x for x in s.loops if x.parallel is Parallel.TIDX), None)
-    lane = Var("lane", 0, 1)
+    lane = flow.graph.variable("lane", Int(2))
     out: dict[Stage, float] = {}
     for a in global_accesses(flow, across.axis if across else None, lane, [s]):
         nbytes = a.tensor.dtype.nbytes
