@@ -105,7 +105,7 @@ def finish(
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class Made:
     """A kernel of one structure. `read`: positions of the segment's inputs that it reads;
     `scalars`: for each of its scalar parameters the position among the segment's scalars."""
 
@@ -113,6 +113,9 @@ class _Made:
     read: tuple[int, ...]
     scalars: tuple[int, ...]
 
+
+Kernels: TypeAlias = dict[object, Made]
+"""Kernels by target and structure; programs that are compiled with one table share them."""
 
 WinnerOf: TypeAlias = Callable[[Segment], Winner | None]
 """The schedule that was measured to be best for a segment; None for the rules' choice."""
@@ -135,11 +138,11 @@ class _Compiler:
     """Compiles every structure once."""
 
     target: Target
-    kernels: dict[object, _Made]
+    kernels: Kernels
     reasons: list[Reason]
     winner_of: WinnerOf
 
-    def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> _Made:
+    def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
         one that this version does not know any more is left aside, and the log says so."""
         winner = self.winner_of(segment)
@@ -156,7 +159,7 @@ class _Compiler:
         name: str,
         scalars: tuple[Parameter, ...],
         winner: Winner | None,
-    ) -> _Made:
+    ) -> Made:
         flow = segment.dataflow()
         params = schedule_group(flow, self.target, winner.params if winner else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
@@ -166,14 +169,14 @@ class _Compiler:
         own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
         named = zip(kernel.argument_values[:own], kernel.ir.arguments, strict=False)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
-        return _Made(kernel, read, places)
+        return Made(kernel, read, places)
 
     def launches(self, segment: Segment, name: str) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
         layouts = tuple(None if s.is_whole else s.layout for s in segment.writes)
-        key = (structure, layouts, fills.structure)
+        key = (self.target, structure, layouts, fills.structure)
         try:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
@@ -201,7 +204,7 @@ class _Compiler:
 
     def move(self, moves: Moves, number: int) -> Launch:
         """The launch that copies and fills what no kernel computes."""
-        key = moves.structure
+        key = (self.target, moves.structure)
         if key not in self.kernels:
             name = f"fw_move_{moves.writes[0].root.name}_{number}"
             final = run_pipeline(move_kernel(moves, name), self.target)
@@ -211,7 +214,7 @@ class _Compiler:
             kernel = Kernel(
                 final, self.target, tuple(infos[:count]), tuple(infos[count:]), moves.values, ""
             )
-            self.kernels[key] = _Made(kernel, (), ())
+            self.kernels[key] = Made(kernel, (), ())
         return Launch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
 
@@ -282,13 +285,16 @@ def compile_in_place(
     target: Target,
     donated: Mapping[int, int | None] | None = None,
     winner_of: WinnerOf | None = None,
+    kernels: Kernels | None = None,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `winner_of` says of
-    their segments, by default as `tune` found to be best on this machine."""
+    their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
+    taken from there, others added."""
     whole = prepare(fusion, target)
     cut = form(whole)
-    compiler = _Compiler(target, {}, [], winner_of or kept_winners(target))
+    known: Kernels = {} if kernels is None else kernels
+    compiler = _Compiler(target, known, [], winner_of or kept_winners(target))
     choices = {
         whole.inputs[k]: holders(whole, whole.inputs[k])
         if at is None

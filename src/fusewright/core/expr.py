@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, reduce
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
-from fusewright.core.symbolic import Symbolic, parenthesised, sum_text, walk
+from fusewright.core.symbolic import Symbolic, parenthesised, sum_text
 
 IntLike: TypeAlias = "Expr | int"
 MAX_SMALL = 4096
@@ -98,8 +97,7 @@ class Var(Atom):
         self.interval, self.divisor = (self.lower.interval[0], high), multiple_of
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """`coefficient * product(atoms)`; atoms sorted by their text."""
 
     atoms: tuple[Atom, ...]
@@ -623,4 +621,4 @@ def _push_to_limit(constant: int, terms: tuple[Term, ...], v: Var) -> Expr | Non
 
 def variables(e: Symbolic) -> tuple[Var, ...]:
     """The variables, in order of first occurrence."""
-    return tuple(dict.fromkeys(v for v in walk(e) if isinstance(v, Var)))
+    return tuple(dict.fromkeys(cast("tuple[Var, ...]", e.leaves)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import is_
 from typing import ClassVar, NoReturn
 
 
 class Symbolic:
     """Something immutable, equal to what has its text and its variables, which have identity."""
 
-    __slots__ = ("_hash", "_key")
+    __slots__ = ("_hash", "_key", "_leaves")
     _key: str
     _hash: int
+    _leaves: tuple[Symbolic, ...]
     is_variable: ClassVar[bool] = False
     is_compound: ClassVar[bool] = False
 
@@ -23,6 +25,16 @@ class Symbolic:
     def children(self) -> tuple[Symbolic, ...]:
         """The direct operands, in the order in which the text names them."""
         return ()
+
+    @property
+    def leaves(self) -> tuple[Symbolic, ...]:
+        """The variables, in the order of the text, each as often as it stands there."""
+        try:
+            return self._leaves
+        except AttributeError:
+            own = (self,) if self.is_variable else ()
+            self._leaves = own + tuple(v for c in self.children for v in c.leaves)
+            return self._leaves
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self} is symbolic and has no truth value; use prove()")
@@ -40,8 +52,10 @@ class Symbolic:
             return True
         if not isinstance(other, Symbolic) or self._hash != other._hash:
             return False
-        is_alike = type(self) is type(other) and self._key == other._key
-        return is_alike and _identities(self) == _identities(other)
+        if type(self) is not type(other) or self._key != other._key:
+            return False
+        a, b = self.leaves, other.leaves
+        return len(a) == len(b) and all(map(is_, a, b))
 
 
 def walk(e: Symbolic) -> Iterator[Symbolic]:
@@ -69,7 +83,3 @@ def sum_text(constant: int, products: Sequence[tuple[int, Sequence[Symbolic]]]) 
 def _product_text(magnitude: int, factors: Sequence[Symbolic]) -> str:
     product = "*".join(map(parenthesised, factors))
     return product if magnitude == 1 else f"{magnitude}*{product}"
-
-
-def _identities(e: Symbolic) -> list[int]:
-    return [id(v) for v in walk(e) if v.is_variable]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.cuda.emit import emit_module
+from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
 from fusewright.kir.ir import Kernel
 from fusewright.target import Target
@@ -148,15 +149,18 @@ def contracts(kernel: Kernel) -> bool:
 
 
 def bundle(kernels: Sequence[Kernel], target: Target) -> list[tuple[Source, tuple[Kernel, ...]]]:
-    """Kernels put together into modules: up to sixteen small ones that share their options, in
-    order. Each module compiles once and holds its kernels under their emitted names."""
+    """Kernels put together into modules: up to sixteen small ones of different names that share
+    their options, in order. Each module compiles once and holds its kernels under their emitted
+    names."""
     groups: list[list[Kernel]] = []
     room = 0
     for k in sorted(kernels, key=contracts):
         size = len(emit_module((k,), target))
-        fits = groups and len(groups[-1]) < KERNELS_PER_MODULE and size <= room
-        if fits and contracts(groups[-1][0]) == contracts(k):
-            groups[-1].append(k)
+        group = groups[-1] if groups else []
+        fits = group and len(group) < KERNELS_PER_MODULE and size <= room
+        named_apart = all(identifier(k.name) != identifier(other.name) for other in group)
+        if fits and named_apart and contracts(group[0]) == contracts(k):
+            group.append(k)
             room -= size
         else:
             groups.append([k])

@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewright import knobs
 from fusewright.core.expr import Var
-from fusewright.driver import compile_in_place
+from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.natural_layouts import Strides, natural_orders
@@ -109,7 +109,9 @@ class Fused:
         out_layouts: Order | None = None,
         dynamic: Dynamic = None,
         donate: Sequence[str] = (),
+        kernels: Kernels | None = None,
     ) -> None:
+        """`kernels`: a table to share kernels by with other functions."""
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"fuse(device={device!r}): use 'auto', 'cuda' or 'sim'")
         functools.update_wrapper(self, fn)
@@ -122,6 +124,7 @@ class Fused:
         self._dynamic = dynamic
         self._out_layouts = out_layouts
         self._donated = donated_roots(fn, donate)
+        self._kernels = kernels
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
         self._programs: dict[tuple[Signature, Wishes], _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
@@ -230,6 +233,7 @@ class Fused:
             device=self.device,
             out_layouts=self._out_layouts,
             dynamic=self._dynamic,
+            kernels=self._kernels,
         )
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
@@ -264,7 +268,9 @@ class Fused:
                 self._say(signature)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                program = compile_in_place(traced.fusion, self._target(), dict(key[1]))
+                program = compile_in_place(
+                    traced.fusion, self._target(), dict(key[1]), kernels=self._kernels
+                )
                 found = self._programs[key] = _Compiled(program, traced.out_tree, layouts)
             return found
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from fusewright.dtypes import dtype_of
@@ -59,16 +60,67 @@ def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
     return LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
 
 
-def refusal(node: Any) -> str | None:
-    """Why a node cannot be fused; None when it can. Found by tracing it alone."""
+def refusal(node: Any, known: dict[Hashable, str | None] | None = None) -> str | None:
+    """Why a node cannot be fused; None when it can. Found by tracing it alone, unless the table
+    `known` has the answer for an equal call on tensors of the same types; else it is added."""
     if node.op != "call_function":
         return f"{node.op} is not a call of an operator"
     if is_getitem(node):
-        return refusal(node.args[0])
+        return refusal(node.args[0], known)
     if node.target not in LOWERINGS:
         return "the operator is not in the table"
+    answers = {} if known is None else known
     try:
         _check_tensors(node)
+        key = _call_key(node)
+        if key not in answers:
+            answers[key] = _problem(node)
+    except FusewrightError as e:
+        return str(e)
+    return answers[key]
+
+
+def _call_key(node: Any) -> Hashable:
+    """Equal for calls of one operator that differ in nothing that tracing them depends on."""
+    sources = node.all_input_nodes
+    number = {n: k for k, n in enumerate(sources)}
+    types = [type_text(_value(n)) for n in (*sources, node)]
+    return str(node.target), call_text(node, number), tuple(types)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val")
+
+
+def call_text(node: Any, number: Mapping[Any, int]) -> str:
+    """The arguments of a call as text, nodes by their numbers."""
+
+    def numbered(n: Any) -> _Numbered:
+        return _Numbered(number[n])
+
+    return repr(fx.node.map_arg((node.args, node.kwargs), numbered))
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Stands for a node in the text of a call."""
+
+    number: int
+
+
+def type_text(value: Any) -> str:
+    """What a tensor is, or several are, as text; other values as they print."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(type_text, cast("Sequence[Any]", value)))
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    return f"{value.dtype}{shape}{strides}{value.device}"
+
+
+def _problem(node: Any) -> str | None:
+    """Why tracing a node alone fails."""
+    try:
         _try(node)
     except FusewrightError as e:
         return str(e)

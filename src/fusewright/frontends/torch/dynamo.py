@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from fusewright.driver import Kernels
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
@@ -28,10 +29,11 @@ def compiler(options: Options, observe: Observer | None = None) -> Any:
     """A backend with these options. `observe` is given the report of each graph."""
     common = importlib.import_module("torch._dynamo.backends.common")
     partitioners = importlib.import_module("functorch.compile")
+    kernels: Kernels = {}
 
     def side(name: str) -> Callable[[Any, Sequence[Any]], Any]:
         def compile_graph(module: Any, example_inputs: Sequence[Any]) -> Any:
-            return fuse_graph(module, options, name, observe)
+            return fuse_graph(module, options, name, observe, kernels)
 
         return compile_graph
 
@@ -46,17 +48,22 @@ def compiler(options: Options, observe: Observer | None = None) -> Any:
 
 
 def fuse_graph(
-    module: Any, options: Options, name: str = "graph", observe: Observer | None = None
+    module: Any,
+    options: Options,
+    name: str = "graph",
+    observe: Observer | None = None,
+    kernels: Kernels | None = None,
 ) -> Any:
     """An aten graph module, whose nodes carry example values, as a boxed function that computes its
-    regions fused."""
+    regions fused. Graphs with one table of `kernels` share them."""
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
     known: dict[Hashable, Ways] = {}
+    shared: Kernels = {} if kernels is None else kernels
 
     def call(part: Part) -> Region:
         key = part.structure()
-        ways = known.get(key) or known.setdefault(key, Ways(part, options))
+        ways = known.get(key) or known.setdefault(key, Ways(part, options, shared))
         regions[part.name] = Region(part, ways)
         return regions[part.name]
 

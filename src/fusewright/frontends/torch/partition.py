@@ -8,7 +8,7 @@ that alone reads them, where that moves fewer bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -36,7 +36,8 @@ def partition(graph: Any, options: Options) -> Partition:
     `options.min_ops`
     operators that compute something are left to torch."""
     nodes = list(graph.nodes)
-    reasons = {n: r for n in nodes if (r := refusal(n)) is not None}
+    known: dict[Hashable, str | None] = {}
+    reasons = {n: r for n in nodes if (r := refusal(n, known)) is not None}
     constants = _constants(nodes, reasons)
     before = predecessors(graph)
     level = _levels([n for n in nodes if n not in constants], before, reasons)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
 from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
-from fusewright.frontends.torch.calls import hint, trace_node
+from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
@@ -57,11 +58,8 @@ class Part:
     def structure(self) -> Hashable:
         """Equal for parts that compute the same thing on tensors of the same types."""
         number = {n: k for k, n in enumerate((*self.inputs, *self.nodes))}
-        calls = [
-            (str(n.target), repr(fx.node.map_arg((n.args, n.kwargs), _Number(number))))
-            for n in self.nodes
-        ]
-        types = [_type_text(n.meta["val"]) for n in (*self.inputs, *self.outputs)]
+        calls = [(str(n.target), call_text(n, number)) for n in self.nodes]
+        types = [type_text(n.meta["val"]) for n in (*self.inputs, *self.outputs)]
         return tuple(calls), tuple(types), tuple(number[n] for n in self.outputs)
 
     def trace(self, values: Mapping[Any, Any]) -> list[Array]:
@@ -89,28 +87,11 @@ class Part:
         return fx.GraphModule(torch.nn.Module(), graph).forward
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """Stands for a node in the text of a call by its number."""
-
-    of: Mapping[Any, int]
-
-    def __call__(self, node: Any) -> Any:
-        return f"node {self.of[node]}"
-
-
-def _type_text(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return str(value)
-    shape, strides = tuple(value.shape), tuple(value.stride())
-    return f"{value.dtype}{shape}{strides}{value.device}"
-
-
 class Ways:
     """Callables that compute parts of one structure, best first; the last one is torch's."""
 
-    def __init__(self, part: Part, options: Options) -> None:
-        self.left = _ways(part, options)
+    def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
+        self.left = _ways(part, options, kernels)
         self._part = part
 
     def start(self) -> None:
@@ -175,22 +156,24 @@ class Region:
         return way.fused if isinstance(way, _Symbolic) else way if len(self._ways) > 1 else None
 
 
-def _ways(part: Part, options: Options) -> list[Any]:
+def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
     """Ways to compute a part, best first; the last one is torch's."""
     ways: list[Any] = []
     on_host = part.tensors[0].meta["val"].device.type == "cpu"
     if part.integers or any(symbolic_axes(n.meta["val"]) for n in part.tensors):
         try:
             if not on_host or options.cpu == "sim":
-                ways.append(_Symbolic(part, options))
+                ways.append(_Symbolic(part, options, kernels))
         except ValueError as e:
             _log.info("%s: compiled for each size: %s", part.name, e)
-    ways.append(_by_size(part, options, on_host=on_host))
+    ways.append(_by_size(part, options, kernels, on_host=on_host))
     ways.append(part.as_torch())
     return ways
 
 
-def _by_size(part: Part, options: Options, *, on_host: bool) -> Fused | OracleCall:
+def _by_size(
+    part: Part, options: Options, kernels: Kernels, *, on_host: bool
+) -> Fused | OracleCall:
     """A program per size; integers are part of what it is made for."""
 
     def traced(*args: Any) -> list[Array]:
@@ -199,7 +182,7 @@ def _by_size(part: Part, options: Options, *, on_host: bool) -> Fused | OracleCa
     _set_signature(traced, part.name, len(part.inputs))
     if on_host and options.cpu == "oracle":
         return OracleCall(traced, _orders(part))
-    return _fused(traced, part, options, on_host=on_host)
+    return _fused(traced, part, options, kernels, on_host=on_host)
 
 
 class _Symbolic:
@@ -207,7 +190,7 @@ class _Symbolic:
 
     label = "symbolic sizes"
 
-    def __init__(self, part: Part, options: Options) -> None:
+    def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
         """Raises ValueError where an integer does not follow from the tensors' sizes."""
         tensors = part.tensors
         sizes = Sizes(tensors, part.integers)
@@ -220,7 +203,7 @@ class _Symbolic:
             k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)
         }
         on_host = tensors[0].meta["val"].device.type == "cpu"
-        self.fused = _fused(traced, part, options, on_host=on_host, dynamic=axes)
+        self.fused = _fused(traced, part, options, kernels, on_host=on_host, dynamic=axes)
         self._positions = [k for k, n in enumerate(part.inputs) if n in tensors]
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -231,13 +214,21 @@ def _fused(
     traced: Way,
     part: Part,
     options: Options,
+    kernels: Kernels,
     *,
     on_host: bool,
     dynamic: Mapping[str | int, Sequence[int]] | None = None,
 ) -> Fused:
     device = "sim" if on_host else "cuda"
     layouts = _orders(part)
-    return Fused(traced, target=options.target, device=device, out_layouts=layouts, dynamic=dynamic)
+    return Fused(
+        traced,
+        target=options.target,
+        device=device,
+        out_layouts=layouts,
+        dynamic=dynamic,
+        kernels=kernels,
+    )
 
 
 def _orders(part: Part) -> list[tuple[int, ...] | None]:
