@@ -10,7 +10,10 @@ import pytest
 
 import fusewright as fw
 from corpus_checks import assert_agrees
+from fusewright.driver import Kernels, compile_in_place
 from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.program import Program
+from fusewright.target import Target, target_of
 from fusewright.verify import random_values
 
 SIZES = {"m": 6, "n": 133}
@@ -135,3 +138,29 @@ def test_simulator_agrees_with_the_oracle(name: str) -> None:
 def test_these_are_one_kernel(name: str) -> None:
     fn, specs = CASES[name]
     assert len(fw.compile(fw.trace(fn, *specs)).launches) == 1
+
+
+# --- kernels of several programs ----------------------------------------------------------------
+
+
+def test_programs_with_one_table_share_kernels() -> None:
+    """Equal structures are one kernel, whatever their tensors are called; results are each
+    program's own."""
+    target, other = target_of("sm_90a"), target_of("sm_80")
+    kernels: Kernels = {}
+    specs = [S(6, 133), S(6, 133)]
+
+    def program(fn: Callable[..., Any], to: Target) -> Program:
+        return compile_in_place(fw.trace(fn, *specs), to, kernels=kernels)
+
+    first = program(lambda x, y: softmax(x) * 2.0 + y, target)
+    second = program(lambda y, x: softmax(x) * 3.0 + y, target)
+    assert second.kernels == first.kernels and len(kernels) == 1
+    assert not set(program(lambda x, y: softmax(x) * 2.0 + y, other).kernels) & set(first.kernels)
+    x, y = (np.random.default_rng(k).normal(size=(6, 133)).astype(np.float32) for k in range(2))
+    e = np.exp(x - x.max(-1, keepdims=True))
+    share = e / e.sum(-1, keepdims=True)
+    for p, arrays, scale in ((first, (x, y), 2), (second, (y, x), 3)):
+        made = p.simulate(*arrays)
+        assert made.races == []
+        np.testing.assert_allclose(made.outputs[0], share * scale + y, rtol=1e-5, atol=1e-6)

@@ -388,3 +388,31 @@ def test_chain_of_softmaxes_ties_fast(graph: AxisGraph) -> None:
         previous = out
     assert time.perf_counter() - start < 2
     assert graph.normal(previous[1]) is graph.normal(out[1])
+
+
+# --- what is found once -------------------------------------------------------------------------
+
+
+def test_paths_of_the_same_loops_are_found_once(graph: AxisGraph) -> None:
+    a, b = axes(graph, "d", 12, 8)
+    outer, inner = graph.split(flat(graph, (a, b)), 4)
+
+    def path() -> Path | Refusal:
+        loops = [(c, graph.variable(f"i{k}", c.extent)) for k, c in enumerate((outer, inner))]
+        return domain_path(graph, loops, (a, b))
+
+    first = path()
+    assert isinstance(first, Path) and path() is first
+    other = [(c, Var(f"i{k}", 0, c.extent - 1)) for k, c in enumerate((outer, inner))]
+    found = domain_path(graph, other, (a, b))
+    assert isinstance(found, Path) and found is not first, "variables are told apart by identity"
+    assert list(map(str, found.values)) == list(map(str, first.values))
+    axes(graph, "e", 5)
+    assert path() is not first, "the graph has changed"
+
+
+def test_variables_of_loops_are_one_for_a_name_and_an_extent(graph: AxisGraph) -> None:
+    i = graph.variable("i", Int(8))
+    assert graph.variable("i", Int(8)) is i and i.interval == (0, 7)
+    assert graph.variable("i", Int(9)) is not i and graph.variable("j", Int(8)) is not i
+    assert AxisGraph().variable("i", Int(8)) is not i

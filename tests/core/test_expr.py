@@ -32,6 +32,7 @@ from fusewright.core.expr import (
     lower_bound,
     mod,
     mul,
+    variables,
 )
 from fusewright.core.substitution import evaluate
 
@@ -247,3 +248,10 @@ def test_simplification_keeps_values(start: int) -> None:
                 assert prove(c) in (None, truths[name]), (seed, c)
                 flipped = substitute_condition(negate(c), p)
                 assert isinstance(flipped, Truth) and flipped.value != truths[name], (seed, c)
+
+
+def test_equal_texts_of_other_variables_differ() -> None:
+    a, b = Var("x", 0, 7), Var("x", 0, 7)
+    assert a + 1 == a + 1 and a + 1 != b + 1
+    assert a * a != a * b and (a * b).leaves in ((a, b), (b, a))
+    assert variables(a * b + a // 3) in ((a, b), (b, a)) and variables(as_expr(3)) == ()

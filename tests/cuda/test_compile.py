@@ -147,6 +147,15 @@ def test_bundles_hold_sixteen_kernels_of_one_kind() -> None:
         assert set(resources(compiled.log)) == {k.name for k in group}
 
 
+def test_bundles_keep_kernels_of_one_name_apart() -> None:
+    target = target_of("sm_90a")
+    kernels = [elementwise("add", float32, 100 + n) for n in range(3)]
+    kernels = [dataclasses.replace(k, name=n) for k, n in zip(kernels, "aba", strict=True)]
+    groups = [members for _, members in bundle(kernels, target)]
+    assert [[k.name for k in g] for g in groups] == [["a", "b"], ["a"]]
+    assert {k for g in groups for k in g} == set(kernels)
+
+
 def test_compiling_twice_gives_the_same_bytes() -> None:
     target = target_of("sm_90a")
     text = emit(elementwise("tanh", float32, 100), target)

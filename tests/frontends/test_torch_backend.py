@@ -18,6 +18,7 @@ import fusewright as fw  # noqa: E402
 import fusewright.frontends.torch as door  # noqa: E402
 from fusewright.errors import UnsupportedError, UserError  # noqa: E402
 from fusewright.frontends.fuse import Fused  # noqa: E402
+from fusewright.frontends.torch import calls  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.region import Region  # noqa: E402
@@ -77,6 +78,34 @@ def test_programs_are_compiled_before_the_first_call(dynamic: bool) -> None:
         patch.setattr(Region, "__call__", call)
         checks.assert_close([run(x, w)], [model(x, w)])
     assert before == [1, 1], "two regions stand around the product"
+
+
+def test_layers_and_both_graphs_share_kernels() -> None:
+    """A layer's regions are compiled once, and no operator is judged twice on equal types."""
+
+    def model(x: Any, w: Any) -> Any:
+        for k in range(3):  # the scale is an argument of the kernel
+            x = torch.softmax(x * (k + 2.0), -1) @ w
+        return x
+
+    torch.compiler.reset()
+    traced: list[str] = []
+    reports: list[GraphReport] = []
+    original = calls._problem
+
+    def problem(node: Any) -> str | None:
+        traced.append(str(node.target))
+        return original(node)
+
+    x, w = rand(6, 6), rand(6, 6)
+    run = torch.compile(model, backend=compiler(Options(cpu="sim"), reports.append))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "_problem", problem)
+        checks.assert_close([run(x, w)], [model(x, w)])
+    regions = [r for g in reports for r in g.regions]
+    kernels = {k for r in regions for p in r.fused._programs.values() for k in p.program.kernels}
+    assert len(regions) == 3 and len(kernels) == 1
+    assert len(traced) < sum(len(r.part.nodes) for r in regions)
 
 
 def test_regions_stand_around_a_matrix_product() -> None:

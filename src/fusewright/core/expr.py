@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 from fusewright.core import intervals
@@ -20,7 +20,6 @@ from fusewright.core.intervals import Interval
 from fusewright.core.symbolic import Symbolic, parenthesised, sum_text
 
 IntLike: TypeAlias = "Expr | int"
-MAX_SMALL = 4096
 
 
 class Expr(Symbolic):
@@ -171,18 +170,9 @@ class Mod(Division):
         self.divisor = math.gcd(numerator.divisor, denominator.divisor)
 
 
-@cache
-def _small(value: int) -> Int:
-    return Int(value)
-
-
-def integer(value: int) -> Int:
-    """A constant; there is one object for each of the small ones, which are most."""
-    return _small(value) if -MAX_SMALL <= value <= MAX_SMALL else Int(value)
-
-
-ZERO = integer(0)
-ONE = integer(1)
+integer = lru_cache(4096)(Int)
+"""A constant; one object for each of those in use."""
+ZERO, ONE = integer(0), integer(1)
 
 
 # --- constructors -------------------------------------------------------------------------------
@@ -287,33 +277,21 @@ def _fold_digit(
 
 def add(*values: IntLike) -> Expr:
     """The sum."""
-    constant = 0
-    others: list[Expr] = []
-    for v in values:
-        k = constant_value(v)
-        if k is None:
-            others.append(as_expr(v))
-        else:
-            constant += k
-    if not others:
-        return integer(constant)
-    if len(others) == 1 and not constant:
-        return others[0]
-    parts = [parts_of(v) for v in others]
-    terms = [t for _, own in parts for t in own]
-    return sum_of(constant + sum(k for k, _ in parts), terms)
+    constant = sum(k for v in values if (k := constant_value(v)) is not None)
+    others = [as_expr(v) for v in values if constant_value(v) is None]
+    if len(others) < 2 and not (others and constant):
+        return others[0] if others else integer(constant)
+    parts = [(constant, ()), *map(parts_of, others)]
+    return sum_of(sum(k for k, _ in parts), [t for _, terms in parts for t in terms])
 
 
 def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
-    k = constant_value(a)
-    if k is not None:
+    if (k := constant_value(a)) is not None:
         return _scaled(as_expr(b), k)
-    k = constant_value(b)
-    a = as_expr(a)
-    if k is not None:
-        return _scaled(a, k)
-    b = as_expr(b)
+    if (k := constant_value(b)) is not None:
+        return _scaled(as_expr(a), k)
+    a, b = as_expr(a), as_expr(b)
     ka, ta = parts_of(a)
     kb, tb = parts_of(b)
     terms = [Term(t.atoms, t.coefficient * kb) for t in ta]
@@ -327,10 +305,8 @@ def mul(a: IntLike, b: IntLike) -> Expr:
 
 def _scaled(e: Expr, k: int) -> Expr:
     """The product with a number: the same terms in the same order, unless digits become whole."""
-    if k == 1:
-        return e
-    if k == 0:
-        return ZERO
+    if k in (0, 1):
+        return e if k else ZERO
     if isinstance(e, Int):
         return integer(e.value * k)
     constant, terms = parts_of(e)
