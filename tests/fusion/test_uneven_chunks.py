@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.fusion import build
 from fusewright.fusion.ir import Resize
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.target import target_of
@@ -86,3 +88,45 @@ def test_even_chunks_are_not_padded(fn: Callable[..., Any], shape: tuple[int, in
     fusion = chunked(fn, shape)
     assert len(fusion.values) > 8
     assert not any(isinstance(t.op, Resize) for t in fusion.values)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [(logsumexp, (10, COLUMNS)), (variance(1), shape_of(1)), (variance(0), shape_of(0))],
+)
+def test_no_kernel_stores_the_padding(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
+    """A kernel reads the short chunk through it, also where an argument is padded as it is."""
+    program = fw.compile(fw.trace(fn, fw.TensorSpec(shape, "float32")))
+    written = [int(str(build.element_count(o.shape))) for k in program.kernels for o in k.outputs]
+    assert max(written) < math.prod(shape) // 8
+
+
+def test_a_padding_that_is_a_result_is_stored() -> None:
+    def fn(x: fw.Array) -> tuple[fw.Array, fw.Array]:
+        padded = fw.pad(x, ((0, 3), (0, 0)))
+        return padded, fw.sum(fw.reshape(padded, (5, 8, 24)), axis=1)
+
+    fusion = fw.trace(fn, fw.TensorSpec((37, 24), "float32"))
+    x = np.random.default_rng(3).standard_normal((37, 24)).astype(np.float32)
+    result = fw.compile(fusion).simulate(x)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fill", [0.0, 2.0])
+def test_a_padding_of_a_program_between_rows_and_their_runs(fill: float) -> None:
+    """What a program pads with is added as any other value."""
+
+    def fn(x: fw.Array) -> tuple[fw.Array, fw.Array]:
+        y = fw.exp(x)
+        c = fw.sum(y, axis=1, keepdims=True)
+        padded = fw.pad(y, ((0, 3), (0, 0)), constant_values=fill)
+        return y / c, fw.sum(fw.reshape(padded, (103, 10, 264)), axis=1)
+
+    fusion = fw.trace(fn, fw.TensorSpec((1027, 264), "float32"))
+    x = np.random.default_rng(3).standard_normal((1027, 264)).astype(np.float32)
+    result = fw.compile(fusion).simulate(x)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
+from fusewright.fusion.passes.cuts import is_merge_for, is_padding_of_cut
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -21,6 +22,7 @@ from fusewright.host.groups import (
     Group,
     Reason,
     add,
+    add_between,
     is_leaf,
     is_view,
     same_axes,
@@ -56,6 +58,7 @@ class _Former:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.order = {t: i for i, t in enumerate(fusion.values)}
+        self.between = _between(fusion)
         self.ids = AxisIds()
         self.groups: dict[int, Group] = {}
         self.home: dict[Tensor, int] = {}
@@ -70,7 +73,7 @@ class _Former:
         or of as many of them as accept it."""
         if isinstance(t.op, Input) or is_leaf(t):
             return
-        if is_view(t) and t not in self.fusion.outputs:
+        if (is_view(t) and t not in self.fusion.outputs) or t in self.between:
             return
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
@@ -164,7 +167,7 @@ class _Former:
         mark = len(self.ids.log)
         g = union(chosen, number, self.ids)
         new = [t for t in items if t not in g.members]
-        problem = next((p for t in new if (p := add(g, t, self.ids))), None)
+        problem = next((p for t in new if (p := self._add(g, t))), None)
         problem = problem or space_problem(g, self.ids)
         if problem is not None:
             self.ids.undo(mark)
@@ -175,6 +178,12 @@ class _Former:
             p = self.group_of(o)
             if p is not None:
                 p.successors.add(number)
+        return None
+
+    def _add(self, g: Group, t: Tensor) -> str | None:
+        if t not in self.between:
+            return add(g, t, self.ids)
+        add_between(g, t)
         return None
 
     def _replace(self, old: list[Group], new: Group) -> None:
@@ -276,6 +285,17 @@ class _Former:
         )
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
         return Cut((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
+
+
+def _between(fusion: Fusion) -> set[Tensor]:
+    """What only stands between axes and their parts: kernels read through it."""
+    consumers: dict[Tensor, list[Tensor]] = {t: [] for t in fusion.values}
+    for t in fusion.values:
+        for o in t.op.operands:
+            consumers[o].append(t)
+    inner = [t for t in fusion.values if t not in fusion.outputs]
+    paddings = {t for t in inner if is_padding_of_cut(t, consumers[t])}
+    return paddings | {t for t in inner if is_merge_for(t, consumers[t], paddings)}
 
 
 def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:

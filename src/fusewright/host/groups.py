@@ -20,12 +20,14 @@ from fusewright.fusion.ir import (
     Reshape,
     Resize,
     Scan,
+    Shape,
     Size,
     Take,
     TakeAlong,
     Tensor,
 )
-from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.cuts import run_source
+from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import fits_block
 
 MAX_OPS = 96
@@ -185,8 +187,8 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     axes = _axes(g, t, ids)
     if any(not _distinct(ids, a) for a in (*g.axes.values(), axes)):
         return "two axes of one tensor would have to run in one loop"
-    moves = isinstance(t.op, Reshape | Resize | Concat) and not only_units(t) and not _cuts_runs(t)
-    if moves and not g.spaces:
+    moves = isinstance(t.op, Reshape | Resize | Concat)
+    if moves and not only_units(t) and _cut_in_runs(t) is None and not g.spaces:
         g.moved |= g.members
     g.axes[t] = axes
     g.members[t] = None
@@ -203,6 +205,15 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
         operand = g.axes[t.op.operands[0]]
         g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
     return None
+
+
+def add_between(g: Group, t: Tensor) -> None:
+    """Puts what stands between axes and their parts into a group. It has no axes that rules could
+    speak of: those of the parts are related to those before the padding."""
+    g.axes[t] = (None,) * t.ndim
+    g.members[t] = None
+    g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
+    g.depths[t] = _depth(g, t)
 
 
 def _depth(g: Group, t: Tensor) -> int:
@@ -240,19 +251,23 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
 
 def _run_problem(g: Group) -> str | None:
     """Why no block could walk over runs of rows with their partial results in registers."""
-    runs = [t for t in g.members if isinstance(t.op, Reduce) and _cuts_runs(t.op.operands[0])]
-    shape = [constant_value(e) for e in runs[0].op.operands[0].shape]
-    if any(n is None for n in shape):
+    reduced = [t.op.operands[0] for t in g.members if isinstance(t.op, Reduce)]
+    runs = {t: source for t in reduced if (source := _cut_in_runs(t)) is not None}
+    cut, source = next(iter(runs.items()))
+    if any(constant_value(e) is None for e in cut.shape):
         return "runs of rows of unknown size have no partial results"
-    parts, each, *columns = (n or 0 for n in shape)
+    parts, length = constant_value(cut.shape[0]) or 0, _numel(cut.shape[2:])
     if parts < LEAST_RUNS:
         return f"{parts} runs of rows are too few blocks"
-    length = math.prod(columns)
-    sizes = {o: math.prod(constant_value(e) or 0 for e in o.shape) for o in g.sources}
-    inputs = [o.dtype.nbytes for o, n in sizes.items() if n == parts * each * length]
+    inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
     if not inputs or not fits_block(length, inputs, len(runs)):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
+
+
+def _numel(shape: Shape) -> int:
+    """The product of constant sizes, 0 where one is not known."""
+    return math.prod(constant_value(e) or 0 for e in shape)
 
 
 def _named(g: Group, axes: Axes, ids: AxisIds) -> frozenset[int]:
@@ -265,16 +280,12 @@ def _named(g: Group, axes: Axes, ids: AxisIds) -> frozenset[int]:
     return named
 
 
-def _cuts_runs(t: Tensor) -> bool:
-    """Whether a reshape only cuts leading axes in two: (r.., c..) -> (p, q, c..)."""
-    if not isinstance(t.op, Reshape):
-        return False
-    source = t.op.operands[0]
-    kept = t.ndim - 2
-    if kept < 0 or source.ndim <= kept or only_units(t):
-        return False
-    sized = all(e != Int(1) for e in (*t.shape, *source.shape))
-    return sized and source.shape[source.ndim - kept :] == t.shape[2:]
+def _cut_in_runs(t: Tensor) -> Tensor | None:
+    """What a reshape cuts in runs along its leading axes; None where one of the axes has size 1."""
+    source = run_source(t)
+    if source is None or only_units(t) or Int(1) in (*t.shape, *source.shape):
+        return None
+    return source
 
 
 def _add_runs(g: Group, new: Runs, ids: AxisIds) -> Runs:
@@ -360,8 +371,8 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(a for j, a in enumerate(own) if j not in t.op.axes)
         case Reshape() if inside and only_units(t):
             return _renamed_units(g.axes[t.op.operands[0]], t)
-        case Reshape() if _cuts_runs(t) and None not in _operand_axes(g, t.op.operands[0], ids):
-            return _run_axes(g, t, ids)
+        case Reshape() if (cut := _cut_in_runs(t)) and None not in _operand_axes(g, cut, ids):
+            return _run_axes(g, t, cut, ids)
         case Reshape() if inside and g.spaces:
             _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
@@ -371,8 +382,8 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(ids.fresh(e) for e in t.shape)
 
 
-def _run_axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
-    own = g.axes[t.op.operands[0]]
+def _run_axes(g: Group, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
+    own = g.axes[source]
     count = len(own) - (t.ndim - 2)
     whole = tuple(a for a in own[:count] if a is not None)
     parts, each = (ids.fresh(e) for e in t.shape[:2])
@@ -413,12 +424,6 @@ def _renamed_units(axes: Axes, t: Tensor) -> Axes:
 def _distinct(ids: AxisIds, axes: Axes) -> bool:
     found = [ids.find(a) for a in axes if a is not None]
     return len(found) == len(set(found))
-
-
-def only_grows(e: Expr) -> bool:
-    """Whether an amount of a resize never crops."""
-    low = e.interval[0]
-    return low is not None and low >= 0
 
 
 def only_units(t: Tensor) -> bool:

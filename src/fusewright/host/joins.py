@@ -18,8 +18,8 @@ from fusewright.fusion.ir import (
     Scalar,
     Tensor,
 )
-from fusewright.fusion.passes.fold_crops import is_crop
-from fusewright.host.groups import is_leaf, only_grows, only_units
+from fusewright.fusion.passes.fold_crops import is_crop, only_grows
+from fusewright.host.groups import is_leaf, only_units
 from fusewright.host.sites import Range, Site
 
 

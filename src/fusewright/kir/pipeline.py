@@ -25,6 +25,7 @@ from fusewright.kir.passes.promote import promote, promote_whole
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
+from fusewright.kir.passes.trim_loops import trim_loops
 from fusewright.kir.passes.unroll import unroll
 from fusewright.kir.spec import Stage, check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -59,6 +60,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(unroll),
         "lowered",
         "reductions of several values by one thread become neighbours and share one barrier",
+    ),
+    Pass(
+        "trim_loops",
+        _for_any_target(trim_loops),
+        "lowered",
+        "a short last run is a loop of fewer trips, and loads ahead then need no other condition",
     ),
     Pass(
         "prefetch",

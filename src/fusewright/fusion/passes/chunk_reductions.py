@@ -27,6 +27,7 @@ from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
 from fusewright.dtypes import int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
+from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import (
@@ -155,20 +156,6 @@ def _numel(t: Tensor) -> int:
     return math.prod(constant_value(e) or 0 for e in t.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """`size` reduced elements as `chunks` of `each`, of which the last may be short."""
-
-    size: int
-    chunks: int
-    each: int
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all chunks are full."""
-        return self.chunks * self.each == self.size
-
-
 def _cut(p: Pair, target: Target) -> Cut | None:
     """How the rows are cut; None where the pair stays as it is."""
     assert isinstance(p.second.op, Reduce)
@@ -198,7 +185,7 @@ def _cut(p: Pair, target: Target) -> Cut | None:
     if chunks > 1 and reduced % chunks == 0 and not _misaligns(p, each):
         return Cut(reduced, chunks, each)
     each = _rounded_up(-(-reduced // max(wanted, 1)), WHOLE)
-    return Cut(reduced, -(-reduced // each), each) if each < reduced else None
+    return parts_of_length(reduced, each) if each < reduced else None
 
 
 def _misaligns(p: Pair, each: int) -> bool:
@@ -235,25 +222,13 @@ def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     place = len(kept) if inner else 0
     ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
     fill = -math.inf if p.kind == "exponentials" else 0.0
-    spread = _spread(ordered, tuple(source.shape[a] for a in kept), place, cut, fill)
+    spread = cut_axes(ordered, place, len(axes), cut, fill)
     if p.kind == "exponentials":
         return _exponentials(spread, place)
     if _is_shifted(p):
-        first = _first_rows(p.source, axes, cut.chunks, cut.each)
+        first = _first_rows(p.source, axes, cut.parts, cut.each)
         return _combined(*_shifted(spread, first, cut), 0, cut)
     return _combined(*_around_means(spread, place, cut), place, cut)
-
-
-def _spread(t: Tensor, rows: tuple[Expr, ...], place: int, cut: Cut, fill: float) -> Tensor:
-    """A tensor whose reduced axes stand together, with chunks along axis `place` and their elements
-    along the next one; what the last chunk lacks is `fill`."""
-    before, after = rows[:place], rows[place:]
-    if not cut.is_even:
-        t = build.value((*before, Int(cut.size), *after), t.dtype, ir.Reshape((t,)))
-        missing = [cut.chunks * cut.each - cut.size if a == place else 0 for a in range(t.ndim)]
-        t = build.resize(t, [0] * t.ndim, missing, fill)
-    shape = (*before, Int(cut.chunks), Int(cut.each), *after)
-    return build.value(shape, t.dtype, ir.Reshape((t,)))
 
 
 def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
@@ -344,7 +319,7 @@ def _combined(sums: Tensor, squares: Tensor, rank: int, cut: Cut) -> tuple[Tenso
     counts = _counts(sums, rank, cut)
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
     if cut.is_even:
-        typical = build.pointwise("div", total, _number(cut.chunks, total))
+        typical = build.pointwise("div", total, _number(cut.parts, total))
         expected = _over(typical, sums, rank)
     else:
         mean = build.pointwise("div", total, _number(cut.size, total))

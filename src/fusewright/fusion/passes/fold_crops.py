@@ -36,3 +36,9 @@ def only_crops(e: Expr) -> bool:
     """Whether an amount of a resize never pads."""
     high = e.interval[1]
     return high is not None and high <= 0
+
+
+def only_grows(e: Expr) -> bool:
+    """Whether an amount of a resize never crops."""
+    low = e.interval[0]
+    return low is not None and low >= 0

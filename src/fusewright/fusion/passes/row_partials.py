@@ -5,16 +5,19 @@
 
 A block that walks over Q rows makes their part of dx and of dw_p from one read of x (the backward
 of every normalisation); a second, small kernel sums the P parts in fixed order. P follows from
-shapes and the target, so that results are the same from run to run.
+shapes and the target, so that results are the same from run to run. Where no P divides the rows
+well the last run is short.
 """
 
 from __future__ import annotations
 
 import math
 
-from fusewright.core.expr import Int, constant_value
-from fusewright.fusion import build, ir
+from fusewright.core.expr import constant_value
+from fusewright.core.identities import reduction_identity
+from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
+from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import whole_slices
 from fusewright.target import (
@@ -35,13 +38,15 @@ LEAST_THREADS = 128
 RESIDENT_THREADS = 1024
 """Threads that a multiprocessor should hold, each with 16 bytes of a row."""
 MAX_VISITS = 96
+EVEN_SHARE = 1 / 16
+"""The part of its rows by which a run may be longer, rather than the last run shorter."""
 
 
 def row_partials(fusion: Fusion, target: Target) -> Fusion:
     """Splits reductions over leading axes in two where the kernel that makes a reduction over the
     trailing axes reads the same tensors.
 
-    checks:   constant sizes; the number of rows has a divisor that fills the chip
+    checks:   constant sizes; the registers of a block hold a row and the partial results
     order:    after share (common values), before split_reductions, which then finds them short
     """
     rows: dict[tuple[int, ...], list[Tensor]] = {}
@@ -54,13 +59,15 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
                 trailing = t.op.axes[-1] == len(sizes) - 1 and len(t.op.axes) < len(sizes)
                 if leading or trailing:
                     (columns if leading else rows).setdefault(sizes, []).append(t)
-    parts: dict[Tensor, int] = {}
+    wanted: dict[Tensor, Cut] = {}
     for sizes, reductions in columns.items():
         chosen = _beside_rows(reductions, rows.get(sizes, []))
         inputs = {x for t in (*chosen, *rows.get(sizes, [])) for x in _large_inputs(t)}
         for t in chosen:
-            parts[t] = _parts(t, sizes, len(chosen), sorted(x.dtype.nbytes for x in inputs), target)
-    wanted = {t: p for t, p in parts.items() if p > 1}
+            nbytes = sorted(x.dtype.nbytes for x in inputs)
+            cut = _cut(t, sizes, len(chosen), nbytes, target)
+            if cut is not None:
+                wanted[t] = cut
     if not wanted:
         return fusion
 
@@ -109,22 +116,27 @@ def _large_inputs(t: Tensor) -> set[Tensor]:
     return found
 
 
-def _parts(
+def _cut(
     t: Tensor, sizes: tuple[int, ...], beside: int, inputs: list[int], target: Target
-) -> int:
-    """The number of runs of rows: about one wave of blocks; 1 where a row of `inputs` (bytes an
-    element) and `beside` partial results are too long for the registers of a block, where there
-    are too few rows, or where their number has no fitting divisor."""
+) -> Cut | None:
+    """The runs of rows: about one wave of blocks; None where a row of `inputs` (bytes an element)
+    and `beside` partial results are too long for the registers of a block, or where there are too
+    few rows."""
     assert isinstance(t.op, Reduce)
     count = len(t.op.axes)
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
     if not fits_block(length, inputs, beside):
-        return 1
+        return None
     threads = _threads(length, inputs)
     wave = max(RESIDENT_THREADS // threads, 1) * target.multiprocessors
     most = min(wave, number // LEAST_ROWS)
-    slices = whole_slices(list(sizes[:count]))
-    return max((p for p in slices if most // 2 < p <= most), default=1)
+    if most < 2:
+        return None
+    shortest = parts_of_length(number, -(-number // most))
+    even = max((p for p in whole_slices(list(sizes[:count])) if p <= most), default=1)
+    if number // even <= shortest.each * (1 + EVEN_SHARE):
+        return Cut(number, even, number // even)
+    return shortest
 
 
 def _threads(length: int, inputs: list[int]) -> int:
@@ -146,11 +158,9 @@ def registers_of_row(elements: int, words: float) -> float:
     return OTHER_REGISTERS + elements * words
 
 
-def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:
+def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:
     assert isinstance(t.op, Reduce)
-    count = len(t.op.axes)
-    number = math.prod(constant_value(e) or 0 for e in source.shape[:count])
-    shape = (Int(parts), Int(number // parts), *source.shape[count:])
-    spread = build.value(shape, t.dtype.compute, ir.Reshape((build.cast(source, t.dtype.compute),)))
+    fill = reduction_identity(t.op.fn, t.dtype.compute)
+    spread = cut_axes(build.cast(source, t.dtype.compute), 0, len(t.op.axes), cut, fill)
     partial = build.reduce(t.op.fn, spread, (1,))
     return build.cast(build.reduce(t.op.fn, partial, (0,)), t.dtype)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
-from fusewright.core.expr import ZERO, Expr, Int, constant_value
+from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import reduction_identity
-from fusewright.fusion import build, ir
+from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
+from fusewright.fusion.passes.cuts import Cut, cut_axes
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
 
@@ -124,22 +125,9 @@ def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
     kept = [a for a in range(source.ndim) if a not in op.axes]
     inner = is_inner(source, op.axes)
     size = math.prod(constant_value(source.shape[a]) or 1 for a in op.axes)
-    rows = tuple(source.shape[a] for a in kept)
-    each = -(-size // parts)
-    place = len(rows) if inner else 0
-
-    def shape(*middle: int) -> tuple[Expr, ...]:
-        sizes = tuple(Int(n) for n in middle)
-        return (*rows, *sizes) if inner else (*sizes, *rows)
-
+    place = len(kept) if inner else 0
     moved = build.permute(source, (*kept, *op.axes) if inner else (*op.axes, *kept))
-    if len(op.axes) > 1:
-        moved = build.value(shape(size), source.dtype, ir.Reshape((moved,)))
-    if parts * each != size:
-        low = (ZERO,) * (len(rows) + 1)
-        high = (*low[:place], Int(parts * each - size), *low[place + 1 :])
-        fill = reduction_identity(op.fn, source.dtype)
-        moved = build.value(shape(parts * each), source.dtype, ir.Resize((moved,), low, high, fill))
-    spread = build.value(shape(parts, each), source.dtype, ir.Reshape((moved,)))
+    fill = reduction_identity(op.fn, source.dtype)
+    spread = cut_axes(moved, place, len(op.axes), Cut(size, parts, -(-size // parts)), fill)
     partial = build.reduce(op.fn, spread, (place + 1,))
     return build.reduce(op.fn, partial, (place,))

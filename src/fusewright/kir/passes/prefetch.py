@@ -84,7 +84,7 @@ def _ahead(loop: For) -> list[Statement]:
             body.append(Compute("copy", Reg(s.dst.buffer, s.dst.index + k), (Reg(ahead, Int(k)),)))
         waiting[_place(s)] -= 1
         if not waiting[_place(s)]:  # the last to read what this iteration has
-            before += [Alloc(ahead), _at(s, ahead, now, TRUE)]
+            before += [Alloc(ahead), _at(s, ahead, now, less(ZERO, loop.extent))]
             body.append(_at(s, ahead, then, exists))
     return [*before, replace(loop, body=tuple(body), overlap=1)]
 

@@ -57,11 +57,12 @@ def simplify(kernel: Kernel) -> Kernel:
 
 def settle_conditions(kernel: Kernel) -> Kernel:
     """Decide what bounds and enclosing conditions decide; drop empty and trivial structure."""
-    body = _body(kernel.body, frozenset())
+    body = settle_body(kernel.body, frozenset())
     return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
 
 
-def _body(body: Body, known: frozenset[Cond]) -> Body:
+def settle_body(body: Body, known: frozenset[Cond]) -> Body:
+    """A body in which conditions hold throughout, without what they and bounds decide."""
     out: list[Statement] = []
     for s in body:
         out += _statement(s, known)
@@ -76,7 +77,7 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
         case If():
             return _if(s, known)
         case Roles() | Role():
-            body = _body(s.body, known)
+            body = settle_body(s.body, known)
             return (s if body is s.body else dataclasses.replace(s, body=body),)
         case CpAsync() if s.zero_fill:
             return (s,)
@@ -95,8 +96,8 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
 def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:
     trips = constant_value(s.extent)
     if trips == 1:
-        return _body(Substitution({s.var: 0}).body(s.body), known)
-    body = _body(s.body, known)
+        return settle_body(Substitution({s.var: 0}).body(s.body), known)
+    body = settle_body(s.body, known)
     if not body or (trips is not None and trips <= 0):
         return ()
     return (s if body is s.body else dataclasses.replace(s, body=body),)
@@ -105,9 +106,9 @@ def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:
 def _if(s: If, known: frozenset[Cond]) -> Iterable[Statement]:
     condition = settle(s.condition, known)
     if isinstance(condition, Truth):
-        return _body(s.then if condition.value else s.otherwise, known)
-    then = _body(s.then, known | _facts(condition))
-    otherwise = _body(s.otherwise, known | _facts(negate(condition)))
+        return settle_body(s.then if condition.value else s.otherwise, known)
+    then = settle_body(s.then, known | _facts(condition))
+    otherwise = settle_body(s.otherwise, known | _facts(negate(condition)))
     if not then and not otherwise:
         return ()
     if not then:

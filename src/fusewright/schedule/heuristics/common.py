@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
@@ -99,20 +99,20 @@ def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     return Loop(outer), Loop(inner)
 
 
-def cache_inputs(flow: Dataflow, *, through: tuple[type, ...] = ()) -> list[Stage]:
+def cache_inputs(
+    flow: Dataflow, *, through: Callable[[Stage], bool] = lambda s: False
+) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
-    Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for the kinds
-    of ops in `through`, which read the copy. An input that is an output too is copied there from
+    Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those that
+    `through` holds of, which read the copy. An input that is an output too is copied there from
     the same registers as its other users read, so that all run along the same axes. Returns the
     stages that hold inputs in registers: the copies and the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
         kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
-        users = [
-            r for r in flow.consumers(s) if r in kept or not _moves(r) or isinstance(r.op, through)
-        ]
+        users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or through(r)]
         if not s.shape or len(users) == len(kept):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])

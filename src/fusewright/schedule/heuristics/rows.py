@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Reshape
+from fusewright.fusion.ir import Broadcast, Reshape, Resize
+from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.fusion.passes.row_partials import registers_of_row
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -75,7 +76,7 @@ class RowsScheduler:
         untangle(flow)
         self._flow = flow
         self._target = target
-        self._copies = cache_inputs(flow, through=(Reshape, Broadcast))
+        self._copies = cache_inputs(flow, through=_stays_in_its_row)
         self._partials = partials_of(flow)
         self._row = next(s for s in flow.stages if s.is_reduction and s not in self._partials)
         kept = merge_all(flow, by_stride(flow, self._row.frame.output))
@@ -125,12 +126,23 @@ class RowsScheduler:
         transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
             along = not s.is_virtual and flow.graph.depends(self._kept.axis, s.frame.domain)
-            if along and (not s.loops or s.loops[0].axis is not blocks):
+            if (along or s in self._partials) and (not s.loops or s.loops[0].axis is not blocks):
                 raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
         if plan.vector > 1:
             vectorize_accesses(flow, partial.loops[-1].axis, plan.vector)
         inline_most(flow)
         return True
+
+
+def _stays_in_its_row(s: Stage) -> bool:
+    """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
+    match s.op:
+        case Reshape() | Broadcast():
+            return True
+        case Resize():
+            return all(only_grows(e) for e in (*s.op.low, *s.op.high))
+        case _:
+            return False
 
 
 def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:

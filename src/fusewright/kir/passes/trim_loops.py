@@ -1,0 +1,179 @@
+"""Loops that end where the iterations that are left would do nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from fusewright.core.atoms import minimum
+from fusewright.core.conditions import TRUE, And, Cond, Less
+from fusewright.core.expr import Expr, Int, Term, Var, constant_value, floordiv, parts_of, sum_of
+from fusewright.core.identities import reduction_identity
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Compute,
+    For,
+    Imm,
+    Kernel,
+    Load,
+    Operand,
+    Reg,
+    Statement,
+    Store,
+    ThreadReduce,
+)
+from fusewright.kir.passes.simplify import settle_body
+from fusewright.kir.traverse import all_variables, walk_statements
+
+_Known: TypeAlias = dict[tuple[Buffer, Expr], Imm]
+"""Registers of which the value is known."""
+REDUCTIONS = frozenset({"add", "mul", "max", "min", "or", "and"})
+
+
+def trim_loops(kernel: Kernel) -> Kernel:
+    """End loops early where a condition that fails from some iteration on guards all they do.
+
+    rewrite:  for (i < 5) { a = add(a, c ? x : 0);  store y[i] = b if (c) },  c = 5*bx + i < 12
+                 ->   for (i < min(5, 12 - 5*bx)) { a = add(a, x);  store y[i] = b }
+    checks:   all threads of the block agree on the condition, and it stays false once it is; an
+              iteration without it changes nothing outside of itself: it stores nothing, and what
+              it adds to sums is 0
+    order:    behind unroll, where every condition is explicit; before prefetch, whose loads for
+              the next iteration then have no condition but that there is one
+    """
+    if kernel.cluster:  # blocks of a cluster may have to meet inside
+        return kernel
+    uniform = frozenset((*(d.var for d in kernel.grid), *kernel.symbols))
+    body = _body(kernel.body, uniform)
+    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+
+
+def _body(body: Body, uniform: frozenset[Var]) -> Body:
+    out = tuple(_loop(s, uniform) if isinstance(s, For) else s for s in body)
+    return body if all(a is b for a, b in zip(out, body, strict=True)) else out
+
+
+def _loop(loop: For, uniform: frozenset[Var]) -> For:
+    inner = _body(loop.body, uniform | {loop.var})
+    if inner is not loop.body:
+        loop = dataclasses.replace(loop, body=inner)
+    for c in _conditions(loop):
+        trips = _trips(c, loop.var, uniform)
+        if trips is not None and _does_nothing(loop.body, c, _allocated(loop), {}):
+            body = settle_body(loop.body, frozenset({c}))
+            loop = dataclasses.replace(loop, extent=minimum(loop.extent, trips), body=body)
+    return loop
+
+
+def _conditions(loop: For) -> tuple[Cond, ...]:
+    """Those that statements of the loop have."""
+    found: dict[Cond, None] = {}
+    for s in loop.body:
+        if isinstance(s, Load | Store | Compute):
+            found |= dict.fromkeys(_parts(s.predicate))
+    return tuple(found)
+
+
+def _parts(c: Cond) -> tuple[Cond, ...]:
+    return c.parts if isinstance(c, And) else (c,)
+
+
+def _trips(c: Cond, v: Var, uniform: frozenset[Var]) -> Expr | None:
+    """The iterations in which `a*v + rest < 0` holds, the first ones; None for other conditions
+    and where threads may differ."""
+    if not isinstance(c, Less):
+        return None
+    constant, terms = parts_of(c.left - c.right)
+    own = [t for t in terms if v in t.atoms]
+    rest = sum_of(constant, (t for t in terms if v not in t.atoms))
+    if len(own) != 1 or own[0] != Term((v,), own[0].coefficient) or own[0].coefficient < 1:
+        return None
+    if any(x not in uniform for x in all_variables(rest)):
+        return None
+    step = own[0].coefficient
+    return floordiv(step - 1 - rest, Int(step))
+
+
+def _allocated(loop: For) -> frozenset[Buffer]:
+    return frozenset(s.buffer for s in walk_statements(loop) if isinstance(s, Alloc))
+
+
+def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) -> bool:
+    """Whether a body in which a condition is false changes no more than its own registers; `known`
+    becomes what is known of those behind it."""
+    for s in body:
+        match s:
+            case Alloc():
+                continue
+            case Load() | Compute() | Store() if c in _parts(s.predicate):
+                if isinstance(s, Load) and not _fills(s, own, known):
+                    return False
+            case Load() | ThreadReduce():
+                if s.dst.buffer not in own:
+                    return False
+                _forget(s, known)
+            case Compute():
+                if not _computes_nothing(s, own, known):
+                    return False
+            case For():
+                _forget(s, known)
+                if not _does_nothing(s.body, c, own, known):
+                    return False
+                _forget(s, known)
+            case _:
+                return False
+    return True
+
+
+def _fills(s: Load, own: frozenset[Buffer], known: _Known) -> bool:
+    """Whether a load that does not take place leaves what others may see as it is."""
+    if s.fill is None:
+        return True
+    known |= {(s.dst.buffer, s.dst.index + k): s.fill for k in range(s.width)}
+    return s.dst.buffer in own
+
+
+def _computes_nothing(s: Compute, own: frozenset[Buffer], known: _Known) -> bool:
+    """Whether a computation changes no register that others may see: it has one of its own, or it
+    adds nothing to one."""
+    if s.dst.buffer in own:
+        value = _value(s.operands[0], known) if s.fn == "copy" else None
+        if value is None or not _is_fixed(s):
+            _forget(s, known)
+        else:
+            known[s.dst.buffer, s.dst.index] = value
+        return True
+    if s.fn not in REDUCTIONS or len(s.operands) != 2:
+        return False
+    before, added = s.operands
+    same = isinstance(before, Reg) and (before.buffer, before.index) == (s.dst.buffer, s.dst.index)
+    value = _value(added, known)
+    identity = reduction_identity(s.fn, s.dst.buffer.dtype)
+    return same and value is not None and value.value == identity
+
+
+def _is_fixed(s: Compute) -> bool:
+    """Whether a computation always takes place, and in one register."""
+    return constant_value(s.dst.index) is not None and s.predicate == TRUE
+
+
+def _value(o: Operand, known: _Known) -> Imm | None:
+    if isinstance(o, Reg):
+        return known.get((o.buffer, o.index))
+    return o if isinstance(o, Imm) else None
+
+
+def _forget(s: Statement, known: _Known) -> None:
+    """Drops what is known of the buffers that a statement writes."""
+    written = set(_written(s))
+    for key in [k for k in known if k[0] in written]:
+        del known[key]
+
+
+def _written(s: Statement) -> Iterator[Buffer]:
+    for inner in (s, *walk_statements(s)):
+        if isinstance(inner, Load | Compute | ThreadReduce):
+            yield inner.dst.buffer
