@@ -13,6 +13,7 @@ MAX_GRID_YZ = 65535
 MAX_VECTOR_NBYTES = 16
 WORD_NBYTES = 4  # of a register
 REGISTERS_PER_SM = 65536
+REGISTER_NBYTES = 4
 REGISTER_UNIT = 8  # registers of a thread are a multiple
 WARP_REGISTER_UNIT = 256  # registers of a warp are a multiple
 SHARED_BASE_ALIGNMENT = 1024

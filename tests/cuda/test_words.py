@@ -55,6 +55,18 @@ def test_elements_are_cut_out_where_they_are_used() -> None:
         assert part in text
 
 
+def test_several_loads_fill_words_of_one_buffer() -> None:
+    x, r, _ = _buffers("float16")
+    (tx,) = (d.var for d in DIMS["block"])
+    one = Imm(1.0, dtype_of("float16"))
+    second = Load(Reg(r, Int(2)), x, Int(8), 2, less(tx, 5), one)
+    k, r = _kernel("float16", second, load=Load(Reg(r), x, Int(0), 2))
+    assert kept_in_words(k) == {r}
+    text = emit(k, target_of("sm_90a"))
+    assert "unsigned r[2];" in text and "r[0] = x_word.at[0];" in text
+    assert "r[1] = x_word_2.at[0];" in text and "r[1] = 0x3c003c00u;" in text
+
+
 def test_what_a_predicate_leaves_out_is_filled_by_the_word() -> None:
     x, r, _ = _buffers("bfloat16")
     (tx,) = (d.var for d in DIMS["block"])
@@ -77,7 +89,7 @@ def test_what_is_written_otherwise_stays_as_it_is() -> None:
     assert not kept_in_words(k)
     k, _ = _kernel("float16", Store(x, Int(0), Reg(r), 4), load=load)
     assert not kept_in_words(k)
-    k, _ = _kernel("float16", load=Load(Reg(r, Int(2)), x, Int(0), 2))
+    k, _ = _kernel("float16", load=Load(Reg(r, Int(1)), x, Int(0), 2))
     assert not kept_in_words(k)
 
 

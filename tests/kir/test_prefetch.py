@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
+TARGET = target_of("sm_90a")
 N = 5
 REDUCE = "s[0] = thread_reduce.add(s[0]) over (tx) identity 0.0:float32"
 
@@ -48,7 +51,7 @@ def _loads(kernel: Kernel) -> list[Load]:
 
 def _outputs(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     y = np.full(64 * N, np.nan, np.float32)
-    final = run_pipeline(kernel, target_of("sm_90a"))
+    final = run_pipeline(kernel, TARGET)
     found = simulate(final, dict(zip(final.params, (x, y), strict=True)), outputs=final.params[1:])
     assert not found.races
     return y
@@ -56,7 +59,7 @@ def _outputs(kernel: Kernel, x: np.ndarray) -> np.ndarray:
 
 def test_the_next_row_is_loaded_before_this_one_is_reduced() -> None:
     before = _kernel(ROWS)
-    after = prefetch(before)
+    after = prefetch(before, TARGET)
     check_kernel(after, "lowered")
     first, inside = _loads(after)
     assert str(first.index) == "2*tx"
@@ -73,7 +76,7 @@ def test_loads_of_one_address_become_one() -> None:
         "s[0] = add", "local q: float32[2] align 16\nq[0..2] = load x[128*i + 2*tx]\ns[0] = add"
     ).replace("r[1])", "q[1])")
     assert len(_loads(_kernel(twice))) == 2
-    assert len(_loads(prefetch(_kernel(twice)))) == 2  # one before the loop, one in it
+    assert len(_loads(prefetch(_kernel(twice), TARGET))) == 2  # one before the loop, one in it
     x = np.random.default_rng(1).normal(size=2 * 64 * N).astype(np.float32)
     np.testing.assert_array_equal(_outputs(_kernel(twice), x), _outputs(_kernel(ROWS), x))
 
@@ -90,7 +93,7 @@ def test_loads_of_one_address_become_one() -> None:
 )  # fmt: skip
 def test_what_is_left_alone(body: str) -> None:
     kernel = _kernel(body)
-    assert prefetch(kernel) is kernel
+    assert prefetch(kernel, TARGET) is kernel
 
 
 def test_no_more_is_under_way_than_a_few_registers_hold() -> None:
@@ -100,4 +103,15 @@ def test_no_more_is_under_way_than_a_few_registers_hold() -> None:
         for k in range(count)
     ]
     kernel = _kernel("\n".join([*lines, "s[0] = copy(r0[0])", REDUCE, "store y[64*i + tx] = s[0]"]))
-    assert prefetch(kernel) is kernel
+    assert prefetch(kernel, TARGET) is kernel
+
+
+def test_more_is_under_way_where_a_thread_has_more_registers() -> None:
+    count = MAX_NBYTES // 8 + 1
+    lines = [
+        f"local r{k}: float32[2] align 16\nr{k}[0..2] = load x[128*i + 2*tx + {k}]"
+        for k in range(count)
+    ]
+    kernel = _kernel("\n".join([*lines, "s[0] = copy(r0[0])", REDUCE, "store y[64*i + tx] = s[0]"]))
+    assert prefetch(replace(kernel, min_blocks=32), TARGET).body == kernel.body  # 32 registers each
+    assert len(_loads(prefetch(replace(kernel, min_blocks=8), TARGET))) == 2 * count

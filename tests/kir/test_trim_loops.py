@@ -12,7 +12,9 @@ from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
+from fusewright.target import target_of
 
+TARGET = target_of("sm_90a")
 ROWS = 12
 EXISTS = f"if (5*bx + i < {ROWS})"
 SUM = f"""r[0] = load x[160*bx + 32*i + tx] {EXISTS} else 0.0:float32
@@ -101,7 +103,7 @@ def test_a_loop_stays_where_an_iteration_does_something(body: str, why: str) -> 
 def test_a_loop_of_no_trips_loads_nothing_ahead() -> None:
     """Where the first block to have no row at all is one that the grid has."""
     before = _kernel(SUM.replace(EXISTS, "if (5*bx + i < 10)"))
-    after = prefetch(trim_loops(before))
+    after = prefetch(trim_loops(before), TARGET)
     first = next(line for line in print_kernel(after).splitlines() if "r_next[0] = load" in line)
     assert "if (" in first
     x = np.random.default_rng(1).standard_normal(480).astype(np.float32)

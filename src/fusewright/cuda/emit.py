@@ -409,14 +409,14 @@ class _Emitter:
             self._block("} else", lambda: self._filled(s))
 
     def _loaded_words(self, s: ir.Load) -> None:
-        word, count = self._names.of(s, f"{s.src.name}_word"), words.word_count(s.dst.buffer)
+        word, filled = self._names.of(s, f"{s.src.name}_word"), words.words_of(s)
         address = f"reinterpret_cast<const unsigned*>({self._address(s.src, s.index)})"
-        value = f"{_LOADS[s.cache]}<{count}>({address})"
+        value = f"{_LOADS[s.cache]}<{len(filled)}>({address})"
         if s.unaligned or s.first is not None:
             value = f"fw_as_words({self._wide(s)})"
-        self._line(f"const fw_vec<unsigned, {count}> {word} = {value};")
-        for k in range(count):
-            self._line(f"{self._name(s.dst.buffer)}[{k}] = {word}.at[{k}];")
+        self._line(f"const fw_vec<unsigned, {len(filled)}> {word} = {value};")
+        for k, n in enumerate(filled):
+            self._line(f"{self._name(s.dst.buffer)}[{n}] = {word}.at[{k}];")
 
     def _loaded(self, s: ir.Load) -> None:
         if s.dst.buffer in self._in_words:
@@ -455,7 +455,7 @@ class _Emitter:
     def _filled(self, s: ir.Load) -> None:
         assert s.fill is not None
         if s.dst.buffer in self._in_words:
-            for k in range(words.word_count(s.dst.buffer)):
+            for k in words.words_of(s):
                 word = words.fill_word(s.fill, s.dst.buffer)
                 self._line(f"{self._name(s.dst.buffer)}[{k}] = {word};")
             return

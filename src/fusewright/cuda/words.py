@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusewright.core.expr import ZERO, Expr, constant_value
+from fusewright.core.expr import Expr, constant_value
 from fusewright.cuda import scalars
 from fusewright.errors import SpecError
 from fusewright.kir.ir import Buffer, Compute, Imm, Kernel, Load, Reg
@@ -17,13 +17,13 @@ from fusewright.target import WORD_NBYTES
 
 
 def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
-    """The register buffers of short elements that loads fill, each whole, and that only arithmetic
-    reads."""
+    """The register buffers of short elements that loads fill in whole words, and that only
+    arithmetic reads."""
     loaded: set[Buffer] = set()
     others: set[Buffer] = set()
     for s in walk_statements(kernel):
         match s:
-            case Load() if _is_whole(s):
+            case Load() if _fills_words(s):
                 loaded.add(s.dst.buffer)
             case Compute():
                 others.add(s.dst.buffer)
@@ -33,15 +33,14 @@ def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
     return frozenset(loaded - others)
 
 
-def _is_whole(s: Load) -> bool:
-    b = s.dst.buffer
+def _fills_words(s: Load) -> bool:
+    b, first = s.dst.buffer, constant_value(s.dst.index)
     return (
         s.src.dtype is b.dtype
         and b.dtype.kind != "bool"
         and b.dtype.nbytes < WORD_NBYTES
-        and s.dst.index == ZERO
-        and s.width == constant_value(b.size)
-        and s.width * b.dtype.nbytes % WORD_NBYTES == 0
+        and first is not None
+        and all(n * b.dtype.nbytes % WORD_NBYTES == 0 for n in (first, s.width))
     )
 
 
@@ -49,7 +48,13 @@ def word_count(buffer: Buffer) -> int:
     """The 32-bit words of a buffer."""
     size = constant_value(buffer.size)
     assert size is not None
-    return size * buffer.dtype.nbytes // WORD_NBYTES
+    return -(-size * buffer.dtype.nbytes // WORD_NBYTES)
+
+
+def words_of(s: Load) -> range:
+    """The words of its buffer that a load fills."""
+    each, first = WORD_NBYTES // s.dst.buffer.dtype.nbytes, constant_value(s.dst.index) or 0
+    return range(first // each, (first + s.width) // each)
 
 
 def element(name: str, reg: Reg, index: Expr) -> str:

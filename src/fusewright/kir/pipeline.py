@@ -69,7 +69,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass(
         "prefetch",
-        _for_any_target(prefetch),
+        prefetch,
         "lowered",
         "nothing moves over a barrier by itself, so loads ahead of it are written there",
     ),

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from fusewright.core.conditions import TRUE, Cond, all_of, less
 from fusewright.core.expr import ONE, ZERO, Int, variables
 from fusewright.dtypes import DType
+from fusewright.kir.analysis.occupancy import register_cap
 from fusewright.kir.ir import (
     Alloc,
     Body,
@@ -26,14 +27,17 @@ from fusewright.kir.ir import (
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_bodies, walk_statements
 from fusewright.memory import Memory
+from fusewright.target import REGISTER_NBYTES, Target
 
 _Place: TypeAlias = tuple[Buffer, object, int, DType]
 """What is read, where and under which condition, how many elements, and as what."""
 MAX_NBYTES = 64
 """Bytes of a thread that may be under way for the next iteration."""
+SHARE = 4
+"""The part of a thread's registers that they may be where it is known how many it has."""
 
 
-def prefetch(kernel: Kernel) -> Kernel:
+def prefetch(kernel: Kernel, target: Target) -> Kernel:
     """In loops whose iterations meet at a barrier, load one iteration ahead.
 
     rewrite:  for (i < n) { r = load x[f(i)]; .. reduce .. }
@@ -43,23 +47,27 @@ def prefetch(kernel: Kernel) -> Kernel:
               is under way fits into a few registers
     order:    behind unroll, which shows the loads one by one, before reductions become barriers
     """
-    return map_bodies(kernel, _body)
+    most = MAX_NBYTES
+    if kernel.min_blocks:
+        registers = register_cap(target, kernel.nthreads, kernel.min_blocks)
+        most = max(most, registers * REGISTER_NBYTES // SHARE)
+    return map_bodies(kernel, lambda body: _body(body, most))
 
 
-def _body(body: Body) -> Body:
+def _body(body: Body, most: int) -> Body:
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and any(isinstance(x, ThreadReduce) for x in s.body):
-            out += _ahead(s)
+            out += _ahead(s, most)
         else:
             out.append(s)
     same = len(out) == len(body)
     return body if same else tuple(out)
 
 
-def _ahead(loop: For) -> list[Statement]:
-    """The loop with its loads one iteration ahead, behind the first of them. Loads of one address
-    become one."""
+def _ahead(loop: For, most: int) -> list[Statement]:
+    """The loop with its loads one iteration ahead, behind the first of them, where they are at most
+    `most` bytes. Loads of one address become one."""
     chosen = _independent(loop)
     once: dict[_Place, Buffer] = {}
     for s in chosen:
@@ -67,7 +75,7 @@ def _ahead(loop: For) -> list[Statement]:
         ahead = Buffer(f"{b.name}_next", b.dtype, Int(s.width), b.memory, b.alignment)
         once.setdefault(_place(s), ahead)
     nbytes = sum(width * dtype.nbytes for _, _, width, dtype in once)
-    if not once or nbytes > MAX_NBYTES:
+    if not once or nbytes > most:
         return [loop]
     now = Substitution({loop.var: ZERO})
     then = Substitution({loop.var: loop.var + ONE})
