@@ -13,7 +13,9 @@ MAX_GRID_YZ = 65535
 MAX_VECTOR_NBYTES = 16
 WORD_NBYTES = 4  # of a register
 REGISTERS_PER_SM = 65536
+PARTITIONS = 4  # of a multiprocessor, each with a scheduler and a part of the registers
 REGISTER_NBYTES = 4
+MAX_REGISTERS_PER_THREAD = 255
 REGISTER_UNIT = 8  # registers of a thread are a multiple
 WARP_REGISTER_UNIT = 256  # registers of a warp are a multiple
 SHARED_BASE_ALIGNMENT = 1024
@@ -57,7 +59,7 @@ class Target:
     memory_nbytes_per_us: int
     memory_latency_us: float
     l2_nbytes: int
-    max_registers_per_thread: int = 255
+    max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
 
     def __str__(self) -> str:
         return self.arch

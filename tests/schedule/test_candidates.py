@@ -47,6 +47,11 @@ def backward(dy: fw.Array, x: fw.Array) -> Any:
 
 GROUPS: dict[str, Group] = {
     "pointwise": (lambda x, b: fw.exp(x) + b, [((512, 64), "bfloat16"), ((64,), "float32")], TINY),
+    "small tensors read again": (
+        lambda x, a, b: x * a + b,
+        [((8201, 24), "bfloat16"), ((24,), "float32"), ((24,), "float32")],
+        TINY,
+    ),
     "one element": (lambda x: x + 1, [((), "float32")], TINY),
     "softmax": (softmax, [((3, 512), "float32")], TARGET),
     "softmax in shared memory": (softmax, [((3, 8000), "float32")], TARGET),
@@ -127,6 +132,29 @@ def test_candidates_of_different_kinds_are_listed(name: str) -> None:
     assert found >= KINDS[name]
 
 
+def test_vectors_of_a_thread_meet_the_same_elements_of_small_tensors() -> None:
+    """Three vectors a row, 128 threads: those of every third block start at the same column."""
+    fn, (_, *small), target = GROUPS["small tensors read again"]
+    flow = Dataflow(fusion_of(fn, [((8704, 24), "bfloat16"), *small], target))
+    params = schedule_group(flow, target)
+    assert dict(params.values) == {"vector": 8, "vectors": 4, "threads": 128, "apart": 3}
+    text = str(finish(flow, "k", TARGET, params).ir)
+    loads = [line.split(" = ")[1] for line in text.splitlines() if "load a[" in line]
+    assert len(loads) == 8 and len(set(loads)) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "small"),
+    [(8201, (8201, 1)), (1201, (24,))],
+    ids=["differs from row to row", "too few blocks"],
+)
+def test_vectors_that_share_nothing_are_not_taken(rows: int, small: tuple[int, ...]) -> None:
+    fn = GROUPS["small tensors read again"][0]
+    specs = [((rows, 24), "bfloat16"), (small, "float32"), (small, "float32")]
+    params = schedule_group(Dataflow(fusion_of(fn, specs, TINY)), TINY)
+    assert "apart" not in dict(params.values)
+
+
 def refused(name: str) -> dict[str, str]:
     fn, specs, target = GROUPS[name]
     found = candidates_of(Dataflow(fusion_of(fn, specs, target)), target)
@@ -166,5 +194,5 @@ def test_parameters_of_another_group_are_refused() -> None:
 def test_rows_that_no_block_can_hold_are_refused_with_their_registers() -> None:
     poor = dataclasses.replace(TARGET, registers_per_sm=512)
     fusion = fusion_of(backward, GROUPS["rows"][1], TARGET)
-    with pytest.raises(ScheduleError, match=r"threads along a row would need some \d+ registers"):
+    with pytest.raises(ScheduleError, match=r"no block holds \d+\.\d registers for each"):
         schedule_group(Dataflow(fusion), poor)

@@ -28,7 +28,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.cuts import run_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
-from fusewright.fusion.passes.row_partials import fits_block
+from fusewright.fusion.passes.row_partials import blocks_of_rows
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
@@ -260,7 +260,7 @@ def _run_problem(g: Group) -> str | None:
     if parts < LEAST_RUNS:
         return f"{parts} runs of rows are too few blocks"
     inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
-    if not inputs or not fits_block(length, inputs, len(runs)):
+    if not inputs or not blocks_of_rows(length, inputs, len(runs)):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
 

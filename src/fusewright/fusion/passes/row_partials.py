@@ -20,23 +20,13 @@ from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
 from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import whole_slices
-from fusewright.target import (
-    MAX_THREADS_PER_BLOCK,
-    MAX_VECTOR_NBYTES,
-    REGISTERS_PER_SM,
-    Target,
-)
+from fusewright.fusion.row_blocks import Row, row_blocks
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 LEAST_TOTAL = 1 << 18
 """Elements below which the rows are not worth a loop."""
-OTHER_REGISTERS = 22
-"""Registers of a thread for addresses and values on the way."""
-WORD_NBYTES = 4
 LEAST_ROWS = 4
 """Rows that a block should walk over at least."""
-LEAST_THREADS = 128
-RESIDENT_THREADS = 1024
-"""Threads that a multiprocessor should hold, each with 16 bytes of a row."""
 MAX_VISITS = 96
 EVEN_SHARE = 1 / 16
 """The part of its rows by which a run may be longer, rather than the last run shorter."""
@@ -125,11 +115,8 @@ def _cut(
     assert isinstance(t.op, Reduce)
     count = len(t.op.axes)
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
-    if not fits_block(length, inputs, beside):
-        return None
-    threads = _threads(length, inputs)
-    wave = max(RESIDENT_THREADS // threads, 1) * target.multiprocessors
-    most = min(wave, number // LEAST_ROWS)
+    blocks = blocks_of_rows(length, inputs, beside)
+    most = min(blocks * target.multiprocessors, number // LEAST_ROWS)
     if most < 2:
         return None
     shortest = parts_of_length(number, -(-number // most))
@@ -139,23 +126,14 @@ def _cut(
     return shortest
 
 
-def _threads(length: int, inputs: list[int]) -> int:
-    vector = MAX_VECTOR_NBYTES // min(inputs)
-    trips = -(-length // (vector * MAX_THREADS_PER_BLOCK))
-    return max(-(-length // (vector * trips)), LEAST_THREADS)
-
-
-def fits_block(length: int, inputs: list[int], beside: int) -> bool:
-    """Whether the registers of a block hold a row of `length` elements: `beside` partial results,
-    the inputs (bytes an element) of this row and the next, and a vector that all rows share."""
-    threads = _threads(length, inputs)
-    words = beside + (2 * sum(inputs) + max(inputs)) / WORD_NBYTES
-    return threads * registers_of_row(-(-length // threads), words) <= REGISTERS_PER_SM
-
-
-def registers_of_row(elements: int, words: float) -> float:
-    """Registers of a thread that holds `elements` of a row and `words` for each of them."""
-    return OTHER_REGISTERS + elements * words
+def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
+    """Blocks that walk over rows of `length` elements on a multiprocessor: registers hold `beside`
+    partial results, the inputs (bytes an element) of this row and the next, and a vector that all
+    rows share. 0 where they do not."""
+    words = beside + (2 * sum(inputs) + max(inputs)) / REGISTER_NBYTES
+    row = Row(length, min(inputs), words)
+    ways = row_blocks(row, MAX_VECTOR_NBYTES // min(inputs))
+    return ways[0].blocks if ways else 0
 
 
 def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:

@@ -24,9 +24,8 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.passes.copies import written
 from fusewright.kir.traverse import own_registers
-from fusewright.target import REGISTER_UNIT, WARP_REGISTER_UNIT, WARP_SIZE, Target
+from fusewright.target import PARTITIONS, REGISTER_UNIT, WARP_REGISTER_UNIT, WARP_SIZE, Target
 
-_PARTITIONS = 4
 _FIXED = 24
 """Registers for addresses and predicates, beside half as many for loads under way as there are
 values alive: the compiler starts loads early."""
@@ -48,7 +47,7 @@ def blocks_by_memory(target: Target, nthreads: int, shared_nbytes: int) -> int:
 def blocks_by_registers(target: Target, nthreads: int, registers: int) -> int:
     """Blocks that a multiprocessor's registers suffice for, at `registers` a thread."""
     per_warp = -(-registers * WARP_SIZE // WARP_REGISTER_UNIT) * WARP_REGISTER_UNIT
-    warps = target.registers_per_sm // _PARTITIONS // per_warp * _PARTITIONS
+    warps = target.registers_per_sm // PARTITIONS // per_warp * PARTITIONS
     return warps // _nwarps(nthreads)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, Int
+from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -34,6 +35,10 @@ BYTES_IN_FLIGHT = 16
 that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
 REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
+MAX_APART = 64
+"""Blocks between the vectors of a thread that meet the same elements: they stay near in memory."""
+ROUNDS = 16
+"""Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
 SMALL = 16
 """A tensor with so many times fewer elements than the output is read from a cache."""
 
@@ -45,18 +50,25 @@ def reference_output(flow: Dataflow) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Elements of a vector, vectors of a thread, threads of a block."""
+    """Elements of a vector, vectors of a thread, threads of a block, and how many blocks' vectors
+    lie between the vectors of a thread."""
 
     width: int
     vectors: int
     threads: int
+    apart: int = 1
 
     @property
     def params(self) -> Params:
         """The parameters by name."""
         return Params(
             "pointwise",
-            (("vector", self.width), ("vectors", self.vectors), ("threads", self.threads)),
+            (
+                ("vector", self.width),
+                ("vectors", self.vectors),
+                ("threads", self.threads),
+                *((("apart", self.apart),) if self.apart > 1 else ()),
+            ),
         )
 
 
@@ -78,20 +90,62 @@ class PointwiseScheduler:
         if self._walk is None:
             yield Candidate("one element", Params("pointwise", (("elements", 1),)), None)
             return
-        yield from distinct(self._flat_candidates(self._walk.width))
+        yield from distinct(self._flat_candidates(self._walk))
 
-    def _flat_candidates(self, width: int) -> Iterator[Listed[Flat | None]]:
-        vectors = _vectors_a_thread(self._flow, self._held, width, self._target)
-        yield _candidate(Flat(width, vectors, THREADS))
+    def _flat_candidates(self, walk: Walk) -> Iterator[Listed[Flat | None]]:
+        width = walk.width
+        vectors, apart = self._vectors_a_thread(walk)
+        yield _candidate(Flat(width, vectors, THREADS, apart))
         for n in (1, 2, 4, MAX_VECTORS):
             if n == 1 or self._fills(n * width):
-                yield _candidate(Flat(width, n, THREADS))
+                yield _candidate(Flat(width, n, THREADS, apart if n > 1 else 1))
             else:
                 yield Refused(f"{n} vectors a thread", "too few blocks for the multiprocessors")
         for threads in LARGE_BLOCKS:
-            yield _candidate(Flat(width, vectors, threads))
+            yield _candidate(Flat(width, vectors, threads, apart))
         if width > 1:
-            yield _candidate(Flat(width // 2, vectors, THREADS))
+            yield _candidate(Flat(width // 2, vectors, THREADS, apart))
+
+    def _vectors_a_thread(self, walk: Walk) -> tuple[int, int]:
+        """Enough that a thread has `BYTES_IN_FLIGHT` under way, or that several vectors share what
+        they read of small tensors where that is most of the reading; as long as the grid fills the
+        chip. And how far apart they lie for it."""
+        size, width = numel(self._reference.shape), walk.width
+        large, small = 0, dict[Stage, int]()
+        for s in self._held:
+            if numel(s.operands[0].shape) * SMALL > size:
+                large += s.dtype.nbytes * width
+            else:
+                small[s] = s.dtype.nbytes * width
+        wanted, apart = max(1, BYTES_IN_FLIGHT // max(large, 1)), 1
+        if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
+            wanted = REUSED
+        elif sum(small.values()) >= 2 * large:
+            period = math.lcm(*(_period(s, width) for s in small))
+            shared = self._shared(walk, period)
+            if sum(n for s, n in small.items() if s.operands[0] in shared) >= 2 * large:
+                wanted, apart = REUSED, period
+        vectors = 1
+        while vectors < min(wanted, MAX_VECTORS) and self._fills(2 * vectors * width):
+            vectors *= 2
+        return vectors, apart if vectors > 1 else 1
+
+    def _shared(self, walk: Walk, apart: int) -> set[Stage]:
+        """The inputs of which the vectors of a thread read the same elements where they lie some
+        blocks apart; none where that is far, or leaves the last round ragged."""
+        flow, reference = self._flow, self._reference
+        round_size = walk.width * THREADS * REUSED * apart
+        if apart > MAX_APART or numel(reference.shape) < ROUNDS * round_size:
+            return set()
+        saved = {s: s.loops for s in flow.stages}
+        reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
+        transform_like(flow, reference, align=True)
+        several = Var("several", 0, 1)
+        found = global_accesses(flow, reference.loops[2].axis, several)
+        for s, loops in saved.items():
+            s.loops = loops
+        moving = {a.tensor for a in found if several in variables(a.address)}
+        return {a.tensor for a in found} - moving
 
     def _fills(self, elements: int) -> bool:
         """Whether threads of so many elements leave blocks for every multiprocessor."""
@@ -106,17 +160,7 @@ class PointwiseScheduler:
             transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        flat = self._walk.loop
-        outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
-        blocks, threads = split(flow, outer, plan.threads)
-        loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
-        if plan.vectors > 1:
-            blocks, several = split(flow, blocks, plan.vectors)
-            loops[0] = Loop(blocks.axis, Parallel.BIDX)
-            loops.append(Loop(several.axis, Parallel.UNROLL))
-        if lanes is not None:
-            loops.append(Loop(lanes.axis))
-        reference.loops = tuple(loops)
+        reference.loops = _loops(flow, self._walk.loop, plan)
         transform_like(flow, reference, align=True)
         if plan.width > 1:
             vectorize_accesses(flow, reference.loops[-1].axis, plan.width)
@@ -128,6 +172,7 @@ class PointwiseScheduler:
 
 def _candidate(plan: Flat) -> Candidate[Flat | None]:
     many = "a vector" if plan.vectors == 1 else f"{plan.vectors} vectors"
+    many += f", {plan.apart} blocks apart," if plan.apart > 1 else ""
     what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
     return Candidate(what, plan.params, plan)
 
@@ -139,25 +184,30 @@ def _load_first(held: list[Stage]) -> None:
         s.inline_depth = min(s.inline_depth, depth)
 
 
-def _vectors_a_thread(flow: Dataflow, held: list[Stage], width: int, target: Target) -> int:
-    """Enough that a thread has `BYTES_IN_FLIGHT` under way, or that several vectors share what they
-    read of small tensors where that is most of the reading; as long as the grid fills the chip."""
-    size = numel(reference_output(flow).shape)
-    large, shared = 0, 0
-    for s in held:
-        elements = numel(s.operands[0].shape)
-        if elements * SMALL > size:
-            large += s.dtype.nbytes * width
-        elif (width * THREADS) % elements == 0:
-            shared += s.dtype.nbytes * width
-    wanted = REUSED if shared >= 2 * large else max(1, BYTES_IN_FLIGHT // max(large, 1))
-    vectors = 1
-    while (
-        vectors < min(wanted, MAX_VECTORS)
-        and size // (2 * vectors * width * THREADS) >= target.multiprocessors * 8
-    ):
-        vectors *= 2
-    return vectors
+def _loops(flow: Dataflow, flat: Loop, plan: Flat) -> tuple[Loop, ...]:
+    """Blocks, threads, the vectors of a thread, lanes. With `apart` blocks of vectors between those
+    of a thread: block = (a, c), vector number = (a, several, c, thread)."""
+    outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
+    blocks, threads = split(flow, outer, plan.threads)
+    several: Loop | None = None
+    if plan.vectors > 1 and plan.apart > 1:
+        blocks, inside = split(flow, blocks, plan.apart)
+        blocks, several = split(flow, blocks, plan.vectors)
+        blocks = Loop(flow.graph.merge(blocks.axis, inside.axis))
+    elif plan.vectors > 1:
+        blocks, several = split(flow, blocks, plan.vectors)
+    loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
+    if several is not None:
+        loops.append(Loop(several.axis, Parallel.UNROLL))
+    if lanes is not None:
+        loops.append(Loop(lanes.axis))
+    return tuple(loops)
+
+
+def _period(small: Stage, width: int) -> int:
+    """How many blocks take vectors before one starts where a small tensor does again."""
+    elements = numel(small.operands[0].shape)
+    return elements // math.gcd(elements, width * THREADS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ Short rows stand several to a block; their partials are then combined through sh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
-from fusewright.fusion.passes.row_partials import registers_of_row
+from fusewright.fusion.row_blocks import Row, RowBlock, row_blocks
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -36,13 +35,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.untangle import untangle
-from fusewright.target import MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
-
-LEAST_THREADS = 128
-MEETING_REGISTERS = 7
-"""More registers of a thread where the partials of several rows meet in shared memory."""
-RESIDENT_THREADS = 1024
-"""Threads that a multiprocessor should hold: 64 registers each."""
+from fusewright.target import Target
 
 
 def partials_of(flow: Dataflow) -> list[Stage]:
@@ -55,17 +48,6 @@ def partials_of(flow: Dataflow) -> list[Stage]:
 
     crossed = [s for s in reductions if any(across(s, r) and across(r, s) for r in reductions)]
     return [s for s in crossed if not is_inner(flow, s)]
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Elements of a vector, threads along a row, rows side by side, and the blocks that a
-    multiprocessor should hold."""
-
-    vector: int
-    threads: int
-    side_by_side: int
-    min_blocks: int
 
 
 class RowsScheduler:
@@ -87,37 +69,24 @@ class RowsScheduler:
         self._vector = widest_vector(flow, self._row, kept, columns, inner=True)
         self._words = _words_of_row(flow, self._copies, kept.axis, columns.axis)
 
-    def candidates(self) -> Iterator[Listed[Spread]]:
-        """A vector of the row a thread where a block has as many threads, then fewer threads, then
-        narrower vectors."""
-        yield from distinct(self._spreads())
+    def candidates(self) -> Iterator[Listed[RowBlock]]:
+        """The ways for the widest vectors, then for narrower ones."""
+        yield from distinct(self._ways())
 
-    def _spreads(self) -> Iterator[Listed[Spread]]:
-        size = estimate(self._columns.axis.extent)
+    def _ways(self) -> Iterator[Listed[RowBlock]]:
+        nbytes = min(c.dtype.nbytes for c in self._copies)
+        words = len(self._partials) + self._words
+        row = Row(estimate(self._columns.axis.extent), nbytes, words)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
-        for most in (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK // 2):
-            for vector in widths:
-                threads, side_by_side = _spread(size // vector, most)
-                yield self._candidate(vector, threads, side_by_side)
+        for vector in widths:
+            ways = row_blocks(row, vector, self._target.registers_per_sm)
+            for way in ways:
+                yield _candidate(way)
+            if not ways:
+                why = f"no block holds {words:.1f} registers for each of {row.length} elements"
+                yield Refused(f"vectors of {vector}", why)
 
-    def _candidate(self, vector: int, threads: int, side_by_side: int) -> Listed[Spread]:
-        what = f"{side_by_side} rows at a time, {threads} threads a row, vectors of {vector}"
-        trips = -(-estimate(self._columns.axis.extent) // (vector * threads))
-        registers = registers_of_row(trips * vector, len(self._partials) + self._words)
-        registers += MEETING_REGISTERS if side_by_side > 1 else 0
-        fit = int(self._target.registers_per_sm // (threads * side_by_side * registers))
-        if not fit:
-            return Refused(
-                what,
-                f"{threads} threads along a row would need some {registers:.0f} registers each for "
-                "it and the partial results",
-            )
-        blocks = min(fit, max(1, RESIDENT_THREADS // (threads * side_by_side)))
-        values = (("vector", vector), ("threads", threads), ("rows", side_by_side))
-        params = Params("rows", values, min_blocks=blocks)
-        return Candidate(what, params, Spread(vector, threads, side_by_side, blocks))
-
-    def apply(self, plan: Spread) -> bool:
+    def apply(self, plan: RowBlock) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
@@ -132,6 +101,14 @@ class RowsScheduler:
             vectorize_accesses(flow, partial.loops[-1].axis, plan.vector)
         inline_most(flow)
         return True
+
+
+def _candidate(way: RowBlock) -> Candidate[RowBlock]:
+    what = (
+        f"{way.side_by_side} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+    )
+    values = (("vector", way.vector), ("threads", way.threads), ("rows", way.side_by_side))
+    return Candidate(what, Params("rows", values, min_blocks=way.blocks), way)
 
 
 def _stays_in_its_row(s: Stage) -> bool:
@@ -155,20 +132,8 @@ def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: Axi
     return words
 
 
-def _spread(vectors: int, most: int) -> tuple[int, int]:
-    """Threads along the columns, one vector each where a block has as many and
-    takes `most`, and rows side by side that make the block large enough."""
-    trips = -(-vectors // most)
-    threads = -(-vectors // trips)
-    if threads < WARP_SIZE:
-        threads = 1 << max(threads - 1, 0).bit_length()
-    else:
-        threads = -(-threads // WARP_SIZE) * WARP_SIZE
-    return threads, max(1, LEAST_THREADS // threads)
-
-
 def _loops(
-    flow: Dataflow, row: Stage, partial: Stage, columns: Loop, plan: Spread
+    flow: Dataflow, row: Stage, partial: Stage, columns: Loop, plan: RowBlock
 ) -> tuple[Loop, ...]:
     of_rows = [Loop(c) for c in partial.frame.output if flow.graph.depends(c, row.frame.output)]
     blocks = merge_all(flow, of_rows)

@@ -1,0 +1,111 @@
+"""How blocks walk over rows that registers hold: this row, the next one, and sums of its columns.
+
+Plain numbers in and out. The pass that cuts rows in runs takes from here how many blocks the chip
+holds, the scheduler how threads share a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.target import (
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    PARTITIONS,
+    REGISTER_UNIT,
+    REGISTERS_PER_SM,
+    WARP_SIZE,
+)
+
+OTHER_REGISTERS = 22
+"""Registers of a thread for addresses and values on the way."""
+MEETING_REGISTERS = 7
+"""More of them where the sums of several rows meet in shared memory."""
+RAGGED_REGISTERS = 8
+"""More of them where the last vectors of a row are loaded under a condition."""
+LEAST_THREADS = 128
+RESIDENT_VECTORS = 1088
+"""Vectors of 16 bytes of each input that the rows of a multiprocessor should have under way: 1024,
+and a little, so that a row that is slightly longer is not one of fewer."""
+MAX_TRIPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of `length` elements, the shortest of which has `nbytes`; `words`: registers for each
+    of them, for what is held of this row and the next, and for sums."""
+
+    length: int
+    nbytes: int
+    words: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Elements of a vector, vectors of a thread, threads along a row, rows side by side, and the
+    blocks that a multiprocessor holds."""
+
+    vector: int
+    trips: int
+    threads: int
+    side_by_side: int
+    blocks: int
+
+
+def row_blocks(row: Row, vector: int, registers: int = REGISTERS_PER_SM) -> list[RowBlock]:
+    """The ways that fit the registers of a multiprocessor, the best one first: enough rows under
+    way, then few lanes and schedulers idle while others work, then few vectors a thread. Schedulers
+    count, not only lanes: a block of 17 warps keeps all four busy for as long as one of 20 does."""
+    vectors = max(-(-row.length // vector), 1)
+    found: list[tuple[tuple[bool, float, int], RowBlock]] = []
+    for trips, threads in _shapes(vectors):
+        side_by_side = max(1, LEAST_THREADS // threads)
+        wanted = _blocks_wanted(row, side_by_side)
+        needed = _registers_needed(row, vector, vectors, trips, threads)
+        warps = threads * side_by_side // WARP_SIZE
+        fitting = (
+            n for n in range(wanted, 0, -1) if needed <= _registers_of_thread(n * warps, registers)
+        )
+        blocks = next(fitting, 0)
+        if blocks:
+            turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
+            idle = turns / (blocks * side_by_side * vectors)
+            way = RowBlock(vector, trips, threads, side_by_side, blocks)
+            found.append(((4 * blocks < 3 * wanted, round(idle, 1), trips), way))
+    return [way for _, way in sorted(found, key=lambda x: x[0])]
+
+
+def _blocks_wanted(row: Row, side_by_side: int) -> int:
+    """Blocks of which the rows have as many vectors under way as it takes."""
+    at_once = side_by_side * -(-row.length * row.nbytes // MAX_VECTOR_NBYTES)
+    return max(RESIDENT_VECTORS // max(at_once, LEAST_THREADS), 1)
+
+
+def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
+    """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
+    needed = OTHER_REGISTERS + trips * vector * row.words
+    needed += RAGGED_REGISTERS if threads * trips > vectors else 0
+    return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)
+
+
+def _shapes(vectors: int) -> Iterator[tuple[int, int]]:
+    """Vectors of a thread and threads along a row: whole warps, a power of two below one. Threads
+    of short rows take one vector."""
+    for trips in range(1, MAX_TRIPS + 1):
+        threads = -(-vectors // trips)
+        if trips > 1 and threads <= LEAST_THREADS - WARP_SIZE:
+            return
+        if threads < WARP_SIZE:
+            threads = 1 << max(threads - 1, 0).bit_length()
+        else:
+            threads = -(-threads // WARP_SIZE) * WARP_SIZE
+        if threads <= MAX_THREADS_PER_BLOCK:
+            yield trips, threads
+
+
+def _registers_of_thread(warps: int, registers: int) -> int:
+    """Registers of each thread where a multiprocessor holds so many warps."""
+    each = registers // PARTITIONS // (-(-warps // PARTITIONS) * WARP_SIZE)
+    return min(each - each % REGISTER_UNIT, MAX_REGISTERS_PER_THREAD)

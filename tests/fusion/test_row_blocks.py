@@ -1,0 +1,50 @@
+"""How threads share a row that registers hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewright.fusion.row_blocks import Row, row_blocks
+from fusewright.target import (
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS_PER_BLOCK,
+    PARTITIONS,
+    REGISTERS_PER_SM,
+    WARP_SIZE,
+)
+
+
+@pytest.mark.parametrize(
+    ("length", "words", "threads", "trips", "blocks"),
+    [
+        (4096, 3.5, 512, 1, 2),
+        (4104, 3.5, 192, 3, 2),  # 544 threads: 17 warps take the turns of 20, or one block only
+        (8192, 4.5, 1024, 1, 1),
+        (8200, 4.5, 352, 3, 1),
+        (5120, 4.5, 640, 1, 1),
+        (1024, 3.5, 128, 1, 8),
+    ],
+)
+def test_first_choices(length: int, words: float, threads: int, trips: int, blocks: int) -> None:
+    first = row_blocks(Row(length, 2, words), 8)[0]
+    assert (first.threads, first.trips, first.blocks) == (threads, trips, blocks)
+
+
+@pytest.mark.parametrize("vector", [1, 4, 8])
+@pytest.mark.parametrize("length", [9, 136, 520, 1032, 4097, 4104, 6000, 8192, 8200, 11000])
+def test_every_way_covers_the_row_and_fits(length: int, vector: int) -> None:
+    ways = row_blocks(Row(length, 2, 4.5), vector)
+    assert len(set(ways)) == len(ways)
+    for way in ways:
+        assert way.vector == vector and way.blocks >= 1
+        assert way.threads * way.trips * vector >= length > way.threads * (way.trips - 1) * vector
+        nthreads = way.threads * way.side_by_side
+        assert 96 <= nthreads <= MAX_THREADS_PER_BLOCK and nthreads % WARP_SIZE == 0
+        warps = -(-way.blocks * nthreads // WARP_SIZE // PARTITIONS) * PARTITIONS
+        held = way.trips * vector * 4.5
+        assert held <= MAX_REGISTERS_PER_THREAD and held * warps * WARP_SIZE <= REGISTERS_PER_SM
+
+
+def test_rows_that_fit_nowhere_have_no_way() -> None:
+    assert not row_blocks(Row(16384, 4, 6.0), 4)
+    assert not row_blocks(Row(512, 4, 6.0), 4, registers=512)
