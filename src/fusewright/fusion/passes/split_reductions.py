@@ -127,7 +127,10 @@ def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
     size = math.prod(constant_value(source.shape[a]) or 1 for a in op.axes)
     place = len(kept) if inner else 0
     moved = build.permute(source, (*kept, *op.axes) if inner else (*op.axes, *kept))
+    if len(op.axes) > 1:
+        before, after = moved.shape[:place], moved.shape[place + len(op.axes) :]
+        moved = build.reshape(op.fn, moved, (*before, Int(size), *after))
     fill = reduction_identity(op.fn, source.dtype)
-    spread = cut_axes(moved, place, len(op.axes), Cut(size, parts, -(-size // parts)), fill)
+    spread = cut_axes(moved, place, 1, Cut(size, parts, -(-size // parts)), fill)
     partial = build.reduce(op.fn, spread, (place + 1,))
     return build.reduce(op.fn, partial, (place,))
