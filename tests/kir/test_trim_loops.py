@@ -92,6 +92,8 @@ def test_a_loop_ends_with_its_rows(body: str) -> None:
         (SUM + "\na[0] = copy(r[0])", "keeps what the last iteration had"),
         (SUM + f"\na[0] = load x[tx] {EXISTS} else 1.0:float32", "fills a register that stays"),
         (SUM + "\nr[0] = add(r[0], 1.0:float32)\na[0] = add(a[0], r[0])", "no fill any more"),
+        (SUM.split("\n")[0] + f"\nstore y[160*bx + 32*i + tx] = r[0] {EXISTS}", "no barrier"),
+        (SUM + f"\nshared t: float32[32]\nstore t[tx] = r[0] {EXISTS}", "shared memory"),
         (SUM + "\nif (tx < 2) {\n a[0] = add(a[0], 1.0:float32)\n}", "a branch"),
     ],
 )

@@ -19,6 +19,7 @@ from fusewright.kir.ir import (
     Imm,
     Kernel,
     Load,
+    Memory,
     Operand,
     Reg,
     Statement,
@@ -34,13 +35,15 @@ REDUCTIONS = frozenset({"add", "mul", "max", "min", "or", "and"})
 
 
 def trim_loops(kernel: Kernel) -> Kernel:
-    """End loops early where a condition that fails from some iteration on guards all they do.
+    """End loops whose iterations meet at a barrier where a condition that guards all they do fails
+    for good. In others the compiler starts the loads of several iterations at once, which it does
+    best where their number is known.
 
     rewrite:  for (i < 5) { a = add(a, c ? x : 0);  store y[i] = b if (c) },  c = 5*bx + i < 12
                  ->   for (i < min(5, 12 - 5*bx)) { a = add(a, x);  store y[i] = b }
     checks:   all threads of the block agree on the condition, and it stays false once it is; an
               iteration without it changes nothing outside of itself: it stores nothing, and what
-              it adds to sums is 0
+              it adds to sums is 0; nothing in shared memory, whose lifetimes count iterations
     order:    behind unroll, where every condition is explicit; before prefetch, whose loads for
               the next iteration then have no condition but that there is one
     """
@@ -60,6 +63,8 @@ def _loop(loop: For, uniform: frozenset[Var]) -> For:
     inner = _body(loop.body, uniform | {loop.var})
     if inner is not loop.body:
         loop = dataclasses.replace(loop, body=inner)
+    if not any(isinstance(s, ThreadReduce) for s in loop.body):
+        return loop
     for c in _conditions(loop):
         trips = _trips(c, loop.var, uniform)
         if trips is not None and _does_nothing(loop.body, c, _allocated(loop), {}):
@@ -108,6 +113,8 @@ def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) ->
         match s:
             case Alloc():
                 continue
+            case Load() | Store() if _in_shared(s):
+                return False
             case Load() | Compute() | Store() if c in _parts(s.predicate):
                 if isinstance(s, Load) and not _fills(s, own, known):
                     return False
@@ -126,6 +133,10 @@ def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) ->
             case _:
                 return False
     return True
+
+
+def _in_shared(s: Load | Store) -> bool:
+    return (s.src if isinstance(s, Load) else s.dst).memory is Memory.SHARED
 
 
 def _fills(s: Load, own: frozenset[Buffer], known: _Known) -> bool:
