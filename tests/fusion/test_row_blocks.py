@@ -48,3 +48,9 @@ def test_every_way_covers_the_row_and_fits(length: int, vector: int) -> None:
 def test_rows_that_fit_nowhere_have_no_way() -> None:
     assert not row_blocks(Row(16384, 4, 6.0), 4)
     assert not row_blocks(Row(512, 4, 6.0), 4, registers=512)
+
+
+def test_single_elements_take_more_of_them_a_thread() -> None:
+    """A block has too few threads for six each."""
+    first = row_blocks(Row(8193, 2, 4.5), 1)[0]
+    assert first.trips > 8 and first.threads * first.trips >= 8193

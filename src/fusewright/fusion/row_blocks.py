@@ -29,7 +29,8 @@ LEAST_THREADS = 128
 RESIDENT_VECTORS = 1088
 """Vectors of 16 bytes of each input that the rows of a multiprocessor should have under way: 1024,
 and a little, so that a row that is slightly longer is not one of fewer."""
-MAX_TRIPS = 6
+CHOICES = 6
+"""Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: 
 def _shapes(vectors: int) -> Iterator[tuple[int, int]]:
     """Vectors of a thread and threads along a row: whole warps, a power of two below one. Threads
     of short rows take one vector."""
-    for trips in range(1, MAX_TRIPS + 1):
+    fewest = -(-vectors // MAX_THREADS_PER_BLOCK)
+    for trips in range(fewest, fewest + CHOICES):
         threads = -(-vectors // trips)
         if trips > 1 and threads <= LEAST_THREADS - WARP_SIZE:
             return
@@ -101,8 +103,7 @@ def _shapes(vectors: int) -> Iterator[tuple[int, int]]:
             threads = 1 << max(threads - 1, 0).bit_length()
         else:
             threads = -(-threads // WARP_SIZE) * WARP_SIZE
-        if threads <= MAX_THREADS_PER_BLOCK:
-            yield trips, threads
+        yield trips, threads
 
 
 def _registers_of_thread(warps: int, registers: int) -> int:
