@@ -115,3 +115,19 @@ def test_more_is_under_way_where_a_thread_has_more_registers() -> None:
     kernel = _kernel("\n".join([*lines, "s[0] = copy(r0[0])", REDUCE, "store y[64*i + tx] = s[0]"]))
     assert prefetch(replace(kernel, min_blocks=32), TARGET).body == kernel.body  # 32 registers each
     assert len(_loads(prefetch(replace(kernel, min_blocks=8), TARGET))) == 2 * count
+
+
+def test_lanes_that_exist_are_those_of_the_next_row() -> None:
+    """Rows that begin at different lanes of a vector: each is cut at its own."""
+    kernel = _kernel(ROWS)
+    (loop,) = [s for s in kernel.body if isinstance(s, For)]
+    (load,) = _loads(kernel)
+    cut = replace(load, first=loop.var % 2, stop=loop.var % 2 + 1)
+    body = tuple(cut if s is load else s for s in loop.body)
+    ragged = replace(
+        kernel, body=tuple(replace(s, body=body) if s is loop else s for s in kernel.body)
+    )
+    after = prefetch(ragged, TARGET)
+    check_kernel(after, "lowered")
+    first, inside = _loads(after)
+    assert str(first.first) == "0" and str(inside.first) == "(i + 1)%2"

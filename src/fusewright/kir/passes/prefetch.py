@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TypeAlias
 
-from fusewright.core.conditions import TRUE, Cond, all_of, less
+from fusewright.core.conditions import Cond, all_of, less
 from fusewright.core.expr import ONE, ZERO, Int, variables
 from fusewright.dtypes import DType
 from fusewright.kir.analysis.occupancy import register_cap
@@ -30,7 +30,7 @@ from fusewright.memory import Memory
 from fusewright.target import REGISTER_NBYTES, Target
 
 _Place: TypeAlias = tuple[Buffer, object, int, DType]
-"""What is read, where and under which condition, how many elements, and as what."""
+"""What is read, where, under which condition and which lanes, how many elements, and as what."""
 MAX_NBYTES = 64
 """Bytes of a thread that may be under way for the next iteration."""
 SHARE = 4
@@ -98,7 +98,7 @@ def _ahead(loop: For, most: int) -> list[Statement]:
 
 
 def _place(s: Load) -> _Place:
-    return s.src, (s.index, s.predicate, s.fill), s.width, s.dst.buffer.dtype
+    return s.src, (s.index, s.predicate, s.fill, s.first, s.stop), s.width, s.dst.buffer.dtype
 
 
 def _independent(loop: For) -> list[Load]:
@@ -125,5 +125,7 @@ def _at(s: Load, dst: Buffer, iteration: Substitution, exists: Cond) -> Load:
         s,
         dst=Reg(dst),
         index=iteration.expr(s.index),
+        first=None if s.first is None else iteration.expr(s.first),
+        stop=None if s.stop is None else iteration.expr(s.stop),
         predicate=all_of((exists, iteration.condition(s.predicate))),
     )

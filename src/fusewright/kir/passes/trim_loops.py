@@ -141,9 +141,11 @@ def _in_shared(s: Load | Store) -> bool:
 
 def _fills(s: Load, own: frozenset[Buffer], known: _Known) -> bool:
     """Whether a load that does not take place leaves what others may see as it is."""
-    if s.fill is None:
+    if not s.is_total:
         return True
-    known |= {(s.dst.buffer, s.dst.index + k): s.fill for k in range(s.width)}
+    _forget(s, known)
+    if s.fill is not None:
+        known |= {(s.dst.buffer, s.dst.index + k): s.fill for k in range(s.width)}
     return s.dst.buffer in own
 
 
