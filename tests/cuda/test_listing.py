@@ -114,7 +114,7 @@ def test_divisions() -> None:
     assert divisions(code) == 2
 
 
-@pytest.mark.parametrize(("columns", "widths"), [(1024, {16}), (1023, {4})])
+@pytest.mark.parametrize(("columns", "widths"), [(1024, {16}), (1023, {16})])
 def test_a_compiled_kernel(columns: int, widths: set[int]) -> None:
     spec = fw.TensorSpec((4096, columns), "float32")
     (kernel,) = fw.compile(fw.trace(lambda x: fw.sum(x, axis=1), spec)).kernels

@@ -131,7 +131,7 @@ def test_halves_of_split_barriers_on_the_wrong_side_are_reported() -> None:
     assert sum(c.split for c in found) > 10 and sum(c.wrong for c in found) > 200
 
 
-QUICK = ("rms_norm", "softmax_columns", "transpose", "sum_all")
+QUICK = ("norm", "softmax_columns", "transpose", "sum_all")
 
 
 def assert_corpus_moves_are_reported(name: str) -> int:

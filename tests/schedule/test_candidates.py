@@ -166,7 +166,7 @@ def refused(name: str) -> dict[str, str]:
     [
         ("softmax", "row in a cluster", "a row fits a block"),
         ("softmax in a cluster", "row in shared memory", "96000 bytes, more than 3072"),
-        ("softmax of an odd length", "row in shared memory", "cannot be copied in vectors"),
+        ("softmax of an odd length", "row in shared memory", "16416 bytes, more than 3072"),
         (
             "softmax that fits nowhere",
             "row in a cluster of 2, 64 bytes a thread",

@@ -106,7 +106,9 @@ def test_every_element_is_read_once(fn: Callable[..., Any], shape: tuple[int, in
     k = only(p)
     x = np.ones(shape, fw.bfloat16.numpy)
     stats = k.simulate(x, blocks=[0], check_races=False).stats
-    assert stats["global_bytes_read"] == stats["global_bytes_written"] == 2 * shape[1]
+    assert stats["global_bytes_written"] == 2 * shape[1]
+    words = 16 * (stats["global_bytes_read"] // 16)  # with what else lies in the first and the last
+    assert words == stats["global_bytes_read"] and 0 <= words - 2 * shape[1] < 32
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:

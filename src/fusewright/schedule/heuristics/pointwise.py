@@ -15,6 +15,7 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     global_accesses,
     is_wide,
+    is_wide_read,
     merge_all,
     numel,
     split,
@@ -35,8 +36,8 @@ BYTES_IN_FLIGHT = 16
 that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
 REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
-MAX_APART = 64
-"""Blocks between the vectors of a thread that meet the same elements: they stay near in memory."""
+MAX_APART = 512
+"""Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
 ROUNDS = 16
 """Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
 SMALL = 16
@@ -213,21 +214,23 @@ def _period(small: Stage, width: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
-    those to large tensors are all as wide as they may be (`is_wide`), of how many bytes accesses
-    are, and of how many they are not, and the stages that cannot follow."""
+    those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
+    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), and the stages that
+    cannot follow."""
 
     loop: Loop
     width: int
     is_wide: bool = False
-    wide: int = 0
+    aligned: int = 0
+    cut: int = 0
     narrow: int = 0
     refused: frozenset[Stage] = frozenset()
 
 
 def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     """One loop over all axes. Where that allows vectors of a quarter of 16 bytes at most, or not
-    everywhere, rows that are each counted from an aligned address, if half of what is moved is
-    then wide."""
+    everywhere, rows that are each counted from an aligned address, if then nothing large is read
+    element by element, and half of it in whole words."""
     flat = merge_all(flow, reference.loops)
     if flat is None:
         return None
@@ -235,12 +238,12 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     widths = [w for w in (8, 4, 2) if w <= full]
     plain = [_measured(flow, reference, flat, w) for w in widths]
     best = next((w for w in plain if w.is_wide), Walk(flat, 1))
-    if full == 1 or (4 * best.width > full and not best.narrow):
+    if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
         return best
     even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
-    usable = [w for w in even if w.wide >= max(w.narrow, best.wide)]
+    usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
-    return max(usable, key=lambda w: w.wide, default=best)
+    return max(usable, key=lambda w: w.aligned, default=best)
 
 
 def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
@@ -279,16 +282,17 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     refused = transform_like(flow, reference, align=True)
     lane = flow.graph.variable("lane", Int(width))
     size = numel(reference.shape)
-    nbytes = {True: 0, False: 0}
+    nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
     large: list[bool] = []
     for a in global_accesses(flow, reference.loops[-1].axis, lane):
-        elements, each = numel(a.tensor.shape), a.tensor.dtype.nbytes
-        fits = is_wide(a, lane, width)
+        elements = numel(a.tensor.shape)
+        cut = "cut" if is_wide_read(a, lane, width) else "narrow"
+        kind = "aligned" if is_wide(a, lane, width) else cut
         if elements * SMALL > size:
-            nbytes[fits] += elements * each
+            nbytes[kind] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
-            large.append(fits)
+            large.append(kind != "narrow")
     for s, loops in saved.items():
         s.loops = loops
     all_large = bool(large) and all(large)
-    return Walk(flat, width, all_large, nbytes[True], nbytes[False], frozenset(refused))
+    return Walk(flat, width, all_large, **nbytes, refused=frozenset(refused))
