@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import Int
+from fusewright.core.expr import Int, constant_value
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -42,6 +42,8 @@ from fusewright.target import Target
 
 STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
+MAX_OPEN_TRIPS = 20
+"""Vectors of a thread that are written out one by one where only some of them are guarded."""
 
 
 class ReductionScheduler:
@@ -56,6 +58,7 @@ class ReductionScheduler:
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
+        self._begins_anywhere = self._reduced is not reduced
 
     def candidates(self) -> Iterator[Listed[Plan]]:
         """Where rows are held and how threads share them, in the order of the rules."""
@@ -74,7 +77,7 @@ class ReductionScheduler:
             separate_phases(flow, reference, [])
         elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
             separate_phases(flow, reference, held)
-        reference.loops = _loops(flow, self._kept, self._reduced, plan)
+        reference.loops = _loops(flow, self._kept, self._reduced, plan, self._trips(plan))
         transform_like(flow, reference, align=True)
         if plan.vector > 1:
             vectorize_accesses(flow, reference.loops[-1].axis, plan.vector, in_shared)
@@ -90,6 +93,20 @@ class ReductionScheduler:
             serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
             s.inline_depth = next(serial, len(s.loops))
         return True
+
+    def _trips(self, plan: Plan) -> Parallel:
+        """How a thread walks over its row: in the open where values stay in registers, and where
+        the first trips or the last are guarded, so that others are not; else in a loop."""
+        if plan.held_in is Memory.LOCAL:
+            return Parallel.UNROLL
+        if plan.held_in is None or not plan.inner or self._reduced is None:
+            return Parallel.SERIAL
+        columns = constant_value(self._reduced.axis.extent)
+        at_once = plan.vector * plan.reduce_threads * plan.cluster
+        if columns is None or columns > MAX_OPEN_TRIPS * at_once:
+            return Parallel.SERIAL
+        is_ragged = self._begins_anywhere or columns % at_once
+        return Parallel.UNROLL if is_ragged else Parallel.SERIAL
 
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
@@ -111,7 +128,9 @@ def _shared_copy(flow: Dataflow, c: Stage) -> Stage:
     return s
 
 
-def _loops(flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan) -> tuple[Loop, ...]:
+def _loops(
+    flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan, walk: Parallel
+) -> tuple[Loop, ...]:
     lanes: Loop | None = None
     if plan.vector > 1:
         if plan.inner:
@@ -137,8 +156,7 @@ def _loops(flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan) 
             out.append(Loop(blocks.axis, Parallel.CLUSTERX))
         if plan.reduce_threads > 1:
             trips, threads = split(flow, reduced, plan.reduce_threads)
-            kind = Parallel.UNROLL if plan.held_in is Memory.LOCAL else Parallel.SERIAL
-            out += [Loop(threads.axis, reduce_dim), Loop(trips.axis, kind)]
+            out += [Loop(threads.axis, reduce_dim), Loop(trips.axis, walk)]
         else:
             out.append(Loop(reduced.axis, Parallel.SERIAL))
     if lanes is not None:

@@ -1,0 +1,168 @@
+"""Rows that begin at any address: vectors counted from an aligned one, and cut out of two words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.kir.ir import Kernel, Load, Store
+from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
+
+
+def softmax(x: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1)
+
+
+def layer_norm(x: Any, w: Any, b: Any) -> Any:
+    return fw.nn.layer_norm(x, (x.shape[-1],), w, b)
+
+
+def scaled(x: Any, y: Any, s: Any) -> Any:
+    return fw.nn.relu(x * s + y)
+
+
+def row_bias(x: Any, b: Any) -> Any:
+    return fw.tanh(x) + b
+
+
+def padded(x: Any, b: Any) -> Any:
+    return fw.pad(fw.nn.relu(x + b), ((1, 2), (3, 4)))
+
+
+def joined(a: Any, b: Any, c: Any) -> Any:
+    return fw.concat([fw.nn.relu(a), b, c * 2.0], axis=1)
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    half = x.shape[-1] // 2
+    return x * cos + fw.concat([-x[..., half:], x[..., :half]], axis=-1) * sin
+
+
+def heads_first(x: Any) -> Any:
+    return fw.permute_dims(x, (0, 2, 1, 3))
+
+
+def steps(x: Any) -> Any:
+    return x[1:] - x[:-1]
+
+
+def column_sums(x: Any) -> Any:
+    return fw.sum(x, axis=0)
+
+
+def middle_max(x: Any) -> Any:
+    return fw.max(x, axis=1)
+
+
+def moments(x: Any) -> Any:
+    return fw.var(x, axis=0), fw.mean(x, axis=0)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = {
+    "softmax, registers": (softmax, ((5, 4095),), "bfloat16"),
+    "softmax, several rows a block": (softmax, ((7, 513),), "bfloat16"),
+    "softmax, rows of a few vectors": (softmax, ((11, 131),), "float16"),
+    "softmax, shared memory": (softmax, ((3, 33001),), "bfloat16"),
+    "softmax, a multiple of two": (softmax, ((6, 4098),), "bfloat16"),
+    "softmax, float32": (softmax, ((5, 2049),), "float32"),
+    "layer norm": (layer_norm, ((5, 4095), (4095,), (4095,)), "bfloat16"),
+    "layer norm, shared memory": (layer_norm, ((2, 20481), (20481,), (20481,)), "float16"),
+    "a factor a row": (scaled, ((601, 2045), (601, 2045), (601, 1)), "bfloat16"),
+    "a bias a column": (row_bias, ((601, 1023), (1023,)), "float32"),
+    "pad": (padded, ((300, 1001), (1001,)), "bfloat16"),
+    "concat": (joined, ((300, 1001), (300, 999), (300, 1003)), "bfloat16"),
+    "halves turned": (turned, ((2, 3, 64, 255), (64, 255), (64, 255)), "bfloat16"),
+    "permute": (heads_first, ((4, 33, 17, 129),), "bfloat16"),
+    "neighbours": (steps, ((200001,),), "float32"),
+    "sums of columns": (column_sums, ((777, 1025),), "float32"),
+    "maxima along the middle": (middle_max, ((37, 50, 77),), "float16"),
+    "moments of columns": (moments, ((499, 2049),), "bfloat16"),
+}
+
+
+def arrays(shapes: tuple[tuple[int, ...], ...], dtype: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    kind = getattr(fw, dtype).numpy
+    return [rng.standard_normal(s).astype(kind) for s in shapes]
+
+
+def assert_near(got: Any, want: Any, dtype: str) -> None:
+    bound = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    np.testing.assert_allclose(got, want, rtol=bound, atol=bound * max(np.abs(want).max(), 1e-3))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_right_in_the_simulator_and_no_sync_too_many(name: str) -> None:
+    fn, shapes, dtype = CASES[name]
+    given = arrays(shapes, dtype)
+    fusion = fw.trace(fn, *[fw.TensorSpec(s, dtype) for s in shapes])
+    program = fw.compile(fusion)
+    result = program.simulate(*given)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *given), strict=True):
+        assert_near(got, want, dtype)
+    report = fw.verify(program, *given)
+    assert not report.redundant and not report.missing
+
+
+def loads_of(kernel: Kernel) -> list[Load]:
+    found = [s for s in walk_statements(kernel) if isinstance(s, Load)]
+    return [s for s in found if s.src.memory is Memory.GLOBAL]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_large_arrays_are_read_in_vectors(name: str) -> None:
+    fn, shapes, dtype = CASES[name]
+    program = fw.compile(fw.trace(fn, *[fw.TensorSpec(s, dtype) for s in shapes]))
+    for k in program.kernels:
+        for buffer in (p for p in k.ir.params if str(p.size).isdigit()):
+            loads = [s for s in loads_of(k.ir) if s.src is buffer]
+            if loads and int(str(buffer.size)) > 200_000:
+                assert max(s.width for s in loads) > 1, str(k.heuristic)
+
+
+def test_a_row_is_stored_in_vectors_and_its_ends_one_by_one() -> None:
+    (k,) = fw.compile(fw.trace(softmax, fw.TensorSpec((512, 4095), "bfloat16"))).kernels
+    widths = {s.width for s in walk_statements(k.ir) if isinstance(s, Store) and s.width > 1}
+    assert widths == {8}
+    assert all(s.width == 8 and not s.unaligned for s in loads_of(k.ir))
+    assert any(s.first is not None for s in loads_of(k.ir))
+
+
+def test_what_rows_share_is_cut_out_of_words() -> None:
+    specs = [fw.TensorSpec(s, "bfloat16") for s in ((512, 4095), (4095,), (4095,))]
+    (k,) = fw.compile(fw.trace(layer_norm, *specs)).kernels
+    by_name = {s.src.name: s.unaligned for s in loads_of(k.ir)}
+    assert by_name == {"x": False, "w": True, "b": True}
+    assert k.resources().spill_stores == 0
+
+
+def test_even_rows_are_read_as_before() -> None:
+    (k,) = fw.compile(fw.trace(softmax, fw.TensorSpec((512, 4096), "bfloat16"))).kernels
+    assert all(s.first is None and not s.unaligned for s in loads_of(k.ir))
+
+
+def test_arrays_that_begin_between_words_are_read_one_by_one() -> None:
+    specs = [fw.TensorSpec((601, 2045), "bfloat16", alignment=2)]
+    program = fw.compile(fw.trace(lambda x: fw.exp(x) + 1.0, *specs))
+    (k,) = program.kernels
+    assert all(s.width == 1 for s in loads_of(k.ir))
+    given = arrays(((601, 2045),), "bfloat16")
+    assert_near(program.simulate(*given).outputs[0], np.exp(given[0].astype("f8")) + 1, "bfloat16")
+
+
+def test_rows_of_any_size_share_one_kernel() -> None:
+    spec = fw.TensorSpec((64, fw.Sym("n", min=300, max=5000)), "bfloat16")
+    fusion = fw.trace(lambda x: fw.sum(x * 2.0, axis=1), spec)
+    program = fw.compile(fusion, dynamic=True)
+    for n in (300, 333, 4093, 4096):
+        given = arrays(((64, n),), "bfloat16")
+        result = program.simulate(*given)
+        assert not result.races
+        assert_near(result.outputs[0], 2 * given[0].astype("f8").sum(axis=1), "bfloat16")
