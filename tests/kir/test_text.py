@@ -52,6 +52,7 @@ CANONICAL = """kernel everything {
   b[0] = copy(true:bool)
   given p[0] in [0, 63]: r[0..2] = load x[128*bx + 2*p[0]] if (tx < n && (bx < 3 || tx == 4)) else 0.0:float32 .streaming
   r[2] = load x[p[0]] else -inf:float32
+  r[0..2] = load x[128*bx + tx] unaligned lanes 0..-tx + 3
   for (i < 4) unroll {
     for (j < i + 1) {
       r[i] = mul(r[j], alpha)

@@ -13,6 +13,7 @@ from fusewright.core.expr import Int, Var
 from fusewright.dtypes import bfloat16, bool_, float32, int32, int64
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
+from fusewright.kir.text import parse_kernel
 from fusewright.memory import Cache, Memory
 from fusewright.sim.machine import SimResult, simulate
 
@@ -511,3 +512,28 @@ def test_kernels_that_break_their_contract_are_refused() -> None:
     check(ir.Shuffle(v, v, "round", Int(1)), "shuffle mode 'round'")
     check(ir.ThreadReduce("exp", v, v, ("tx",), ir.Imm(0.0, float32)), "ThreadReduce cannot 'exp'")
     check(ir.Compute("copy", i, (ir.Index(Var("q"), int32),)), "variable q is used but is no")
+
+
+RAGGED = """kernel k {
+  param x: float32[13] align 16
+  param y: float32[32] align 16
+  grid (bx < 1)
+  block (tx < 8)
+  local r: float32[4] align 16
+  r[0..4] = load x[4*tx - 3] if (4*tx < 16) unaligned lanes 3 - 4*tx..16 - 4*tx
+  store y[4*tx] = r[0..4]
+}"""
+
+
+def test_lanes_that_do_not_exist_are_neither_read_nor_defined() -> None:
+    x, y = floats(13), np.zeros(32, np.float32)
+    result = run(parse_kernel(RAGGED), x, y)
+    assert result.races == []
+    assert np.isnan(y[:3]).all() and np.isnan(y[16:]).all()
+    np.testing.assert_array_equal(y[3:16], x)
+
+
+def test_aligned_lanes_must_be_aligned_all_the_same() -> None:
+    text = RAGGED.replace(" unaligned", "").replace("x[4*tx - 3]", "x[tx + 1]")
+    result = run(parse_kernel(text), floats(13), np.zeros(32, np.float32))
+    assert any("not a multiple of the width 4" in r.message for r in result.races)

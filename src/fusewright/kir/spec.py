@@ -260,6 +260,19 @@ def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
         )
 
 
+def _stored_once(facts: Facts) -> Iterator[Problem]:
+    """What a kernel says to store once is a parameter of it, and nothing is read of it."""
+    k = facts.kernel
+    names = {p.name for p in k.params}
+    for name in dict(k.attributes).get("once", "").split():
+        if name not in names:
+            yield None, f"{name}, which is to be stored once, is no parameter"
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, Load | CpAsync) and s.src in k.once:
+            yield s, f"{s.src} is to be stored once, and is read"
+
+
 def _bounds(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
@@ -404,6 +417,7 @@ CHECKS: tuple[Check, ...] = (
     Check("memories", "lowered", _memories),
     Check("dtypes", "lowered", _dtypes),
     Check("widths", "lowered", _widths),
+    Check("stored once", "lowered", _stored_once),
     Check("register bounds", "lowered", _bounds),
     Check("shuffles", "lowered", _shuffles),
     Check("reductions", "lowered", _reductions),
