@@ -29,6 +29,9 @@ LEAST_THREADS = 128
 RESIDENT_VECTORS = 1088
 """Vectors of 16 bytes of each input that the rows of a multiprocessor should have under way: 1024,
 and a little, so that a row that is slightly longer is not one of fewer."""
+LARGE_THREADS = 640
+"""Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
+take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
@@ -57,10 +60,11 @@ class RowBlock:
 
 def row_blocks(row: Row, vector: int, registers: int = REGISTERS_PER_SM) -> list[RowBlock]:
     """The ways that fit the registers of a multiprocessor, the best one first: enough rows under
-    way, then few lanes and schedulers idle while others work, then few vectors a thread. Schedulers
-    count, not only lanes: a block of 17 warps keeps all four busy for as long as one of 20 does."""
+    way, then few lanes and schedulers idle while others work, then blocks that are not large, then
+    few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four busy
+    for as long as one of 20 does."""
     vectors = max(-(-row.length // vector), 1)
-    found: list[tuple[tuple[bool, float, int], RowBlock]] = []
+    found: list[tuple[tuple[bool, float, bool, int], RowBlock]] = []
     for trips, threads in _shapes(vectors):
         side_by_side = max(1, LEAST_THREADS // threads)
         wanted = _blocks_wanted(row, side_by_side)
@@ -74,7 +78,8 @@ def row_blocks(row: Row, vector: int, registers: int = REGISTERS_PER_SM) -> list
             turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
             idle = turns / (blocks * side_by_side * vectors)
             way = RowBlock(vector, trips, threads, side_by_side, blocks)
-            found.append(((4 * blocks < 3 * wanted, round(idle, 1), trips), way))
+            is_large = threads > LARGE_THREADS
+            found.append(((4 * blocks < 3 * wanted, round(idle, 1), is_large, trips), way))
     return [way for _, way in sorted(found, key=lambda x: x[0])]
 
 

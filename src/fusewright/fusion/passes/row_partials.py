@@ -20,7 +20,7 @@ from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
 from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import whole_slices
-from fusewright.fusion.row_blocks import Row, row_blocks
+from fusewright.fusion.row_blocks import LARGE_THREADS, Row, row_blocks
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 LEAST_TOTAL = 1 << 18
@@ -129,11 +129,15 @@ def _cut(
 def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     """Blocks that walk over rows of `length` elements on a multiprocessor: registers hold `beside`
     partial results, the inputs (bytes an element) of this row and the next, and a vector that all
-    rows share. 0 where they do not."""
+    rows share. 0 where they do not, or where large blocks would move single elements: reading
+    twice in vectors takes less time."""
     words = beside + (2 * sum(inputs) + max(inputs)) / REGISTER_NBYTES
-    row = Row(length, min(inputs), words)
-    ways = row_blocks(row, MAX_VECTOR_NBYTES // min(inputs))
-    return ways[0].blocks if ways else 0
+    vector = math.gcd(length, MAX_VECTOR_NBYTES // min(inputs))
+    ways = row_blocks(Row(length, min(inputs), words), vector)
+    is_narrow = vector * min(inputs) < REGISTER_NBYTES
+    if not ways or (is_narrow and ways[0].threads >= LARGE_THREADS):
+        return 0
+    return ways[0].blocks
 
 
 def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:
