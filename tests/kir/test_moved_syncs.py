@@ -22,6 +22,7 @@ from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
+from fusewright.kir.passes.simplify import settle_conditions
 from fusewright.sim.verify import Case, verify_kernel
 from fusewright.target import target_of
 from fusewright.verify import random_cases
@@ -71,7 +72,7 @@ def assert_moves_are_reported(k: Kernel, case: Case, name: object) -> Count:
 
 def assert_random_kernel_is_right(seed: int, shape: Shape) -> Count:
     """All moves of the syncs of a random kernel, which are all needed and sufficient."""
-    k = random_kernel(seed, shape)
+    k = settle_conditions(random_kernel(seed, shape))  # as the pipeline does before it places syncs
     passes = (place_syncs, promote, pack_shared, prune_syncs)
     for p in passes if shape.asks else (place_syncs, pack_shared, prune_syncs):
         k = p(k, TARGET)
