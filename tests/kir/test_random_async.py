@@ -78,6 +78,10 @@ def test_random_asynchronous_kernels(seed: int) -> None:
     assert_sound(seed, SHAPE)
 
 
+def test_a_copy_that_nothing_reads_keeps_its_bytes_until_it_is_complete() -> None:
+    assert_sound(18, replace(SHAPE, buffers=5))
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_many_random_asynchronous_kernels(start: int) -> None:

@@ -17,6 +17,7 @@ from fusewright.kir.analysis.liveness import Interval, begins_within, interferes
 from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
 from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent, common_loops
+from fusewright.kir.analysis.unfinished import unfinished
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, MbarInit
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack
@@ -35,13 +36,17 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     they share it may be: a loop that reads one element by element and writes the other behind
     itself works in place) and, between every two accesses to them, either a sync stands on every
     path or the byte belongs to one thread (to one warp, where a warp sync stands). A buffer that
-    other blocks of a cluster write shares its bytes with none.
+    other blocks of a cluster write shares its bytes with none. Where another buffer would be used
+    in bytes that a copy of an earlier iteration still writes, nothing is shared.
 
     rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
     checks:   alignments divide that of the base, else InternalError
     order:    after place_syncs and promote, before prune_syncs (addresses make hazards)
     """
-    return with_offsets(kernel, packing_of(kernel))
+    packed = with_offsets(kernel, packing_of(kernel))
+    if len(unfinished(packed)) > len(unfinished(kernel)):
+        return pack_apart(kernel, target)
+    return packed
 
 
 def packing_of(
