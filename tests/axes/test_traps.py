@@ -318,7 +318,8 @@ def test_a_skew_counts_rows_from_aligned_positions(graph: AxisGraph) -> None:
 def test_a_skew_by_the_low_digit_of_rows_is_enough(graph: AxisGraph) -> None:
     rows, columns = axes(graph, "a", 12, 5)
     outer, low = graph.split(rows, 4)
-    covers(graph, [outer, graph.skew(columns, low, 5, 4), low], [rows, columns])
+    path = covers(graph, [outer, graph.skew(columns, low, 5, 4), low], [rows, columns])
+    assert len(path.predicates) == 2 and not path.free  # both ends of a row, nothing twice
 
 
 def test_what_is_skewed_depends_on_its_base_and_is_moved_by_the_rest(graph: AxisGraph) -> None:

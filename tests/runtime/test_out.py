@@ -7,26 +7,13 @@ import pytest
 from fake_cuda import FakeDriver
 from fake_fixtures import gpu, torch
 from fake_torch import FakeTorch, Tensor, tensor
+from test_torch_calls import expected, normal, softmax
 
 import fusewright as fw
 from fusewright.errors import UserError
 from fusewright.runtime.overwriting import are_apart
 
 __all__ = ["gpu", "torch"]  # fixtures
-
-
-def softmax(x):
-    e = fw.exp(x - fw.max(x, axis=-1, keepdims=True))
-    return e / fw.sum(e, axis=-1, keepdims=True)
-
-
-def expected(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
 
 
 def zeros(*shape: int) -> Tensor:
