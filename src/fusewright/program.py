@@ -318,7 +318,7 @@ class Program:
         key = None if device == "sim" else call_key(arrays, {}, out or None)
         found = self._calls.get(key)
         if found is not None:
-            made = found(arrays, out)
+            made = found.run(arrays, out)
             return [made[p] for p in self.places]
         infos = [describe(a) for a in arrays]
         given = [None if o is None else describe_target(o) for o in out]

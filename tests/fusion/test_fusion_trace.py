@@ -62,6 +62,16 @@ def test_structures_of_arguments_and_results():
     assert trees.flatten((1,))[1] != trees.flatten((True,))[1]
 
 
+def test_keys_of_structures_tell_apart_what_python_takes_for_equal() -> None:
+    def key(x: object) -> object:
+        return trees.key(trees.flatten(x)[1])
+
+    a, nan = np.zeros(3), float("nan")
+    assert key((a, {"k": [1, nan]})) == key((a + 1, {"k": [1, float("nan")]}))
+    different = [1, True, 1.0, "1", None, 0.0, -0.0, (), [], {}, (a,), [a], {"k": a}, {"j": a}, a]
+    assert len({key(x) for x in different}) == len(different)
+
+
 def test_keyword_arrays_keep_their_names_in_any_order():
     def fn(x: Array, *, scale: Array, bias: Array) -> Array:
         return x * scale + bias

@@ -35,6 +35,7 @@ class TorchDevice:
 
 
 CUDA = TorchDevice("cuda", 0)
+STRIDED = "torch.strided"
 
 
 class Tensor:
@@ -54,7 +55,7 @@ class Tensor:
         self.device = device
         self.dtype = DTYPES[array.dtype.name]
         self.shape = tuple(array.shape)
-        self.layout = "torch.strided"
+        self.layout = STRIDED
         self.requires_grad = False
         self.tangent: Any = None
         self._base: Tensor | None = None
@@ -95,6 +96,7 @@ class FakeTorch(SimpleNamespace):
     def __init__(self) -> None:
         super().__init__(**DTYPES)
         self.Tensor = Tensor
+        self.strided = STRIDED
         self.nn = SimpleNamespace(Parameter=Parameter)
         self.device = TorchDevice
         self.allocations: list[tuple[int, ...]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -42,6 +43,14 @@ def test_alignment_is_that_of_the_first_element() -> None:
         assert describe(raw[start + offset :]).alignment == alignment
 
 
+LAYOUTS = {name: f"torch.{name}" for name in ("strided", "sparse_coo")}
+
+
+class FakeDevice(NamedTuple):
+    type: str
+    index: int | None
+
+
 class FakeTensor:
     """What `describe` may ask of a torch tensor."""
 
@@ -49,8 +58,8 @@ class FakeTensor:
         return self
 
     def __init__(self, device: str = "cuda", index: int | None = 1, layout: str = "strided"):
-        self.device = types.SimpleNamespace(type=device, index=index)
-        self.layout = f"torch.{layout}"
+        self.device = FakeDevice(device, index)
+        self.layout = LAYOUTS[layout]
         self.dtype = "torch.bfloat16"
         self.shape = (2, 3)
 
@@ -65,7 +74,9 @@ class FakeTensor:
 def torch(monkeypatch: pytest.MonkeyPatch) -> None:
     functorch = types.SimpleNamespace(is_functorch_wrapped_tensor=lambda x: False)
     module = types.SimpleNamespace(
-        Tensor=FakeTensor, _C=types.SimpleNamespace(_functorch=functorch)
+        Tensor=FakeTensor,
+        _C=types.SimpleNamespace(_functorch=functorch),
+        strided=LAYOUTS["strided"],
     )
     monkeypatch.setitem(sys.modules, "torch", module)
 

@@ -71,19 +71,20 @@ class _Compiled:
 class _Call:
     """A program bound to the exact types of torch tensors, and where they stand in a call."""
 
-    run: TorchCall
+    torch: TorchCall
     positions: tuple[int, ...] | None
     places: tuple[int, ...]
     compiled: _Compiled
     single: bool
 
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """The result for tensors of these types."""
         values = (*args, *kwargs.values()) if kwargs else args
         if self.positions is not None:
             values = [values[p] for p in self.positions]
         if out is not None:
             return self._into(values, out)
-        made = self.run(values)
+        made = self.torch.run(values)
         if self.single:
             return made[0]
         return self.compiled.result([made[p] for p in self.places])
@@ -91,9 +92,9 @@ class _Call:
     def _into(self, values: Sequence[Any], out: Any) -> Any:
         """The call with arrays of `out=`; every output is a result of its own."""
         if self.single:
-            return self.run(values, (out,))[0]
+            return self.torch.run(values, (out,))[0]
         given = self.compiled.given(out) or []
-        made = self.run(values, self.compiled.layouts.stored(given))
+        made = self.torch.run(values, self.compiled.layouts.stored(given))
         return self.compiled.result(made, given)
 
 
@@ -146,18 +147,21 @@ class Fused:
             key = call_key(args, kwargs, out)
             found = self._calls.get(key)
             if found is not None:
-                return found(args, kwargs, out)
+                return found.run(args, kwargs, out)
         return self._first(args, kwargs, out, key)
 
     def _first(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, key: Hashable | None
     ) -> Any:
         """A call that is not bound yet, or cannot be."""
-        if any(is_dispatched(x) for x in trees.flatten((args, dict(kwargs)))[0]):
+        leaves, tree = trees.flatten((args, kwargs))
+        if any(is_dispatched(x) for x in leaves):
             return self._record(args, kwargs, out)
-        infos, tree = _flattened(args, kwargs)
+        infos, tree = _described(leaves, tree)
         signature = signature_of(infos, tree, self._marks)
-        arrays, given = self._given(out, *self._traced(signature, infos, tree))
+        arrays, given = [], []
+        if out is not None:
+            arrays, given = self._given(out, *self._traced(signature, infos, tree))
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
         call = None if key is None else program.bind_torch(infos, given)
@@ -173,15 +177,13 @@ class Fused:
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = bound
-        return bound(args, kwargs, out)
+        return bound.run(args, kwargs, out)
 
     def _given(
         self, out: Any, traced: Traced, layouts: OutLayouts
     ) -> tuple[list[Any], list[ArrayInfo | None]]:
         """The arrays of `out=` in the order of the outputs, and as kernels see them. Raises
         UserError for another structure."""
-        if out is None:
-            return [], []
         arrays = trees.leaves_like(traced.out_tree, out)
         if arrays is None:
             raise UserError(
@@ -238,7 +240,7 @@ class Fused:
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
-        return self.compile_for(*_flattened(args, kwargs))
+        return self.compile_for(*_described(*trees.flatten((args, kwargs))))
 
     def compile_for(self, infos: Sequence[ArrayInfo], tree: Tree) -> Program:
         """The program of calls with arrays of these types in the structure of `(args, kwargs)`,
@@ -297,7 +299,7 @@ class Fused:
     def recompile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], make: Maker) -> None:
         """Has the program of a call made by `make`. Later calls with such arguments run it; those
         that may write over some are compiled anew."""
-        infos, tree = _flattened(args, kwargs)
+        infos, tree = _described(*trees.flatten((args, kwargs)))
         signature = signature_of(infos, tree, self._marks)
         traced, layouts = self._traced(signature, infos, tree)
         program = make(traced.fusion, self._target(), infos)
@@ -358,10 +360,9 @@ def _natural(
     return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
 
 
-def _flattened(args: Any, kwargs: Mapping[str, Any]) -> tuple[list[ArrayInfo], Tree]:
+def _described(leaves: list[Any], tree: Tree) -> tuple[list[ArrayInfo], Tree]:
     """The arrays of a call, described, and its structure. numpy scalars among arrays of another
     library are Python scalars."""
-    leaves, tree = trees.flatten((args, dict(kwargs)))
     scalars = [isinstance(x, np.generic) for x in leaves]
     if any(scalars):
         mixed = any(not isinstance(x, np.ndarray | np.generic) for x in leaves)

@@ -25,7 +25,7 @@ def pattern_of(strides: Sequence[int]) -> Strides:
     """What of strides tells layouts apart: per axis its rank, the fastest 1; 0 for a repeated axis.
     Independent of sizes, so that it can be part of a key."""
     ranks = sorted({abs(s) for s in strides if s})
-    return tuple(ranks.index(abs(s)) + 1 if s else 0 for s in strides)
+    return tuple([ranks.index(abs(s)) + 1 if s else 0 for s in strides])
 
 
 def natural_orders(

@@ -8,9 +8,9 @@ own, and every program is right for all calls that reach it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fusewright.core.expr import Expr, as_expr
 from fusewright.dtypes import DType
@@ -37,9 +37,7 @@ class Marks:
     parameters: tuple[str, ...]
 
     def of(self, root: str | int, rank: int) -> frozenset[int]:
-        """The marked axes of an array of the parameter `root`."""
-        if self.everything:
-            return frozenset(range(rank))
+        """The axes of an array of the parameter `root` that a mapping marks."""
         position = self.parameters.index(root) if root in self.parameters else root
         name = self.parameters[root] if isinstance(root, int) and self._named(root) else root
         chosen = (*self.axes.get(name, ()), *self.axes.get(position, ()))
@@ -69,8 +67,7 @@ def marks_of(fn: Callable[..., Any], dynamic: Dynamic) -> Marks:
     return Marks(False, {k: tuple(v) for k, v in dynamic.items()}, names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
+class _Extent(NamedTuple):
     """A symbolic size: its number in order of appearance, and what it is a multiple of."""
 
     number: int
@@ -82,8 +79,7 @@ _Strides: TypeAlias = tuple[str, tuple[int, ...]]
 strides)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """What kernels know of one array, and how its axes lie in memory."""
 
     shape: tuple[int | _Extent, ...]
@@ -93,11 +89,11 @@ class _Kind:
     pattern: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a call is specialised on. Equal for calls that share a program."""
+class Signature(NamedTuple):
+    """What a call is specialised on. Equal for calls that share a program. A tuple of tuples, as
+    it is looked up by every call of a new size."""
 
-    structure: str
+    structure: Hashable
     arrays: tuple[_Kind, ...]
 
     @property
@@ -136,15 +132,26 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
         return known[size]
 
     arrays: list[_Kind] = []
-    for x, root in zip(infos, roots_of(tree), strict=True):
-        marked = marks.of(root, len(x.shape))
-        grain = max(VECTOR_NBYTES // x.dtype.nbytes, 1)
-        shape = tuple(extent(n, grain) if a in marked else n for a, n in enumerate(x.shape))
+    for x, marked in zip(infos, _marked(infos, tree, marks), strict=True):
+        shape = x.shape
+        if marked:
+            grain = max(VECTOR_NBYTES // x.dtype.nbytes, 1)
+            shape = tuple([extent(n, grain) if a in marked else n for a, n in enumerate(shape)])
         on_host = x.device.kind == "cpu"
         strides = None if on_host else _strides(x)
         alignment = VECTOR_NBYTES if on_host else _alignment(x)
         arrays.append(_Kind(shape, x.dtype, strides, alignment, pattern_of(x.strides)))
-    return Signature(repr(tree), tuple(arrays))
+    return Signature(trees.key(tree), tuple(arrays))
+
+
+def _marked(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> list[Collection[int]]:
+    """The axes of each array that are symbolic."""
+    if marks.everything:
+        return [range(len(x.shape)) for x in infos]
+    if not marks.axes:
+        return [()] * len(infos)
+    roots = roots_of(tree)
+    return [marks.of(root, len(x.shape)) for root, x in zip(roots, infos, strict=True)]
 
 
 def roots_of(tree: Tree) -> list[str | int]:

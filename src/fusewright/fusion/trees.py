@@ -6,7 +6,7 @@ leaves together again. Whatever is not a container or static is a leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -45,15 +45,14 @@ def flatten(structure: object) -> tuple[list[Any], Tree]:
 
 
 def _flatten(x: object, leaves: list[Any]) -> Tree:
-    if x is None or isinstance(x, bool | int | float | str):
+    if x is None or isinstance(x, (bool, int, float, str)):
         return Static(x, type(x))
-    if isinstance(x, tuple | list):
+    if isinstance(x, (tuple, list)):
         items = cast("tuple[object, ...] | list[object]", x)
-        return Branch(type(items), (), tuple(_flatten(item, leaves) for item in items))
+        return Branch(type(items), (), tuple([_flatten(item, leaves) for item in items]))
     if isinstance(x, Mapping):
         table = cast("Mapping[object, object]", x)
-        items = tuple(_flatten(item, leaves) for item in table.values())
-        return Branch(dict, tuple(table), items)
+        return Branch(dict, tuple(table), tuple([_flatten(v, leaves) for v in table.values()]))
     leaves.append(x)
     return LEAF
 
@@ -100,6 +99,17 @@ def paths(tree: Tree, root: str) -> list[str]:
             steps = tree.keys or tuple(range(len(tree.items)))
             named = zip(steps, tree.items, strict=True)
             return [path for step, item in named for path in paths(item, f"{root}_{step}")]
+
+
+def key(tree: Tree) -> Hashable:
+    """What is equal for equal trees only, and quickly found: 1 is not True, nor 0.0 -0.0."""
+    match tree:
+        case Leaf():
+            return "leaf"
+        case Static():
+            return tree.kind, repr(tree.value)
+        case Branch():
+            return tree.kind, tree.keys, *[key(item) for item in tree.items]
 
 
 def leaves_like(tree: Tree, structure: object) -> list[Any] | None:

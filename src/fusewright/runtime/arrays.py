@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -173,7 +174,7 @@ def _numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:
 
 def _torch(tensor: Any) -> ArrayInfo:
     torch: Any = sys.modules["torch"]
-    if str(tensor.layout) != "torch.strided":
+    if tensor.layout is not torch.strided:
         raise UserError(f"torch tensor of layout {tensor.layout} has no strides; use .to_dense()")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise UserError(
@@ -182,13 +183,21 @@ def _torch(tensor: Any) -> ArrayInfo:
             "under torch.compile(backend='fusewright')"
         )
     tensor = tensor.resolve_neg()
-    kind = tensor.device.type
-    if kind not in ("cpu", "cuda"):
-        raise UserError(f"torch tensor on {tensor.device}; only cpu and cuda tensors are supported")
-    device = CPU if kind == "cpu" else Device("cuda", tensor.device.index or 0)
-    dtype = dtype_of(tensor.dtype)
-    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    device, dtype = _torch_device(tensor.device), _torch_dtype(tensor.dtype)
+    shape, strides = tuple(tensor.shape), tensor.stride()
     return ArrayInfo("torch", device, shape, dtype, strides, tensor.data_ptr(), tensor)
+
+
+@cache
+def _torch_device(device: Any) -> Device:
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"torch tensor on {device}; only cpu and cuda tensors are supported")
+    return CPU if device.type == "cpu" else Device("cuda", device.index or 0)
+
+
+@cache
+def _torch_dtype(dtype: Any) -> DType:
+    return dtype_of(dtype)
 
 
 def _cuda_array_interface(array: Any) -> ArrayInfo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from fusewright.runtime.graphs import GraphCache, Node
 from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, check_grid, slot_format
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
+from fusewright.runtime.straight import address_writer
 
 _SLOT_NBYTES = 8
 GRAPH_LAUNCHES = 3
@@ -64,12 +65,14 @@ class PlanTemplate:
         sizes are given for."""
         self.host = host
         self.kernels = tuple(kernels)
+        self.lock = fork_safe_lock()
         self.ranges = ranges()
         root = {r: k for k, r in enumerate(host.roots)}
         places = [[(root[b.root], b.offset) for b in x.bindings] for x in host.launches]
         slots = {place: k for k, place in enumerate(dict.fromkeys(p for x in places for p in x))}
         self.roots = tuple(r for r, _ in slots)
-        self.address_format = struct.Struct(f"={len(slots)}Q")
+        address_format = struct.Struct(f"={len(slots)}Q")
+        self._pack, self._writer = address_format.pack_into, address_writer(self.roots)
         position = {v: k for k, v in enumerate(symbols)}
         formats: list[str] = []
         values: list[bool | int | float] = []
@@ -101,6 +104,10 @@ class PlanTemplate:
         """Bytes of arena, offsets of the slots in their roots, blocks along x, y, z of launches."""
         found = self._numbers(*sizes)
         return found[0], found[1 : 1 + len(self.roots)], found[1 + len(self.roots) :]
+
+    def writer(self, buffer: Any, offsets: Sequence[int]) -> Callable[[Sequence[int]], None]:
+        """Writes the slots of addresses in a buffer, given those of the roots."""
+        return self._writer(self._pack, buffer, *offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +144,12 @@ class Plan:
         self._host = t.host
         self._api = driver()
         self._ranges = t.ranges
-        self._lock = fork_safe_lock()
+        self._lock = t.lock
         self._stream = 0
         self._graphs: dict[int, GraphCache] = {}
         self._prepared_for: set[int] = set()
-        self._places = tuple(zip(t.roots, offsets, strict=True))
-        self._pack = t.address_format.pack_into
         self._buffer = ctypes.create_string_buffer(t.nbytes)
+        self._write = t.writer(self._buffer, offsets)
         base = ctypes.addressof(self._buffer)
         scalars = list(t.scalars)
         for at, position in t.sized:
@@ -182,7 +188,7 @@ class Plan:
             if graph:
                 self._replay(tuple(roots), stream, device)
             else:
-                self._pack(self._buffer, 0, *[roots[r] + offset for r, offset in self._places])
+                self._write(roots)
                 self._launch(stream)
             if self._ranges is not None:
                 self._ranges.pop()
@@ -204,7 +210,7 @@ class Plan:
             graphs = self._graphs[device] = GraphCache(self._nodes())
         handle = graphs.find(roots)
         if handle is None:
-            self._pack(self._buffer, 0, *[roots[r] + offset for r, offset in self._places])
+            self._write(roots)
             handle = graphs.prepare(roots)
         status = self._api.cuGraphLaunch(handle, stream)
         if status[0]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 from fusewright.core.expr import Var
 from fusewright.dtypes import uint8
 from fusewright.errors import UserError
-from fusewright.runtime.arrays import ArrayInfo
+from fusewright.runtime.arrays import ArrayInfo, Device
 from fusewright.runtime.config import Config, active
 from fusewright.runtime.device import adopt, current
 from fusewright.runtime.executor import Executor
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
 from fusewright.runtime.plan import uses_graph
+from fusewright.runtime.straight import Allocator, Steady, steady_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VECTOR_MASK = 15
@@ -178,11 +180,12 @@ class _TorchApi:
         self.empty_strided: Any = torch.empty_strided
         self.changed: Callable[[Any], None] = torch.autograd.graph.increment_version
 
-    def allocator(self, device: Any) -> Callable[[Any, Any, Any], Any]:
+    def allocator(self, device: Device) -> Allocator:
         """A function (shape, strides, dtype) -> new tensor on `device`."""
+        there = Torch().device(device)
 
         def empty(shape: Any, strides: Any, dtype: Any) -> Any:
-            return self.empty_strided(shape, strides, dtype=dtype, device=device)
+            return self.empty_strided(shape, strides, dtype=dtype, device=there)
 
         return empty
 
@@ -193,9 +196,8 @@ def _torch_api(torch: Any) -> _TorchApi:
 
 
 class TorchCall:
-    """A program bound to shapes, strides and a device of torch tensors; called with tensors of
-    exactly these. Results stand in the program's order; those made in the memory of an argument
-    are that tensor, those that `out=` names that array."""
+    """A program bound to shapes, strides and a device of torch tensors; run on tensors of exactly
+    these."""
 
     def __init__(
         self,
@@ -211,24 +213,35 @@ class TorchCall:
         types = executor.result_types(sizes)
         owners: list[Any] = [x.owner for x in (*infos, *given) if x is not None]
         self._api = _torch_api(sys.modules["torch"])
-        self._empty_there = self._api.allocator(library.device(infos[0].device))
-        self._empty = self._api.empty_on_current or self._empty_there
         self._plan = plan
-        self._index = infos[0].device.index
+        self._device = infos[0].device
+        self._index = self._device.index
+        self._empty = self._api.empty_on_current or self._api.allocator(self._device)
         self._results = [(shape, strides, library.dtype(dtype)) for shape, strides, dtype in types]
         self._own = [k for k, h in enumerate(executor.holders) if h is None]
-        self._scratch = ((plan.arena_nbytes,), (1,), library.dtype(uint8))
-        self._has_arena = plan.arena_nbytes > 0
+        arena = plan.arena_nbytes
+        self._scratch = [((arena,), (1,), library.dtype(uint8))] if arena else []
         self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
-        self._overwriting = None
-        if len(self._own) < len(types) or any(o is not None for o in given):
+        if len(self._own) == len(types) and all(o is None for o in given):
+            self._overwriting = None
+            self._steady = self._written_out(len(infos))
+        else:
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
 
-    def __call__(self, tensors: Sequence[Any], out: Sequence[Any] = ()) -> list[Any]:
+    def _written_out(self, tensors: int) -> Steady:
+        """The call where all results are new tensors."""
+        news = (*self._results, *self._scratch)
+        api = self._api
+        make = steady_call(tensors, len(news), len(self._results), self._graph)
+        types = chain.from_iterable(news)
+        return make(self._plan.enqueue, self._index, api.stream, api.capturing, *types)
+
+    def run(self, tensors: Sequence[Any], out: Sequence[Any] = ()) -> list[Any]:
         """Enqueues the program on the current stream of the tensors' device. `out` has a tensor or
-        None per result.
+        None per result. The results stand in the program's order; those made in the memory of an
+        argument are that tensor, those that `out` names that array.
 
         Raises UserError where gradients would be lost.
         """
@@ -242,26 +255,20 @@ class TorchCall:
         adopt(index)
         self._threads.ready = True
         with current(index):
-            return self._run(tensors, out, self._empty_there)
+            return self._run(tensors, out, api.allocator(self._device))
 
-    def _run(
-        self, tensors: Sequence[Any], out: Sequence[Any], empty: Callable[[Any, Any, Any], Any]
-    ) -> list[Any]:
+    def _run(self, tensors: Sequence[Any], out: Sequence[Any], empty: Allocator) -> list[Any]:
         overwriting = self._overwriting
         if overwriting is None:
-            roots = [x.data_ptr() for x in tensors]
-            results = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
-        else:
-            roots, there = overwriting.memory(tensors, out)
-            results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
+            return self._steady(tensors, empty)
+        roots, there = overwriting.memory(tensors, out)
+        results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
+        scratch = [empty(*t) for t in self._scratch]  # returned to the allocator in stream order
         roots += [results[k].data_ptr() for k in self._own]
-        if self._has_arena:
-            scratch = empty(*self._scratch)  # returned to the allocator in stream order
-            roots.append(scratch.data_ptr())
+        roots += [x.data_ptr() for x in scratch]
         api = self._api
         index = self._index
         graph = self._graph and not api.capturing()
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
-        if overwriting is not None:
-            overwriting.finish(results, out)
+        overwriting.finish(results, out)
         return results

@@ -1,0 +1,67 @@
+"""Functions of a steady call, written out for a number of arrays: no loop, no list on the way.
+
+A loop over two arrays costs the interpreter as much as what it does with them. Texts depend on
+counts alone, never on a caller's names or sizes, and each is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+MAX_TEXTS = 1024
+"""Texts of each sort that are kept; one is a kilobyte or two."""
+
+Allocator: TypeAlias = Callable[[Any, Any, Any], Any]
+"""Shape, strides and dtype to a new tensor."""
+Steady: TypeAlias = Callable[[Sequence[Any], Allocator], list[Any]]
+"""Tensors and an allocator to new tensors, made by a program that has been enqueued."""
+
+
+@lru_cache(MAX_TEXTS)
+def steady_call(tensors: int, news: int, results: int, is_graph: bool) -> Callable[..., Steady]:
+    """Makes, of a plan's `enqueue`, the device's index, `stream` and `capturing` of that device,
+    and the types of `news` tensors, a function that allocates these, enqueues the plan on the
+    addresses of all tensors, and returns the first `results` of the new ones (the others go back
+    to the allocator, which reuses memory in stream order)."""
+    given = [f"x{k}" for k in range(tensors)]
+    made = [f"r{k}" for k in range(news)]
+    types = [f"shape{k}, strides{k}, dtype{k}" for k in range(news)]
+    addresses = "".join(f"{x}.data_ptr(), " for x in (*given, *made))
+    graph = "not capturing()" if is_graph else "False"
+    return _defined(
+        [
+            f"def bind({', '.join(['enqueue', 'index', 'stream', 'capturing', *types])}):",
+            "  def call(tensors, empty):",
+            f"    [{', '.join(given)}] = tensors",
+            *(f"    {r} = empty({t})" for r, t in zip(made, types, strict=True)),
+            f"    enqueue(({addresses}), stream(index), index, graph={graph})",
+            f"    return [{', '.join(made[:results])}]",
+            "  return call",
+        ]
+    )
+
+
+@lru_cache(MAX_TEXTS)
+def address_writer(roots: tuple[int, ...]) -> Callable[..., Callable[[Sequence[int]], None]]:
+    """Makes, of a `pack_into`, a buffer and an offset per slot, a function of the addresses of all
+    roots that writes each slot: the address of its root (`roots` gives the position) plus its
+    offset."""
+    offsets = [f"o{k}" for k in range(len(roots))]
+    slots = [f"roots[{r}] + {o}" for r, o in zip(roots, offsets, strict=True)]
+    return _defined(
+        [
+            f"def bind({', '.join(['pack', 'buffer', *offsets])}):",
+            "  def write(roots):",
+            f"    pack({', '.join(['buffer', '0', *slots])})",
+            "  return write",
+        ]
+    )
+
+
+def _defined(lines: Sequence[str]) -> Callable[..., Any]:
+    """The function `bind` of a text."""
+    names: dict[str, Any] = {"__builtins__": {}}
+    exec("\n".join(lines), names)  # the text is made of numbered names and positions
+    return names["bind"]
