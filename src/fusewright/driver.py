@@ -12,6 +12,7 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, 
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.hoist_crops import hoist_crops
@@ -329,7 +330,8 @@ def compile_in_place(
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
     reductions in parts."""
-    plain = hoist_gathers(decompose(fold_empty(own_outputs(fusion))))
+    owned = own_outputs(drop_identities(fusion))
+    plain = hoist_gathers(decompose(fold_empty(owned)))
     small = share(fold_crops(hoist_crops(plain)))
     return split_reductions(row_partials(chunk_reductions(small, target), target), target)
 

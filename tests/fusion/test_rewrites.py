@@ -9,6 +9,7 @@ import fusewright as fw
 from fusewright.fusion.ir import Constant, Pointwise, Reduce, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import (
@@ -44,6 +45,35 @@ def test_zero_and_minus_zero_are_not_shared() -> None:
     f = fw.trace(lambda x: (x * 0.0, x * -0.0), fw.TensorSpec((3,), "float32"))
     zeros = [t for t in share(f).values if isinstance(t.op, Constant)]
     assert len(zeros) == 2
+
+
+def test_operations_that_change_nothing_are_dropped() -> None:
+    def f(x: fw.Array, n: fw.Array, b: fw.Array) -> tuple[fw.Array, ...]:
+        return (
+            fw.exp((x * 1.0 - 0.0) / 1.0),
+            (n + 0) * 1 - 0,
+            fw.logical_or(fw.logical_and(b, True), False),
+            1.0 * x,
+        )
+
+    specs = [fw.TensorSpec((5,), d) for d in ("float32", "int32", "bool")]
+    before = fw.trace(f, *specs)
+    after = drop_identities(before)
+    assert [t.op.fn for t in after.values if isinstance(t.op, Pointwise)] == ["exp"]
+    assert after.outputs[1:] == (after.inputs[1], after.inputs[2], after.inputs[0])
+    assert drop_identities(after) is after
+    x = np.array([0.0, -0.0, np.inf, 1e-42, 3.5], np.float32)
+    assert_same(before, after, x, np.arange(5, dtype=np.int32), x > 0)
+
+
+def test_operations_that_only_look_like_identities_stay() -> None:
+    def f(x: fw.Array, n: fw.Array) -> tuple[fw.Array, ...]:
+        return x + 0.0, 0.0 - x, 1.0 / x, n * 0
+
+    before = fw.trace(f, fw.TensorSpec((5,), "float32"), fw.TensorSpec((5,), "int32"))
+    assert drop_identities(before) is before
+    kept = fw.evaluate(before, -np.zeros(5, np.float32), np.ones(5, np.int32))[0]
+    assert not np.signbit(kept).any()
 
 
 def test_gathers_move_above_casts() -> None:

@@ -187,7 +187,9 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     axes = _axes(g, t, ids)
     if any(not _distinct(ids, a) for a in (*g.axes.values(), axes)):
         return "two axes of one tensor would have to run in one loop"
-    moves = isinstance(t.op, Reshape | Resize | Concat)
+    moves = isinstance(t.op, Reshape | Resize | Concat) and any(
+        o in g.members for o in t.op.operands
+    )
     if moves and not only_units(t) and _cut_in_runs(t) is None and not g.spaces:
         g.moved |= g.members
     g.axes[t] = axes
@@ -224,10 +226,11 @@ def _depth(g: Group, t: Tensor) -> int:
 
 def space_problem(g: Group, ids: AxisIds) -> str | None:
     """Reductions of a kernel run over the same axes, but for partial results of runs of rows beside
-    reductions of whole rows; and all else runs over no other axes. The axis that a broadcast adds
-    is open until something with a known axis meets it."""
+    reductions of whole rows; and all else runs over no other axes. Without reductions the axes of
+    one value are those that all run over. The axis that a broadcast adds is open until something
+    with a known axis meets it."""
     if not g.spaces:
-        return None
+        return _loop_problem(g, ids)
     runs = {ids.find(r.each) for r in g.runs}
     reduced = {ids.named(s.reduced) for s in g.spaces}
     rows = {r for r in reduced if not (len(r) == 1 and r <= runs)}
@@ -247,6 +250,19 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
         if not _named(g, g.axes[t], ids) <= largest:
             return f"{t.name} has axes that the kernel's reductions lack"
     return None
+
+
+def _loop_problem(g: Group, ids: AxisIds) -> str | None:
+    """Why threads, an element of one value each, could not compute all others: a value with an axis
+    that this one lacks would be computed whole, along that axis, by every one of them."""
+    named = [
+        (_named(g, g.axes[t], ids), t)
+        for t in g.members
+        if not isinstance(t.op, Broadcast) and t not in g.moved
+    ]
+    largest = max((n for n, _ in named), key=len, default=frozenset[int]())
+    apart = next((t for n, t in named if not n <= largest), None)
+    return None if apart is None else f"{apart.name} has axes that the kernel's largest value lacks"
 
 
 def _run_problem(g: Group) -> str | None:

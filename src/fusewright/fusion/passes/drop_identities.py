@@ -1,0 +1,55 @@
+"""Operations with a literal that give back their other operand, bit for bit."""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.fusion.ir import Broadcast, Constant, Fusion, Permute, Pointwise, Reshape, Tensor
+from fusewright.fusion.passes.rebuild import rebuild
+
+
+def drop_identities(fusion: Fusion) -> Fusion:
+    """Replaces what changes nothing by its operand.
+
+    rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False)
+    checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0
+    order:    before own_outputs, as a result may then be an input
+    """
+    return rebuild(fusion, _unchanged)
+
+
+def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+    if not isinstance(t.op, Pointwise) or len(operands) != 2:
+        return None
+    left, right = operands
+    if _is_neutral(t.op.fn, right) and _is_like(left, t):
+        return left
+    if t.op.fn in ("add", "mul", "and", "or") and _is_neutral(t.op.fn, left) and _is_like(right, t):
+        return right
+    return None
+
+
+def _is_like(x: Tensor, t: Tensor) -> bool:
+    return x.dtype is t.dtype and x.shape == t.shape
+
+
+def _is_neutral(fn: str, t: Tensor) -> bool:
+    """Whether a literal as the second operand of a function leaves the first one as it is."""
+    while isinstance(t.op, Broadcast | Reshape | Permute):
+        t = t.op.operands[0]
+    if not isinstance(t.op, Constant):
+        return False
+    value = t.op.value
+    match fn:
+        case "mul" | "div":
+            return value == 1 and (t.dtype.is_float or t.dtype.is_integer)
+        case "add":
+            return value == 0 and (t.dtype.is_integer or math.copysign(1, value) < 0)
+        case "sub":
+            return value == 0 and (t.dtype.is_integer or math.copysign(1, value) > 0)
+        case "and":
+            return bool(value)
+        case "or":
+            return value == 0
+        case _:
+            return False
