@@ -64,10 +64,10 @@ def assert_agrees(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
         ((600, 4096), "bfloat16"),
         ((3, 8, 32, 1024), "float16"),
         ((520, 8192), "bfloat16"),
-        ((1031, 512), "float32"),  # prime: the last run is short
+        ((1031, 512), "float32"),  # prime: parts differ by a row
         ((1031, 520), "bfloat16"),
         ((3, 7, 211, 256), "bfloat16"),
-        ((8191, 64), "float32"),  # rows side by side, and a thread without one in the last run
+        ((8191, 64), "float32"),  # rows side by side, and a thread without one in the end
         ((2053, 136), "bfloat16"),
     ],
 )
@@ -88,7 +88,7 @@ def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
     [
         ((3, 7, 31, 256), "too small to be cut"),
         ((512, 16384), "too many columns for the registers of a block"),
-        ((150, 8192), "too few runs for as many blocks"),
+        ((150, 8192), "too few rows for as many blocks"),
         ((16, 128), "too small"),
     ],
 )
@@ -98,17 +98,17 @@ def test_other_rows_take_the_general_way(shape: Shape, why: str) -> None:
     assert "rows" not in schedulers, why
 
 
-def test_no_iteration_of_a_short_run_has_a_condition() -> None:
-    """Its loop ends early: loads, sums and stores are those of full runs."""
+def test_no_row_of_a_block_has_a_condition() -> None:
+    """The loop of a block with one row less ends early: loads, sums and stores need no condition."""
     program = fw.compile(fw.trace(_backward, *_specs((1031, 512), "float32")))
     loops = [s for s in walk_statements(program.kernels[0].ir) if isinstance(s, For)]
     (loop,) = loops
-    assert str(loop.extent) == "min(-5*bx + 1031, 5)"
+    assert str(loop.extent) == "((-bx + 2)//257) + 5"
     guarded = [s for s in loop.body if isinstance(s, Compute | Store) and s.predicate != TRUE]
     assert all(isinstance(s, Store) and s.dst.memory is Memory.SHARED for s in guarded)
 
 
-def test_the_maximum_of_columns_of_a_short_run() -> None:
+def test_the_maximum_of_columns_of_parts_with_a_row_less() -> None:
     def fn(x: Any) -> Any:
         y = fw.nn.softmax(x, axis=-1)
         return y, fw.max(x, axis=0), fw.min(y, axis=0), fw.prod(fw.abs(y) + 1.0, axis=0)

@@ -26,7 +26,7 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
-from fusewright.fusion.passes.cuts import run_source
+from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
 
@@ -36,8 +36,8 @@ MAX_DEPTH = 4
 """Reductions in a row: each adds a pass over what is held of a row, which recomputes what came
 before, so that code grows with the square."""
 MAX_REDUCTIONS = 8
-LEAST_RUNS = 64
-"""Runs of rows, a block each, from which row results and partial column results share a kernel."""
+LEAST_PARTS = 64
+"""Parts of the rows, a block each, from which row results and those of columns share a kernel."""
 
 Axes: TypeAlias = tuple[int | None, ...]
 """For every axis of a tensor its id in the group; None for axes of size one and unknown ones."""
@@ -99,12 +99,13 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Leading axes as runs: `whole` were reshaped into (`parts`, `each`), the rest stays."""
+class Parts:
+    """Leading axes in parts: `whole` were reshaped into `two` of these sizes, the parts and what is
+    in them in either order; the rest stays."""
 
     whole: tuple[int, ...]
-    parts: int
-    each: int
+    two: tuple[int, int]
+    sizes: tuple[Expr, Expr]
 
 
 @dataclass(eq=False, slots=True)
@@ -113,8 +114,8 @@ class Group:
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
     those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
-    many reductions of the group stand one after the other up to a member. `runs`: leading axes that
-    were cut in runs, so that partial results of them may stand beside reductions of the others.
+    many reductions of the group stand one after the other up to a member. `parts`: leading axes
+    cut in parts, so that partial results of them may stand beside reductions of the others.
     """
 
     number: int
@@ -126,7 +127,7 @@ class Group:
     depths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     alone: bool = False
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
-    runs: list[Runs] = field(default_factory=list[Runs])
+    parts: list[Parts] = field(default_factory=list[Parts])
 
 
 def is_leaf(t: Tensor) -> bool:
@@ -164,8 +165,8 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
         out.successors |= g.successors
         out.alone = out.alone or g.alone
         out.moved |= g.moved
-        for r in g.runs:
-            _add_runs(out, r, ids)
+        for p in g.parts:
+            _add_parts(out, p, ids)
     for t in out.members:
         out.depths[t] = _depth(out, t)
     out.successors -= {g.number for g in groups}
@@ -190,7 +191,7 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     moves = isinstance(t.op, Reshape | Resize | Concat) and any(
         o in g.members for o in t.op.operands
     )
-    if moves and not only_units(t) and _cut_in_runs(t) is None and not g.spaces:
+    if moves and not only_units(t) and _cut_in_parts(t) is None and not g.spaces:
         g.moved |= g.members
     g.axes[t] = axes
     g.members[t] = None
@@ -225,15 +226,15 @@ def _depth(g: Group, t: Tensor) -> int:
 
 
 def space_problem(g: Group, ids: AxisIds) -> str | None:
-    """Reductions of a kernel run over the same axes, but for partial results of runs of rows beside
+    """Reductions of a kernel run over the same axes, but for results of parts of the rows beside
     reductions of whole rows; and all else runs over no other axes. Without reductions the axes of
     one value are those that all run over. The axis that a broadcast adds is open until something
     with a known axis meets it."""
     if not g.spaces:
         return _loop_problem(g, ids)
-    runs = {ids.find(r.each) for r in g.runs}
+    cut = {ids.find(a) for p in g.parts for a in p.two}
     reduced = {ids.named(s.reduced) for s in g.spaces}
-    rows = {r for r in reduced if not (len(r) == 1 and r <= runs)}
+    rows = {r for r in reduced if not (len(r) == 1 and r <= cut)}
     if len(rows) > 1 or len(reduced) - len(rows) > 1:
         return "the kernel's reductions would run over different axes"
     spaces = [_named(g, s.all, ids) for s in g.spaces]
@@ -242,7 +243,7 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
         return "the kernel's reductions would keep different axes"
     if len(reduced) > 1 and any(s != largest for s in spaces):
         return "the kernel's reductions would run over different axes"
-    if len(reduced) > 1 and (problem := _run_problem(g)) is not None:
+    if len(reduced) > 1 and (problem := _parts_problem(g)) is not None:
         return problem
     for t in g.members:
         if isinstance(t.op, Broadcast) or t in g.moved:
@@ -265,18 +266,22 @@ def _loop_problem(g: Group, ids: AxisIds) -> str | None:
     return None if apart is None else f"{apart.name} has axes that the kernel's largest value lacks"
 
 
-def _run_problem(g: Group) -> str | None:
-    """Why no block could walk over runs of rows with their partial results in registers."""
-    reduced = [t.op.operands[0] for t in g.members if isinstance(t.op, Reduce)]
-    runs = {t: source for t in reduced if (source := _cut_in_runs(t)) is not None}
-    cut, source = next(iter(runs.items()))
-    if any(constant_value(e) is None for e in cut.shape):
-        return "runs of rows of unknown size have no partial results"
-    parts, length = constant_value(cut.shape[0]) or 0, _numel(cut.shape[2:])
-    if parts < LEAST_RUNS:
-        return f"{parts} runs of rows are too few blocks"
+def _parts_problem(g: Group) -> str | None:
+    """Why no block could walk over parts of the rows with their partial results in registers."""
+    cuts: list[tuple[Reduce, Tensor]] = []
+    for t in g.members:
+        if isinstance(t.op, Reduce) and (source := _cut_in_parts(t.op.operands[0])) is not None:
+            cuts.append((t.op, source))
+    op, source = cuts[0]
+    sizes = [constant_value(e) for e in op.operands[0].shape]
+    if None in sizes:
+        return "parts of rows of unknown size have no partial results"
+    length = math.prod(n or 0 for n in sizes[2:])
+    parts = sizes[1 - op.axes[0]] or 0
+    if parts < LEAST_PARTS:
+        return f"{parts} parts of the rows are too few blocks"
     inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
-    if not inputs or not blocks_of_rows(length, inputs, len(runs)):
+    if not inputs or not blocks_of_rows(length, inputs, len(cuts)):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
 
@@ -287,31 +292,32 @@ def _numel(shape: Shape) -> int:
 
 
 def _named(g: Group, axes: Axes, ids: AxisIds) -> frozenset[int]:
-    """The representatives of axes; those that were cut in runs as parts and runs."""
+    """The representatives of axes; of those that were cut, the two that they became."""
     named = ids.named(axes)
-    for r in g.runs:
-        whole = ids.named(r.whole)
+    for p in g.parts:
+        whole = ids.named(p.whole)
         if named & whole:
-            named = (named - whole) | ids.named((r.parts, r.each))
+            named = (named - whole) | ids.named(p.two)
     return named
 
 
-def _cut_in_runs(t: Tensor) -> Tensor | None:
-    """What a reshape cuts in runs along its leading axes; None where one of the axes has size 1."""
-    source = run_source(t)
+def _cut_in_parts(t: Tensor) -> Tensor | None:
+    """What a reshape cuts in two along its leading axes; None where one of the axes has size 1."""
+    source = cut_source(t)
     if source is None or only_units(t) or Int(1) in (*t.shape, *source.shape):
         return None
     return source
 
 
-def _add_runs(g: Group, new: Runs, ids: AxisIds) -> Runs:
-    """Notes that axes were cut in runs; axes that already were get the same two."""
-    for r in g.runs:
-        if tuple(map(ids.find, r.whole)) == tuple(map(ids.find, new.whole)):
-            ids.join(r.parts, new.parts)
-            ids.join(r.each, new.each)
-            return r
-    g.runs.append(new)
+def _add_parts(g: Group, new: Parts, ids: AxisIds) -> Parts:
+    """Notes that axes were cut in parts; axes that already were so get the same two."""
+    for p in g.parts:
+        same = tuple(map(ids.find, p.whole)) == tuple(map(ids.find, new.whole))
+        if same and p.sizes == new.sizes:
+            for a, b in zip(p.two, new.two, strict=True):
+                ids.join(a, b)
+            return p
+    g.parts.append(new)
     return new
 
 
@@ -387,8 +393,8 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(a for j, a in enumerate(own) if j not in t.op.axes)
         case Reshape() if inside and only_units(t):
             return _renamed_units(g.axes[t.op.operands[0]], t)
-        case Reshape() if (cut := _cut_in_runs(t)) and None not in _operand_axes(g, cut, ids):
-            return _run_axes(g, t, cut, ids)
+        case Reshape() if (cut := _cut_in_parts(t)) and None not in _operand_axes(g, cut, ids):
+            return _part_axes(g, t, cut, ids)
         case Reshape() if inside and g.spaces:
             _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
@@ -398,14 +404,14 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(ids.fresh(e) for e in t.shape)
 
 
-def _run_axes(g: Group, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
+def _part_axes(g: Group, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
     own = g.axes[source]
     count = len(own) - (t.ndim - 2)
     whole = tuple(a for a in own[:count] if a is not None)
-    parts, each = (ids.fresh(e) for e in t.shape[:2])
-    assert parts is not None and each is not None
-    runs = _add_runs(g, Runs(whole, parts, each), ids)
-    return (runs.parts, runs.each, *own[count:])
+    first, second = (ids.fresh(e) for e in t.shape[:2])
+    assert first is not None and second is not None
+    parts = _add_parts(g, Parts(whole, (first, second), (t.shape[0], t.shape[1])), ids)
+    return (*parts.two, *own[count:])
 
 
 def _is_unknown(t: Tensor, axes: Axes) -> bool:

@@ -1,13 +1,15 @@
-"""Axes cut in parts of one length, the last of which may be short.
+"""Axes cut in parts, some of which may be short.
 
-    (.., N, ..)  ->  (.., P, Q, ..)   with Q*P >= N; what the last part lacks is a fill value
+    (.., N, ..)  ->  (.., P, Q, ..)   runs: element p*Q + q; the last part may be short
+    (N, ..)      ->  (Q, P, ..)       strides: element q*P + p; parts differ by one element at most
 
-Where Q*P > N the axis is padded first. That padding is never stored: whoever needs the parts reads
-through it (`is_padding_of_cut`).
+Q*P >= N, and what parts lack is a fill value. Where Q*P > N the axis is padded first. That padding
+is never stored: whoever needs the parts reads through it (`is_padding_of_cut`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ from fusewright.fusion.ir import Reshape, Resize, Scalar, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`size` elements as `parts` of `each`, of which the last may be short."""
+    """`size` elements as `parts` of `each`, of which some may be short."""
 
     size: int
     parts: int
@@ -35,17 +37,53 @@ def parts_of_length(size: int, each: int) -> Cut:
     return Cut(size, -(-size // each), each)
 
 
+def parts_of_rows(sizes: Sequence[int], most: int, step: int = 1) -> int:
+    """In how many parts rows of these axes are dealt: a multiple of `step` of them, `most` at most;
+    1 for none. Parts that divide the rows are whole slices of the axes, since a number cannot be
+    spelled in digits of two kinds."""
+    number = math.prod(sizes)
+    choices = range(most - most % step, 0, -step)
+    return next((p for p in choices if number % p or _are_slices(p, sizes)), 1)
+
+
+def _are_slices(parts: int, sizes: Sequence[int]) -> bool:
+    """Whether so many elements are the last axes and a divisor of the one before."""
+    for size in reversed(sizes):
+        if size % parts == 0:
+            return True
+        if parts % size:
+            return False
+        parts //= size
+    return False
+
+
 def cut_axes(t: Tensor, place: int, count: int, cut: Cut, fill: Scalar) -> Tensor:
-    """A tensor whose `count` axes from `place` on together become two, the parts and what is in
-    them."""
+    """A tensor whose `count` axes from `place` on together become two: the parts, which are runs,
+    and what is in them."""
+    t = _padded(t, place, count, cut, fill)
+    before, after = t.shape[:place], t.shape[place + (count if cut.is_even else 1) :]
+    shape = (*before, Int(cut.parts), Int(cut.each), *after)
+    return build.value(shape, t.dtype, Reshape((t,)))
+
+
+def deal_rows(t: Tensor, count: int, cut: Cut, fill: Scalar) -> Tensor:
+    """A tensor whose first `count` axes together become two, as rows are dealt to parts in turn:
+    what is in the parts, and the parts."""
+    columns = t.shape[count:]
+    t = _padded(t, 0, count, cut, fill)
+    return build.value((Int(cut.each), Int(cut.parts), *columns), t.dtype, Reshape((t,)))
+
+
+def _padded(t: Tensor, place: int, count: int, cut: Cut, fill: Scalar) -> Tensor:
+    """The tensor, its `count` axes from `place` on as one that is long enough where the cut is not
+    even."""
     before, after = t.shape[:place], t.shape[place + count :]
     if not cut.is_even:
         if count > 1:
             t = build.value((*before, Int(cut.size), *after), t.dtype, Reshape((t,)))
         missing = [cut.parts * cut.each - cut.size if a == place else 0 for a in range(t.ndim)]
         t = build.resize(t, [0] * t.ndim, missing, fill)
-    shape = (*before, Int(cut.parts), Int(cut.each), *after)
-    return build.value(shape, t.dtype, Reshape((t,)))
+    return t
 
 
 def is_padding_of_cut(t: Tensor, consumers: Sequence[Tensor]) -> bool:
@@ -59,9 +97,9 @@ def is_merge_for(t: Tensor, consumers: Sequence[Tensor], paddings: Collection[Te
     return isinstance(t.op, Reshape) and bool(consumers) and all(c in paddings for c in consumers)
 
 
-def run_source(t: Tensor) -> Tensor | None:
-    """What a reshape cuts in runs along its leading axes, (r.., c..) -> (p, q, c..), behind the
-    padding of a short last run; None for other reshapes."""
+def cut_source(t: Tensor) -> Tensor | None:
+    """What a reshape cuts in two along its leading axes, (r.., c..) -> (a, b, c..), behind the
+    padding of short parts; None for other reshapes."""
     if not isinstance(t.op, Reshape) or t.ndim < 2:
         return None
     (source,) = t.op.operands

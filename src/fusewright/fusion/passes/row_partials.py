@@ -1,12 +1,11 @@
-"""Column reductions beside row reductions: partial results of runs of rows come first.
+"""Column reductions beside row reductions: partial results of parts of the rows come first.
 
     c = sum(f(x), 1);  dx = g(x, c);  dw = sum(h(x), 0)
-        ->   dw_p = sum(reshape(h(x), (P, Q, C)), 1);  dw = sum(dw_p, 0)
+        ->   dw_p = sum(reshape(h(x), (Q, P, C)), 0);  dw = sum(dw_p, 0)
 
-A block that walks over Q rows makes their part of dx and of dw_p from one read of x (the backward
-of every normalisation); a second, small kernel sums the P parts in fixed order. P follows from
-shapes and the target, so that results are the same from run to run. Where no P divides the rows
-well the last run is short.
+A block that walks over the rows p, p + P, .. makes their part of dx and of dw_p from one read of x
+(the backward of every normalisation); a second, small kernel sums the P parts in fixed order. P
+follows from shapes and the target, so that results are the same from run to run.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from fusewright.core.expr import constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
+from fusewright.fusion.passes.cuts import Cut, deal_rows, parts_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import whole_slices
 from fusewright.fusion.row_blocks import LARGE_THREADS, Row, row_blocks
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
@@ -28,8 +26,6 @@ LEAST_TOTAL = 1 << 18
 LEAST_ROWS = 4
 """Rows that a block should walk over at least."""
 MAX_VISITS = 96
-EVEN_SHARE = 1 / 16
-"""The part of its rows by which a run may be longer, rather than the last run shorter."""
 
 
 def row_partials(fusion: Fusion, target: Target) -> Fusion:
@@ -109,21 +105,16 @@ def _large_inputs(t: Tensor) -> set[Tensor]:
 def _cut(
     t: Tensor, sizes: tuple[int, ...], beside: int, inputs: list[int], target: Target
 ) -> Cut | None:
-    """The runs of rows: about one wave of blocks; None where a row of `inputs` (bytes an element)
-    and `beside` partial results are too long for the registers of a block, or where there are too
-    few rows."""
+    """One part of the rows for every block that the chip holds; None where a row of `inputs` (bytes
+    an element) and `beside` partial results are too long for the registers of a block, or where
+    there are too few rows."""
     assert isinstance(t.op, Reduce)
     count = len(t.op.axes)
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
     blocks = blocks_of_rows(length, inputs, beside)
     most = min(blocks * target.multiprocessors, number // LEAST_ROWS)
-    if most < 2:
-        return None
-    shortest = parts_of_length(number, -(-number // most))
-    even = max((p for p in whole_slices(list(sizes[:count])) if p <= most), default=1)
-    if number // even <= shortest.each * (1 + EVEN_SHARE):
-        return Cut(number, even, number // even)
-    return shortest
+    parts = parts_of_rows(sizes[:count], most)
+    return Cut(number, parts, -(-number // parts)) if parts > 1 else None
 
 
 def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
@@ -143,6 +134,6 @@ def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
 def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:
     assert isinstance(t.op, Reduce)
     fill = reduction_identity(t.op.fn, t.dtype.compute)
-    spread = cut_axes(build.cast(source, t.dtype.compute), 0, len(t.op.axes), cut, fill)
-    partial = build.reduce(t.op.fn, spread, (1,))
+    spread = deal_rows(build.cast(source, t.dtype.compute), len(t.op.axes), cut, fill)
+    partial = build.reduce(t.op.fn, spread, (0,))
     return build.cast(build.reduce(t.op.fn, partial, (0,)), t.dtype)
