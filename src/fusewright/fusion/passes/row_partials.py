@@ -18,7 +18,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
 from fusewright.fusion.passes.cuts import Cut, deal_rows, parts_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.row_blocks import LARGE_THREADS, Row, row_blocks
+from fusewright.fusion.row_blocks import Row, row_blocks
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 LEAST_TOTAL = 1 << 18
@@ -113,22 +113,22 @@ def _cut(
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
     blocks = blocks_of_rows(length, inputs, beside)
     most = min(blocks * target.multiprocessors, number // LEAST_ROWS)
-    parts = parts_of_rows(sizes[:count], most)
+    period = MAX_VECTOR_NBYTES // min(inputs)
+    parts = parts_of_rows(sizes[:count], most, period // math.gcd(length, period))
     return Cut(number, parts, -(-number // parts)) if parts > 1 else None
 
 
 def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     """Blocks that walk over rows of `length` elements on a multiprocessor: registers hold `beside`
     partial results, the inputs (bytes an element) of this row and the next, and a vector that all
-    rows share. 0 where they do not, or where large blocks would move single elements: reading
-    twice in vectors takes less time."""
+    rows share. 0 where they do not."""
     words = beside + (2 * sum(inputs) + max(inputs)) / REGISTER_NBYTES
-    vector = math.gcd(length, MAX_VECTOR_NBYTES // min(inputs))
+    width = MAX_VECTOR_NBYTES // min(inputs)
+    vector = math.gcd(length, width)
+    if 4 * vector <= width:  # the first and the last vector of a row reach beyond it
+        vector, length = width, -(-(length - 1) // width) * width + width
     ways = row_blocks(Row(length, min(inputs), words), vector)
-    is_narrow = vector * min(inputs) < REGISTER_NBYTES
-    if not ways or (is_narrow and ways[0].threads >= LARGE_THREADS):
-        return 0
-    return ways[0].blocks
+    return ways[0].blocks if ways else 0
 
 
 def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:

@@ -123,17 +123,47 @@ def aligned_columns(
     begin at addresses that allow vectors of a quarter of 16 bytes at most."""
     if kept is None or reduced is None or not is_inner(flow, reference):
         return reduced
-    plain = widest_vector(flow, reference, kept, reduced, inner=True)
-    width = _full_width(flow)
-    strides = _row_strides(flow, reference, reduced)
-    uneven = {c: stride for c, stride in strides.items() if not is_multiple(stride, width)}
+    axes = tuple(c for c in reference.frame.output if c.extent != Int(1))
+    uneven = _uneven_strides(flow, reference, axes, reduced)
     rows = merge_all(flow, by_stride(flow, tuple(uneven)))
-    if 4 * plain > width or rows is None:
+    if rows is None:
         return reduced
-    even = aligned(flow, rows, reduced, min(uneven.values(), key=estimate), width)
-    strays = _strays(flow, reference, (kept, even)) - _strays(flow, reference, (kept, reduced))
-    better = widest_vector(flow, reference, kept, even, inner=True) > plain
-    return even if better and not strays else reduced
+    return _aligned_by(flow, reference, kept, reduced, (rows, min(uneven.values(), key=estimate)))
+
+
+def aligned_parts(flow: Dataflow, partial: Stage, parts: Loop, each: Loop, columns: Loop) -> Loop:
+    """The same of the columns that partial results of parts of the rows keep: counted from an
+    aligned address in the first row of a part, where all rows of a part begin alike."""
+    uneven = _uneven_strides(flow, partial, (each.axis, parts.axis), columns)
+    rows = merge_all(flow, [each, parts])
+    if rows is None or tuple(uneven) != (parts.axis,):
+        return columns
+    return _aligned_by(flow, partial, rows, columns, (parts, uneven[parts.axis]))
+
+
+def _uneven_strides(
+    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
+) -> dict[AxisClass, Expr]:
+    """By how much the addresses of rows grow along axes that do not keep them aligned."""
+    strides = _row_strides(flow, reference, rows, columns)
+    width = _full_width(flow)
+    return {c: stride for c, stride in strides.items() if not is_multiple(stride, width)}
+
+
+def _aligned_by(
+    flow: Dataflow, reference: Stage, rows: Loop, columns: Loop, uneven: tuple[Loop, Expr]
+) -> Loop:
+    """The columns counted from an aligned address, where `uneven` rows follow each other at a
+    distance; as they are where vectors of more than a quarter of 16 bytes fit without, and where
+    that helps no access or some value cannot follow."""
+    width = _full_width(flow)
+    plain = widest_vector(flow, reference, rows, columns, inner=True)
+    if 4 * plain > width:
+        return columns
+    even = aligned(flow, uneven[0], columns, uneven[1], width)
+    strays = _strays(flow, reference, (rows, even)) - _strays(flow, reference, (rows, columns))
+    better = widest_vector(flow, reference, rows, even, inner=True) > plain
+    return even if better and not strays else columns
 
 
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
@@ -153,16 +183,17 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     return candidate if 4 * cut > width else kept
 
 
-def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisClass, Expr]:
-    """By how much the address of an access to the largest tensor grows with each kept axis; without
-    those along which it grows unevenly."""
-    kept = [c for c in reference.frame.output if c.extent != Int(1)]
+def _row_strides(
+    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
+) -> dict[AxisClass, Expr]:
+    """By how much the address of an access to the largest tensor grows with each of these axes;
+    without those along which it grows unevenly."""
     saved = {s: s.loops for s in flow.stages}
-    reference.loops = (*(Loop(c) for c in kept), reduced)
+    reference.loops = (*(Loop(c) for c in rows), columns)
     transform_like(flow, reference, align=True)
     loops = {s: s.loops for s in flow.stages}
-    lane = flow.graph.variable("lane", reduced.axis.extent)
-    accesses = global_accesses(flow, reduced.axis, lane)
+    lane = flow.graph.variable("lane", columns.axis.extent)
+    accesses = global_accesses(flow, columns.axis, lane)
     for s, old in saved.items():
         s.loops = old
     if not accesses:
@@ -174,7 +205,7 @@ def _row_strides(flow: Dataflow, reference: Stage, reduced: Loop) -> dict[AxisCl
             continue  # a size
         step = substitute(largest.address, {v: v + 1}) - largest.address
         loop = loops[largest.stage][largest.variables.index(v)]
-        if loop.axis in kept and not variables(step):
+        if loop.axis in rows and not variables(step):
             strides[loop.axis] = step
     return strides
 

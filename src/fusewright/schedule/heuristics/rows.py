@@ -1,4 +1,4 @@
-"""Row reductions with partial column reductions beside them: a block walks over a run of rows.
+"""Row reductions with partial column reductions beside them: a block walks over a part of the rows.
 
     for q in rows of the block:            (serial)
       load the row; reduce it; store what depends on it; add it to the column partials (registers)
@@ -29,7 +29,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.plan import is_inner, widest_vector
+from fusewright.schedule.heuristics.plan import aligned_parts, is_inner, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -39,7 +39,7 @@ from fusewright.target import Target
 
 
 def partials_of(flow: Dataflow) -> list[Stage]:
-    """The reductions over runs of rows where others reduce the rows: those across the fast axes of
+    """The reductions over parts of the rows where others reduce rows: those across the fast axes of
     memory. None in other groups."""
     reductions = [s for s in flow.stages if s.is_reduction]
 
@@ -51,7 +51,7 @@ def partials_of(flow: Dataflow) -> list[Stage]:
 
 
 class RowsScheduler:
-    """Reductions of rows and partial results of runs of the rows."""
+    """Reductions of rows and partial results of parts of the rows."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         """Raises ScheduleError for rows or columns of size 1."""
@@ -65,9 +65,16 @@ class RowsScheduler:
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
             raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
-        self._kept, self._columns = kept, columns
-        self._vector = widest_vector(flow, self._row, kept, columns, inner=True)
         self._words = _words_of_row(flow, self._copies, kept.axis, columns.axis)
+        partial = self._partials[0]
+        own = [c for c in partial.frame.output if flow.graph.depends(c, self._row.frame.output)]
+        parts = merge_all(flow, [Loop(c) for c in own])
+        each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
+        assert parts is not None and each is not None
+        columns = aligned_parts(flow, partial, parts, each, columns)
+        self._kept, self._parts, self._each, self._columns = kept, parts, each, columns
+        rows = merge_all(flow, [each, parts])
+        self._vector = widest_vector(flow, partial, rows, columns, inner=True)
 
     def candidates(self) -> Iterator[Listed[RowBlock]]:
         """The ways for the widest vectors, then for narrower ones."""
@@ -90,7 +97,7 @@ class RowsScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
-        partial.loops = _loops(flow, row, partial, self._columns, plan)
+        partial.loops = _loops(flow, self._parts, self._each, self._columns, plan)
         blocks = partial.loops[0].axis
         transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
@@ -133,18 +140,14 @@ def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: Axi
 
 
 def _loops(
-    flow: Dataflow, row: Stage, partial: Stage, columns: Loop, plan: RowBlock
+    flow: Dataflow, parts: Loop, each: Loop, columns: Loop, plan: RowBlock
 ) -> tuple[Loop, ...]:
-    of_rows = [Loop(c) for c in partial.frame.output if flow.graph.depends(c, row.frame.output)]
-    blocks = merge_all(flow, of_rows)
-    run = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
-    assert blocks is not None and run is not None
-    out = [Loop(blocks.axis, Parallel.BIDX)]
+    out = [Loop(parts.axis, Parallel.BIDX)]
     if plan.side_by_side > 1:
-        run, beside = split(flow, run, plan.side_by_side)
-        out += [run, Loop(beside.axis, Parallel.TIDY)]
+        each, beside = split(flow, each, plan.side_by_side)
+        out += [each, Loop(beside.axis, Parallel.TIDY)]
     else:
-        out.append(run)
+        out.append(each)
     lanes: Loop | None = None
     if plan.vector > 1:
         columns, lanes = split(flow, columns, plan.vector)
