@@ -63,8 +63,18 @@ def _outputs(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
         SUM + "\na[0] = add(a[0], r[0])",
         SUM + f"\ns[0] = copy(0.0:float32)\ns[0] = copy(r[0]) {EXISTS}\na[0] = add(a[0], s[0])",
         SUM + f"\na[0] = load x[160*bx + 32*i + tx] {EXISTS}",
+        SUM + f"\nif (tx < 9) {{\n {SUM.splitlines()[2]}\n}} else {{\n r[0] = copy(s[0])\n}}",
+        SUM + f"\n{EXISTS} {{\n a[0] = add(a[0], 1.0:float32)\n}}",
     ],
-    ids=["stores", "guarded sum", "sum of a fill", "sum of what is chosen", "guarded load"],
+    ids=[
+        "stores",
+        "guarded sum",
+        "sum of a fill",
+        "sum of what is chosen",
+        "guarded load",
+        "stores in a branch",
+        "a branch of its own",
+    ],
 )
 def test_a_loop_ends_with_its_rows(body: str) -> None:
     before = _kernel(body)
@@ -95,6 +105,14 @@ def test_a_loop_ends_with_its_rows(body: str) -> None:
         (SUM.split("\n")[0] + f"\nstore y[160*bx + 32*i + tx] = r[0] {EXISTS}", "no barrier"),
         (SUM + f"\nshared t: float32[32]\nstore t[tx] = r[0] {EXISTS}", "shared memory"),
         (SUM + "\nif (tx < 2) {\n a[0] = add(a[0], 1.0:float32)\n}", "a branch"),
+        (
+            SUM + "\nif (tx < 2) {\n r[0] = copy(1.0:float32)\n}\na[0] = add(a[0], r[0])",
+            "a sum of what a branch may have chosen",
+        ),
+        (
+            SUM + f"\n{EXISTS} {{\n r[0] = copy(0.0:float32)\n}} else {{\n a[0] = copy(r[0])\n}}",
+            "what happens otherwise",
+        ),
     ],
 )
 def test_a_loop_stays_where_an_iteration_does_something(body: str, why: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.conditions import TRUE
-from fusewright.kir.ir import Compute, For, Memory, Store
+from fusewright.kir.ir import Compute, For, Load, Memory, Store
 from fusewright.kir.traverse import walk_statements
 
 Shape = tuple[int, ...]
@@ -69,6 +69,13 @@ def assert_agrees(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
         ((3, 7, 211, 256), "bfloat16"),
         ((8191, 64), "float32"),  # rows side by side, and a thread without one in the end
         ((2053, 136), "bfloat16"),
+        ((1031, 513), "bfloat16"),  # odd: rows of a part begin alike
+        ((1040, 1027), "float32"),
+        ((1024, 2050), "float16"),
+        ((1031, 516), "bfloat16"),
+        ((3, 7, 211, 255), "float16"),
+        ((2053, 129), "bfloat16"),
+        ((300, 4097), "bfloat16"),
     ],
 )
 def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
@@ -99,13 +106,31 @@ def test_other_rows_take_the_general_way(shape: Shape, why: str) -> None:
 
 
 def test_no_row_of_a_block_has_a_condition() -> None:
-    """The loop of a block with one row less ends early: loads, sums and stores need no condition."""
+    """The loop of a block with a row less ends early: loads, sums and stores need no condition."""
     program = fw.compile(fw.trace(_backward, *_specs((1031, 512), "float32")))
     loops = [s for s in walk_statements(program.kernels[0].ir) if isinstance(s, For)]
     (loop,) = loops
     assert str(loop.extent) == "((-bx + 2)//257) + 5"
     guarded = [s for s in loop.body if isinstance(s, Compute | Store) and s.predicate != TRUE]
     assert all(isinstance(s, Store) and s.dst.memory is Memory.SHARED for s in guarded)
+
+
+@pytest.mark.parametrize(("columns", "stores"), [(513, 1), (4097, 3), (8193, 3)])
+def test_odd_rows_are_read_and_stored_in_vectors(columns: int, stores: int) -> None:
+    """All loads of rows are aligned; elements are stored one by one at the two ends of a row only,
+    of which the first and the last vector of a thread may be."""
+    program = fw.compile(fw.trace(_backward, *_specs((16384, columns), "bfloat16")))
+    rows = next(k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "rows")
+    large = [p for p in rows.ir.params if str(p.size) == str(16384 * columns)]
+    assert len(large) == 3
+    loop = next(s for s in walk_statements(rows.ir) if isinstance(s, For))
+    loads = [s for s in walk_statements(loop) if isinstance(s, Load) and s.src in large]
+    assert loads and all(s.width == 8 and not s.unaligned for s in loads)
+    stored = [s for s in walk_statements(loop) if isinstance(s, Store) and s.dst in large]
+    assert sum(s.width == 8 for s in stored) == stores
+    assert 0 < sum(s.width == 1 for s in stored) <= 2 * 8
+    found = rows.resources()
+    assert not found.spill_stores + found.spill_loads
 
 
 def test_the_maximum_of_columns_of_parts_with_a_row_less() -> None:

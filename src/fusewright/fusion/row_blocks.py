@@ -25,6 +25,8 @@ MEETING_REGISTERS = 7
 """More of them where the sums of several rows meet in shared memory."""
 RAGGED_REGISTERS = 8
 """More of them where the last vectors of a row are loaded under a condition."""
+SKEWED_REGISTERS = 4
+"""More of them where rows begin anywhere: for where one does, and for each vector of a thread."""
 LEAST_THREADS = 128
 RESIDENT_VECTORS = 1088
 """Vectors of 16 bytes of each input that the rows of a multiprocessor should have under way: 1024,
@@ -39,11 +41,13 @@ CHOICES = 6
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of `length` elements, the shortest of which has `nbytes`; `words`: registers for each
-    of them, for what is held of this row and the next, and for sums."""
+    of them, for what is held of this row and the next, and for sums. Skewed rows begin anywhere:
+    `length` is that of all vectors that have elements of any of them."""
 
     length: int
     nbytes: int
     words: float
+    is_skewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def _blocks_wanted(row: Row, side_by_side: int) -> int:
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
     """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
     needed = OTHER_REGISTERS + trips * vector * row.words
+    needed += SKEWED_REGISTERS * (1 + trips) if row.is_skewed else 0
     needed += RAGGED_REGISTERS if threads * trips > vectors else 0
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)
 

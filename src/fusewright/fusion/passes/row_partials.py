@@ -125,9 +125,10 @@ def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     words = beside + (2 * sum(inputs) + max(inputs)) / REGISTER_NBYTES
     width = MAX_VECTOR_NBYTES // min(inputs)
     vector = math.gcd(length, width)
-    if 4 * vector <= width:  # the first and the last vector of a row reach beyond it
+    is_skewed = 4 * vector <= width
+    if is_skewed:
         vector, length = width, -(-(length - 1) // width) * width + width
-    ways = row_blocks(Row(length, min(inputs), words), vector)
+    ways = row_blocks(Row(length, min(inputs), words, is_skewed), vector)
     return ways[0].blocks if ways else 0
 
 

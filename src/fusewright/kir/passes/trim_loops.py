@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from fusewright.core.atoms import minimum
-from fusewright.core.conditions import TRUE, And, Cond, Less
+from fusewright.core.conditions import TRUE, And, Cond, Less, negate
 from fusewright.core.expr import Expr, Int, Term, Var, constant_value, floordiv, parts_of, sum_of
 from fusewright.core.identities import reduction_identity
 from fusewright.kir.ir import (
@@ -16,6 +16,7 @@ from fusewright.kir.ir import (
     Buffer,
     Compute,
     For,
+    If,
     Imm,
     Kernel,
     Load,
@@ -67,7 +68,7 @@ def _loop(loop: For, uniform: frozenset[Var]) -> For:
         return loop
     for c in _conditions(loop):
         trips = _trips(c, loop.var, uniform)
-        if trips is not None and _does_nothing(loop.body, c, _allocated(loop), {}):
+        if trips is not None and _is_idle(loop, c):
             body = settle_body(loop.body, frozenset({c}))
             loop = dataclasses.replace(loop, extent=minimum(loop.extent, trips), body=body)
     return loop
@@ -78,12 +79,9 @@ def _conditions(loop: For) -> tuple[Cond, ...]:
     found: dict[Cond, None] = {}
     for s in loop.body:
         if isinstance(s, Load | Store | Compute):
-            found |= dict.fromkeys(_parts(s.predicate))
+            c = s.predicate
+            found |= dict.fromkeys(c.parts if isinstance(c, And) else (c,))
     return tuple(found)
-
-
-def _parts(c: Cond) -> tuple[Cond, ...]:
-    return c.parts if isinstance(c, And) else (c,)
 
 
 def _trips(c: Cond, v: Var, uniform: frozenset[Var]) -> Expr | None:
@@ -102,22 +100,24 @@ def _trips(c: Cond, v: Var, uniform: frozenset[Var]) -> Expr | None:
     return floordiv(step - 1 - rest, Int(step))
 
 
+def _is_idle(loop: For, c: Cond) -> bool:
+    """Whether an iteration in which a condition is false does nothing."""
+    if any(isinstance(s, Load | Store) and _in_shared(s) for s in walk_statements(loop)):
+        return False
+    return _does_nothing(settle_body(loop.body, frozenset({negate(c)})), _allocated(loop), {})
+
+
 def _allocated(loop: For) -> frozenset[Buffer]:
     return frozenset(s.buffer for s in walk_statements(loop) if isinstance(s, Alloc))
 
 
-def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) -> bool:
-    """Whether a body in which a condition is false changes no more than its own registers; `known`
-    becomes what is known of those behind it."""
+def _does_nothing(body: Body, own: frozenset[Buffer], known: _Known) -> bool:
+    """Whether a body changes no more than its own registers; `known` becomes what is known of those
+    behind it."""
     for s in body:
         match s:
             case Alloc():
                 continue
-            case Load() | Store() if _in_shared(s):
-                return False
-            case Load() | Compute() | Store() if c in _parts(s.predicate):
-                if isinstance(s, Load) and not _fills(s, own, known):
-                    return False
             case Load() | ThreadReduce():
                 if s.dst.buffer not in own:
                     return False
@@ -127,7 +127,11 @@ def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) ->
                     return False
             case For():
                 _forget(s, known)
-                if not _does_nothing(s.body, c, own, known):
+                if not _does_nothing(s.body, own, known):
+                    return False
+                _forget(s, known)
+            case If():
+                if not all(_does_nothing(b, own, dict(known)) for b in (s.then, s.otherwise)):
                     return False
                 _forget(s, known)
             case _:
@@ -137,16 +141,6 @@ def _does_nothing(body: Body, c: Cond, own: frozenset[Buffer], known: _Known) ->
 
 def _in_shared(s: Load | Store) -> bool:
     return (s.src if isinstance(s, Load) else s.dst).memory is Memory.SHARED
-
-
-def _fills(s: Load, own: frozenset[Buffer], known: _Known) -> bool:
-    """Whether a load that does not take place leaves what others may see as it is."""
-    if not s.is_total:
-        return True
-    _forget(s, known)
-    if s.fill is not None:
-        known |= {(s.dst.buffer, s.dst.index + k): s.fill for k in range(s.width)}
-    return s.dst.buffer in own
 
 
 def _computes_nothing(s: Compute, own: frozenset[Buffer], known: _Known) -> bool:

@@ -71,10 +71,11 @@ class RowsScheduler:
         parts = merge_all(flow, [Loop(c) for c in own])
         each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
         assert parts is not None and each is not None
-        columns = aligned_parts(flow, partial, parts, each, columns)
-        self._kept, self._parts, self._each, self._columns = kept, parts, each, columns
+        self._kept, self._parts, self._each = kept, parts, each
+        self._columns = aligned_parts(flow, partial, parts, each, columns)
+        self._is_skewed = self._columns is not columns
         rows = merge_all(flow, [each, parts])
-        self._vector = widest_vector(flow, partial, rows, columns, inner=True)
+        self._vector = widest_vector(flow, partial, rows, self._columns, inner=True)
 
     def candidates(self) -> Iterator[Listed[RowBlock]]:
         """The ways for the widest vectors, then for narrower ones."""
@@ -83,7 +84,7 @@ class RowsScheduler:
     def _ways(self) -> Iterator[Listed[RowBlock]]:
         nbytes = min(c.dtype.nbytes for c in self._copies)
         words = len(self._partials) + self._words
-        row = Row(estimate(self._columns.axis.extent), nbytes, words)
+        row = Row(estimate(self._columns.axis.extent), nbytes, words, self._is_skewed)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         for vector in widths:
             ways = row_blocks(row, vector, self._target.registers_per_sm)
