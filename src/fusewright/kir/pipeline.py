@@ -65,7 +65,7 @@ PIPELINE: tuple[Pass, ...] = (
         "trim_loops",
         _for_any_target(trim_loops),
         "lowered",
-        "a part with a row less is a loop of fewer trips, and loads ahead then need no other condition",
+        "a part with a row less is a loop of fewer trips; loads ahead then need no other condition",
     ),
     Pass(
         "prefetch",
