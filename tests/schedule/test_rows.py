@@ -142,6 +142,25 @@ def test_the_maximum_of_columns_of_parts_with_a_row_less() -> None:
     assert any(k.heuristic and k.heuristic.scheduler == "rows" for k in program.kernels)
 
 
+@pytest.mark.parametrize("cuts", ["dealt", "runs", "both", "both and whole"])
+def test_parts_that_a_program_made_itself(cuts: str) -> None:
+    """Sums of one kind of parts stand beside the rows; other parts are other axes."""
+
+    def fn(x: Any) -> Any:
+        y = fw.exp(x)
+        out = [y / fw.sum(y, axis=1, keepdims=True)]
+        if cuts != "runs":
+            out.append(fw.sum(fw.reshape(y, (8, 128, 264)), axis=0))
+        if cuts != "dealt":
+            out.append(fw.sum(fw.reshape(y, (128, 8, 264)), axis=1))
+        if cuts == "both and whole":
+            out.append(fw.sum(y, axis=0))
+        return tuple(out)
+
+    program = assert_agrees(fn, [fw.TensorSpec((1024, 264), "float32")], 8)
+    assert any(k.heuristic and k.heuristic.scheduler == "rows" for k in program.kernels)
+
+
 def test_a_column_sum_that_shares_no_input_stays_apart() -> None:
     def fn(x: Any, y: Any) -> Any:
         return fw.nn.softmax(x, axis=-1), fw.sum(y, axis=0)
