@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from fusewright import knobs
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
-from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
@@ -23,7 +23,7 @@ from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected, form
+from fusewright.host.form import connected, form, nbytes_estimate
 from fusewright.host.groups import Reason, is_leaf
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
@@ -226,14 +226,30 @@ def _halves(segment: Segment) -> list[Segment] | None:
     ]
     if len(inner) < 2:
         return None
-    middle = len(inner) // 2
-    groups = (*connected(inner[:middle]), *connected(inner[middle:]))
+    cut = _cheapest_cut(inner)
+    groups = (*connected(inner[:cut]), *connected(inner[cut:]))
     outer: dict[Tensor, list[Site]] = {}
     for t, site in zip(
         (*whole.inputs, *whole.outputs), (*segment.reads, *segment.writes), strict=True
     ):
         outer.setdefault(t, []).append(site)
     return [s for s in segments(whole, groups, outer) if isinstance(s, Segment)]
+
+
+def _cheapest_cut(values: Sequence[Tensor]) -> int:
+    """The place, in the middle half of program order, across which values of the fewest bytes are
+    read, inputs of both sides counted too; of equal ones the nearest to the middle."""
+    last = {o: k for k, t in enumerate(values) for o in t.op.operands if not is_leaf(o)}
+    begin = {t: k for k, t in enumerate(values)}
+    for k, t in reversed(list(enumerate(values))):
+        begin |= {o: k for o in t.op.operands if o in last and isinstance(o.op, Input)}
+    crossing = [0] * len(values)
+    for t, end in last.items():
+        for k in range(begin.get(t, 0) + 1, end + 1):
+            crossing[k] += nbytes_estimate(t)
+    count = len(values)
+    places = range(max(count // 4, 1), max(count - count // 4, 2))
+    return min(places, key=lambda k: (crossing[k], abs(2 * k - count)))
 
 
 def compile(

@@ -13,7 +13,7 @@ from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.coordinates import separate_coordinates
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
-from fusewright.schedule.heuristics.rows import RowsScheduler, partials_of
+from fusewright.schedule.heuristics.rows import RowsScheduler, has_partials
 from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import Target
@@ -48,7 +48,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     separate_coordinates(flow)
     if any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow)
-    elif partials_of(flow):
+    elif has_partials(flow):
         yield RowsScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
         yield ReductionScheduler(flow, target)

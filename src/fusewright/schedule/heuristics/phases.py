@@ -12,7 +12,8 @@ from fusewright.schedule.inline import consumers_of
 def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None:
     """Gives the reductions of each depth, and the outputs together, their own clones of the values
     that have reduced axes, so that each pass recomputes them in a loop of its own, from the inputs
-    or from what is held in registers."""
+    or from what is held in registers. Where nothing is held, outputs stand in the first pass that
+    has all they need: inputs are read once less."""
     graph = flow.graph
 
     def is_wide(s: Stage) -> bool:
@@ -25,8 +26,7 @@ def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None
             and any(graph.depends(c, reference.frame.reduced) for c in s.frame.output)
         )
 
-    final = [s for s in flow.outputs if not s.is_reduction]
-    for phase in [*_by_depth(flow), final]:
+    for phase in _passes(flow, early=not held):
         cloned: dict[Stage, Stage] = {}
         for root in phase:
             _clone_into(flow, root, is_wide, cloned)
@@ -39,19 +39,22 @@ def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None
     flow.retie()
 
 
-def _by_depth(flow: Dataflow) -> list[list[Stage]]:
-    """The reductions by how many of them stand before: those of one depth need no other's result,
-    so that one pass makes them all."""
+def _passes(flow: Dataflow, *, early: bool) -> list[list[Stage]]:
+    """The reductions by how many of them stand before, and the outputs: those of one depth need no
+    other's result, so that one pass makes them all. `early`: outputs by depth too, not all last."""
     depths: dict[Stage, int] = {}
-    phases: list[list[Stage]] = []
+    passes: list[list[Stage]] = [[]]
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
         if s.is_reduction:
-            phases += [[] for _ in range(depth + 1 - len(phases))]
-            phases[depth].append(s)
+            passes[depth].append(s)
             depth += 1
+            passes += [[] for _ in range(depth + 1 - len(passes))]
         depths[s] = depth
-    return phases
+    for s in flow.outputs:
+        if not s.is_reduction:
+            passes[depths[s] if early else -1].append(s)
+    return passes
 
 
 def _clone_into(

@@ -50,6 +50,18 @@ def partials_of(flow: Dataflow) -> list[Stage]:
     return [s for s in crossed if not is_inner(flow, s)]
 
 
+def has_partials(flow: Dataflow) -> bool:
+    """Whether a group has reductions over parts of the rows beside others that reduce rows. Values
+    that meet in inputs only are related once those are read into registers: that is tried."""
+    if sum(s.is_reduction for s in flow.stages) < 2:
+        return False
+    if partials_of(flow):
+        return True
+    trial = Dataflow(flow.fusion())
+    cache_inputs(trial, through=_stays_in_its_row)
+    return bool(partials_of(trial))
+
+
 class RowsScheduler:
     """Reductions of rows and partial results of parts of the rows."""
 
