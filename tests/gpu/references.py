@@ -29,7 +29,7 @@ EXACT = frozenset((
     "neg", "abs", "sign", "sqrt", "floor", "ceil", "trunc", "round", "reciprocal", "copy", "add",
     "sub", "mul", "div", "floordiv", "rem", "max", "min", "copysign", "nextafter", "where", "fma",
     "logical_not", "isnan", "isinf", "isfinite", "signbit", "eq", "ne", "lt", "le", "gt", "ge",
-    "and", "or", "xor",
+    "and", "or", "xor", "round_bfloat16",
 ))
 # fmt: on
 ULPS = 8  # the CUDA Programming Guide's table of maximal errors stays below

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.dtypes import DType
+from fusewright.dtypes import DType, bfloat16
 
 Array = npt.NDArray[Any]
 Result = Literal["same", "bool", "uint32"]
@@ -271,6 +271,14 @@ ADDED: dict[str, str] = {"exp": "exp_added"}
 """Functions that have a float32 form for terms of sums of which one is 1: good to
 2**-22 + |x| * 2**-26, and 0 where the result is subnormal. Computed here like the exact ones."""
 
+ROUNDED: dict[str, str] = {"bfloat16": "round_bfloat16"}
+"""The float32 functions that round to what a shorter float could hold, by its name: one instruction
+where a cast there and back takes two."""
+
+
+def _round_bfloat16(x: Array) -> Array:
+    return np.asarray(x).astype(bfloat16.numpy).astype(x.dtype)
+
 
 def _table() -> dict[str, ScalarFunction]:
     exact = _UNARY | _BINARY
@@ -282,6 +290,7 @@ def _table() -> dict[str, ScalarFunction]:
         (2, "same", _BINARY),
         (2, "bool", _BINARY_TO_BOOL),
         (1, "same", {k: f for k, f in fast.items() if k != APPROXIMATE["div"]}),
+        (1, "same", {ROUNDED["bfloat16"]: _round_bfloat16}),
         (2, "same", {APPROXIMATE["div"]: exact["div"]}),
         (3, "same", {"where": np.where, "fma": _fma}),
         (3, "uint32", {"philox": _philox}),

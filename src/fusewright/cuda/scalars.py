@@ -249,6 +249,7 @@ _FLOAT32 = {
     "sqrt_approx": "fw_sqrt_approx({0})",
     "rsqrt_approx": "fw_rsqrt_approx({0})",
     "erf_approx": "fw_erf_approx({0})",
+    "round_bfloat16": "fw_round_bf16({0})",
 }
 
 

@@ -23,6 +23,7 @@ from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prefetch import prefetch
 from fusewright.kir.passes.promote import promote, promote_whole
 from fusewright.kir.passes.prune_syncs import prune_syncs
+from fusewright.kir.passes.round_wide import round_wide
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
 from fusewright.kir.passes.trim_loops import trim_loops
@@ -132,6 +133,12 @@ PIPELINE: tuple[Pass, ...] = (
         prune_syncs,
         "packed",
         "with addresses known, some syncs order nothing any more",
+    ),
+    Pass(
+        "round_wide",
+        _for_any_target(round_wide),
+        "packed",
+        "what is narrowed and widened by the same thread needs no place in between",
     ),
     Pass(
         "simplify",

@@ -55,6 +55,14 @@ __device__ __forceinline__ fw_bf16 fw_float_to_bf16(float x) {
   return r;
 }
 
+//: fw_round_bf16
+// The nearest float of which the lower half is zero, ties to even.
+__device__ __forceinline__ float fw_round_bf16(float x) {
+  unsigned r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f));
+  return __uint_as_float(r);
+}
+
 //: fw_float_to_f16x2
 // Two at once, the first in the lower half.
 __device__ __forceinline__ unsigned fw_float_to_f16x2(float low, float high) {
