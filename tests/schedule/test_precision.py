@@ -63,18 +63,31 @@ def test_forms_of_exponentials(fn: Fn, dtype: str, expected: set[str]) -> None:
 
 def exp_added(x: np.ndarray) -> np.ndarray:
     """`fw_exp_added` in steps of float32, with an exact power of two."""
-    f, log2e = np.float32, np.float32(1.4426950408889634)
-    x = np.maximum(x, f(-128))
-    t = x * log2e
-    rest = (t.astype(np.float64) - x.astype(np.float64) * np.float64(log2e)).astype(f)
-    y = np.exp2(t.astype(np.float64)).astype(f)
-    return (y + y * (f(-0.6931471805599453) * rest)).astype(f)
+    f, log2e, ln2 = np.float32, np.float32(1.4426950408889634), np.float32(0.6931471805599453)
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = wide * np.float64(log2e)
+        t = exact.astype(f)
+        t = np.where(t > exact, np.nextafter(t, f(-np.inf)), t)  # rounded down
+        d = (wide - t.astype(np.float64) * np.float64(ln2)).astype(f)
+        d = np.where(np.isnan(d), f(0), np.clip(d, f(0), f(1)))  # saturated
+        y = np.exp2(t.astype(np.float64)).astype(f)
+        y = np.where(y < np.finfo(f).tiny, f(0), y)
+        return (y.astype(np.float64) * (1 + d.astype(np.float64))).astype(f)
 
 
 def test_the_added_form_is_as_good_as_it_says() -> None:
-    x = -np.random.default_rng(0).uniform(0, 80, 1 << 16).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x = -np.concatenate([rng.uniform(0, 80, 1 << 16), rng.uniform(0, 1, 1 << 16)]).astype("f4")
     exact = np.exp(x.astype(np.float64))
     error = np.abs(exp_added(x) - exact) / exact
     assert (error <= 2.0**-22 + np.abs(x) * 2.0**-26).all()
     assert error[x > -1].max() < 2.0**-22
-    assert exp_added(np.array([-np.inf], np.float32)) == 0
+
+
+def test_the_added_form_at_the_ends() -> None:
+    x = np.array([0, -0.0, -1e-40, -90, -128, -1e38, -3.4e38, -np.inf, np.nan], np.float32)
+    got = exp_added(x)
+    assert got[:3].tolist() == [1, 1, 1]
+    assert got[3:8].tolist() == [0] * 5
+    assert np.isnan(got[8])

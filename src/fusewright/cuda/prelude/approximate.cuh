@@ -7,16 +7,15 @@ __device__ __forceinline__ float fw_exp2_approx(float x) {
 }
 
 //: fw_exp_added
-// exp(x) for sums: x * log2(e) in two parts, of which the small one is added to first order. Good to
-// 2^-22 (PTX ISA, ex2.approx) and |x| * 2^-26 (log2(e) as a float); subnormal results are 0. The
-// bound keeps the parts of -inf apart; NaN stays NaN.
+// exp(x) for sums, x at most 0: 2^t for t = x * log2(e) rounded down, times 1 + d, where d, what t
+// lacks of x, is 0 or just above it. Good to 2^-22 (PTX ISA, ex2.approx) and |x| * 2^-26 (log2(e) as
+// a float); subnormal results are 0. Saturation makes the d of -inf 0, not NaN; NaN stays NaN.
 __device__ __forceinline__ float fw_exp_added(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-128.0f));
-  const float t = x * 1.4426950408889634f;
+  float y, d;
+  const float t = __fmul_rd(x, 1.4426950408889634f);
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-  const float rest = fmaf(x, -1.4426950408889634f, t);
-  return fmaf(y, -0.6931471805599453f * rest, y);
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(t), "f"(-0.6931471805599453f), "f"(x));
+  return fmaf(y, d, y);
 }
 
 //: fw_div_approx
