@@ -35,6 +35,7 @@ from fusewright.schedule.heuristics.plan import (
 )
 from fusewright.schedule.heuristics.reduction_plans import Plan, candidates
 from fusewright.schedule.inline import inline_most
+from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.untangle import untangle
@@ -42,6 +43,8 @@ from fusewright.target import Target
 
 STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
+READ_AHEAD_REGISTERS = 24
+"""Registers for elements that are read before a pass over a row, one for each vector."""
 MAX_OPEN_TRIPS = 20
 """Vectors of a thread that are written out one by one where only some of them are guarded."""
 
@@ -89,10 +92,27 @@ class ReductionScheduler:
         for s in in_shared:
             s.allocation = _side_by_side(s)
         inline_most(flow)
-        for s in held if in_shared else ():
-            serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
-            s.inline_depth = next(serial, len(s.loops))
+        if in_shared:
+            for s in (*held, *self._read_ahead(held, plan)):
+                serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
+                s.inline_depth = next(serial, len(s.loops))
         return True
+
+    def _read_ahead(self, held: list[Stage], plan: Plan) -> list[Stage]:
+        """The reads of other inputs of which a thread needs one element for each of its vectors,
+        where it has registers for all of them: in front of a pass over the row none of them waits
+        for the stores of the vector before."""
+        trips = self._reference.loops[-2].axis  # in front of the lanes
+        single = [
+            s
+            for s in computed(self._flow.stages)
+            if s not in held
+            and s.memory is Memory.LOCAL
+            and any(o.is_input for o in s.operands)
+            and [x.axis for x in s.loops[-1:]] == [trips]
+            and s.inline_depth == len(s.loops)
+        ]
+        return single if len(single) * plan.unrolled <= READ_AHEAD_REGISTERS else []
 
     def _trips(self, plan: Plan) -> Parallel:
         """How a thread walks over its row: in the open where values stay in registers, and where
