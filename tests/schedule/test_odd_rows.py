@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.kir.ir import Kernel, Load, Store
+from fusewright.kir.ir import Compute, If, Kernel, Load, Store
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 
@@ -63,6 +63,12 @@ def moments(x: Any) -> Any:
     return fw.var(x, axis=0), fw.mean(x, axis=0)
 
 
+def log_sum_exp(x: Any) -> Any:
+    y = fw.astype(x, fw.float32)
+    m = fw.max(y, axis=1, keepdims=True)
+    return fw.log(fw.sum(fw.exp(y - m), axis=1)) + fw.squeeze(m, axis=1)
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = {
     "softmax, registers": (softmax, ((5, 4095),), "bfloat16"),
     "softmax, several rows a block": (softmax, ((7, 513),), "bfloat16"),
@@ -81,6 +87,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = 
     "neighbours": (steps, ((200001,),), "float32"),
     "sums of columns": (column_sums, ((777, 1025),), "float32"),
     "maxima along the middle": (middle_max, ((37, 50, 77),), "float16"),
+    "log-sum-exp by chunks": (log_sum_exp, ((11, 102407),), "bfloat16"),
     "moments of columns": (moments, ((499, 2049),), "bfloat16"),
 }
 
@@ -141,6 +148,14 @@ def test_what_rows_share_is_cut_out_of_words() -> None:
     by_name = {s.src.name: s.unaligned for s in loads_of(k.ir)}
     assert by_name == {"x": False, "w": True, "b": True}
     assert k.resources().spill_stores == 0
+
+
+def test_elements_that_the_last_chunk_lacks_are_filled_under_one_branch() -> None:
+    spec = fw.TensorSpec((11, 102407), "bfloat16")
+    first = fw.compile(fw.trace(log_sum_exp, spec)).kernels[0]
+    branches = [s for s in walk_statements(first.ir) if isinstance(s, If)]
+    (fills,) = [s for s in branches if len(s.then) > 4]
+    assert all(isinstance(s, Compute) and s.fn == "copy" for s in fills.then)
 
 
 def test_even_rows_are_read_as_before() -> None:

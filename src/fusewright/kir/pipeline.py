@@ -16,6 +16,7 @@ from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.place_fences import place_fences
@@ -133,6 +134,12 @@ PIPELINE: tuple[Pass, ...] = (
         prune_syncs,
         "packed",
         "with addresses known, some syncs order nothing any more",
+    ),
+    Pass(
+        "fill_late",
+        _for_any_target(fill_late),
+        "packed",
+        "its branches hold nothing that a sync could be for",
     ),
     Pass(
         "round_wide",

@@ -91,10 +91,23 @@ def _alike(values: Array, kernel: Kernel, threads: range, group: int) -> bool:
 def parting_share(c: Cond, kernel: Kernel) -> float:
     """The share of warps, from 0 to 1, whose lanes do not agree on a condition: counted over one
     block at values of all other variables that are spread evenly; 1 when it reads a register."""
+    found = _sampled_warps(c, kernel)
+    return 1.0 if found is None else np.count_nonzero(found[0] != found[1]) / found[0].size
+
+
+def meeting_share(c: Cond, kernel: Kernel) -> float:
+    """The share of warps of which some lane meets a condition, counted in the same way."""
+    found = _sampled_warps(c, kernel)
+    return 1.0 if found is None else np.count_nonzero(found[0]) / found[0].size
+
+
+def _sampled_warps(c: Cond, kernel: Kernel) -> tuple[Array, Array] | None:
+    """Whether some, and every, lane of sampled warps meets a condition; None where it reads a
+    register."""
     known = thread_values(kernel)
     others = [v for v in variables(c) if v not in known]
     if any(isinstance(v, RegVar) for v in others):
-        return 1.0
+        return None
     for position, v in enumerate(others):
         low = v.interval[0] or 0
         high = low + FAR if v.interval[1] is None else v.interval[1]
@@ -104,7 +117,7 @@ def parting_share(c: Cond, kernel: Kernel) -> float:
     where = np.broadcast_to(holds(c, known).may, (SAMPLES, kernel.nthreads))
     firsts = range(0, kernel.nthreads, WARP_SIZE)
     some, every = (f.reduceat(where, firsts, axis=1) for f in (np.logical_or, np.logical_and))
-    return np.count_nonzero(some != every) / some.size
+    return some, every
 
 
 def _has_none_of(value: Cond | Expr, dims: Iterable[Dim]) -> bool:
