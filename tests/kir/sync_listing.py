@@ -66,7 +66,7 @@ class Listing:
     """Lists pairs, of several variations of one kernel."""
 
     def __init__(self) -> None:
-        self._spans: dict[tuple[bytes, bytes], int] = {}
+        self._collisions: dict[tuple[bytes, bytes], Sequence[_Collision]] = {}
 
     def pairs(self, k: Kernel, case: Case) -> set[Pair]:
         """The conflicting pairs, each with every set of syncs that some instance has between."""
@@ -76,26 +76,30 @@ class Listing:
             if isinstance(e, Access):
                 spaces[e.space].append(_touched(at, e, trace))
         syncs = _executed(k, trace)
-        starts = [since for since, _, _, _ in syncs]
+        starts = [since for since, *_ in syncs]
         out: set[Pair] = set()
         for events in spaces.values():
             for j, b in enumerate(events):
                 for a in events[:j]:
-                    span = self._span(a, b, trace) if a.writes or b.writes else 0
-                    if span:
-                        later = syncs[bisect_right(starts, a.at) :]
-                        out.add(Pair(a.statement, b.statement, _between(later, b.at, span)))
+                    if not (a.writes or b.writes):
+                        continue
+                    later = syncs[bisect_right(starts, a.at) :]
+                    for c in self._colliding(a, b, trace):
+                        out.add(Pair(a.statement, b.statement, _between(later, b.at, c)))
         return out
 
-    def _span(self, a: _Touched, b: _Touched, trace: Trace) -> int:
+    def _colliding(self, a: _Touched, b: _Touched, trace: Trace) -> Sequence[_Collision]:
         key = a.key, b.key
-        if key not in self._spans:
-            self._spans[key] = _span(a, b, trace)
-        return self._spans[key]
+        if key not in self._collisions:
+            self._collisions[key] = _collisions(a, b, trace)
+        return self._collisions[key]
 
 
-_Executed: TypeAlias = tuple[int, int, SyncStatement, int]
-"""A sync: the events at which threads arrive and wait, its statement, and its reach."""
+_Collision: TypeAlias = tuple[int, int]
+"""Who collides: how far they are apart, and the warp of lanes of one."""
+_Executed: TypeAlias = tuple[int, int, SyncStatement, int, frozenset[int]]
+"""A sync: the events at which threads arrive and wait, its statement, its reach, and the warps of
+which threads take part."""
 
 
 def _executed(k: Kernel, trace: Trace) -> list[_Executed]:
@@ -108,16 +112,19 @@ def _executed(k: Kernel, trace: Trace) -> list[_Executed]:
         if isinstance(e, SyncEvent) and isinstance(e.statement, SyncStatement):
             arrived[e.statement] = at
             since = arrived.get(arrivals.get(e.statement, e.statement), at)
-            out.append((since, at, e.statement, _reach(e.statement, arrivals)))
+            mask = rows_of(e.mask, np.array([0]), trace.nthreads, 1)[0]
+            warps = frozenset((np.flatnonzero(mask) // WARP_SIZE).tolist())
+            out.append((since, at, e.statement, _reach(e.statement, arrivals), warps))
     return sorted(out, key=lambda s: s[0])
 
 
-def _between(syncs: Sequence[_Executed], end: int, span: int) -> frozenset[SyncStatement]:
+def _between(syncs: Sequence[_Executed], end: int, who: _Collision) -> frozenset[SyncStatement]:
     found: set[SyncStatement] = set()
-    for since, at, s, reach in syncs:
+    span, warp = who
+    for since, at, s, reach, warps in syncs:
         if since > end or len(found) > 1:
             break
-        if at < end and reach >= span:
+        if at < end and reach >= span and (span > _WARP or warp in warps):
             found.add(s)
     return frozenset(found)
 
@@ -141,16 +148,16 @@ def _touched(at: int, e: Access, trace: Trace) -> _Touched:
 _WARP, _BLOCK, _CLUSTER = 1, 2, 3
 
 
-def _span(a: _Touched, b: _Touched, trace: Trace) -> int:
-    """Who collides: lanes of one warp only, threads of one block, or blocks; 0 for nobody."""
+def _collisions(a: _Touched, b: _Touched, trace: Trace) -> tuple[_Collision, ...]:
+    """Blocks or threads of one block, where any collide, else each warp whose lanes do."""
     _, i, j = np.intersect1d(a.cells, b.cells, assume_unique=True, return_indices=True)
     low = np.minimum(a.low[i], b.low[j])
     high = np.maximum(a.high[i], b.high[j])
-    sizes = (trace.block_nthreads, WARP_SIZE, 1)
-    for n, size in zip((_CLUSTER, _BLOCK, _WARP), sizes, strict=True):
+    for n, size in ((_CLUSTER, trace.block_nthreads), (_BLOCK, WARP_SIZE)):
         if bool((low // size != high // size).any()):
-            return n
-    return 0
+            return ((n, 0),)
+    warps = np.unique(low[low != high] // WARP_SIZE)
+    return tuple((_WARP, int(w)) for w in warps)
 
 
 def _reach(s: SyncStatement, arrivals: Mapping[SyncStatement, SyncStatement]) -> int:

@@ -84,6 +84,24 @@ def assert_random_kernel_is_right(seed: int, shape: Shape) -> Count:
     return assert_moves_are_reported(k, case, seed)
 
 
+def test_a_warp_that_passes_by_a_sync_of_another_is_not_ordered_by_it() -> None:
+    k = kernel(
+        """
+        shared s: float32[64] align 16
+        r[0] = load x[tx]
+        store s[tx] = r[0]
+        if (tx//32 == 0) {
+          warp_sync #0  // of the first warp alone
+        }
+        r[0] = load s[1^tx]
+        store y[tx] = r[0]
+        """,
+    )
+    found = Listing().pairs(k, case_of(k))
+    assert sorted(len(p.between) for p in found) == [0, 1]
+    assert [r.kind for r in findings(k, case_of(k))] == ["race"]
+
+
 def total(seeds: range, shape: Shape) -> Count:
     found = [assert_random_kernel_is_right(seed, shape) for seed in seeds]
     sums = zip(*((c.moves, c.wrong, c.split) for c in found), strict=True)
