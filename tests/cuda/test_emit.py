@@ -137,6 +137,22 @@ def test_predicate_and_fill() -> None:
     ]
 
 
+def test_a_load_of_undefined_lanes_has_no_branch_and_stays_inside() -> None:
+    """In shared memory it reads where it stands; elsewhere, or where that is not known, at 0."""
+    tile = Buffer("tile", float32, Int(128), Memory.SHARED, 16)
+    x, r = glob("x", "float32"), local("r", "float32")
+    tx = dims()["block"][0]
+
+    def spelled(src: Buffer, shift: int) -> str:
+        s = Load(Reg(r), src, tx.var + shift, 1, less(tx.var, 100), first=Int(0), stop=Int(1))
+        body = (Alloc(tile, 0), Alloc(r), s)
+        return next(x for x in lines(kernel("k", (x,), body, block=(tx,))) if "r = " in x)
+
+    assert spelled(tile, 0) == "r = tile[tx];"
+    assert spelled(tile, 28) == "r = tile[(tx < 100 ? (tx + 28) : 0)];"
+    assert spelled(x, 0) == "r = x[(tx < 100 ? tx : 0)];"
+
+
 def test_load_converts_to_the_register_and_store_back() -> None:
     x, r = glob("x", "float16"), local("r", "float32")
     load, store = Load(Reg(r), x, Int(3)), Store(x, Int(3), Reg(r))

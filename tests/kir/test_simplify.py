@@ -43,6 +43,7 @@ CASES = [
     ("if (tx < 0) { r[0] = load x[0] } else { r[0] = load x[1] }", ["r[0] = load x[1]"]),
     ("r[0] = load x[0] if (tx < 40) else 0.0:float32", ["r[0] = load x[0]"]),
     ("r[0] = load x[0] if (tx > 40) else 1.0:float32", ["r[0] = copy(1.0:float32)"]),
+    ("r[0..4] = load x[0] if (tx < 40) lanes 0..4", ["r[0..4] = load x[0]"]),
     ("r[0] = load x[0]\nr[0] = load x[1] if (tx > 40)", ["r[0] = load x[0]"]),
     ("r[0] = load x[0]\nif (tx < 3) { }", ["r[0] = load x[0]"]),
     (

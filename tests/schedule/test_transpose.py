@@ -12,11 +12,14 @@ import pytest
 
 import fusewright as fw
 from fusewright.axes.classes import AxisClass
+from fusewright.core.conditions import TRUE
 from fusewright.driver import finish
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Fusion
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.kernel import Kernel
+from fusewright.kir.ir import Load
+from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
@@ -139,6 +142,28 @@ def test_groups(name: str) -> None:
     stats = assert_agrees(kernel, fusion, arrays_of(fusion))
     assert stats["shared_wavefronts"] <= 1.5 * stats["shared_wavefronts_least"]
     assert fw.verify(kernel, *arrays_of(fusion)).redundant == []
+
+
+ODD_SHAPES = [((1025, 256), (1, 8)), ((256, 1025), (8, 1)), ((515, 513), (1, 1))]
+
+
+@pytest.mark.parametrize(("shape", "vectors"), ODD_SHAPES)
+def test_rows_of_odd_lengths_share_index_arithmetic(
+    shape: tuple[int, int], vectors: tuple[int, int]
+) -> None:
+    fusion = fusion_of(lambda x, y: turned(x) + y, (shape[::-1], "bfloat16"), (shape, "bfloat16"))
+    kernel, _ = kernel_of(fusion)
+    named = dict(kernel.heuristic.values) if kernel.heuristic is not None else {}
+    assert (named["tile"], named["vectors"]) == ("1x64x64", f"{vectors[0]}, {vectors[1]}")
+    arrays = arrays_of(fusion)
+    stats = assert_agrees(kernel, fusion, arrays)
+    assert stats["shared_wavefronts"] == stats["shared_wavefronts_least"]
+    report = fw.verify(kernel, *arrays)
+    assert not report.redundant and not report.missing
+    loads = [s for s in walk_statements(kernel.ir) if isinstance(s, Load)]
+    tiles = [s for s in loads if s.src.memory is Memory.SHARED]
+    assert all(s.fill is None and s.first is not None for s in tiles if s.predicate != TRUE)
+    assert any(s.predicate != TRUE for s in tiles)
 
 
 def test_output_order() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.core import expr as ex
-from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal
+from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal, prove
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.core.node import walk
@@ -424,7 +424,7 @@ class _Emitter:
             return
         source, target = s.src.dtype, s.dst.buffer.dtype
         if s.width == 1 and s.cache is Cache.DEFAULT:
-            element = f"{self._name(s.src)}[{self._integer(s.index)}]"
+            element = f"{self._name(s.src)}[{self._place(s).code}]"
             self._line(f"{self._reg(s.dst)} = {_converted(element, source, target)};")
             return
         access = self._wide(s)
@@ -445,12 +445,19 @@ class _Emitter:
             if s.unaligned:
                 return f"fw_load_unaligned<{s.width}>({base}, {self._integer(s.index)})"
             return f"{load}({self._address(s.src, s.index)})"
-        index = exprs.integer(s.index, self._spell).operand
-        if s.predicate != TRUE:
-            index = f"({self._condition(s.predicate)} ? {index} : 0)"
+        index = self._place(s).operand
         if s.unaligned:
             return f"fw_load_within<{s.width}>({base}, {index}, {self._integer(s.src.size)})"
         return f"{load}({base} + {index})"
+
+    def _place(self, s: ir.Load) -> Text:
+        """Where a load begins; at 0 where none of its lanes exists, unless that is in shared memory
+        and stays in its buffer anyway."""
+        index = exprs.integer(s.index, self._spell)
+        if s.first is None or s.predicate == TRUE or _is_inside(s):
+            return index
+        code = f"({self._condition(s.predicate)} ? {index.operand} : 0)"
+        return Text(code, index.wide, atomic=True)
 
     def _filled(self, s: ir.Load) -> None:
         assert s.fill is not None
@@ -558,6 +565,14 @@ class _Emitter:
         if source.nbytes < 4:
             text = f"({scalars.ctype(source)}){text}"
         self._line(f"{self._reg(s.dst)} = {_converted(text, source, target)};")
+
+
+def _is_inside(s: ir.Load) -> bool:
+    """Whether a load from shared memory is known to stay in its buffer wherever it stands."""
+    if s.src.memory is not Memory.SHARED:
+        return False
+    limits = (less_equal(0, s.index), less_equal(s.index + s.width, s.src.size))
+    return prove(all_of(limits)) is True
 
 
 def _result_dtype(fn: str, dtype: DType) -> DType:

@@ -295,8 +295,8 @@ class Reader:
             )
 
         for chunk in chunks:
-            found = None if extra and exact else self._existing(chunk, conditions)
-            if found is None or buffer.memory is not Memory.GLOBAL:
+            found = None if extra and exact else self._existing(chunk, buffer, conditions)
+            if found is None:
                 self.out.append(self.access(chunk, conditions, load))
             else:
                 whole = load(chunk.first, chunk.width, found.some)
@@ -342,9 +342,15 @@ class Reader:
         has_room = is_ragged and buffer.memory is Memory.SHARED and in_vectors
         return [Chunk(k, width, is_ragged, has_room, is_aligned) for k in range(0, lanes, width)]
 
-    def _existing(self, chunk: Chunk, conditions: Sequence[Cond]) -> LaneRange | None:
-        """The lanes of a ragged access that exist, where that is a range that may be shorter."""
-        if not chunk.is_ragged:
+    def _existing(
+        self, chunk: Chunk, buffer: Buffer, conditions: Sequence[Cond]
+    ) -> LaneRange | None:
+        """The lanes of an access that exist, where that is a range that may be shorter: some of a
+        ragged access to global memory, all or none of one to shared memory."""
+        if buffer.memory is Memory.SHARED and not chunk.is_ragged and conditions:
+            some = all_of(self.condition_at(c, chunk.first) for c in conditions)
+            return None if some == TRUE else LaneRange(ZERO, Int(chunk.width), some)
+        if buffer.memory is not Memory.GLOBAL or not chunk.is_ragged:
             return None
         assert self.lane is not None
         within = Var("lane_within", 0, chunk.width - 1)

@@ -17,7 +17,7 @@ from fusewright.core.conditions import (
     negate,
     prove,
 )
-from fusewright.core.expr import constant_value, variables
+from fusewright.core.expr import ZERO, constant_value, variables
 from fusewright.kir.ir import (
     Body,
     Compute,
@@ -85,12 +85,18 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
             predicate = settle(s.predicate, known)
             if predicate == FALSE:
                 return _fill(s) if isinstance(s, Load) else ()
-            if isinstance(s, Load) and predicate == TRUE and s.fill is not None:
-                return (dataclasses.replace(s, predicate=TRUE, fill=None),)
+            if isinstance(s, Load) and predicate == TRUE and _has_spare_parts(s):
+                return (dataclasses.replace(s, predicate=TRUE, fill=None, first=None, stop=None),)
             same = predicate is s.predicate or predicate == s.predicate
             return (s if same else dataclasses.replace(s, predicate=predicate),)
         case _:
             return (s,)
+
+
+def _has_spare_parts(s: Load) -> bool:
+    """Whether a load that takes place everywhere has a fill, or a range of all its lanes."""
+    is_range_whole = s.stop is not None and s.first == ZERO and constant_value(s.stop) == s.width
+    return is_range_whole or (s.fill is not None and s.first is None)
 
 
 def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:

@@ -52,6 +52,8 @@ TILE_NBYTES = 16 * 1024
 TILES_NBYTES = 48 * 1024
 LEAST_TILE = 32
 MAX_VECTORS = 8
+SINGLES = 16
+"""Elements of a thread where a side moves them one by one: they share their index arithmetic."""
 LEAST_ELEMENTS = 1024
 ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 """Bytes in one pass through the banks."""
@@ -178,7 +180,7 @@ def _crossing(reference: Stage, found: Traffic) -> Crossing | None:
         min(w.width() for w in walks),
     )
     budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
-    budget = min(budget, THREADS * MAX_VECTORS * min(widths))
+    budget = min(budget, THREADS * max(MAX_VECTORS * min(widths), SINGLES))
     return Crossing(found, near, far, widths, walks, nbytes, budget)
 
 
