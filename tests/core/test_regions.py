@@ -21,7 +21,7 @@ from fusewright.core.conditions import (
     substitute_condition,
 )
 from fusewright.core.expr import Var
-from fusewright.core.regions import EVERYWHERE, Region, united
+from fusewright.core.regions import EVERYWHERE, Region, follows, hull, united
 
 Q, T = Var("q", 0, 11), Var("t", 0, 3)
 POINTS = [{Q: q, T: t} for q, t in itertools.product(range(12), range(4))]
@@ -105,3 +105,45 @@ def test_against_every_point(seed: int) -> None:
     other = Region().within(b)
     if other is not None and region.excludes(other):
         assert not any(want)
+
+
+def _comparison(rng: random.Random) -> Cond:
+    e = rng.choice((1, 2, 4)) * Q + rng.choice((-2, -1, 0, 1)) * T
+    bound = rng.randrange(-4, 40)
+    return less(e, bound) if rng.random() < 0.5 else less(bound, e)
+
+
+def test_what_follows_holds_wherever_the_other_does() -> None:
+    rng = random.Random(3)
+    found = 0
+    for _ in range(5000):
+        c, given = _comparison(rng), _comparison(rng)
+        if isinstance(c, Truth) or isinstance(given, Truth) or not follows(c, given):
+            continue
+        found += c != given
+        assert all(a or not b for a, b in zip(_holds(c), _holds(given), strict=True)), (c, given)
+    assert found > 300
+
+
+def test_comparisons_of_other_sums_follow() -> None:
+    e = 4 * Q - T
+    assert follows(less(Q, 6), less(e, 20)) and not follows(less(Q, 5), less(e, 20))
+    assert follows(less(e, 21), less(Q, 6)) and not follows(less(e, 20), less(Q, 6))
+    assert not follows(less(Q, 6), less(20, e)) and not follows(less(T, 2), less(Q, 2))
+
+
+def test_a_hull_holds_every_region_and_little_else() -> None:
+    """Windows of four lanes, of which the first one's upper end is told without lanes."""
+    lanes = [_within(less(8, 4 * Q - T + k), less(4 * Q - T + k, 25)) for k in range(4)]
+    around = hull(lanes)
+    assert around.condition != TRUE
+    inside = [any(points) for points in zip(*(_holds(r.condition) for r in lanes), strict=True)]
+    assert _holds(around.condition) == inside
+    assert all(r.lies_in(around) for r in lanes)
+    assert not around.lies_in(lanes[0])
+
+
+def test_regions_without_a_common_limit_have_no_hull() -> None:
+    assert hull([_within(less(Q, 3)), _within(less(8, Q))]) == Region()
+    assert hull([_within(less(Q, 3)), _within(less(T, 2))]) == Region()
+    assert hull([_within(equal(Q, 3), less(T, 2)), _within(equal(Q, 3))]) == _within(equal(Q, 3))

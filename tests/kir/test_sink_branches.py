@@ -187,6 +187,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "rows": (_cat(0), [(64, 1024)] * 3),
     "uneven": (_cat(1), [(96, 1000), (96, 1008), (96, 504)]),
     "odd": (_cat(1), [(64, 333), (64, 77), (64, 1)]),
+    "odd rows": (_cat(1), [(64, 2049), (64, 1023), (64, 2051)]),
     "plain": (lambda a, b: fw.concat([a, b], axis=1), [(64, 2048)] * 2),
     "pad": (lambda x: fw.pad(fw.nn.gelu(x), ((1, 1), (8, 8))), [(100, 1024)]),
     "bias_pad": (lambda x, b: fw.pad(fw.nn.relu(x + b), ((3, 0), (16, 8))), [(64, 1000), (1000,)]),
@@ -233,3 +234,27 @@ def test_a_block_reads_its_own_piece_only(name: str) -> None:
     threads = {str(d.var) for d in kernel.ir.block if constant_value(d.extent) != 1}
     conditions = [str(s.condition) for s in walk_statements(kernel.ir) if isinstance(s, If)]
     assert conditions and not any(t in c for t in threads for c in conditions)
+
+
+def test_a_vector_that_spans_pieces_does_the_work_of_those_it_touches() -> None:
+    """Rows begin at any element: each lane is needed under a condition of its own."""
+    spec = TensorSpec((8192, 4097), bfloat16)
+    (kernel,) = fw.compile(fw.trace(_cat(1), spec, spec, spec)).kernels
+    pieces = [s for s in kernel.ir.body if isinstance(s, If) and not s.otherwise]
+    loads = [[s for s in walk_statements(p) if isinstance(s, Load)] for p in pieces]
+    assert [[s.src.name for s in found] for found in loads] == [["a"], ["b"], ["c"]]
+    assert all(s.unaligned and s.width == 8 for found in loads for s in found)
+    work = [s.fn for s in kernel.ir.body if isinstance(s, Compute)]
+    assert set(work) == {"cast"}
+    edges = [str(p.condition) for p in pieces]
+    assert all(e.count("&&") == n for e, n in zip(edges, (0, 1, 0), strict=True))
+
+
+def test_loads_start_first_where_warps_take_several_pieces() -> None:
+    """Pieces of 127 elements are shorter than what a warp takes."""
+    spec = TensorSpec((65536, 127), bfloat16)
+    (kernel,) = fw.compile(fw.trace(_cat(1), spec, spec, spec)).kernels
+    branches = [list(walk_statements(s)) for s in kernel.ir.body if isinstance(s, If)]
+    works = [any(isinstance(s, Compute) for s in b) for b in branches]
+    starts = [any(isinstance(s, Load) for s in b) for b in branches]
+    assert any(works) and not any(w and s for w, s in zip(works, starts, strict=True))

@@ -4,10 +4,10 @@ exclude or imply each other are recognised."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusewright.core.conditions import And, Cond, Less, Truth, all_of, less_equal, negate
+from fusewright.core.conditions import TRUE, And, Cond, Less, Truth, all_of, less_equal, negate
 from fusewright.core.expr import Expr, add, mul, parts_of
 
 Limits: TypeAlias = tuple[Expr, int | None, int | None]
@@ -19,10 +19,17 @@ class Region:
 
     limits: tuple[Limits, ...] = ()
     others: tuple[Cond, ...] = ()
+    _condition: Cond | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def condition(self) -> Cond:
         """The condition that holds in the region and nowhere else."""
+        if self._condition is None:
+            object.__setattr__(self, "_condition", self._spelled())
+        assert self._condition is not None
+        return self._condition
+
+    def _spelled(self) -> Cond:
         parts: list[Cond] = []
         for e, low, high in self.limits:
             parts += [] if low is None else [less_equal(low, e)]
@@ -58,6 +65,10 @@ class Region:
         """Whether the two are known to have no point in common."""
         return self.within(other.condition) is None
 
+    def lies_in(self, other: Region) -> bool:
+        """Whether the other region is known to hold all points of this one."""
+        return all(_follows(p, self) for p in _parts(other))
+
     def _beyond(self, c: Cond) -> Iterator[Region | None]:
         parts = c.parts if isinstance(c, And) else (c,)
         return (self.within(negate(p)) for p in parts)
@@ -87,6 +98,46 @@ def united(regions: Iterable[Region]) -> Regions:
         kept = [k for k in kept if not k.implies(r.condition)]
         kept.append(r)
     return tuple(kept)
+
+
+def hull(regions: Iterable[Region]) -> Region:
+    """A region that holds all points of the regions: where all of their conditions hold that each
+    of them is known to imply."""
+    regions = tuple(regions)
+    parts = dict.fromkeys(p for r in regions for p in _parts(r))
+    kept: list[Cond] = []
+    for p in (p for p in parts if all(_follows(p, r) for r in regions)):
+        if not any(follows(p, k) for k in kept):
+            kept = [*(k for k in kept if not follows(k, p)), p]
+    return Region().within(all_of(kept)) or Region()
+
+
+def follows(c: Cond, given: Cond) -> bool:
+    """Whether a condition is known to hold wherever another one does.
+
+    For `c` as `a < 0` and the other as `b < 0`, which means `b <= -1`, it does if there are
+    positive n and m so that `m*a - n*b < n` everywhere: `i < 513` where `8*i - lane < 4096`.
+    """
+    if not isinstance(c, Less) or not isinstance(given, Less):
+        return c == given
+    a, b = add(c.left, mul(c.right, -1)), add(given.left, mul(given.right, -1))
+    for s in parts_of(a)[1]:
+        for t in parts_of(b)[1]:
+            if s.atoms == t.atoms and s.coefficient * t.coefficient > 0:
+                n, m = abs(s.coefficient), abs(t.coefficient)
+                most = add(mul(a, m), mul(b, -n)).interval[1]
+                if most is not None and most < n:
+                    return True
+    return False
+
+
+def _parts(r: Region) -> tuple[Cond, ...]:
+    c = r.condition
+    return c.parts if isinstance(c, And) else () if c == TRUE else (c,)
+
+
+def _follows(c: Cond, r: Region) -> bool:
+    return any(follows(c, p) for p in _parts(r))
 
 
 def _limits(c: Less) -> Limits:

@@ -14,8 +14,9 @@ from fusewright.kir.traverse import own_registers, walk_statements
 from fusewright.memory import Memory
 
 Slot: TypeAlias = tuple[Buffer, int]
-MOST_REGIONS = 4
-"""A value needed in more regions than this counts as needed everywhere."""
+MOST_REGIONS = 8
+"""A value needed in more regions than this counts as needed everywhere; the lanes of a vector may
+each be needed in one of their own."""
 
 
 def needs(body: Body) -> tuple[Regions, ...]:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
 from fusewright.core.regions import EVERYWHERE, Region, Regions
+from fusewright.kir.analysis.lane_regions import FEW_WARPS, joined_lanes
 from fusewright.kir.analysis.needs import Slot, is_lasting, needs, slots_read, slots_written
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, If, Kernel, Load, Statement, Store
@@ -54,17 +55,22 @@ def sink_branches(kernel: Kernel) -> Kernel:
 def _sunk(body: Body, kernel: Kernel) -> Body:
     if not any(_is_choice(s) for s in body):
         return body
-    found = list(zip(body, needs(body), strict=True))
-    regions = _worthwhile(found, kernel)
-    if not regions:
+    needed = needs(body)
+    lanes = joined_lanes(needed, kernel)
+    regions = [tuple(dict.fromkeys(lanes.get(r, r) for r in found)) for found in needed]
+    found = list(zip(body, regions, strict=True))
+    chosen = _worthwhile(found, kernel)
+    if not chosen:
         return body
-    sinking = _Sinking(_plan(found, regions, kernel))
+    late = {r for r in chosen if _is_free_of_others(r, chosen, kernel)}
+    late |= {r for r in chosen if r in lanes.values() and _parts_few(r, kernel)}
+    sinking = _Sinking(_plan(found, chosen, late))
     return sinking.run()
 
 
-def _plan(found: Found, regions: frozenset[Region], kernel: Kernel) -> Plan:
-    """The statements that somebody needs, each with the branch it belongs in."""
-    late = {r for r in regions if _is_free_of_others(r, regions, kernel)}
+def _plan(found: Found, regions: frozenset[Region], late: set[Region]) -> Plan:
+    """The statements that somebody needs, each with the branch it belongs in; loads wait for
+    those that are `late`."""
     plan: Plan = []
     for s, needed in found:
         region = needed[0] if len(needed) == 1 and needed[0] in regions else None
@@ -110,6 +116,11 @@ def _is_free_of_others(region: Region, regions: Iterable[Region], kernel: Kernel
     """Whether loads may wait for the branch on a region: no thread has others under way then."""
     alone = all(r == region or r.excludes(region) for r in regions)
     return alone and is_warp_uniform(region.condition, kernel)
+
+
+def _parts_few(region: Region, kernel: Kernel) -> bool:
+    """Whether hardly any warp takes another branch, too, which its loads would then wait for."""
+    return parting_share(region.condition, kernel) <= FEW_WARPS
 
 
 def _without_fill(s: Load, region: Region) -> Load:
@@ -182,16 +193,19 @@ class _Sinking:
         return tuple(self.out)
 
     def _sink(self, s: Statement, branch: Branch) -> None:
-        """Let a statement wait with the others of its branch. No thread sees in which order
-        statements of regions that exclude each other stand."""
+        """Let a statement wait with the others of its branch, in front of branches that began to
+        wait later and behind loads that start early. No thread sees in which order statements of
+        regions that exclude each other stand."""
         t = _Touched(s)
         self._coming[branch] -= 1
-        beside = [
-            c
+        waiting = list(self._clusters)
+        later = waiting[waiting.index(branch) + 1 :] if branch in waiting else []
+        is_blocked = any(
+            c.blocks(t) and not b.region.excludes(branch.region)
             for b, c in self._clusters.items()
-            if b != branch and c.blocks(t) and not b.region.excludes(branch.region)
-        ]
-        if beside or self._behind.blocks(t):
+            if b in later or (b.early and b != branch)
+        )
+        if is_blocked or self._behind.blocks(t):
             self._flush()
         self._clusters.setdefault(branch, _Cluster()).add(t)
 

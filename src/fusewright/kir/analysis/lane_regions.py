@@ -1,0 +1,47 @@
+"""Regions in which single lanes of a vector are needed, joined to one for the whole vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fusewright.core.regions import EVERYWHERE, Region, Regions, hull
+from fusewright.kir.analysis.uniformity import meeting_share
+from fusewright.kir.ir import Kernel
+
+FEW_WARPS = 1 / 16
+"""A share of warps that does not count: those at the borders of pieces that are longer."""
+
+
+def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[Region, Region]:
+    """For regions of lanes the region around those of all lanes.
+
+    Values of which lanes are needed in regions of their own tell which belong together: as soon as
+    hardly more warps have a thread in the hull of these regions than in any one of them. All other
+    regions inside of the hull join it.
+    """
+    found = tuple(dict.fromkeys(found))
+    if all(len(regions) < 2 for regions in found):
+        return {}
+    hulls = dict.fromkeys(
+        h for regions in found if len(regions) > 1 and (h := _tight(regions, kernel)) is not None
+    )
+    every = dict.fromkeys(r for regions in found for r in regions if regions != EVERYWHERE)
+    table: dict[Region, Region] = {}
+    for r in every:
+        around = next((h for h in hulls if r.lies_in(h) and _is_near(r, h, kernel)), None)
+        if around is not None:
+            table[r] = around
+    return table
+
+
+def _tight(regions: Regions, kernel: Kernel) -> Region | None:
+    """The hull of regions, where it is near to each."""
+    around = hull(regions)
+    if around in EVERYWHERE or not all(_is_near(r, around, kernel) for r in regions):
+        return None
+    return around
+
+
+def _is_near(r: Region, around: Region, kernel: Kernel) -> bool:
+    spare = meeting_share(around.condition, kernel) - meeting_share(r.condition, kernel)
+    return spare <= FEW_WARPS
