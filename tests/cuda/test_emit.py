@@ -18,8 +18,8 @@ from cuda_kernels import (
     warp_sum_kernel,
 )
 
-from fusewright.core.conditions import less
-from fusewright.core.expr import Int, Var
+from fusewright.core.conditions import TRUE, Cond, less
+from fusewright.core.expr import Expr, Int, Var
 from fusewright.core.node import rewrite
 from fusewright.cuda.emit import (
     emit,
@@ -151,6 +151,27 @@ def test_a_load_of_undefined_lanes_has_no_branch_and_stays_inside() -> None:
     assert spelled(tile, 0) == "r = tile[tx];"
     assert spelled(tile, 28) == "r = tile[(tx < 100 ? (tx + 28) : 0)];"
     assert spelled(x, 0) == "r = x[(tx < 100 ? tx : 0)];"
+
+
+def test_how_far_into_a_word_a_load_begins_is_spelled_where_it_is_known() -> None:
+    x, r = glob("x", "float32"), local("r", "float32", 4)
+    tx = dims()["block"][0]
+
+    def spelled(index: Expr, predicate: Cond = TRUE) -> str:
+        bounds = {"first": Int(0), "stop": Int(4)} if predicate != TRUE else {}
+        s = Load(Reg(r), x, index, 4, predicate, unaligned=True, **bounds)
+        found = lines(kernel("k", (x,), (Alloc(r), s), block=(tx,)))
+        return next(
+            text.split(" = ")[1] for text in found if "unaligned" in text or "within" in text
+        )
+
+    assert spelled(tx.var * 4 + 3) == "fw_load_unaligned<4, 3>(x, tx * 4 + 3);"
+    assert spelled(tx.var * 3) == "fw_load_unaligned<4, -1>(x, tx * 3);"
+    some = less(tx.var, 9)
+    within = "fw_load_within<4, 3>(x, (tx < 9 ? (tx * 4 + 3) : 3), "
+    assert spelled(tx.var * 4 + 3, some).startswith(within)
+    within = "fw_load_within<4, -1>(x, (tx < 9 ? (tx * 3) : 0), "
+    assert spelled(tx.var * 3, some).startswith(within)
 
 
 def test_load_converts_to_the_register_and_store_back() -> None:

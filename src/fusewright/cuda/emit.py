@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.core import expr as ex
-from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal, prove
+from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS
 from fusewright.core.node import walk
-from fusewright.cuda import exprs, ptx, scalars, words
+from fusewright.cuda import exprs, places, ptx, scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names, identifier
 from fusewright.cuda.pieces import prelude
@@ -441,22 +441,24 @@ class _Emitter:
     def _wide(self, s: ir.Load) -> str:
         """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
         base, load = self._name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
-        if s.first is None:
-            if s.unaligned:
-                return f"fw_load_unaligned<{s.width}>({base}, {self._integer(s.index)})"
-            return f"{load}({self._address(s.src, s.index)})"
-        index = self._place(s).operand
         if s.unaligned:
-            return f"fw_load_within<{s.width}>({base}, {index}, {self._integer(s.src.size)})"
-        return f"{load}({base} + {index})"
+            cut = f"<{s.width}, {places.early_in_word(s)}>"
+            if s.first is None:
+                return f"fw_load_unaligned{cut}({base}, {self._integer(s.index)})"
+            size = self._integer(s.src.size)
+            return f"fw_load_within{cut}({base}, {self._place(s).operand}, {size})"
+        if s.first is None:
+            return f"{load}({self._address(s.src, s.index)})"
+        return f"{load}({base} + {self._place(s).operand})"
 
     def _place(self, s: ir.Load) -> Text:
-        """Where a load begins; at 0 where none of its lanes exists, unless that is in shared memory
-        and stays in its buffer anyway."""
+        """Where a load begins; as early as possible where none of its lanes exists, unless that is
+        in shared memory and stays in its buffer anyway."""
         index = exprs.integer(s.index, self._spell)
-        if s.first is None or s.predicate == TRUE or _is_inside(s):
+        if s.first is None or s.predicate == TRUE or places.is_inside(s):
             return index
-        code = f"({self._condition(s.predicate)} ? {index.operand} : 0)"
+        start = max(0, places.early_in_word(s)) if s.unaligned else 0
+        code = f"({self._condition(s.predicate)} ? {index.operand} : {start})"
         return Text(code, index.wide, atomic=True)
 
     def _filled(self, s: ir.Load) -> None:
@@ -565,14 +567,6 @@ class _Emitter:
         if source.nbytes < 4:
             text = f"({scalars.ctype(source)}){text}"
         self._line(f"{self._reg(s.dst)} = {_converted(text, source, target)};")
-
-
-def _is_inside(s: ir.Load) -> bool:
-    """Whether a load from shared memory is known to stay in its buffer wherever it stands."""
-    if s.src.memory is not Memory.SHARED:
-        return False
-    limits = (less_equal(0, s.index), less_equal(s.index + s.width, s.src.size))
-    return prove(all_of(limits)) is True
 
 
 def _result_dtype(fn: str, dtype: DType) -> DType:

@@ -15,6 +15,7 @@ from fusewright.kir.ir import Kernel
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
+from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.materialise_async import materialise_async
@@ -92,6 +93,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(sink_branches),
         "expanded",
         "a thread does the work of its own piece; equal conditions look equal by now",
+    ),
+    Pass(
+        "drop_guards",
+        _for_any_target(drop_guards),
+        "expanded",
+        "what is still chosen by selects needs one fewer; branches were found by the conditions",
     ),
     Pass(
         "count_remote_stores",

@@ -79,11 +79,11 @@ __device__ __forceinline__ fw_vec<T, N> fw_cut(typename fw_word<sizeof(T) * N>::
 
 //: fw_load_unaligned
 // N elements from any index: the two words of their size that hold them, shifted. The second is
-// read only where the elements reach into it.
-template <int N, class T, class I>
+// read only where the elements reach into it. EARLY: what the index is modulo N, -1 if not known.
+template <int N, int EARLY, class T, class I>
 __device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* base, I index) {
   typedef typename fw_word<sizeof(T) * N>::type word;
-  const I early = index & (N - 1);
+  const I early = EARLY < 0 ? index & (N - 1) : EARLY;
   const word* const at = reinterpret_cast<const word*>(base + (index - early));
   return fw_cut<N, T>(at[0], at[early != 0], static_cast<unsigned>(early) * sizeof(T));
 }
@@ -91,11 +91,13 @@ __device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* base, I index
 //: fw_load_within
 // The same where some of the elements may lie outside of the `size` that there are: words without
 // any are not read.
-template <int N, class T, class I, class S>
+template <int N, int EARLY, class T, class I, class S>
 __device__ __forceinline__ fw_vec<T, N> fw_load_within(const T* base, I index, S size) {
   typedef typename fw_word<sizeof(T) * N>::type word;
   const word* const words = reinterpret_cast<const word*>(base);
-  const I early = index & (N - 1), first = (index - early) / N, last = (I)((size - 1) / N);
+  constexpr int shift = N == 2 ? 1 : N == 4 ? 2 : N == 8 ? 3 : 4;
+  const I early = EARLY < 0 ? index & (N - 1) : EARLY;
+  const I first = index >> shift, last = (I)((size - 1) / N);
   const I low = first < 0 ? 0 : first, next = first + (early != 0);
   const word a = words[low], b = words[next < last ? next : last];
   return fw_cut<N, T>(a, b, static_cast<unsigned>(early) * sizeof(T));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE, Cond
@@ -19,31 +20,45 @@ MOST_REGIONS = 8
 each be needed in one of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Where what a statement's registers hold behind it is looked at, and where its operands are
+    needed for that: none for dead statements, everywhere for those that do more than fill registers
+    of their body."""
+
+    seen: Regions
+    needed: Regions
+
+
 def needs(body: Body) -> tuple[Regions, ...]:
-    """For each statement the regions in which its result is needed: none for dead ones,
-    everywhere for those that do more than fill registers of this body.
+    """For each statement the regions in which its result is needed."""
+    return tuple(d.needed for d in demands(body))
+
+
+def demands(body: Body) -> tuple[Demand, ...]:
+    """What is wanted of each statement.
 
     Backwards: a store needs its source where its predicate holds, an operand is needed where the
     result is, and what a guarded statement overwrites is needed only where it does not.
     """
     own = _own(body)
     demand: dict[Slot, Regions] = {}
-    out: list[Regions] = []
+    out: list[Demand] = []
     for s in reversed(body):
-        need = EVERYWHERE
+        seen = need = EVERYWHERE
         match s:
             case Compute() | Load():
                 slots = list(slots_written(s))
                 if all(b in own for b, _ in slots):
-                    need = _united(r for slot in slots for r in demand.get(slot, ()))
-                    need = _overwrite(s, slots, need, demand)
+                    seen = _united(r for slot in slots for r in demand.get(slot, ()))
+                    need = _overwrite(s, slots, seen, demand)
             case Store():
                 need = _within(need, s.predicate)
             case _:
                 pass
         for slot in slots_read(s):
             demand[slot] = _united((*demand.get(slot, ()), *need))
-        out.append(need)
+        out.append(Demand(seen, need))
     return tuple(reversed(out))
 
 
