@@ -63,9 +63,9 @@ EXEMPT: Mapping[str, Exempt] = {
         sectors=5.0,
         nbytes=90.0,
     ),
-    "window_mask": Exempt("integer and bool outputs of one grid: 8 lanes of 8 bytes", nbytes=6.5),
-    "cross_entropy": Exempt("bools beside 8-byte labels: 4,096 rows only", sectors=3.0),
-    "cross_entropy_pixels": Exempt("bools beside 8-byte labels: a small share", sectors=4.0),
+    "cross_entropy_pixels": Exempt(
+        "bools beside labels; the labels' logits are read again, by sectors", sectors=4.0, nbytes=1.4
+    ),
     "cross_entropy_backward": Exempt("one block counts the rows that are kept", wavefronts=4.0),
     "embedding_backward": Exempt("a sum of products with a one-hot matrix", nbytes=17.0),
     "cumulative_sum": Exempt("a thread sums neighbours one after the other", sectors=8.5),
