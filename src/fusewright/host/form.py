@@ -28,6 +28,7 @@ from fusewright.host.groups import (
     same_axes,
     space_problem,
     union,
+    union_problem,
 )
 
 MAX_VISITS = 64
@@ -167,7 +168,8 @@ class _Former:
         mark = len(self.ids.log)
         g = union(chosen, number, self.ids)
         new = [t for t in items if t not in g.members]
-        problem = next((p for t in new if (p := self._add(g, t))), None)
+        problem = union_problem(g, chosen)
+        problem = problem or next((p for t in new if (p := self._add(g, t))), None)
         problem = problem or space_problem(g, self.ids)
         if problem is not None:
             self.ids.undo(mark)

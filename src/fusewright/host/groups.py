@@ -210,6 +210,17 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     return None
 
 
+def union_problem(g: Group, parts: Iterable[Group]) -> str | None:
+    """Why groups that became one could not stay it: an op of one of them may not move what another
+    one computes."""
+    for part in parts:
+        inside = {o for o in part.sources if o in g.members}
+        for t in part.members if inside else ():
+            if not inside.isdisjoint(t.op.operands) and (problem := _move_problem(g, t)):
+                return problem
+    return None
+
+
 def add_between(g: Group, t: Tensor) -> None:
     """Puts what stands between axes and their parts into a group. It has no axes that rules could
     speak of: those of the parts are related to those before the padding."""
@@ -398,6 +409,13 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
         case Reshape() if inside and g.spaces:
             _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
+        case Take() | TakeAlong() if t.op.operands[1] in inside:
+            source, at = t.op.operands
+            _operand_axes(g, source, ids)
+            found = [ids.fresh(e) for e in t.shape]
+            first = t.op.axis if isinstance(t.op, Take) else 0
+            found[first : first + at.ndim] = g.axes[at]
+            return tuple(found)
         case _:
             for o in known:
                 _operand_axes(g, o, ids)
