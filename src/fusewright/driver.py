@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fusewright import knobs
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
@@ -24,7 +25,7 @@ from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form, nbytes_estimate
-from fusewright.host.groups import Reason, is_leaf
+from fusewright.host.groups import Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.place import Placed, place

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.fusion.ir import Constant, Pointwise, Reduce, TakeAlong
+from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
+from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import (
@@ -74,6 +75,19 @@ def test_operations_that_only_look_like_identities_stay() -> None:
     assert drop_identities(before) is before
     kept = fw.evaluate(before, -np.zeros(5, np.float32), np.ones(5, np.int32))[0]
     assert not np.signbit(kept).any()
+
+
+def test_crops_of_coordinates_are_coordinates() -> None:
+    def f(x: fw.Array) -> fw.Array:
+        i = fw.arange(12, dtype=fw.int32)
+        mask = (i[:, None] * 2 >= i[None, :])[3:8, 1:6]
+        return fw.where(mask, x, 0.0) + fw.astype(i[2:7], fw.float32)
+
+    before = fw.trace(f, fw.TensorSpec((5, 5), "float32"))
+    after = hoist_crops(before)
+    assert not any(isinstance(t.op, Resize) for t in after.values)
+    assert hoist_crops(after) is after
+    assert_same(before, after, np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32))
 
 
 def test_gathers_move_above_casts() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fusewright.core.conditions import TRUE
 from fusewright.kir.ir import For, Kernel, Load
 from fusewright.kir.passes.prefetch import MAX_NBYTES, prefetch
 from fusewright.kir.pipeline import run_pipeline
@@ -68,6 +69,19 @@ def test_the_next_row_is_loaded_before_this_one_is_reduced() -> None:
     assert inside in loop.body and first in after.body
     x = np.random.default_rng(0).normal(size=2 * 64 * N).astype(np.float32)
     want = np.repeat(x.reshape(N, 128).astype(np.float64).sum(axis=1), 64)
+    np.testing.assert_allclose(_outputs(before, x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_single_element_is_loaded_again_rather_than_under_a_condition() -> None:
+    single = ROWS.replace("r[0..2] = load x[128*i + 2*tx]", "r[0] = load x[64*i + tx]")
+    before = _kernel(single.replace("add(r[0], r[1])", "copy(r[0])"))
+    after = prefetch(before, TARGET)
+    check_kernel(after, "lowered")
+    first, inside = _loads(after)
+    assert inside.predicate is TRUE and inside.width == 1
+    assert "min(" in str(inside.index) and "min(" not in str(first.index)
+    x = np.random.default_rng(0).normal(size=2 * 64 * N).astype(np.float32)
+    want = np.repeat(x[: 64 * N].reshape(N, 64).astype(np.float64).sum(axis=1), 64)
     np.testing.assert_allclose(_outputs(before, x), want, rtol=1e-5, atol=1e-5)
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import is_merge_for, is_padding_of_cut
 from fusewright.host.groups import (
     MAX_OPERANDS,
@@ -23,7 +24,6 @@ from fusewright.host.groups import (
     Reason,
     add,
     add_between,
-    is_leaf,
     is_view,
     same_axes,
     space_problem,

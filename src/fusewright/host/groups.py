@@ -11,9 +11,7 @@ from fusewright.core.expr import Expr, Int, constant_value
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
-    Constant,
     IndexMap,
-    Iota,
     Permute,
     Pointwise,
     Reduce,
@@ -21,11 +19,11 @@ from fusewright.fusion.ir import (
     Resize,
     Scan,
     Shape,
-    Size,
     Take,
     TakeAlong,
     Tensor,
 )
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
@@ -128,17 +126,6 @@ class Group:
     alone: bool = False
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     parts: list[Parts] = field(default_factory=list[Parts])
-
-
-def is_leaf(t: Tensor) -> bool:
-    """Values every kernel makes for itself: literals, sizes, coordinates, and their spreads."""
-    match t.op:
-        case Constant() | Size() | Iota():
-            return True
-        case Broadcast() | Reshape() | Permute():
-            return is_leaf(t.op.operands[0])
-        case _:
-            return False
 
 
 def is_view(t: Tensor) -> bool:

@@ -18,8 +18,9 @@ from fusewright.fusion.ir import (
     Scalar,
     Tensor,
 )
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
-from fusewright.host.groups import is_leaf, only_units
+from fusewright.host.groups import only_units
 from fusewright.host.sites import Range, Site
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.fusion.leaves import is_leaf
 from fusewright.host.form import Cut, connected, nbytes_estimate
-from fusewright.host.groups import is_leaf, is_view
+from fusewright.host.groups import is_view
 from fusewright.host.ir import Pieces
 from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of
 from fusewright.host.moves import Move, Moves

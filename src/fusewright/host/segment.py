@@ -15,8 +15,8 @@ from fusewright.fusion.ir import (
     topological,
     with_operands,
 )
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.share import op_key
-from fusewright.host.groups import is_leaf
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
 from fusewright.host.sites import Range, Site, natural

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from fusewright.core.expr import ONE, ZERO, Expr, add, mul
-from fusewright.fusion.ir import Broadcast, Fusion, Permute, Reshape, Resize, Shape, Tensor
+from fusewright.fusion.build import iota, pointwise, size, spread, value
+from fusewright.fusion.ir import (
+    Broadcast,
+    Fusion,
+    Iota,
+    Permute,
+    Pointwise,
+    Reshape,
+    Resize,
+    Shape,
+    Tensor,
+    with_operands,
+)
+from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.rebuild import rebuild
 
@@ -13,9 +26,10 @@ _WHOLE = (ZERO, ZERO)
 
 
 def hoist_crops(fusion: Fusion) -> Fusion:
-    """Moves crops above the permutations, broadcasts and reshapes that they look through.
+    """Moves crops above the permutations, broadcasts and reshapes that they look through. A crop of
+    coordinates is coordinates.
 
-    rewrite:  x.T[a:b]  ->  x[:, a:b].T
+    rewrite:  x.T[a:b]  ->  x[:, a:b].T;   arange(n)[a:b]  ->  arange(b - a) + a
     checks:   through a reshape only where what is left of the operand is a box of it
     order:    before `fold_crops`, so that crops on both sides of a view are one; a kernel then
               sees how little of a value it reads
@@ -30,6 +44,10 @@ def hoist_crops(fusion: Fusion) -> Fusion:
 def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:
     """The crop `t` of the view `seen` as a view of a crop; None where it stays."""
     assert isinstance(t.op, Resize)
+    if isinstance(seen.op, Iota):
+        return _coordinates(t, seen.op.axis, t.op.low)
+    if isinstance(seen.op, Pointwise) and is_leaf(seen):
+        return value(t.shape, t.dtype, with_operands(seen.op, _crops(t.op, t.shape, seen.op)))
     edges = tuple(zip(t.op.low, t.op.high, strict=True))
     inner = _edges_of_operand(seen, edges)
     if inner is None:
@@ -47,6 +65,24 @@ def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:
         case _:
             op = Reshape((part,))
     return Tensor("", t.shape, t.dtype, op)
+
+
+def _coordinates(t: Tensor, axis: int, low: tuple[Expr, ...]) -> Tensor:
+    """The coordinates that a crop leaves along an axis."""
+    kept = iota(t.shape, axis, t.dtype)
+    if low[axis] == ZERO:
+        return kept
+    return pointwise("add", kept, spread(size(mul(low[axis], -1), t.dtype), t.shape))
+
+
+def _crops(crop: Resize, shape: Shape, seen: Pointwise) -> tuple[Tensor, ...]:
+    """The crops of the operands instead of one of the result."""
+    out: list[Tensor] = []
+    for o in seen.operands:
+        fill = o.dtype.numpy.type(0).item()
+        part = value(shape, o.dtype, Resize((o,), crop.low, crop.high, fill))
+        out.append(_hoisted(part, o) or part)
+    return tuple(out)
 
 
 def _edges_of_operand(seen: Tensor, edges: Edges) -> Edges | None:

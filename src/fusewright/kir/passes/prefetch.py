@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TypeAlias
 
-from fusewright.core.conditions import Cond, all_of, less
+from fusewright.core.atoms import minimum
+from fusewright.core.conditions import TRUE, Cond, all_of, less
 from fusewright.core.expr import ONE, ZERO, Int, variables
 from fusewright.dtypes import DType
 from fusewright.kir.analysis.occupancy import register_cap
@@ -43,6 +44,8 @@ def prefetch(kernel: Kernel, target: Target) -> Kernel:
     rewrite:  for (i < n) { r = load x[f(i)]; .. reduce .. }
                   ->   next = load x[f(0)];
                        for (i < n) { r = next; next = load x[f(i + 1)] where i + 1 < n; .. }
+              a single element in the last iteration once more: under a condition a register would
+              keep what it held, and wait for the load to tell
     checks:   the address depends on the loop alone; nothing in the loop writes that tensor; what
               is under way fits into a few registers
     order:    behind unroll, which shows the loads one by one, before reductions become barriers
@@ -79,6 +82,7 @@ def _ahead(loop: For, most: int) -> list[Statement]:
         return [loop]
     now = Substitution({loop.var: ZERO})
     then = Substitution({loop.var: loop.var + ONE})
+    again = Substitution({loop.var: minimum(loop.var + ONE, loop.extent - 1)})
     exists = less(loop.var + ONE, loop.extent)
     before: list[Statement] = []
     body: list[Statement] = []
@@ -93,7 +97,8 @@ def _ahead(loop: For, most: int) -> list[Statement]:
         waiting[_place(s)] -= 1
         if not waiting[_place(s)]:  # the last to read what this iteration has
             before += [Alloc(ahead), _at(s, ahead, now, less(ZERO, loop.extent))]
-            body.append(_at(s, ahead, then, exists))
+            is_short = s.width == 1
+            body.append(_at(s, ahead, again, TRUE) if is_short else _at(s, ahead, then, exists))
     return [*before, replace(loop, body=tuple(body), overlap=1)]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fusewright.fusion.ir import Broadcast, Iota, Permute, Reshape
+from fusewright.fusion.leaves import MAX_STEPS, is_step
 from fusewright.schedule.graph import Dataflow, Stage
 
 
 def separate_coordinates(flow: Dataflow) -> None:
-    """Gives every reader of a coordinate, or of a view of one, a clone of its own.
+    """Gives every reader of a coordinate, or of what a few steps make of one, a clone of its own.
 
     rewrite:  i = iota(n);  i[:, None] >= i[None, :]   ->   i = iota(n);  j = iota(n);  i .. >= j ..
     order:    first in scheduling; loops start again as the ops' own domains
@@ -28,10 +29,20 @@ def separate_coordinates(flow: Dataflow) -> None:
 
 
 def _is_coordinate(s: Stage) -> bool:
-    match s.op:
-        case Iota():
-            return True
-        case Broadcast() | Reshape() | Permute():
-            return _is_coordinate(s.operands[0])
-        case _:
-            return False
+    steps = None if s.is_virtual else _steps(s)
+    return steps is not None and steps <= MAX_STEPS
+
+
+def _steps(s: Stage) -> int | None:
+    """The elementwise ops behind what follows from coordinates alone; None for other values."""
+    if s.is_virtual or isinstance(s.op, Iota):
+        return 0
+    if not isinstance(s.op, Broadcast | Reshape | Permute) and not is_step(s.op):
+        return None
+    total = int(is_step(s.op))
+    for o in s.operands:
+        found = _steps(o)
+        if found is None:
+            return None
+        total += found
+    return total

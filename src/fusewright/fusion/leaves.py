@@ -1,0 +1,53 @@
+"""Values that every kernel makes for itself: literals, sizes, coordinates, a few steps on those."""
+
+from __future__ import annotations
+
+from fusewright.fusion.ir import (
+    Broadcast,
+    Constant,
+    Iota,
+    Op,
+    Permute,
+    Pointwise,
+    Reshape,
+    Size,
+    Tensor,
+)
+
+MAX_STEPS = 4
+"""Elementwise ops of a leaf: shifted and scaled coordinates, masks of bands and triangles."""
+_CHEAP = frozenset(
+    (
+        *("add", "sub", "mul", "neg", "max", "min", "cast", "where"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "logical_not"),
+    )
+)
+
+
+def is_leaf(t: Tensor) -> bool:
+    """Whether a value depends on no input and takes less to compute than to read."""
+    return _steps(t, MAX_STEPS) is not None
+
+
+def is_step(op: Op) -> bool:
+    """Whether an elementwise op of leaves may be a leaf."""
+    return isinstance(op, Pointwise) and op.fn in _CHEAP
+
+
+def _steps(t: Tensor, most: int) -> int | None:
+    """The elementwise ops behind a leaf, `most` at most; None for other values."""
+    match t.op:
+        case Constant() | Size() | Iota():
+            return 0
+        case Broadcast() | Reshape() | Permute():
+            return _steps(t.op.operands[0], most)
+        case Pointwise() if most and is_step(t.op):
+            total = 1
+            for o in t.op.operands:
+                found = _steps(o, most - total)
+                if found is None:
+                    return None
+                total += found
+            return total
+        case _:
+            return None

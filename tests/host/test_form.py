@@ -1,0 +1,115 @@
+"""Dispatch formation: which ops become one kernel, and why not more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import fusewright as fw
+from fusewright.fusion.ir import Iota, Pointwise
+from fusewright.fusion.leaves import MAX_STEPS, is_leaf
+
+S = fw.TensorSpec
+
+
+def agreeing(fn: Any, *specs: Any) -> fw.Program:
+    """The program of a function; oracle and simulator agree, no race."""
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 4, s.shape).astype(s.dtype.numpy)
+        if s.dtype.is_integer
+        else rng.standard_normal(s.shape).astype(s.dtype.numpy)
+        for s in specs
+    ]
+    result = program.simulate(*arrays)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    return program
+
+
+def rules(p: fw.Program) -> str:
+    return "\n".join(map(str, p.reasons))
+
+
+def test_values_with_different_axes_beside_a_shared_one_are_kernels_of_their_own() -> None:
+    """One thread for each element of the first would compute the second whole."""
+
+    def f(t: fw.Array, q: fw.Array, k: fw.Array) -> tuple[fw.Array, ...]:
+        table = fw.exp(t)
+        return table, q * table, k * table
+
+    p = agreeing(f, S((8, 16), "float32"), S((6, 8, 16), "float32"), S((5, 8, 16), "float32"))
+    assert len(p.launches) == 2
+    assert "has axes that the kernel's largest value lacks" in rules(p)
+
+
+def test_two_sums_of_one_coordinate_do_not_share_a_kernel_over_both() -> None:
+    def f(x: fw.Array, y: fw.Array) -> tuple[fw.Array, fw.Array]:
+        base = fw.exp(x)
+        return base[:, None] + y[None, :], base[:, None] * fw.sin(y)[None, :16]
+
+    p = agreeing(f, S((8,), "float32"), S((32,), "float32"))
+    wide = [sum(len(o.shape) == 2 for o in x.kernel.outputs) for x in p.launches]
+    assert max(wide) == 1
+
+
+def test_smaller_values_stand_beside_the_largest() -> None:
+    def f(x: fw.Array, y: fw.Array) -> tuple[fw.Array, fw.Array]:
+        scale = fw.exp(y)
+        return scale, x * scale
+
+    p = agreeing(f, S((8, 16), "float32"), S((16,), "float32"))
+    assert len(p.launches) == 1
+
+
+def test_groups_do_not_become_one_where_one_crops_what_the_other_computes() -> None:
+    def f(x: fw.Array, c: fw.Array) -> fw.Array:
+        s = fw.sum(x, axis=1)
+        turned = fw.pad((s * c)[:, 4:], ((0, 0), (0, 4)))
+        return turned + s
+
+    p = agreeing(f, S((6, 3, 8), "float32"), S((6, 8), "float32"))
+    assert not any("cut in two" in str(r) for r in p.reasons)
+    assert "it crops a value that the same kernel computes" in rules(p)
+
+
+def test_a_gather_along_rows_stands_beside_what_makes_its_indices() -> None:
+    def f(x: fw.Array, at: fw.Array) -> fw.Array:
+        safe = fw.where(at < 3, at, 0)
+        return fw.take_along_axis(x, safe[:, None], axis=1)[:, 0] * fw.astype(at, fw.float32)
+
+    p = agreeing(f, S((8, 16), "float32"), S((8,), "int64"))
+    assert len(p.launches) == 1
+
+
+def test_masks_of_coordinates_are_made_where_they_are_read() -> None:
+    def f(x: fw.Array) -> fw.Array:
+        j = fw.arange(16, dtype=fw.int32)
+        return fw.where((j[:, None] >= j) & (j[:, None] - j <= 4), x, -1.0)
+
+    p = agreeing(f, S((3, 16, 16), "float32"))
+    assert len(p.launches) == 1 and len(p.launches[0].inputs) == 1
+
+
+def test_long_or_costly_functions_of_coordinates_are_no_leaves() -> None:
+    t = fw.trace(lambda x: x + fw.exp(fw.arange(8.0)), S((8,), "float32"))
+    values = {v.op.fn: v for v in t.values if isinstance(v.op, Pointwise)}
+    assert not is_leaf(values["exp"])
+    i = fw.trace(lambda x: x + fw.astype(fw.arange(8) * 2 + 1, fw.float32), S((8,), "float32"))
+    steps = [v for v in i.values if isinstance(v.op, Pointwise) and v is not i.outputs[0]]
+    assert len(steps) <= MAX_STEPS and all(map(is_leaf, steps))
+    assert not is_leaf(i.outputs[0])
+
+    def longer(x: fw.Array) -> fw.Array:
+        j = fw.arange(8)
+        for k in range(2, 4 + MAX_STEPS):
+            j = j * k
+        return x + fw.astype(j, fw.float32)
+
+    chain = fw.trace(longer, S((8,), "float32"))
+    assert [is_leaf(v) for v in chain.values if isinstance(v.op, Iota)] == [True]
+    assert not is_leaf([v for v in chain.values if isinstance(v.op, Pointwise)][MAX_STEPS])
