@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -383,20 +384,26 @@ class Binder:
         for at, e in enumerate(sizes):
             if isinstance(e, Var):
                 first.setdefault(e, at)
-        self._first = tuple(first.items())
+        self._first = tuple((v, at, *v.interval, v.multiple_of) for v, at in first.items())
         known = all(v in first for e in sizes for v in variables(e))
         self._expected = compiled(sizes, tuple(first)) if known else None
 
     def __call__(self, shapes: Sequence[Sequence[int]]) -> dict[Var, int]:
         """The sizes of the symbols. Raises UserError as `bind_symbols`."""
-        flat = tuple(n for shape in shapes for n in shape)
-        if self._expected is not None and tuple(map(len, shapes)) == self._ranks:
-            found = {v: flat[at] for v, at in self._first}
-            if all(_is_allowed(v, n) for v, n in found.items()) and flat == self._expected(
-                *found.values()
-            ):
-                return found
-        return bind_symbols(self._infos, shapes, self._name)
+        found = self._found(shapes)
+        return bind_symbols(self._infos, shapes, self._name) if found is None else found
+
+    def _found(self, shapes: Sequence[Sequence[int]]) -> dict[Var, int] | None:
+        """The sizes where there are some and shapes fit; None leaves it to `bind_symbols`."""
+        if self._expected is None or tuple(map(len, shapes)) != self._ranks:
+            return None
+        flat = tuple(chain.from_iterable(shapes))
+        found: dict[Var, int] = {}
+        for v, at, low, high, multiple in self._first:
+            n = found[v] = flat[at]
+            if n < (low or 0) or (high is not None and n > high) or n % multiple:
+                return None
+        return found if flat == self._expected(*found.values()) else None
 
 
 def _is_allowed(e: Var, n: int) -> bool:

@@ -9,6 +9,7 @@ axes apart decides (TensorIterator, `reorder_dimensions`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import gt
 from typing import TypeAlias, assert_never
 
 from fusewright.core.expr import Var
@@ -24,6 +25,8 @@ Strides: TypeAlias = tuple[int, ...]
 def pattern_of(strides: Sequence[int]) -> Strides:
     """What of strides tells layouts apart: per axis its rank, the fastest 1; 0 for a repeated axis.
     Independent of sizes, so that it can be part of a key."""
+    if all(map(gt, strides, strides[1:])) and (not strides or strides[-1] > 0):
+        return tuple(range(len(strides), 0, -1))
     ranks = sorted({abs(s) for s in strides if s})
     return tuple([ranks.index(abs(s)) + 1 if s else 0 for s in strides])
 

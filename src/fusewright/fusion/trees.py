@@ -103,13 +103,11 @@ def paths(tree: Tree, root: str) -> list[str]:
 
 def key(tree: Tree) -> Hashable:
     """What is equal for equal trees only, and quickly found: 1 is not True, nor 0.0 -0.0."""
-    match tree:
-        case Leaf():
-            return "leaf"
-        case Static():
-            return tree.kind, repr(tree.value)
-        case Branch():
-            return tree.kind, tree.keys, *[key(item) for item in tree.items]
+    if isinstance(tree, Leaf):
+        return "leaf"
+    if isinstance(tree, Static):
+        return tree.kind, repr(tree.value)
+    return tree.kind, tree.keys, *[key(item) for item in tree.items]
 
 
 def leaves_like(tree: Tree, structure: object) -> list[Any] | None:

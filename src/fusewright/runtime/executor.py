@@ -89,7 +89,8 @@ class Executor:
 
     def threads(self, device: int) -> threading.local:
         """What calls on a device share, by thread."""
-        return self._threads.setdefault(device, threading.local())
+        found = self._threads.get(device)
+        return found or self._threads.setdefault(device, threading.local())
 
     def result_types(self, sizes: Mapping[Var, int]) -> list[ResultType]:
         """The types of the results."""
@@ -121,17 +122,17 @@ class Executor:
 
     def fits(self, infos: Sequence[ArrayInfo], sizes: Mapping[Var, int]) -> bool:
         """Whether the kernels can use every argument where it is."""
-        return all(
-            self._fits(x, k, strides(*sizes.values())) and not self._is_shared(k, infos)
-            for k, (x, strides) in enumerate(zip(infos, self._input_strides, strict=True))
-        )
+        numbers = tuple(sizes.values())
+        for k, (x, strides) in enumerate(zip(infos, self._input_strides, strict=True)):
+            if not self._fits(x, k, strides(*numbers)) or self._is_shared(k, infos):
+                return False
+        return True
 
     def _is_shared(self, k: int, infos: Sequence[ArrayInfo]) -> bool:
         """Whether an argument that a result is written over shares memory with another one."""
-        x = infos[k]
-        return k in self.holders and any(
-            j != k and x.overlaps(other) for j, other in enumerate(infos)
-        )
+        if k not in self.holders:
+            return False
+        return any(j != k and infos[k].overlaps(x) for j, x in enumerate(infos))
 
     def _fits(self, x: ArrayInfo, k: int, expected: tuple[int, ...]) -> bool:
         aligned = x.alignment >= max(self.host.roots[k].alignment, x.dtype.nbytes)
@@ -255,7 +256,9 @@ class Executor:
 
 def _lies(x: ArrayInfo, strides: Sequence[int]) -> bool:
     """Whether the array has these strides, where it has steps."""
-    return all(n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, strides, strict=True))
+    return x.strides == strides or all(
+        n <= 1 or a == b for n, a, b in zip(x.shape, x.strides, strides, strict=True)
+    )
 
 
 def can_hold(o: ArrayInfo, wanted: ResultType) -> bool:

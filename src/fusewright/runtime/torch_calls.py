@@ -224,7 +224,7 @@ class TorchCall:
         self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
-        if len(self._own) == len(types) and all(o is None for o in given):
+        if len(self._own) == len(types) and not any(given):
             self._overwriting = None
             self._steady = self._written_out(len(infos))
         else:
