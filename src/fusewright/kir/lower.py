@@ -14,6 +14,7 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError, UserError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
 from fusewright.kir.names import KEYWORDS
+from fusewright.kir.overlap import overlap_of
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -23,9 +24,6 @@ from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
-
-SHORT_LOOP = 32
-OVERLAP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +125,6 @@ def _symbols(flow: Dataflow) -> tuple[Var, ...]:
             raise UserError(f"size {v.name!r}: the name has a meaning in kernels; choose another")
     pitches = [v for s in flow.outputs for e in strides_of(s) for v in variables(e)]
     return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
-
-
-def _overlap(extent: Expr) -> int:
-    """Short constant loops would be unrolled whole, and all their loads held in registers."""
-    n = constant_value(extent)
-    return OVERLAP if n is not None and n <= SHORT_LOOP else 0
 
 
 def _check_launch(kernel: Kernel, target: Target) -> None:
@@ -237,7 +229,7 @@ class _Tree:
                         child.axis.extent,
                         self.body(child),
                         unroll=child.parallel is Parallel.UNROLL,
-                        overlap=_overlap(child.axis.extent),
+                        overlap=overlap_of(child.axis.extent),
                     )
                 )
                 for s in self.carried.get(child, []):

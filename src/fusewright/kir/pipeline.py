@@ -20,6 +20,7 @@ from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
+from fusewright.kir.passes.peel_loops import peel_loops
 from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prefetch import prefetch
@@ -69,6 +70,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(trim_loops),
         "lowered",
         "a part with a row less is a loop of fewer trips; loads ahead then need no other condition",
+    ),
+    Pass(
+        "peel_loops",
+        _for_any_target(peel_loops),
+        "lowered",
+        "loops without barriers keep their known number of trips, and no condition in them",
     ),
     Pass(
         "prefetch",

@@ -64,20 +64,9 @@ class _Unroller:
                 return s
 
     def _copy(self, loop: For, k: int) -> Body:
-        substitution = Substitution({loop.var: k})
         if k == 0:
-            return substitution.body(loop.body)
-        for s in walk_statements(loop):
-            if isinstance(s, Alloc):
-                b = s.buffer
-                new = Buffer(f"{b.name}_{k}", b.dtype, b.size, b.memory, b.alignment)
-                substitution.buffers[b] = new
-            elif isinstance(s, For):
-                v = s.var
-                upper = None if v.upper is None else substitution.expr(v.upper)
-                fresh = Var(v.name, substitution.expr(v.lower), upper, v.multiple_of)
-                substitution.replace(v, fresh)
-        return self._renumber(substitution.body(loop.body))
+            return Substitution({loop.var: 0}).body(loop.body)
+        return self._renumber(trip_of(loop, k))
 
     def _renumber(self, body: Body) -> Body:
         return tuple(self._renumber_one(s) for s in body)
@@ -93,6 +82,22 @@ class _Unroller:
                 return dataclasses.replace(s, then=then, otherwise=otherwise)
             case _:
                 return s
+
+
+def trip_of(loop: For, k: int) -> Body:
+    """The statements of trip `k`, with buffers and inner loop variables of their own."""
+    substitution = Substitution({loop.var: k})
+    for s in walk_statements(loop):
+        if isinstance(s, Alloc):
+            b = s.buffer
+            new = Buffer(f"{b.name}_{k}", b.dtype, b.size, b.memory, b.alignment)
+            substitution.buffers[b] = new
+        elif isinstance(s, For):
+            v = s.var
+            upper = None if v.upper is None else substitution.expr(v.upper)
+            fresh = Var(v.name, substitution.expr(v.lower), upper, v.multiple_of)
+            substitution.replace(v, fresh)
+    return substitution.body(loop.body)
 
 
 def _is_shared(s: Statement) -> bool:
