@@ -8,6 +8,7 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.cuts import parts_of_rows_near
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.hoist_crops import hoist_crops
@@ -210,6 +211,34 @@ def test_parts_divide_and_follow_whole_axes() -> None:
     assert parts_near([1 << 28], 264) == 256
     assert parts_near([7], 1) == 1
     assert parts_near([100003], 30) == 30  # a prime: the parts are padded
+
+
+def test_rows_are_dealt_to_a_divisor_near_or_to_any_number() -> None:
+    assert parts_of_rows_near([4096], 4) == 4
+    assert parts_of_rows_near([4096], 5, step=4) == 4
+    assert parts_of_rows_near([4099], 5, step=4) == 4  # parts differ by a row
+    assert parts_of_rows_near([7, 12], 20, step=4) == 12  # 28 divides, but not in whole slices
+    assert parts_of_rows_near([4099], 3, step=8) == 3  # none that keeps vectors aligned is near
+    assert parts_of_rows_near([4099], 6, step=8) == 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "is_dealt"),
+    [
+        ((4096, 1024), 0, False),
+        ((4096, 1025), 0, True),  # rows begin anywhere
+        ((4099, 1024), 0, True),  # a run would be short
+        ((8, 1024, 1024), (0, 1), False),
+        ((1024, 4099), 1, False),  # along the fast axis
+    ],
+)
+def test_rows_are_dealt_where_runs_are_short_or_unaligned(
+    shape: tuple[int, ...], axes: int | tuple[int, ...], is_dealt: bool
+) -> None:
+    f = fw.trace(lambda x: fw.sum(x, axis=axes), fw.TensorSpec(shape, "float32"))
+    parts = [t for t in split_reductions(f, TARGET).values if isinstance(t.op, Reduce)]
+    first_is_reduced = parts[0].op.axes[0] == 0 and parts[0].op.operands[0].ndim > len(shape)
+    assert (len(parts) == 2 and first_is_reduced) == is_dealt
 
 
 def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:

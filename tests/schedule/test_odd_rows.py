@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.kir.ir import Compute, If, Kernel, Load, Store
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.ir import Compute, For, If, Kernel, Load, Store
+from fusewright.kir.traverse import all_variables, walk_statements
 from fusewright.memory import Memory
 
 
@@ -181,3 +181,35 @@ def test_rows_of_any_size_share_one_kernel() -> None:
         result = program.simulate(*given)
         assert not result.races
         assert_near(result.outputs[0], 2 * given[0].astype("f8").sum(axis=1), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((4096, 1025), "float32"),
+        ((4099, 1025), "float32"),  # parts differ by a row
+        ((8201, 515), "bfloat16"),
+        ((8192, 1026), "bfloat16"),  # vectors begin alike after four rows
+        ((8201, 257, 3), "bfloat16"),
+    ],
+)
+def test_rows_of_a_part_are_summed_in_aligned_vectors(shape: tuple[int, ...], dtype: str) -> None:
+    """No load of the loop has a condition, nor is one cut out of two words."""
+    program = fw.compile(fw.trace(column_sums, fw.TensorSpec(shape, dtype)))
+    first, _ = program.kernels
+    loops = [s for s in walk_statements(first.ir) if isinstance(s, For)]
+    of_rows = set(loads_of(first.ir))
+    loop = next(s for s in loops if not of_rows.isdisjoint(walk_statements(s)))
+    width = 16 // getattr(fw, dtype).nbytes
+    loads = [s for s in walk_statements(loop) if isinstance(s, Load)]
+    assert {(s.width, s.unaligned) for s in loads} == {(width, False)}
+    conditions = [s.predicate for s in loads]
+    conditions += [s.condition for s in walk_statements(loop) if isinstance(s, If)]
+    assert all(loop.var not in all_variables(c) for c in conditions)
+    given = arrays((shape,), dtype)
+    result = program.simulate(*given)
+    assert not result.races
+    assert_near(result.outputs[0], given[0].astype("f8").sum(axis=0), dtype)
+    report = fw.verify(program, *given)
+    assert not report.redundant and not report.missing
+    assert first.resources().spill_stores == 0

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 
-from fusewright.core.expr import constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, Input, Reduce, Tensor
+from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.cuts import Cut, deal_rows, parts_of_rows
+from fusewright.fusion.passes.large_inputs import constant_sizes, large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.row_blocks import Row, row_blocks
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
@@ -25,7 +25,6 @@ LEAST_TOTAL = 1 << 18
 """Elements below which the rows are not worth a loop."""
 LEAST_ROWS = 4
 """Rows that a block should walk over at least."""
-MAX_VISITS = 96
 
 
 def row_partials(fusion: Fusion, target: Target) -> Fusion:
@@ -39,7 +38,7 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
     columns: dict[tuple[int, ...], list[Tensor]] = {}
     for t in fusion.values:
         if isinstance(t.op, Reduce):
-            sizes = _sizes(t.op.operands[0])
+            sizes = constant_sizes(t.op.operands[0])
             if sizes is not None and math.prod(sizes) >= LEAST_TOTAL:
                 leading = t.op.axes == tuple(range(len(t.op.axes))) and t.ndim > 0
                 trailing = t.op.axes[-1] == len(sizes) - 1 and len(t.op.axes) < len(sizes)
@@ -48,7 +47,7 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
     wanted: dict[Tensor, Cut] = {}
     for sizes, reductions in columns.items():
         chosen = _beside_rows(reductions, rows.get(sizes, []))
-        inputs = {x for t in (*chosen, *rows.get(sizes, [])) for x in _large_inputs(t)}
+        inputs = {x for t in (*chosen, *rows.get(sizes, [])) for x in large_inputs(t)}
         for t in chosen:
             nbytes = sorted(x.dtype.nbytes for x in inputs)
             cut = _cut(t, sizes, len(chosen), nbytes, target)
@@ -63,11 +62,6 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
     return rebuild(fusion, replace)
 
 
-def _sizes(t: Tensor) -> tuple[int, ...] | None:
-    sizes = [constant_value(e) for e in t.shape]
-    return None if any(n is None for n in sizes) else tuple(n or 0 for n in sizes)
-
-
 def _beside_rows(columns: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
     """The column reductions that read a large input that a row reduction over the other axes reads
     too."""
@@ -77,28 +71,11 @@ def _beside_rows(columns: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
         first = len(t.op.axes)
         for r in rows:
             assert isinstance(r.op, Reduce)
-            if r.op.axes == tuple(range(first, t.op.operands[0].ndim)) and _large_inputs(
+            if r.op.axes == tuple(range(first, t.op.operands[0].ndim)) and large_inputs(
                 t
-            ).intersection(_large_inputs(r)):
+            ).intersection(large_inputs(r)):
                 found.append(t)
                 break
-    return found
-
-
-def _large_inputs(t: Tensor) -> set[Tensor]:
-    """The inputs behind the operand of a reduction that are as large as it."""
-    whole = t.op.operands[0]
-    found: set[Tensor] = set()
-    seen: set[Tensor] = set()
-    stack = [whole]
-    while stack and len(seen) < MAX_VISITS:
-        o = stack.pop()
-        if o in seen or isinstance(o.op, Reduce):
-            continue
-        seen.add(o)
-        if isinstance(o.op, Input) and _sizes(o) == _sizes(whole):
-            found.add(o)
-        stack.extend(o.op.operands)
     return found
 
 
@@ -113,8 +90,7 @@ def _cut(
     number, length = math.prod(sizes[:count]), math.prod(sizes[count:])
     blocks = blocks_of_rows(length, inputs, beside)
     most = min(blocks * target.multiprocessors, number // LEAST_ROWS)
-    period = MAX_VECTOR_NBYTES // min(inputs)
-    parts = parts_of_rows(sizes[:count], most, period // math.gcd(length, period))
+    parts = parts_of_rows(sizes[:count], most, period_of_rows(length, min(inputs)))
     return Cut(number, parts, -(-number // parts)) if parts > 1 else None
 
 

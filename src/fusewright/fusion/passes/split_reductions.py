@@ -1,9 +1,12 @@
 """Large reductions with few results become two, so that they fill the chip.
 
     sum(x, R)  ->  sum(sum(reshape(pad(x), (.., P, Q)), Q), P)
+    sum(x, R)  ->  sum(sum(reshape(pad(x), (Q, P, ..)), Q), P)     of rows that are dealt
 
-The parts are contiguous runs of the reduced axes; their number follows from shapes and the target,
-never from occupancy, so that results are the same from run to run.
+Parts are contiguous runs. Down the slow axes rows are dealt to them in turn where runs would be
+short or unaligned: parts then differ by a row at most, and all rows of a part begin alike. The
+number of parts follows from shapes and the target, never from occupancy, so that results are the
+same from run to run.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes
+from fusewright.fusion.passes.cuts import Cut, cut_axes, deal_rows, parts_of_rows_near
+from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
 
@@ -48,7 +52,7 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         parts = parts_of_reduction(t, target)
         if parts == 1:
             return None
-        whole = _split(t.op, build.cast(operands[0], t.dtype.compute), parts)
+        whole = _split(t, build.cast(operands[0], t.dtype.compute), parts)
         return build.cast(whole, t.dtype)
 
     return rebuild(fusion, replace)
@@ -70,7 +74,31 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
     if reduced * kept < LEAST_TOTAL:
         return 1
     lengths = [sizes[a] or 1 for a in t.op.axes]
-    return parts_near(lengths, max(1, min(wanted, reduced // least)))
+    wanted = max(1, min(wanted, reduced // least))
+    near = parts_near(lengths, wanted)
+    if not _are_dealt(t, near):
+        return near
+    return parts_of_rows_near(lengths, wanted, _period(t))
+
+
+def _are_dealt(t: Tensor, parts: int) -> bool:
+    """Whether rows go to so many parts in turn: down the slow axes, where a run would be short
+    or begin where vectors cannot. Runs that are neither take fewer instructions to address."""
+    assert isinstance(t.op, Reduce)
+    source = t.op.operands[0]
+    if parts == 1 or is_inner(source, t.op.axes):
+        return False
+    number = math.prod(constant_value(source.shape[a]) or 1 for a in t.op.axes)
+    return number % parts != 0 or _period(t) > 1
+
+
+def _period(t: Tensor) -> int:
+    """After how many rows of slow axes vectors begin where they did."""
+    assert isinstance(t.op, Reduce)
+    source = t.op.operands[0]
+    behind = source.shape[t.op.axes[-1] + 1 :]
+    nbytes = min((x.dtype.nbytes for x in large_inputs(t)), default=source.dtype.nbytes)
+    return period_of_rows(math.prod(constant_value(e) or 1 for e in behind), nbytes)
 
 
 def parts_near(sizes: list[int], wanted: int) -> int:
@@ -120,17 +148,19 @@ def is_inner(source: Tensor, axes: tuple[int, ...]) -> bool:
     return fastest in axes
 
 
-def _split(op: Reduce, source: Tensor, parts: int) -> Tensor:
+def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:
     """Parts of the slow axes come first in the partial result, so that it is stored in runs."""
-    kept = [a for a in range(source.ndim) if a not in op.axes]
-    inner = is_inner(source, op.axes)
-    size = math.prod(constant_value(source.shape[a]) or 1 for a in op.axes)
+    assert isinstance(t.op, Reduce)
+    fn, axes = t.op.fn, t.op.axes
+    kept = [a for a in range(source.ndim) if a not in axes]
+    size = math.prod(constant_value(source.shape[a]) or 1 for a in axes)
+    cut = Cut(size, parts, -(-size // parts))
+    fill = reduction_identity(fn, source.dtype)
+    if _are_dealt(t, parts):
+        dealt = deal_rows(build.permute(source, (*axes, *kept)), len(axes), cut, fill)
+        return build.reduce(fn, build.reduce(fn, dealt, (0,)), (0,))
+    inner = is_inner(source, axes)
     place = len(kept) if inner else 0
-    moved = build.permute(source, (*kept, *op.axes) if inner else (*op.axes, *kept))
-    if len(op.axes) > 1:
-        before, after = moved.shape[:place], moved.shape[place + len(op.axes) :]
-        moved = build.reshape(op.fn, moved, (*before, Int(size), *after))
-    fill = reduction_identity(op.fn, source.dtype)
-    spread = cut_axes(moved, place, 1, Cut(size, parts, -(-size // parts)), fill)
-    partial = build.reduce(op.fn, spread, (place + 1,))
-    return build.reduce(op.fn, partial, (place,))
+    moved = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
+    runs = cut_axes(moved, place, len(axes), cut, fill)
+    return build.reduce(fn, build.reduce(fn, runs, (place + 1,)), (place,))
