@@ -213,3 +213,49 @@ def test_rows_of_a_part_are_summed_in_aligned_vectors(shape: tuple[int, ...], dt
     report = fw.verify(program, *given)
     assert not report.redundant and not report.missing
     assert first.resources().spill_stores == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((16411, 72), "float32"),  # parts differ by a row
+        ((16384, 1025), "bfloat16"),
+        ((16391, 257), "bfloat16"),
+        ((8, 56, 56, 257), "bfloat16"),  # several axes
+        ((7, 57, 57, 129), "float32"),
+    ],
+)
+def test_moments_of_dealt_rows(shape: tuple[int, ...], dtype: str) -> None:
+    """Data far from zero: a row that is not there would show in the variance."""
+    axes = tuple(range(len(shape) - 1))
+    fusion = fw.trace(
+        lambda x: (fw.var(x, axis=axes), fw.mean(x, axis=axes)), fw.TensorSpec(shape, dtype)
+    )
+    program = fw.compile(fusion)
+    (x,) = arrays((shape,), dtype)
+    x = (x + 100.0 if dtype == "float32" else x + 2).astype(x.dtype)
+    result = program.simulate(x)
+    assert not result.races
+    exact = x.astype("f8")
+    assert_near(result.outputs[0], exact.var(axes), dtype)
+    assert_near(result.outputs[1], exact.mean(axes), dtype)
+    report = fw.verify(program, x)
+    assert not report.redundant and not report.missing
+    whole = int(np.prod(shape))
+    for k in program.kernels:
+        assert k.resources().spill_stores == 0
+        assert all(int(str(p.size)) == whole or 8 * int(str(p.size)) < whole for p in k.ir.params)
+        outputs = [s.dst for s in walk_statements(k.ir) if isinstance(s, Store)]
+        assert all(b.memory is not Memory.GLOBAL or int(str(b.size)) < whole for b in outputs)
+
+
+def test_no_row_of_a_chunk_is_compared() -> None:
+    """What a short chunk lacks is a matter of the last trip."""
+    program = fw.compile(fw.trace(moments, fw.TensorSpec((16411, 72), "float32")))
+    ir = program.kernels[0].ir
+    loops = [s for s in walk_statements(ir) if isinstance(s, For)]
+    rows = next(s for s in loops if not set(loads_of(ir)).isdisjoint(walk_statements(s)))
+    inside = [s for s in walk_statements(rows) if isinstance(s, Compute | Load)]
+    assert not any(isinstance(s, Compute) and s.fn == "lt" for s in inside)
+    assert all(rows.var not in all_variables(s.predicate) for s in inside)
+    assert not any(isinstance(s, If) for s in walk_statements(rows))

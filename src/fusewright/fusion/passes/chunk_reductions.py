@@ -12,9 +12,10 @@ threads of a block would have to talk for every mean; there, with k the first ro
 
 needs no second pass. As k is one of the Q rows, v_c >= (k - m_c)**2, and so at most a factor of Q
 of the precision is lost, at any data. Where no number of chunks divides the rows well the last one
-is short: for exponentials it is filled with -inf, for sums with what adds nothing. Sources: Chan,
-Golub, LeVeque, "Algorithms for computing the sample variance: analysis and recommendations" (1983);
-Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
+is short: for exponentials it is filled with -inf, for sums with what adds nothing. Stored rows are
+then dealt to chunks in turn, which differ by a row at most, as where they are unaligned. Sources:
+Chan, Golub, LeVeque, "Algorithms for computing the sample variance: analysis and recommendations"
+(1983); Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
-from fusewright.dtypes import int64
+from fusewright.dtypes import bool_, int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes, parts_of_length
+from fusewright.fusion.passes.cuts import (
+    Cut,
+    cut_axes,
+    deal_rows,
+    parts_of_length,
+    parts_of_rows_near,
+)
+from fusewright.fusion.passes.large_inputs import period_of_rows
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import (
@@ -180,7 +188,11 @@ def _cut(p: Pair, target: Target) -> Cut | None:
             least, most = SHIFTED_ROWS
             filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK * reduced // total
             wanted = max(-(-reduced // most), min(filling, reduced // least))
-    chunks = parts_near([sizes[a] or 1 for a in axes], wanted)
+    lengths = [sizes[a] or 1 for a in axes]
+    chunks = parts_near(lengths, wanted)
+    if _is_shifted(p) and (reduced % chunks or _period(p) > 1):
+        chunks = parts_of_rows_near(lengths, wanted, _period(p))
+        return Cut(reduced, chunks, -(-reduced // chunks)) if chunks > 1 else None
     each = reduced // chunks
     if chunks > 1 and reduced % chunks == 0 and not _misaligns(p, each):
         return Cut(reduced, chunks, each)
@@ -207,6 +219,14 @@ def _is_shifted(p: Pair) -> bool:
     return p.kind == "variance" and stored and not is_inner(p.source, p.second.op.axes)
 
 
+def _period(p: Pair) -> int:
+    """After how many rows of slow axes vectors begin where they did."""
+    assert isinstance(p.second.op, Reduce)
+    behind = p.source.shape[p.second.op.axes[-1] + 1 :]
+    row = math.prod(constant_value(e) or 1 for e in behind)
+    return period_of_rows(row, _stored(p.source).dtype.nbytes)
+
+
 def _stored(t: Tensor) -> Tensor:
     """What is read from memory for a value: the value behind casts and reshapes."""
     while is_call(t, "cast") or isinstance(t.op, ir.Reshape):
@@ -222,12 +242,16 @@ def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     place = len(kept) if inner else 0
     ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
     fill = -math.inf if p.kind == "exponentials" else 0.0
+    if _is_shifted(p) and (not cut.is_even or _period(p) > 1):
+        dealt = deal_rows(ordered, len(axes), cut, fill)
+        first = _first_rows(p.source, axes, cut.parts, 1)
+        return _combined(*_shifted(dealt, first, 0, cut), 0, cut, dealt=True)
     spread = cut_axes(ordered, place, len(axes), cut, fill)
     if p.kind == "exponentials":
         return _exponentials(spread, place)
     if _is_shifted(p):
         first = _first_rows(p.source, axes, cut.parts, cut.each)
-        return _combined(*_shifted(spread, first, cut), 0, cut)
+        return _combined(*_shifted(spread, first, 1, cut), 0, cut)
     return _combined(*_around_means(spread, place, cut), place, cut)
 
 
@@ -240,16 +264,21 @@ def _number(n: float, like: Tensor) -> Tensor:
     return build.spread(build.constant(n, like.dtype), like.shape)
 
 
-def _counts(like: Tensor, rank: int, cut: Cut) -> Tensor:
-    """The elements of each chunk, the chunks along axis `rank`."""
+def _counts(like: Tensor, rank: int, cut: Cut, *, dealt: bool) -> Tensor:
+    """The elements of each chunk, the chunks along axis `rank`: the last chunk is short, or as many
+    of those that rows are dealt to have one row less as rows are missing."""
     if cut.is_even:
         return _number(cut.each, like)
 
     def whole(n: int) -> Tensor:
         return build.spread(build.constant(n, int64), like.shape)
 
-    begin = build.pointwise("mul", build.iota(like.shape, rank), whole(cut.each))
-    left = build.pointwise("sub", whole(cut.size), begin)
+    chunk = build.iota(like.shape, rank)
+    if dealt:
+        full = build.pointwise("lt", chunk, whole(cut.size - (cut.each - 1) * cut.parts))
+        less = _number(cut.each - 1, like)
+        return build.pointwise("where", full, _number(cut.each, like), less)
+    left = build.pointwise("sub", whole(cut.size), build.pointwise("mul", chunk, whole(cut.each)))
     return build.cast(build.pointwise("min", left, whole(cut.each)), like.dtype)
 
 
@@ -266,11 +295,20 @@ def _existing(d: Tensor, rank: int, cut: Cut) -> Tensor:
     return build.pointwise("where", build.pointwise("lt", at, whole(cut.size)), d, _number(0.0, d))
 
 
+def _existing_rows(d: Tensor, cut: Cut) -> Tensor:
+    """Differences (each, chunks, kept..) of rows that are dealt, 0 where a chunk has a row less: a
+    constant is padded as the rows are, so that no kernel compares what bounds decide."""
+    if cut.is_even:
+        return d
+    rows = build.spread(build.constant(True, bool_), (Int(cut.size), *d.shape[2:]))
+    return build.pointwise("where", deal_rows(rows, 1, cut, False), d, _number(0.0, d))
+
+
 def _around_means(x: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
     """Sums, and sums of squares around their means, of chunks along axis `rank`."""
     last = rank + 1
     sums = build.reduce("add", x, (last,))
-    means = build.pointwise("div", sums, _counts(sums, rank, cut))
+    means = build.pointwise("div", sums, _counts(sums, rank, cut, dealt=False))
     d = _existing(build.pointwise("sub", x, _over(means, x, last)), rank, cut)
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
@@ -301,22 +339,26 @@ def _unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
     return out[::-1]
 
 
-def _shifted(x: Tensor, first: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
-    """The same of x (chunks, each, kept..), from sums around the first element of every chunk."""
-    d = _existing(build.pointwise("sub", x, _over(first, x, 1)), 0, cut)
-    moved = build.reduce("add", d, (1,))
-    squares = build.reduce("add", build.pointwise("mul", d, d), (1,))
-    counts = _counts(first, 0, cut)
+def _shifted(x: Tensor, first: Tensor, axis: int, cut: Cut) -> tuple[Tensor, Tensor]:
+    """The same of x, from sums around the first element of every chunk. The elements of a chunk are
+    along `axis`: (chunks, each, kept..), or (each, chunks, kept..) of rows that are dealt."""
+    d = build.pointwise("sub", x, _over(first, x, axis))
+    d = _existing_rows(d, cut) if axis == 0 else _existing(d, 0, cut)
+    moved = build.reduce("add", d, (axis,))
+    squares = build.reduce("add", build.pointwise("mul", d, d), (axis,))
+    counts = _counts(first, 0, cut, dealt=axis == 0)
     sums = build.pointwise("add", moved, build.pointwise("mul", first, counts))
     mean = build.pointwise("div", moved, counts)
     around = build.pointwise("sub", squares, build.pointwise("mul", moved, mean))
     return sums, build.pointwise("max", around, _number(0.0, around))
 
 
-def _combined(sums: Tensor, squares: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
+def _combined(
+    sums: Tensor, squares: Tensor, rank: int, cut: Cut, *, dealt: bool = False
+) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
     total = build.reduce("add", sums, (rank,))
-    counts = _counts(sums, rank, cut)
+    counts = _counts(sums, rank, cut, dealt=dealt)
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
     if cut.is_even:
         typical = build.pointwise("div", total, _number(cut.parts, total))

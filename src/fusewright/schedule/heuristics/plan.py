@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
@@ -131,14 +133,18 @@ def aligned_columns(
     return _aligned_by(flow, reference, kept, reduced, (rows, min(uneven.values(), key=estimate)))
 
 
-def aligned_parts(flow: Dataflow, partial: Stage, parts: Loop, each: Loop, columns: Loop) -> Loop:
+def aligned_parts(
+    flow: Dataflow, partial: Stage, parts: Sequence[Loop], each: Loop, columns: Loop
+) -> Loop:
     """The same of the columns that partial results of parts of the rows keep: counted from an
     aligned address in the first row of a part, where all rows of a part begin alike."""
-    uneven = _uneven_strides(flow, partial, (each.axis, parts.axis), columns)
-    rows = merge_all(flow, [each, parts])
-    if rows is None or tuple(uneven) != (parts.axis,):
+    axes = (each.axis, *(x.axis for x in parts))
+    uneven = _uneven_strides(flow, partial, axes, columns)
+    rows = merge_all(flow, [each, *parts])
+    if rows is None or len(uneven) != 1 or each.axis in uneven:
         return columns
-    return _aligned_by(flow, partial, rows, columns, (parts, uneven[parts.axis]))
+    ((moving, stride),) = uneven.items()
+    return _aligned_by(flow, partial, rows, columns, (Loop(moving), stride))
 
 
 def _uneven_strides(
@@ -168,7 +174,8 @@ def _aligned_by(
 
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
     """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
-    it and vectors would run from one row into the next, rows end with a part of a vector."""
+    it and vectors would run from one row into the next, rows are counted from an aligned address
+    if all rows of a part begin alike, else they end with a part of a vector."""
     axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
     kept = merge_all(flow, axes)
     if len(axes) < 2 or is_inner(flow, reference):
@@ -176,6 +183,10 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     width = _full_width(flow)
     if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:
         return kept
+    if reduced is not None:
+        even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
+        if even is not axes[-1]:
+            return merge_all(flow, [*axes[:-1], even])
     fast = axes[-1].axis
     padded = Loop(flow.graph.resize(fast, 0, mod(-fast.extent, width)))
     candidate = merge_all(flow, [*axes[:-1], padded])

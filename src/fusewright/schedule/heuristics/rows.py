@@ -84,7 +84,7 @@ class RowsScheduler:
         each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
         assert parts is not None and each is not None
         self._kept, self._parts, self._each = kept, parts, each
-        self._columns = aligned_parts(flow, partial, parts, each, columns)
+        self._columns = aligned_parts(flow, partial, [parts], each, columns)
         self._is_skewed = self._columns is not columns
         rows = merge_all(flow, [each, parts])
         self._vector = widest_vector(flow, partial, rows, self._columns, inner=True)
