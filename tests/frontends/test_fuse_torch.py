@@ -98,8 +98,14 @@ def test_keys_tell_apart_what_programs_depend_on() -> None:
         call_key((x, x.clone()), {}, x.clone()),
         call_key((x, x.clone()), {}, x),
         call_key((x, x), {}, x),
+        call_key(([x],), {}),
+        call_key(((x,),), {}),
+        call_key(((x, None),), {}),
+        call_key(({"a": x},), {}),
+        call_key(({"b": x},), {}),
+        call_key(({"b": [x]},), {}),
     ]
     assert None not in keys and len(set(keys)) == len(keys)
     assert call_key((x.clone(),), {}) == keys[0]
-    assert call_key(([x],), {}) is None and call_key((x,), {}, 1.0) is None
+    assert call_key(([x],), {}, x) is None and call_key((x,), {}, 1.0) is None
     assert call_key((np.zeros(3),), {}) is None

@@ -557,3 +557,31 @@ def test_donated_pieces_of_a_structure(gpu: FakeDriver, torch: FakeTorch) -> Non
     want = m.array * np.float32(0.9) + g.array
     assert f({"m": m}, g=g)["m"] is m
     np.testing.assert_allclose(m.array, want, rtol=1e-6)
+
+
+def test_structures_of_tensors_are_bound_like_arguments(gpu: FakeDriver, torch: FakeTorch) -> None:
+    @fw.fuse
+    def f(state, pair, scale):
+        return {"sum": state["m"] + state["more"][0] * scale, "last": pair[1] * 2}
+
+    a, b, c = (tensor(normal(8, 6)) for _ in range(3))
+    for scale in (2.0, 2.0, 3.0):
+        out = f({"m": a, "more": [b, None]}, (b, c), scale)
+        np.testing.assert_allclose(out["sum"].array, a.array + b.array * np.float32(scale))
+        np.testing.assert_allclose(out["last"].array, c.array * 2)
+    assert len(f._calls) == 2, "one for each scale"
+    wide = tensor(normal(8, 12))
+    out = f({"m": a, "more": [b, None]}, (b, wide), 2.0)
+    np.testing.assert_allclose(out["last"].array, wide.array * 2)
+    out = f({"m": a, "more": (b, None)}, (b, c), 2.0)
+    assert len(f._calls) == 4, "a tuple is another structure than a list"
+    np.testing.assert_allclose(out["last"].array, c.array * 2)
+
+
+def test_structures_beside_out_take_the_general_way(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda state: state["m"] * 2)
+    m, into = tensor(normal(8, 6)), tensor(normal(8, 6))
+    assert f({"m": m}, out=into) is into
+    assert f({"m": m}, out=m) is m
+    np.testing.assert_allclose(m.array, into.array)
+    assert f._calls == {}

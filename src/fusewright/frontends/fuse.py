@@ -7,6 +7,7 @@ import importlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,18 +70,22 @@ class _Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A program bound to the exact types of torch tensors, and where they stand in a call."""
+    """A program bound to the exact types of torch tensors, and where they stand in a call: at all
+    positions, at some, or (`nested`) in structures."""
 
     torch: TorchCall
     positions: tuple[int, ...] | None
+    nested: bool
     places: tuple[int, ...]
     compiled: _Compiled
     single: bool
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
         """The result for tensors of these types."""
-        values = (*args, *kwargs.values()) if kwargs else args
-        if self.positions is not None:
+        values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+        if self.nested:
+            values = trees.leaves(values)
+        elif self.positions is not None:
             values = [values[p] for p in self.positions]
         if out is not None:
             return self._into(values, out)
@@ -96,6 +101,18 @@ class _Call:
         given = self.compiled.given(out) or []
         made = self.torch.run(values, self.compiled.layouts.stored(given))
         return self.compiled.result(made, given)
+
+
+def _bound(
+    call: TorchCall, compiled: _Compiled, leaves: Sequence[Any], values: Sequence[Any]
+) -> _Call:
+    """A call bound to tensors that stand among the values of a call."""
+    own = {id(x) for x in leaves}
+    found = tuple([p for p, v in enumerate(values) if id(v) in own])
+    nested = len(found) != len(leaves)
+    positions = None if nested or len(found) == len(values) else found
+    single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
+    return _Call(call, positions, nested, tuple(compiled.program.places), compiled, single)
 
 
 class Fused:
@@ -165,15 +182,9 @@ class Fused:
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
         call = None if key is None else program.bind_torch(infos, given)
-        values = (*args, *kwargs.values())
-        leaves = {id(x.owner) for x in infos}
-        positions = tuple(p for p, v in enumerate(values) if id(v) in leaves)
-        if call is None or len(positions) != len(infos):  # an argument was copied
+        if call is None or any(map(is_not, leaves, [x.owner for x in infos])):  # one was copied
             return compiled.result(program.run(infos, self.device, given), arrays)
-        every = len(positions) == len(values)
-        places = tuple(program.places)
-        single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
-        bound = _Call(call, None if every else positions, places, compiled, single)
+        bound = _bound(call, compiled, leaves, (*args, *kwargs.values()))
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = bound

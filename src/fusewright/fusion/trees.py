@@ -36,6 +36,7 @@ class Branch:
 Tree: TypeAlias = Leaf | Static | Branch
 LEAF = Leaf()
 _CONTAINERS = (tuple, list, dict)
+_STATIC = frozenset((bool, int, float, str))
 
 
 def flatten(structure: object) -> tuple[list[Any], Tree]:
@@ -55,6 +56,25 @@ def _flatten(x: object, leaves: list[Any]) -> Tree:
         return Branch(dict, tuple(table), tuple([_flatten(v, leaves) for v in table.values()]))
     leaves.append(x)
     return LEAF
+
+
+def leaves(structure: object) -> list[Any]:
+    """What `flatten` gives first, for structures of plain tuples, lists and dicts."""
+    found: list[Any] = []
+    _collect(structure, found)
+    return found
+
+
+def _collect(x: Any, found: list[Any]) -> None:
+    kind = cast("type[object]", type(x))
+    if kind is tuple or kind is list:
+        for item in x:
+            _collect(item, found)
+    elif kind is dict:
+        for item in x.values():
+            _collect(item, found)
+    elif x is not None and kind not in _STATIC:
+        found.append(x)
 
 
 def unflatten(tree: Tree, leaves: list[Any]) -> Any:

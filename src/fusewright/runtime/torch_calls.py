@@ -42,6 +42,14 @@ def _plain_key(x: object) -> Hashable:
     return type(x), x
 
 
+def _sequence_key(x: Sequence[Any]) -> Hashable:
+    return type(x), *[_KEYS[type(item)](item) for item in x]
+
+
+def _dict_key(x: dict[Any, Any]) -> Hashable:
+    return dict, tuple(x), *[_KEYS[type(item)](item) for item in x.values()]
+
+
 _KEYS: dict[type, Callable[[Any], Hashable]] = {
     int: _plain_key,
     bool: _plain_key,
@@ -50,8 +58,10 @@ _KEYS: dict[type, Callable[[Any], Hashable]] = {
     float: _float_key,
 }
 _PLAIN = frozenset(_KEYS)
+_KEYS.update({tuple: _sequence_key, list: _sequence_key, dict: _dict_key})
 _OUT = object()
 _SEQUENCES = (tuple, list)
+_CONTAINERS = frozenset((tuple, list, dict))
 
 
 def _learn(kind: type) -> bool:
@@ -66,8 +76,8 @@ def _learn(kind: type) -> bool:
 def call_key(
     args: Sequence[object], kwargs: Mapping[str, object], out: object = None
 ) -> Hashable | None:
-    """A key for a call whose arguments, and arrays of `out=`, are torch tensors and plain values;
-    None for others."""
+    """A key for a call whose arguments, and arrays of `out=`, are torch tensors and plain values,
+    also in tuples, lists and dicts; None for others, and for `out=` beside such structures."""
     try:
         parts: list[Hashable] = [_KEYS[type(a)](a) for a in args]
         parts.append(active())
@@ -76,13 +86,21 @@ def call_key(
             parts += [_KEYS[type(a)](a) for a in kwargs.values()]
         if out is not None:
             values: Any = (*args, *kwargs.values()) if kwargs else args
-            starts = [None if type(a) in _PLAIN else a.data_ptr() for a in values]
+            starts = [None if type(a) in _PLAIN else _address(a) for a in values]
             parts += _OUT, _out_key(out, starts)
     except KeyError as e:
         return call_key(args, kwargs, out) if _learn(e.args[0]) else None
     except RuntimeError:  # a tensor without memory, inside of a transform
         return None
     return tuple(parts)
+
+
+def _address(x: Any) -> int:
+    """Where a tensor begins. Raises KeyError for a structure."""
+    kind = cast("type[object]", type(x))
+    if kind in _CONTAINERS:
+        raise KeyError(kind)
+    return x.data_ptr()
 
 
 def _out_key(x: Any, starts: Sequence[int | None]) -> Hashable:
