@@ -339,3 +339,24 @@ def test_simulate_takes_arrays_of_numpy(wrong: Any) -> None:
     for call in (program.simulate, program.kernels[0].simulate):
         with pytest.raises(fw.UserError, match=r"argument 0.*(numpy|mask)"):
             call(wrong)
+
+
+def test_long_columns_that_meet_in_their_input_share_one_pass() -> None:
+    def both(x: Any) -> Any:
+        return fw.max(x, axis=0), fw.sum(x * x, axis=0)
+
+    fusion = fw.trace(both, Spec((8192, 128), "float32"))
+    program = fw.compile(fusion)
+    assert all("local float32[4096]" not in str(x.kernel.ir) for x in program.launches)
+    x = np.random.default_rng(0).normal(size=(8192, 128)).astype(np.float32)
+    found = program.simulate(x).outputs
+    for got, want in zip(found, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4)
+    first = program.launches[0].kernel
+    assert len(first.inputs) == 1 and len(first.outputs) == 2, "x is read once"
+
+
+def test_a_thread_that_would_hold_a_whole_array_is_refused() -> None:
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(fw.exp(x) * x, axis=0), Spec((8192, 8), "float32")))
+    with pytest.raises(fw.ScheduleError, match=r"a thread would hold 65,536 elements, 4,096 at"):
+        s.lower()

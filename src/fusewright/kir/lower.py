@@ -25,6 +25,9 @@ from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, P
 from fusewright.schedule.precision import fast_forms
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
+MAX_HELD = 4096
+"""Elements of one value that a thread may hold: far more than registers, yet no lost loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
@@ -127,6 +130,16 @@ def _symbols(flow: Dataflow) -> tuple[Var, ...]:
     return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
 
 
+def _check_held(buffer: Buffer) -> None:
+    """Raises ScheduleError for more than a thread can hold, in registers or out of them."""
+    elements = constant_value(buffer.size) or 0
+    if buffer.memory is Memory.LOCAL and elements > MAX_HELD:
+        raise ScheduleError(
+            f"{buffer.name}: a thread would hold {elements:,} elements, {MAX_HELD:,} at most; bind "
+            "its loops to threads and blocks as its readers', or inline it deeper"
+        )
+
+
 def _check_launch(kernel: Kernel, target: Target) -> None:
     threads = 1
     for d in kernel.block:
@@ -197,6 +210,7 @@ class _Tree:
         for s in computed(self.context.flow.stages):
             buffer = self.storage.allocate(s)
             if buffer is not None:
+                _check_held(buffer)
                 copied = None if s.copied is None else AsyncKind(s.copied)
                 alloc = Alloc(
                     buffer, promote=s.promote, copied=copied, stages=s.stages, ahead=s.ahead

@@ -17,7 +17,7 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes, deal_rows, parts_of_rows_near
+from fusewright.fusion.passes.cuts import Cut, cut_axes, deal_rows, parts_of_rows
 from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
@@ -30,8 +30,11 @@ LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel."""
 CACHED_TOTAL = 1 << 22
 """Elements that a cache holds: narrow blocks then read them as fast as wide ones."""
-COLUMNS_PER_BLOCK = 128
-"""Kept columns that a block takes side by side when the reduced axes are the slow ones."""
+BYTES_PER_ROW = 512
+"""Bytes of a row that a block takes side by side when the reduced axes are the slow ones: a vector
+for every lane."""
+EVEN_SHARE = 1 / 8
+"""The part of the wanted number by which parts may be more or fewer so that all are full."""
 NARROW_COLUMNS = 32
 """The fewest columns of a block that still reads whole lines."""
 
@@ -67,7 +70,9 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
         return 1
     reduced = math.prod(sizes[a] or 1 for a in t.op.axes)
     kept = math.prod(n or 1 for a, n in enumerate(sizes) if a not in t.op.axes)
-    side_by_side = NARROW_COLUMNS if reduced * kept <= CACHED_TOTAL else COLUMNS_PER_BLOCK
+    side_by_side = BYTES_PER_ROW // _nbytes(t)
+    if reduced * kept <= CACHED_TOTAL:
+        side_by_side = NARROW_COLUMNS
     blocks = kept if is_inner(source, t.op.axes) else -(-kept // side_by_side)
     wanted = 2 * target.multiprocessors // max(blocks, 1)
     least = LEAST_PART if is_inner(source, t.op.axes) else LEAST_ROWS
@@ -76,9 +81,12 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
     lengths = [sizes[a] or 1 for a in t.op.axes]
     wanted = max(1, min(wanted, reduced // least))
     near = parts_near(lengths, wanted)
-    if not _are_dealt(t, near):
+    is_close = abs(near - wanted) <= wanted * EVEN_SHARE
+    if is_inner(source, t.op.axes) or (is_close and not _are_dealt(t, near)):
         return near
-    return parts_of_rows_near(lengths, wanted, _period(t))
+    step = _period(t)
+    step = step if step <= 2 * wanted else 1
+    return parts_of_rows(lengths, max(wanted, step), step)
 
 
 def _are_dealt(t: Tensor, parts: int) -> bool:
@@ -95,10 +103,14 @@ def _are_dealt(t: Tensor, parts: int) -> bool:
 def _period(t: Tensor) -> int:
     """After how many rows of slow axes vectors begin where they did."""
     assert isinstance(t.op, Reduce)
+    behind = t.op.operands[0].shape[t.op.axes[-1] + 1 :]
+    return period_of_rows(math.prod(constant_value(e) or 1 for e in behind), _nbytes(t))
+
+
+def _nbytes(t: Tensor) -> int:
+    """Bytes of an element of the narrowest large input behind a reduction."""
     source = t.op.operands[0]
-    behind = source.shape[t.op.axes[-1] + 1 :]
-    nbytes = min((x.dtype.nbytes for x in large_inputs(t)), default=source.dtype.nbytes)
-    return period_of_rows(math.prod(constant_value(e) or 1 for e in behind), nbytes)
+    return min((x.dtype.nbytes for x in large_inputs(t)), default=source.dtype.nbytes)
 
 
 def parts_near(sizes: list[int], wanted: int) -> int:

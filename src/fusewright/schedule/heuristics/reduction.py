@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int, constant_value
-from fusewright.fusion.ir import Pointwise
+from fusewright.fusion.ir import Pointwise, Reshape
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Listed
@@ -56,7 +56,7 @@ class ReductionScheduler:
         untangle(flow)
         self._flow = flow
         self._target = target
-        self._copies = cache_inputs(flow)
+        self._copies = cache_inputs(flow, through=lambda s: _meets_others(flow, s))
         self._reference = reference_of(flow)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._kept = padded_kept(flow, self._reference, reduced)
@@ -182,3 +182,11 @@ def _loops(
     if lanes is not None:
         out.append(Loop(lanes.axis, Parallel.UNROLL))
     return tuple(out)
+
+
+def _meets_others(flow: Dataflow, s: Stage) -> bool:
+    """Whether a reshape of an input stands beside functions of it: both then run along the same
+    axes, those of one copy."""
+    return isinstance(s.op, Reshape) and any(
+        isinstance(r.op, Pointwise) for r in flow.consumers(s.operands[0])
+    )
