@@ -24,7 +24,7 @@ from fusewright.target import Target
 
 LEAST_PART = 8192
 """Elements that a part should have at least: below, the second pass costs more than it gains."""
-LEAST_ROWS = 1024
+LEAST_ROWS = 512
 """Rows that a part of slow axes should have at least."""
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel."""
