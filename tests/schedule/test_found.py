@@ -360,3 +360,13 @@ def test_a_thread_that_would_hold_a_whole_array_is_refused() -> None:
     s = fw.Schedule(fw.trace(lambda x: fw.sum(fw.exp(x) * x, axis=0), Spec((8192, 8), "float32")))
     with pytest.raises(fw.ScheduleError, match=r"a thread would hold 65,536 elements, 4,096 at"):
         s.lower()
+
+
+def test_lanes_that_gather_one_by_one_have_conditions_of_their_own() -> None:
+    """A vector at the end of the rows has lanes that do not exist; each looks at its own index."""
+    specs = (Spec((1, "m"), "float32"), Spec((3, "m"), "int64"))
+    fusion = fw.trace(lambda x, at: fw.take_along_axis(x, at, axis=0), *specs)
+    program = fw.compile(fusion)
+    for m in (2, 7):
+        x = np.arange(m, dtype=np.float32).reshape(1, m)
+        assert_agrees(program, fusion, [x, np.zeros((3, m), np.int64)])

@@ -160,7 +160,8 @@ class Reader:
         if p.memory is Memory.LOCAL:
             conditions = () if only_inside else found.predicates
             return self._read_registers(p, index, conditions)
-        return self._load(p, index, found.predicates, exact=not only_inside)
+        conditions = (*self.predicates(writes=False), *found.predicates)
+        return self._load(p, index, conditions, exact=bool(found.predicates) and not only_inside)
 
     def literal(self, p: Stage) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""
@@ -265,12 +266,11 @@ class Reader:
         return Imm(literal_as(value, dtype), dtype)
 
     def _load(
-        self, p: Stage, index: Expr, extra: tuple[Cond, ...], *, exact: bool = True
+        self, p: Stage, index: Expr, conditions: Sequence[Cond], *, exact: bool
     ) -> list[Operand]:
-        """The lanes of an operand in memory: the fill where its own conditions (`extra`) do not
-        hold, anything unless `exact`, and anything beyond the domain of the statement."""
+        """The lanes of an operand in memory; where the conditions do not hold the fill if it is to
+        be `exact`, else anything."""
         buffer = self.storage.context.buffers[p]
-        conditions = [*self.predicates(writes=False), *extra]
         depends = self.lane is not None and (
             self.lane in variables(index) or any(self.lane in variables(c) for c in conditions)
         )
@@ -295,7 +295,7 @@ class Reader:
             )
 
         for chunk in chunks:
-            found = None if extra and exact else self._existing(chunk, buffer, conditions)
+            found = None if exact else self._existing(chunk, buffer, conditions)
             if found is None:
                 self.out.append(self.access(chunk, conditions, load))
             else:
@@ -393,19 +393,21 @@ class Reader:
                 f"{self.s.name} gathers from {p.name}, which is in registers; "
                 "keep it in shared memory or read it from global memory"
             )
+        conditions = (*self.predicates(writes=False), *read.predicates)
+        exact = bool(read.predicates)
         if len(set(gathered)) == 1:
             at = tuple(gathered[0] if c is None else c for c in read.coordinates)
             place = self.element(p, Access(read.position, at, read.predicates))
-            return self._load(p, place, read.predicates)
+            return self._load(p, place, conditions, exact=exact)
         out: list[Operand] = []
         lane, width = self.lane, self.width
         assert lane is not None
         for k in range(width):
             at = tuple(gathered[k] if c is None else c for c in read.coordinates)
             place = self.element(p, Access(read.position, at, read.predicates))
-            conditions = tuple(substitute_condition(c, {lane: k}) for c in read.predicates)
+            here = [substitute_condition(c, {lane: k}) for c in conditions]
             self.lane, self.width = None, 1
-            out.extend(self._load(p, substitute(place, {lane: k}), conditions))
+            out.extend(self._load(p, substitute(place, {lane: k}), here, exact=exact))
             self.lane, self.width = lane, width
         return out
 
