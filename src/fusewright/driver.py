@@ -12,6 +12,7 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, 
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.copy_moved_leaves import copy_moved_leaves
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fold_crops import fold_crops
@@ -349,7 +350,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
     plain = hoist_gathers(decompose(fold_empty(owned)))
-    small = share(fold_crops(hoist_crops(plain)))
+    small = copy_moved_leaves(share(fold_crops(hoist_crops(plain))))
     return split_reductions(row_partials(chunk_reductions(small, target), target), target)
 
 

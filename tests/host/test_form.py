@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import fusewright as fw
 from fusewright.fusion.ir import Iota, Pointwise
@@ -113,3 +115,28 @@ def test_long_or_costly_functions_of_coordinates_are_no_leaves() -> None:
     chain = fw.trace(longer, S((8,), "float32"))
     assert [is_leaf(v) for v in chain.values if isinstance(v.op, Iota)] == [True]
     assert not is_leaf([v for v in chain.values if isinstance(v.op, Pointwise)][MAX_STEPS])
+
+
+MOVES: dict[str, Callable[[fw.Array, fw.Array], fw.Array]] = {
+    "flip": lambda j, i: fw.flip(j, axis=-1),
+    "roll": lambda j, i: fw.roll(j, 2),
+    "stride": lambda j, i: j[..., ::2],
+    "edge": lambda j, i: fw.pad(j, ((0, 0), (2, 1)), "edge"),
+    "crop and pad": lambda j, i: fw.pad(j, ((1, -1), (-1, 2))),
+    "crop through a reshape": lambda j, i: fw.reshape(j, (48,))[5:],
+    "take": lambda j, i: fw.take(j, i, axis=1),
+    "concat": lambda j, i: fw.concat([j, j], axis=1),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("steps", [0, 2])
+def test_coordinates_are_read_at_other_places(move: str, steps: int) -> None:
+    """What every reader makes for itself has no place that a reader could look elsewhere in."""
+
+    def f(x: fw.Array, i: fw.Array) -> tuple[fw.Array, ...]:
+        j = fw.reshape(fw.arange(48, dtype=fw.int32), (6, 8))
+        j = j * 3 - 1 if steps else j
+        return MOVES[move](j, i), fw.astype(j, fw.float32) * x
+
+    agreeing(f, S((6, 8), "float32"), S((5,), "int64"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewright.fusion.ir import Broadcast, Iota, Permute, Reshape
+from fusewright.fusion.ir import Broadcast, Concat, Iota, Permute, Reshape
 from fusewright.fusion.leaves import MAX_STEPS, is_step
 from fusewright.schedule.graph import Dataflow, Stage
 
@@ -19,13 +19,26 @@ def separate_coordinates(flow: Dataflow) -> None:
     for s in reversed(list(flow.stages)):
         if s in flow.outputs or not _is_coordinate(s):
             continue
-        for reader in flow.consumers(s)[1:]:
+        for reader, positions in _uses(flow, s)[1:]:
             c = flow.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
-            flow.replace_operand([reader], s, c)
+            reader.operands = tuple(
+                c if k in positions else o for k, o in enumerate(reader.operands)
+            )
             found = True
     if found:
         flow.sort()
         flow.rebuild_axes()
+
+
+def _uses(flow: Dataflow, s: Stage) -> list[tuple[Stage, tuple[int, ...]]]:
+    """The readers of a stage with the positions of the operand; a concatenation reads each of its
+    operands at places of its own."""
+    out: list[tuple[Stage, tuple[int, ...]]] = []
+    for reader in flow.consumers(s):
+        positions = tuple(k for k, o in enumerate(reader.operands) if o is s)
+        apart = isinstance(reader.op, Concat)
+        out += [(reader, (k,)) for k in positions] if apart else [(reader, positions)]
+    return out
 
 
 def _is_coordinate(s: Stage) -> bool:
