@@ -22,6 +22,19 @@ def around_finite_maximum(x: fw.Array) -> fw.Array:
     return fw.sum(fw.exp(x - fw.where(fw.isfinite(m), m, 0.0)), axis=1)
 
 
+def around_maximum_or_zero(x: fw.Array) -> fw.Array:
+    m = fw.max(x, axis=1, keepdims=True)
+    return fw.sum(fw.exp(x - fw.where(m == -fw.inf, 0.0, m)), axis=1)
+
+
+def around_maximum_of_others(x: fw.Array) -> fw.Array:
+    return fw.sum(fw.exp(x - fw.max(fw.sin(x), axis=1, keepdims=True)), axis=1)
+
+
+def around_maximum_of_computed(x: fw.Array) -> fw.Array:
+    return around_maximum(x * 3.0)
+
+
 def around_mean(x: fw.Array) -> fw.Array:
     return fw.sum(fw.exp(x - fw.mean(x, axis=1, keepdims=True)), axis=1)
 
@@ -48,7 +61,10 @@ def forms(fn: Fn, dtype: str) -> set[str]:
     ("fn", "dtype", "expected"),
     [
         (around_maximum, "float32", {"exp_added"}),
-        (around_finite_maximum, "float32", {"exp_added"}),
+        (around_maximum_or_zero, "float32", {"exp_added"}),
+        (around_maximum_of_computed, "float32", {"exp_added"}),
+        (around_maximum_of_others, "float32", {"exp"}),
+        (around_finite_maximum, "float32", {"exp"}),  # +inf - 0 is +inf
         (around_maximum, "bfloat16", {"exp_approx"}),
         (around_maximum, "float64", {"exp"}),
         (around_mean, "float32", {"exp"}),
@@ -73,7 +89,8 @@ def exp_added(x: np.ndarray) -> np.ndarray:
         d = np.where(np.isnan(d), f(0), np.clip(d, f(0), f(1)))  # saturated
         y = np.exp2(t.astype(np.float64)).astype(f)
         y = np.where(y < np.finfo(f).tiny, f(0), y)
-        return (y.astype(np.float64) * (1 + d.astype(np.float64))).astype(f)
+        y = y.astype(np.float64)
+        return (y * d.astype(np.float64) + y).astype(f)
 
 
 def test_the_added_form_is_as_good_as_it_says() -> None:

@@ -3,7 +3,8 @@ instructions, and exponentials around their maximum that are only added up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from fusewright.core.functions import ADDED, APPROXIMATE
 from fusewright.dtypes import DType
@@ -40,17 +41,41 @@ def _is_added_up(s: Stage, users: Sequence[Stage]) -> bool:
 
 
 def _is_around_maximum(s: Stage) -> bool:
-    """Whether the argument of an exponential is a difference to a maximum: some term of a sum of
-    them is then 1, and what underflows does not count."""
+    """Whether the argument of an exponential is a difference to the maximum of the same values: it
+    is not above 0, some term of a sum of them is then 1, and what underflows does not count."""
     (difference,) = s.operands
-    return _is_call(difference, "sub") and _comes_from_maximum(difference.operands[1])
+    if not _is_call(difference, "sub"):
+        return False
+    values = _origin(difference.operands[0])
+    return any(v.op is values.op for v in _maximised(difference.operands[1]))
 
 
-def _comes_from_maximum(s: Stage) -> bool:
-    if isinstance(s.op, Reduce):
-        return s.op.fn == "max"
-    chooses = isinstance(s.op, Pointwise) and s.op.fn in ("where", "copy", "cast")
-    return (chooses or moves_data(s.op)) and any(map(_comes_from_maximum, s.operands))
+def _maximised(s: Stage) -> Iterator[Stage]:
+    """What a stage is the maximum of, and what those are maxima of; where that is -inf the stage
+    may be another number."""
+    s = _origin(s)
+    if isinstance(s.op, Reduce) and s.op.fn == "max":
+        yield _origin(s.operands[0])
+        yield from _maximised(s.operands[0])
+    elif _is_call(s, "where"):
+        condition, *choices = map(_origin, s.operands)
+        for value, keeps in zip(choices, ("ne", "eq"), strict=True):
+            if _is_call(condition, keeps) and _asks_for_lowest(condition, value):
+                yield from _maximised(value)
+
+
+def _asks_for_lowest(condition: Stage, value: Stage) -> bool:
+    """Whether a condition compares a value with -inf."""
+    numbers = [_origin(o).op for o in condition.operands]
+    lowest = any(isinstance(n, Constant) and n.value == -math.inf for n in numbers)
+    return lowest and any(n is value.op for n in numbers)
+
+
+def _origin(s: Stage) -> Stage:
+    """What a stage moves or casts. Clones of one value have one op."""
+    while len(s.operands) == 1 and (moves_data(s.op) or _is_call(s, "cast")):
+        s = s.operands[0]
+    return s
 
 
 def approximable(stages: Sequence[Stage], consumers: dict[Stage, list[Stage]]) -> set[Stage]:
