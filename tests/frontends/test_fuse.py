@@ -108,6 +108,13 @@ def test_the_first_structure_does_not_serve_another() -> None:
     np.testing.assert_array_equal(f({"b": b, "a": a}), a - b)
 
 
+def test_equal_keys_of_other_types_are_told_apart() -> None:
+    f = fw.fuse(lambda t: next(iter(t.values())) + len(repr(*t)), device="sim")
+    x = normal(4)
+    for key in (1, True, 1.0, 0.0, -0.0):
+        np.testing.assert_array_equal(f({key: x}), x + np.float32(len(repr(key))))
+
+
 @pytest.mark.parametrize("dynamic", [True, {"x": (0, 1)}, {0: (-1,)}])
 def test_symbolic_sizes_serve_other_sizes(dynamic, caplog: pytest.LogCaptureFixture) -> None:
     f = fw.fuse(softmax, device="sim", dynamic=dynamic)

@@ -122,12 +122,14 @@ def paths(tree: Tree, root: str) -> list[str]:
 
 
 def key(tree: Tree) -> Hashable:
-    """What is equal for equal trees only, and quickly found: 1 is not True, nor 0.0 -0.0."""
+    """What is equal for equal trees only, and quickly found: 1 is not True, nor 0.0 -0.0, as a
+    value and as a key of a dict."""
     if isinstance(tree, Leaf):
         return "leaf"
     if isinstance(tree, Static):
         return tree.kind, repr(tree.value)
-    return tree.kind, tree.keys, *[key(item) for item in tree.items]
+    named = tree.keys and (tree.keys, repr(tree.keys))
+    return tree.kind, named, *[key(item) for item in tree.items]
 
 
 def leaves_like(tree: Tree, structure: object) -> list[Any] | None:
