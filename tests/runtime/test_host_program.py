@@ -115,3 +115,12 @@ def test_dynamic_functions_never_compile_again(
     lines = [r.getMessage() for r in caplog.records]
     assert len(lines) == 2, "one each for odd sizes and for multiples of two and not of four"
     assert all("softmax: compile" in line for line in lines)
+
+
+def test_a_size_of_the_call_may_leave_a_value_no_elements() -> None:
+    fusion = fw.trace(lambda x: x[:, 2::2] + 1, fw.TensorSpec((2, "m", "n"), "float32"))
+    program = fw.compile(fusion)
+    for m in (2, 3, 6):
+        x = np.arange(m * 8, dtype=np.float32).reshape(2, m, 4)
+        (got,) = program.simulate(x).outputs
+        np.testing.assert_array_equal(got, x[:, 2::2] + 1)

@@ -229,7 +229,7 @@ def _checked(
             f"parameter {buffer} needs a flat, contiguous array of {buffer.dtype}, got shape "
             f"{array.shape} of {array.dtype}; pass array.reshape(-1)"
         )
-    if len(array) < size:
+    if 0 < len(array) < size:  # without elements there is no block that would look at them
         raise UserError(f"parameter {buffer} has {size} elements, its array only {len(array)}")
     return array[:size]
 
