@@ -87,6 +87,8 @@ def test_keys_tell_apart_what_programs_depend_on() -> None:
         call_key((x.detach().clone().requires_grad_(),), {}),
         call_key((torch.nn.Parameter(x, requires_grad=False), 1), {}),
         call_key((x, True), {}),
+        call_key((x, {1: 2}), {}),
+        call_key((x, {True: 2}), {}),
         call_key((x, 0.0), {}),
         call_key((x, -0.0), {}),
         call_key((x,), {"y": 0.0}),

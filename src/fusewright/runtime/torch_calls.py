@@ -47,7 +47,8 @@ def _sequence_key(x: Sequence[Any]) -> Hashable:
 
 
 def _dict_key(x: dict[Any, Any]) -> Hashable:
-    return dict, tuple(x), *[_KEYS[type(item)](item) for item in x.values()]
+    names = [k if type(k) is str else (type(k), repr(k), k) for k in x]  # 1 is not True
+    return dict, *names, *[_KEYS[type(item)](item) for item in x.values()]
 
 
 _KEYS: dict[type, Callable[[Any], Hashable]] = {
