@@ -140,3 +140,16 @@ def test_coordinates_are_read_at_other_places(move: str, steps: int) -> None:
         return MOVES[move](j, i), fw.astype(j, fw.float32) * x
 
     agreeing(f, S((6, 8), "float32"), S((5,), "int64"))
+
+
+def test_parts_of_everything_are_no_parts_of_rows() -> None:
+    """A sum over all is summed in parts first; a reduction of rows would have to run across them."""
+
+    def f(x: fw.Array) -> fw.Array:
+        y = x / fw.sum(x * x, axis=-1, keepdims=True)
+        return fw.sum(y * fw.log(y))
+
+    p = fw.compile(fw.trace(f, S((2048, 32000), "bfloat16")))
+    assert "cut in two" not in rules(p)
+    assert "has in parts" in rules(p)
+    assert len(p.launches) == 3

@@ -241,6 +241,9 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
         return "the kernel's reductions would keep different axes"
     if len(reduced) > 1 and any(s != largest for s in spaces):
         return "the kernel's reductions would run over different axes"
+    whole = {ids.find(a) for p in g.parts for a in p.whole}
+    if len(reduced) > 1 and any(whole & r for r in rows):
+        return "one of the kernel's reductions would run over what another one has in parts"
     if len(reduced) > 1 and (problem := _parts_problem(g)) is not None:
         return problem
     for t in g.members:
