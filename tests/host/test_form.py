@@ -143,7 +143,7 @@ def test_coordinates_are_read_at_other_places(move: str, steps: int) -> None:
 
 
 def test_parts_of_everything_are_no_parts_of_rows() -> None:
-    """A sum over all is summed in parts first; a reduction of rows would have to run across them."""
+    """A sum over all goes by parts first, which a reduction of rows would have to run across."""
 
     def f(x: fw.Array) -> fw.Array:
         y = x / fw.sum(x * x, axis=-1, keepdims=True)

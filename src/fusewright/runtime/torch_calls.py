@@ -47,8 +47,11 @@ def _sequence_key(x: Sequence[Any]) -> Hashable:
 
 
 def _dict_key(x: dict[Any, Any]) -> Hashable:
-    names = [k if type(k) is str else (type(k), repr(k), k) for k in x]  # 1 is not True
-    return dict, *names, *[_KEYS[type(item)](item) for item in x.values()]
+    return dict, *map(_name_key, x), *[_KEYS[type(item)](item) for item in x.values()]
+
+
+def _name_key(x: object) -> Hashable:
+    return x if isinstance(x, str) else (type(x), repr(x), x)  # 1 is not True
 
 
 _KEYS: dict[type, Callable[[Any], Hashable]] = {
