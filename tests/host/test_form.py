@@ -153,3 +153,18 @@ def test_parts_of_everything_are_no_parts_of_rows() -> None:
     assert "cut in two" not in rules(p)
     assert "has in parts" in rules(p)
     assert len(p.launches) == 3
+
+
+@pytest.mark.parametrize("after", [(50, 40), (5, 4, 100), (2000,)])
+def test_no_thread_moves_a_whole_reshaped_source(after: tuple[int, ...]) -> None:
+    """Sources are read at any place, so that nothing relates the axes of the two results."""
+    p = agreeing(lambda x: (fw.exp(x), fw.reshape(x, after) * 2), S((5, 400), "float32"))
+    assert all("for (" not in str(k.ir) for k in p.kernels)
+
+
+def test_a_computed_value_shares_a_kernel_with_what_reshapes_it() -> None:
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        y = fw.exp(x)
+        return y, fw.reshape(y, (50, 40)) * 2
+
+    assert len(agreeing(f, S((5, 400), "float32")).launches) == 1

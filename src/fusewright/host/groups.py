@@ -256,9 +256,12 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
 
 def _loop_problem(g: Group, ids: AxisIds) -> str | None:
     """Why threads, an element of one value each, could not compute all others: a value with an axis
-    that this one lacks would be computed whole, along that axis, by every one of them."""
+    that this one lacks would be computed whole, along that axis, by every one of them. Axes and
+    their parts are one where the kernel computes what is cut; sources are read at any place."""
+    cuts = (_cut_in_parts(t) for t in g.members)
+    related = all(source in g.members for source in cuts if source is not None)
     named = [
-        (_named(g, g.axes[t], ids), t)
+        (_named(g, g.axes[t], ids) if related else ids.named(g.axes[t]), t)
         for t in g.members
         if not isinstance(t.op, Broadcast) and t not in g.moved
     ]
