@@ -149,7 +149,7 @@ class LoadedKernel:
         name = identifier(kernel.name).encode()
         found = api.cuLibraryGetKernel(_library(cubin), name)
         self.library_kernel = check(found, "cuLibraryGetKernel")
-        self.handle = api.CUfunction(int(self.library_kernel))  # the type the launch converts to
+        self.handle = int(self.library_kernel)  # what a launch takes with the fewest conversions
         self._arguments = ArgumentBlock(self.parameters)
         self._config = api.CUlaunchConfig()
         self._lock = threading.Lock()

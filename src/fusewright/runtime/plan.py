@@ -189,20 +189,21 @@ class Plan:
                 self._replay(tuple(roots), stream, device)
             else:
                 self._write(roots)
-                self._launch(stream)
+                if stream != self._stream:
+                    self._move_to(stream)
+                launch = self._api.cuLaunchKernelEx
+                for x in self.launches:
+                    status = launch(x.config, x.kernel.handle, x.address, 0)
+                    if status[0]:
+                        check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
             if self._ranges is not None:
                 self._ranges.pop()
 
-    def _launch(self, stream: int) -> None:
-        if stream != self._stream:
-            for x in self.launches:
-                x.config.hStream = stream
-            self._stream = stream
-        launch = self._api.cuLaunchKernelEx
+    def _move_to(self, stream: int) -> None:
+        """Makes a stream the one of all launches."""
         for x in self.launches:
-            status = launch(x.config, x.kernel.handle, x.address, 0)
-            if status[0]:
-                check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
+            x.config.hStream = stream
+        self._stream = stream
 
     def _replay(self, roots: tuple[int, ...], stream: int, device: int) -> None:
         graphs = self._graphs.get(device)

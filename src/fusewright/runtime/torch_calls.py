@@ -129,9 +129,9 @@ def is_recorded() -> bool:
     """Whether torch records operators now, beside or instead of running them: torch.compile,
     torch.export, make_fx, fake tensors, any dispatch mode. What it does not see is lost."""
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return False
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return torch is not None and (
+        torch._C._len_torch_dispatch_stack() > 0 or torch.compiler.is_compiling()
+    )
 
 
 def constant_to_compilers(fn: F) -> F:
@@ -271,18 +271,30 @@ class TorchCall:
         if (self._requires_grad and api.is_grad_enabled()) or api.forward_ad._current_level >= 0:
             check_gradients(tensors)
             check_gradients([o for o in out if o is not None], "arrays of out=")
+        if api.current_device() == self._index and hasattr(self._threads, "ready"):
+            if self._overwriting is None:
+                return self._steady(tensors, self._empty)
+            return self._overwritten(self._overwriting, tensors, out, self._empty)
+        return self._elsewhere(tensors, out)
+
+    def _elsewhere(self, tensors: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+        """The call of a thread that has not called on this device yet, or works on another."""
         index = self._index
-        if api.current_device() == index and hasattr(self._threads, "ready"):
-            return self._run(tensors, out, self._empty)
         adopt(index)
         self._threads.ready = True
+        empty = self._api.allocator(self._device)
         with current(index):
-            return self._run(tensors, out, api.allocator(self._device))
+            if self._overwriting is None:
+                return self._steady(tensors, empty)
+            return self._overwritten(self._overwriting, tensors, out, empty)
 
-    def _run(self, tensors: Sequence[Any], out: Sequence[Any], empty: Allocator) -> list[Any]:
-        overwriting = self._overwriting
-        if overwriting is None:
-            return self._steady(tensors, empty)
+    def _overwritten(
+        self,
+        overwriting: Overwriting,
+        tensors: Sequence[Any],
+        out: Sequence[Any],
+        empty: Allocator,
+    ) -> list[Any]:
         roots, there = overwriting.memory(tensors, out)
         results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
         scratch = [empty(*t) for t in self._scratch]  # returned to the allocator in stream order
