@@ -168,3 +168,13 @@ def test_a_computed_value_shares_a_kernel_with_what_reshapes_it() -> None:
         return y, fw.reshape(y, (50, 40)) * 2
 
     assert len(agreeing(f, S((5, 400), "float32")).launches) == 1
+
+
+def test_parts_of_what_rows_become_stand_beside_no_rows() -> None:
+    """The differences of a variance lie between the rows that are dealt and the sums of parts."""
+
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        return fw.var(x, axis=0), fw.max(x, axis=1)
+
+    p = fw.compile(fw.trace(f, S((4097, 1000), "float32")))
+    assert "cut in two" not in rules(p)

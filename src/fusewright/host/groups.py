@@ -276,6 +276,8 @@ def _parts_problem(g: Group) -> str | None:
     for t in g.members:
         if isinstance(t.op, Reduce) and (source := _cut_in_parts(t.op.operands[0])) is not None:
             cuts.append((t.op, source))
+    if not cuts:
+        return "the kernel's reductions would run over different axes"
     op, source = cuts[0]
     sizes = [constant_value(e) for e in op.operands[0].shape]
     if None in sizes:
