@@ -370,3 +370,13 @@ def test_lanes_that_gather_one_by_one_have_conditions_of_their_own() -> None:
     for m in (2, 7):
         x = np.arange(m, dtype=np.float32).reshape(1, m)
         assert_agrees(program, fusion, [x, np.zeros((3, m), np.int64)])
+
+
+def test_reductions_of_one_reshaped_input_run_side_by_side() -> None:
+    fusion = fw.trace(lambda x: (fw.min(x), fw.max(x)), Spec((1024, 1024), "float32"))
+    program = fw.compile(fusion)
+    first = program.launches[0].kernel
+    assert len(first.outputs) == 2 and str(first.schedule).count("copy(x)") == 1
+    x = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
+    for got, want in zip(program.simulate(x).outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_array_equal(got, want)

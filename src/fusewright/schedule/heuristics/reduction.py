@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int, constant_value
+from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Pointwise, Reshape
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -21,6 +22,7 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     estimate,
     merge_all,
+    numel,
     split,
     vectorize_accesses,
 )
@@ -45,6 +47,8 @@ STORED_REGISTERS = 48
 """Registers for what several passes read, above which they compute it again."""
 READ_AHEAD_REGISTERS = 24
 """Registers for elements that are read before a pass over a row, one for each vector."""
+MAX_ALONE = 1 << 12
+"""Elements of a reduction that every thread may run through alone."""
 MAX_OPEN_TRIPS = 20
 """Vectors of a thread that are written out one by one where only some of them are guarded."""
 
@@ -82,6 +86,7 @@ class ReductionScheduler:
             separate_phases(flow, reference, held)
         reference.loops = _loops(flow, self._kept, self._reduced, plan, self._trips(plan))
         transform_like(flow, reference, align=True)
+        _check_shared_loops(flow, reference)
         if plan.vector > 1:
             vectorize_accesses(flow, reference.loops[-1].axis, plan.vector, in_shared)
         for s in (*held, *in_shared) if in_shared else ():
@@ -184,9 +189,17 @@ def _loops(
     return tuple(out)
 
 
+def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:
+    """Raises ScheduleError for a long reduction that follows none of the reference's loops: every
+    thread would run it alone."""
+    own = {x.axis for x in reference.loops}
+    for s in flow.stages:
+        lost = s.is_reduction and own.isdisjoint(x.axis for x in s.loops)
+        if lost and numel(tuple(c.extent for c in s.frame.domain)) > MAX_ALONE:
+            raise ScheduleError(f"{s.name} cannot run along the loops of {reference.name}")
+
+
 def _meets_others(flow: Dataflow, s: Stage) -> bool:
-    """Whether a reshape of an input stands beside functions of it: both then run along the same
-    axes, those of one copy."""
-    return isinstance(s.op, Reshape) and any(
-        isinstance(r.op, Pointwise) for r in flow.consumers(s.operands[0])
-    )
+    """Whether a reshape of an input stands beside others of its readers: all then run along the
+    same axes, those of one copy."""
+    return isinstance(s.op, Reshape) and len(flow.consumers(s.operands[0])) > 1
