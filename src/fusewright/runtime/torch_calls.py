@@ -130,7 +130,8 @@ def is_recorded() -> bool:
     torch.export, make_fx, fake tensors, any dispatch mode. What it does not see is lost."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and (
-        torch._C._len_torch_dispatch_stack() > 0 or torch.compiler.is_compiling()
+        torch.compiler.is_compiling()  # first: torch.compile follows no further
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
