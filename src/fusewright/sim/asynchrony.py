@@ -76,7 +76,7 @@ def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
 # --- bulk copies ----------------------------------------------------------------------------------
 
 
-def _issued(f: Frame, issuer: int) -> tuple[Mask, bool]:
+def issued_by(f: Frame, issuer: int) -> tuple[Mask, bool]:
     """The one thread of each block that issues, in the blocks where it is active."""
     return narrow(f.mask, (np.arange(f.nthreads) % f.trace.block_nthreads == issuer)[None, :])
 
@@ -92,7 +92,7 @@ def _bulk(s: _Bulk, run: Run) -> Step:
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:
-        mask, some = _issued(f, s.issuer)
+        mask, some = issued_by(f, s.issuer)
         if not some:
             return
         for g in gathered:
@@ -200,7 +200,7 @@ def _mbarrier_start(s: ir.MbarInit | ir.MbarInvalidate, run: Run) -> Step:
     count = s.count if isinstance(s, ir.MbarInit) else 0
 
     def step(f: Frame) -> None:
-        mask, some = _issued(f, s.issuer)
+        mask, some = issued_by(f, s.issuer)
         if some:
             issue = f.record(SyncEvent(s, mask, slot.number(f)))
             f.syncs.mbarriers.start(slot.at(f, mask, issue), count)
@@ -216,7 +216,7 @@ def _mbarrier_arrive(s: ir.MbarArrive | ir.MbarExpect, run: Run) -> Step:
     def step(f: Frame) -> None:
         mask, some = f.mask, True
         if isinstance(s, ir.MbarExpect):
-            mask, some = _issued(f, s.issuer)
+            mask, some = issued_by(f, s.issuer)
         elif s.per_warp:
             f.diverged(s, WARP_SIZE)
             mask, some = narrow(f.mask, first_lane)
@@ -232,7 +232,7 @@ def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
     parity_of = run.scope.expression(s.parity)
 
     def wait(f: Frame) -> Wait:
-        mask, some = (f.mask, True) if s.issuer is None else _issued(f, s.issuer)
+        mask, some = (f.mask, True) if s.issuer is None else issued_by(f, s.issuer)
         if not some:
             return
         number, parity = slot.number(f), parity_of(f.values)
