@@ -74,7 +74,8 @@ def _give_source(node: Any, made: Result, values: Mapping[Any, Any]) -> None:
     file, line = frames[-1] if frames else ("", "0")
     source = Source(file, int(line), str(node.target).split(".")[1])
     known = {values[n].tensor for n in node.all_input_nodes if isinstance(values[n], Array)}
-    stack = [x.tensor for x in (made if isinstance(made, tuple | list) else (made,))]
+    results = made if isinstance(made, tuple | list) else (made,)
+    stack = [x.tensor for x in results if x is not None]
     while stack:
         t = stack.pop()
         if t not in known and not isinstance(t.op, ir.Input):
