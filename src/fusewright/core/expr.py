@@ -162,12 +162,20 @@ class FloorDiv(Division):
 class Mod(Division):
     """`numerator - denominator * (numerator // denominator)`, in `[0, denominator)`."""
 
-    __slots__ = ()
+    __slots__ = ("_quotient",)
 
     def __init__(self, numerator: Expr, denominator: Expr) -> None:
         super().__init__(numerator, denominator, "%")
         self.interval = intervals.mod(numerator.interval, denominator.interval)
         self.divisor = math.gcd(numerator.divisor, denominator.divisor)
+        self._quotient: Expr | None = None
+
+    @property
+    def quotient(self) -> Expr:
+        """The digits above: `numerator // denominator`."""
+        if self._quotient is None:
+            self._quotient = floordiv(self.numerator, self.denominator)
+        return self._quotient
 
 
 integer = lru_cache(4096)(Int)
@@ -252,20 +260,18 @@ def _fold_digit(
     low: Mod, others: tuple[Atom, ...], c: int, table: dict[tuple[Atom, ...], int]
 ) -> tuple[tuple[Atom, ...], Expr] | None:
     """The monomial that holds the digit above `c * others * low`, and what both digits make."""
-    quotient = floordiv(low.numerator, low.denominator)
-    constant, terms = parts_of(mul(mul(c, _product(others)), low.denominator))
-    if len(terms) + bool(constant) != 1:
+    scale = _scale_above(low, others, c)
+    if scale is None:
         return None
-    scale = terms[0] if terms else Term((), constant)
     for atoms, coefficient in table.items():
         if coefficient != scale.coefficient or len(atoms) != len(scale.atoms) + 1:
             continue
         for position, high in enumerate(atoms):
             if atoms[:position] + atoms[position + 1 :] != scale.atoms:
                 continue
+            f, quotient = low.denominator, low.quotient
             if high == quotient:
                 return atoms, low.numerator
-            f = low.denominator
             if isinstance(high, FloorDiv) and f == high.denominator:
                 rest = mod(high.numerator, f)
                 if rest == low:
@@ -273,6 +279,17 @@ def _fold_digit(
             if isinstance(high, Mod) and high.numerator == quotient:
                 return atoms, mod(low.numerator, mul(low.denominator, high.denominator))
     return None
+
+
+def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
+    """What the digit above `low` in `c * others * low` is multiplied by; None for a sum."""
+    f = constant_value(low.denominator)
+    if f is not None and not any(isinstance(a, Division) for a in others):
+        return Term(others, c * f)
+    constant, terms = parts_of(mul(mul(c, _product(others)), low.denominator))
+    if len(terms) + bool(constant) != 1:
+        return None
+    return terms[0] if terms else Term((), constant)
 
 
 def add(*values: IntLike) -> Expr:
