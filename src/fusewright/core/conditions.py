@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from fusewright.core.expr import (
     Expr,
@@ -21,6 +22,9 @@ from fusewright.core.expr import (
 )
 from fusewright.core.substitution import substitute
 from fusewright.core.symbolic import Symbolic
+
+Limits: TypeAlias = tuple[Expr, int | None, int | None]
+"""An expression, and the least and the largest value it may have."""
 
 
 class Cond(Symbolic):
@@ -57,10 +61,32 @@ class Comparison(Cond):
 class Less(Comparison):
     """`left < right`."""
 
-    __slots__ = ()
+    __slots__ = ("_contrary", "_limits")
 
     def __init__(self, left: Expr, right: Expr) -> None:
         super().__init__(left, right, "<")
+        self._contrary: Cond | None = None
+        self._limits: Limits | None = None
+
+    @property
+    def contrary(self) -> Cond:
+        """`right <= left`."""
+        if self._contrary is None:
+            self._contrary = less(self.right, add(self.left, 1))
+        return self._contrary
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of `left - right` without its constant, or of the opposite when that starts with
+        a positive term."""
+        if self._limits is None:
+            constant, terms = parts_of(self.left - self.right)
+            if terms[0].coefficient > 0:
+                self._limits = sum_of(0, terms), None, -constant - 1
+            else:
+                opposite = [Term(t.atoms, -t.coefficient) for t in terms]
+                self._limits = sum_of(0, opposite), constant + 1, None
+        return self._limits
 
 
 class Equal(Comparison):
@@ -221,7 +247,7 @@ def negate(c: Cond) -> Cond:
         case Truth():
             return FALSE if c.value else TRUE
         case Less():
-            return less(c.right, add(c.left, 1))
+            return c.contrary
         case And():
             return any_of(negate(p) for p in c.parts)
         case Or():

@@ -105,13 +105,13 @@ class Term(NamedTuple):
     @property
     def interval(self) -> Interval:
         """An interval that contains it."""
-        product = reduce(intervals.multiply, (a.interval for a in self.atoms))
+        product = reduce(intervals.multiply, [a.interval for a in self.atoms])
         return intervals.scale(product, self.coefficient)
 
     @property
     def divisor(self) -> int:
         """A divisor of it."""
-        return math.prod((a.divisor for a in self.atoms), start=abs(self.coefficient))
+        return math.prod([a.divisor for a in self.atoms], start=abs(self.coefficient))
 
 
 class Sum(Expr):
@@ -123,9 +123,21 @@ class Sum(Expr):
     def __init__(self, constant: int, terms: tuple[Term, ...]) -> None:
         self.constant = constant
         self.terms = terms
-        self._seal(sum_text(constant, [(t.coefficient, t.atoms) for t in terms]))
-        self.interval = intervals.add(((constant, constant), *(t.interval for t in terms)))
-        self.divisor = math.gcd(constant, *(t.divisor for t in terms))
+
+    def __getattr__(self, name: str) -> object:
+        """Text, hash, interval and divisor are found when they are first asked for: most sums are
+        steps on the way to another."""
+        match name:
+            case "_key" | "_hash":
+                self._seal(sum_text(self.constant, [(t.coefficient, t.atoms) for t in self.terms]))
+            case "interval":
+                whole = (self.constant, self.constant)
+                self.interval = intervals.add((whole, *[t.interval for t in self.terms]))
+            case "divisor":
+                self.divisor = math.gcd(self.constant, *[t.divisor for t in self.terms])
+            case _:
+                raise AttributeError(f"a sum has no attribute {name!r}")
+        return getattr(self, name)
 
     @property
     def children(self) -> tuple[Atom, ...]:
