@@ -159,4 +159,3 @@ def _parts(r: Region) -> tuple[Cond, ...]:
 
 def _follows(c: Cond, r: Region) -> bool:
     return any(follows(c, p) for p in _parts(r))
-
