@@ -61,11 +61,12 @@ class Comparison(Cond):
 class Less(Comparison):
     """`left < right`."""
 
-    __slots__ = ("_contrary", "_limits")
+    __slots__ = ("_contrary", "_gap", "_limits")
 
     def __init__(self, left: Expr, right: Expr) -> None:
         super().__init__(left, right, "<")
         self._contrary: Cond | None = None
+        self._gap: Expr | None = None
         self._limits: Limits | None = None
 
     @property
@@ -74,6 +75,13 @@ class Less(Comparison):
         if self._contrary is None:
             self._contrary = less(self.right, add(self.left, 1))
         return self._contrary
+
+    @property
+    def gap(self) -> Expr:
+        """What is at least 0 where it holds: `right - left - 1`."""
+        if self._gap is None:
+            self._gap = self.right - self.left - 1
+        return self._gap
 
     @property
     def limits(self) -> Limits:

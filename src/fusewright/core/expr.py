@@ -355,14 +355,19 @@ def _divisible(t: Term, f: Expr) -> Expr | None:
     k, fterms = parts_of(f)
     if not fterms:
         return mul(t.coefficient // k, _product(t.atoms)) if t.coefficient % k == 0 else None
-    if k or len(fterms) != 1 or t.coefficient % fterms[0].coefficient:
+    return None if k or len(fterms) != 1 else term_ratio(t, fterms[0])
+
+
+def term_ratio(t: Term, f: Term) -> Expr | None:
+    """`t / f` when the division is exact in the normal form."""
+    if t.coefficient % f.coefficient:
         return None
     remaining = list(t.atoms)
-    for a in fterms[0].atoms:
+    for a in f.atoms:
         if a not in remaining:
             return None
         remaining.remove(a)
-    return mul(t.coefficient // fterms[0].coefficient, _product(tuple(remaining)))
+    return mul(t.coefficient // f.coefficient, _product(tuple(remaining)))
 
 
 def _product(atoms: tuple[Atom, ...]) -> Expr:
