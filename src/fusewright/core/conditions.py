@@ -164,9 +164,11 @@ def less(a: IntLike, b: IntLike) -> Cond:
         return less(a.numerator, mul(b, a.denominator))
     if isinstance(b, FloorDiv):
         return less(add(mul(add(a, 1), b.denominator), -1), b.numerator)
-    if is_natural(add(b, mul(a, -1), -1)):
+    gap = add(b, mul(a, -1), -1)
+    if is_natural(gap):
         return TRUE
-    if is_natural(add(a, mul(b, -1))):
+    most = gap.interval[1]
+    if (most is not None and most < 0) or is_natural(add(a, mul(b, -1))):
         return FALSE
     return _reduced(a, b)
 

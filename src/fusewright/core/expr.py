@@ -306,12 +306,22 @@ def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
 
 def add(*values: IntLike) -> Expr:
     """The sum."""
-    constant = sum(k for v in values if (k := constant_value(v)) is not None)
-    others = [as_expr(v) for v in values if constant_value(v) is None]
-    if len(others) < 2 and not (others and constant):
-        return others[0] if others else integer(constant)
-    parts = [(constant, ()), *map(parts_of, others)]
-    return sum_of(sum(k for k, _ in parts), [t for _, terms in parts for t in terms])
+    constant = 0
+    others: list[Expr] = []
+    for v in values:
+        if isinstance(v, Int):
+            constant += v.value
+        elif isinstance(v, Expr):
+            others.append(v)
+        else:
+            constant += int(v)
+    if not others:
+        return integer(constant)
+    parts = [parts_of(e) for e in others]
+    constant += sum([k for k, _ in parts])
+    if len(parts) == 1:
+        return others[0] if constant == parts[0][0] else _normal(constant, parts[0][1])
+    return sum_of(constant, [t for _, terms in parts for t in terms])
 
 
 def mul(a: IntLike, b: IntLike) -> Expr:
@@ -340,7 +350,7 @@ def _scaled(e: Expr, k: int) -> Expr:
         return integer(e.value * k)
     constant, terms = parts_of(e)
     scaled = tuple(Term(t.atoms, t.coefficient * k) for t in terms)
-    if any(isinstance(a, Division) for t in terms for a in t.atoms):
+    if any(map(_has_division, terms)):
         return sum_of(constant * k, scaled)
     return _normal(constant * k, scaled)
 
@@ -368,6 +378,10 @@ def term_ratio(t: Term, f: Term) -> Expr | None:
             return None
         remaining.remove(a)
     return mul(t.coefficient // f.coefficient, _product(tuple(remaining)))
+
+
+def _has_division(t: Term) -> bool:
+    return any(isinstance(a, Division) for a in t.atoms)
 
 
 def _product(atoms: tuple[Atom, ...]) -> Expr:
@@ -557,11 +571,12 @@ def _unrounded(e: Expr) -> Expr | None:
     """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f; the
     quotients that finer ones bound more tightly come first."""
     constant, terms = parts_of(e)
+    rounded = [k for k, t in enumerate(terms) if _has_division(t)]
     for rule in (_through_finer, _unrounded_term):
-        for position, t in enumerate(terms):
-            replaced = rule(t, terms)
+        for k in rounded:
+            replaced = rule(terms[k], terms)
             if replaced is not None:
-                return add(sum_of(constant, terms[:position] + terms[position + 1 :]), replaced)
+                return add(sum_of(constant, terms[:k] + terms[k + 1 :]), replaced)
     return None
 
 

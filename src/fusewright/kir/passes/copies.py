@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
@@ -32,7 +33,45 @@ from fusewright.kir.ir import (
 from fusewright.kir.traverse import own_registers, walk_statements
 
 Slot: TypeAlias = tuple[Buffer, int]
-Copies: TypeAlias = dict[Slot, Operand]
+
+
+@dataclass(slots=True)
+class _Copies:
+    """What registers hold a copy of, and by register those that hold a copy of it."""
+
+    sources: dict[Slot, Operand] = field(default_factory=dict[Slot, Operand])
+    users: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
+
+    def fork(self) -> _Copies:
+        """The same, to be changed by itself."""
+        return _Copies(dict(self.sources), dict(self.users))
+
+    def add(self, slot: Slot, source: Operand) -> None:
+        """Note that a register, which holds no known copy, was copied from a source."""
+        self.sources[slot] = source
+        origin = _slot(source) if isinstance(source, Reg) else None
+        if origin is not None:
+            self.users[origin] = (*self.users.get(origin, ()), slot)
+
+    def forget(self, r: Reg, width: int) -> None:
+        """Note that `width` registers from `r` on are written; all of the buffer where `r` has no
+        literal index."""
+        start = constant_value(r.index)
+        if start is None:
+            known = (*self.sources, *self.users)
+            gone = [slot for slot in known if slot[0] is r.buffer]
+        else:
+            gone = [(r.buffer, start + k) for k in range(width)]
+        for slot in gone:
+            self._drop(slot)
+            for user in self.users.get(slot, ()):
+                self._drop(user)
+
+    def _drop(self, slot: Slot) -> None:
+        source = self.sources.pop(slot, None)
+        origin = _slot(source) if isinstance(source, Reg) else None
+        if origin is not None:
+            self.users[origin] = tuple(u for u in self.users[origin] if u != slot)
 
 
 def propagate_copies(kernel: Kernel) -> Kernel:
@@ -42,30 +81,30 @@ def propagate_copies(kernel: Kernel) -> Kernel:
     checks:   nothing; registers without a literal index are left alone
     order:    before dead statements are removed
     """
-    body = _body(kernel.body, {})
+    body = _body(kernel.body, _Copies())
     return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
 
 
-def _body(body: Body, copies: Copies) -> Body:
+def _body(body: Body, copies: _Copies) -> Body:
     new = tuple(_statement(s, copies) for s in body)
     return body if all(a is b for a, b in zip(new, body, strict=True)) else new
 
 
-def _statement(s: Statement, copies: Copies) -> Statement:
+def _statement(s: Statement, copies: _Copies) -> Statement:
     """The statement with its reads replaced; `copies` is brought up to date behind it."""
     match s:
         case For():
             _forget_written(s, copies)
-            body = _body(s.body, dict(copies))
+            body = _body(s.body, copies.fork())
             return s if body is s.body else dataclasses.replace(s, body=body)
         case If():
-            then, otherwise = _body(s.then, dict(copies)), _body(s.otherwise, dict(copies))
+            then, otherwise = _body(s.then, copies.fork()), _body(s.otherwise, copies.fork())
             _forget_written(s, copies)
             if then is s.then and otherwise is s.otherwise:
                 return s
             return dataclasses.replace(s, then=then, otherwise=otherwise)
         case Roles():
-            roles = tuple(_statement(role, dict(copies)) for role in s.body)
+            roles = tuple(_statement(role, copies.fork()) for role in s.body)
             _forget_written(s, copies)
             same = all(a is b for a, b in zip(roles, s.body, strict=True))
             return s if same else dataclasses.replace(s, body=roles)
@@ -75,12 +114,12 @@ def _statement(s: Statement, copies: Copies) -> Statement:
         case _:
             new = _read(s, copies)
             for r, width in written(new):
-                _forget(r, width, copies)
+                copies.forget(r, width)
             _remember(new, copies)
             return new
 
 
-def _read(s: Statement, copies: Copies) -> Statement:
+def _read(s: Statement, copies: _Copies) -> Statement:
     match s:
         case Compute():
             operands = tuple(_operand(o, copies) for o in s.operands)
@@ -95,17 +134,17 @@ def _read(s: Statement, copies: Copies) -> Statement:
     return s if src is s.src else dataclasses.replace(s, src=src)
 
 
-def _operand(o: Operand, copies: Copies) -> Operand:
+def _operand(o: Operand, copies: _Copies) -> Operand:
     slot = _slot(o) if isinstance(o, Reg) else None
-    return o if slot is None else copies.get(slot, o)
+    return o if slot is None else copies.sources.get(slot, o)
 
 
-def _registers(r: Reg, width: int, copies: Copies) -> Reg:
+def _registers(r: Reg, width: int, copies: _Copies) -> Reg:
     """Where `width` registers from `r` on were copied from, when those are consecutive too."""
     slot = _slot(r)
     if slot is None:
         return r
-    sources = [copies.get((slot[0], slot[1] + k)) for k in range(width)]
+    sources = [copies.sources.get((slot[0], slot[1] + k)) for k in range(width)]
     first = sources[0]
     start = _slot(first) if isinstance(first, Reg) else None
     if start is None:
@@ -121,35 +160,23 @@ def _slot(r: Reg) -> Slot | None:
     return None if index is None else (r.buffer, index)
 
 
-def _remember(s: Statement, copies: Copies) -> None:
+def _remember(s: Statement, copies: _Copies) -> None:
     if not isinstance(s, Compute) or s.fn != "copy" or s.predicate != TRUE:
         return
     target, source = _slot(s.dst), s.operands[0]
     is_lasting = isinstance(source, Imm | Arg) or (isinstance(source, Reg) and _slot(source))
     if target is not None and is_lasting and not _is(source, target):
-        copies[target] = source
+        copies.add(target, source)
 
 
 def _is(o: Operand, slot: Slot) -> bool:
     return isinstance(o, Reg) and _slot(o) == slot
 
 
-def _forget_written(s: Statement, copies: Copies) -> None:
+def _forget_written(s: Statement, copies: _Copies) -> None:
     for inner in walk_statements(s):
         for r, width in written(inner):
-            _forget(r, width, copies)
-
-
-def _forget(r: Reg, width: int, copies: Copies) -> None:
-    start = constant_value(r.index)
-
-    def is_hit(b: Buffer, index: int) -> bool:
-        return b is r.buffer and (start is None or start <= index < start + width)
-
-    for slot, source in list(copies.items()):
-        origin = _slot(source) if isinstance(source, Reg) else None
-        if is_hit(*slot) or (origin is not None and is_hit(*origin)):
-            del copies[slot]
+            copies.forget(r, width)
 
 
 def written(s: Statement) -> tuple[tuple[Reg, int], ...]:
