@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.expr import (
@@ -155,11 +156,18 @@ class Not(Cond):
 TRUE = Truth(True)
 FALSE = Truth(False)
 
+_KEPT = 1 << 12
+"""Comparisons that are remembered. One takes as long as twenty sums and is asked for ten times."""
+
 
 def less(a: IntLike, b: IntLike) -> Cond:
     """`a < b`, decided when the bounds decide it, without quotients that stand alone (`x//f < n`
     is `x < n*f`) and without what plays no part, constants on one side."""
-    a, b = as_expr(a), as_expr(b)
+    return _less(as_expr(a), as_expr(b))
+
+
+@lru_cache(_KEPT)
+def _less(a: Expr, b: Expr) -> Cond:
     if isinstance(a, FloorDiv):
         return less(a.numerator, mul(b, a.denominator))
     if isinstance(b, FloorDiv):

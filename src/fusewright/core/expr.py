@@ -128,8 +128,11 @@ class Sum(Expr):
         """Text, hash, interval and divisor are found when they are first asked for: most sums are
         steps on the way to another."""
         match name:
-            case "_key" | "_hash":
-                self._seal(sum_text(self.constant, [(t.coefficient, t.atoms) for t in self.terms]))
+            case "_key":
+                pairs = [(t.coefficient, t.atoms) for t in self.terms]
+                self._key = sum_text(self.constant, pairs)
+            case "_hash":
+                self._hash = hash((self.constant, self.terms))
             case "interval":
                 whole = (self.constant, self.constant)
                 self.interval = intervals.add((whole, *[t.interval for t in self.terms]))
@@ -138,6 +141,15 @@ class Sum(Expr):
             case _:
                 raise AttributeError(f"a sum has no attribute {name!r}")
         return getattr(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Sum) or self.constant != other.constant:
+            return False
+        return self.terms == other.terms
+
+    __hash__ = Expr.__hash__
 
     @property
     def children(self) -> tuple[Atom, ...]:
