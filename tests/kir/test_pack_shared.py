@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from random_sync_kernels import Shape, random_kernel
 from sync_kernels import kernel
+from tests.work import calls
 
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
@@ -311,28 +311,11 @@ def _written_out(size: int) -> Kernel:
     return kernel("\n".join(lines), block="tx < 1")
 
 
-def _calls(f: Callable[[], object]) -> int:
-    """The functions called, built-in ones too: seconds that do not depend on the machine."""
-    count = 0
-
-    def profile(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        f()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 def test_the_work_grows_with_the_accesses_not_with_their_pairs() -> None:
     kernels = [_written_out(n) for n in (8, 32)]
     for k in kernels:
         assert packing_of(k) == dict.fromkeys((a.buffer for _, a in shared_allocs(k)), 0)
-    small, large = (_calls(lambda k=k: packing_of(k)) for k in kernels)
+    small, large = (calls(lambda k=k: packing_of(k)) for k in kernels)
     assert large < 6 * small
 
 
