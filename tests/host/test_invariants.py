@@ -79,15 +79,15 @@ def test_a_result_that_nobody_writes() -> None:
 def test_a_piece_that_is_written_twice() -> None:
     p = compiled()
     again = replace(p, launches=(p.launches[0], *p.launches), _calls={})
-    with pytest.raises(InternalError, match="writes bytes of .* that #0 .* writes"):
+    with pytest.raises(InternalError, match=r"writes bytes of .* that #0 .* writes"):
         _ = again.host
-    assert [r.kind for r in fw.verify(again).missing][0] == "race"
+    assert next(r.kind for r in fw.verify(again).missing) == "race"
 
 
 def test_a_reader_before_its_writer() -> None:
     p = compiled()
     turned = replace(p, launches=(*p.launches[2:], *p.launches[:2]), _calls={})
-    with pytest.raises(InternalError, match="bytes of t.* that hold nothing yet"):
+    with pytest.raises(InternalError, match=r"bytes of t.* that hold nothing yet"):
         _ = turned.host
     assert {r.kind for r in turned.simulate(*arrays(p)).races} == {"uninitialised"}
 
