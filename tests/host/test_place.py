@@ -357,3 +357,25 @@ def test_joins_of_arguments_and_of_a_view_that_another_kernel_reads() -> None:
     p = checked(f, S((4, 3, 64), "float32"))
     assert [x.role for x in p.host.launches] == ["kernel", "copy", "copy"]
     assert "t0" in p.host.stats["placed"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_join_that_is_joined_again_and_read_by_others(reader: str) -> None:
+    """Its pieces lie in both joins, and nobody writes or copies the inner one as a whole."""
+
+    def f(a, b):
+        inner = fw.concat([soft(a), soft(b)])
+        return fw.concat([inner, soft(a + b)]), READERS[reader](inner)
+
+    p = checked(f, X, X)
+    assert p.host.stats["copies"] == (reader == "flip")
+    assert len(p.host.stats["placed"]) == 3
+
+
+def test_inner_joins_that_are_read_by_others_of_arguments() -> None:
+    def f(a, b):
+        inner = fw.concat([soft(a), soft(b)])
+        return fw.concat([inner, a]), fw.flip(inner)
+
+    p = checked(f, X, X)
+    assert [x.role for x in p.host.launches] == ["kernel", "kernel", "copy", "copy"]

@@ -165,8 +165,8 @@ class _Placer:
 
     def _stores(self, t: Tensor) -> bool:
         """Whether the group at hand, of those that compute a value, is the one that stores it: the
-        first in order, unless it was taken out of a later one."""
-        return t in self.wanted and t not in self.joined and not self.computed[t]
+        first in order."""
+        return t in self.wanted and not self.computed[t]
 
     def _stays(self, t: Tensor, p: Piece, members: set[Tensor]) -> bool:
         """Whether a piece of a result in the memory of an argument is there already: a part of the
