@@ -272,7 +272,11 @@ class Kernel:
             shaped_view(array, info, symbols)
             for array, info in zip(result.outputs, self.outputs, strict=True)
         ]
-        return SimResult(shaped, result.races, result.stats)
+        written = [
+            shaped_view(array, info, symbols)
+            for array, info in zip(result.written, self.outputs, strict=True)
+        ]
+        return SimResult(shaped, result.races, result.stats, written)
 
     def arguments(
         self, values: tuple[bool | int | float, ...] | None = None
@@ -450,11 +454,14 @@ def shaped_view(flat: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Ar
 
 
 def flatten(a: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:
-    """The array as a flat one in the layout of the spec (a copy). Raises UserError for another
-    dtype, and for values that a layout whose elements share memory cannot hold."""
+    """The array as a flat one in the layout of the spec (a copy), every byte 0xFF between its
+    elements. Raises UserError for another dtype, and for values that a layout whose elements share
+    memory cannot hold."""
     if a.dtype != info.dtype.numpy:
         raise UserError(f"{info.name} must be {info.dtype}, got {a.dtype}; cast it first")
-    flat = np.zeros(span(info, symbols), a.dtype)
+    flat = np.empty(span(info, symbols), a.dtype)
+    if flat.size != a.size:
+        flat.view(np.uint8)[...] = 0xFF
     if flat.size:
         view = shaped_view(flat, info, symbols)
         view[...] = a

@@ -25,11 +25,13 @@ from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_expression, parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
+from fusewright.host.invariants import check_host
 from fusewright.host.ir import Pieces
 from fusewright.host.sites import Site, natural
 from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, size_of
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
+from fusewright.memories import Memories
 from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.arrays import (
     CPU,
@@ -47,6 +49,7 @@ from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
 from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
 from fusewright.sim.machine import SimResult
+from fusewright.sim.report import Race
 from fusewright.target import Target, target_of
 
 Array = npt.NDArray[Any]
@@ -73,41 +76,6 @@ class Launch:
     def outputs(self) -> tuple[Tensor, ...]:
         """The values that it makes, each as often as it is stored."""
         return tuple(s.tensor for s in self.writes)
-
-
-class Memories:
-    """The memory of every root while a program is simulated, as shaped arrays; what nobody has
-    written holds the bytes 0xFF."""
-
-    def __init__(self, sizes: Mapping[Var, int], arrays: Mapping[Tensor, Array]) -> None:
-        self.sizes = sizes
-        self._arrays = dict(arrays)
-
-    def read(self, s: Site) -> Array:
-        """What lies in a site."""
-        if s.is_whole and s.root in self._arrays:
-            return self._arrays[s.root]
-        return self._view(s)
-
-    def write(self, s: Site, array: Array) -> None:
-        """Puts an array of its shape into a site."""
-        if s.is_whole:
-            self._arrays[s.root] = array
-        else:
-            self._view(s)[...] = array
-
-    def _view(self, s: Site) -> Array:
-        whole = TensorInfo.of(s.root)
-        if s.root not in self._arrays:
-            shape = [size_of(e, self.sizes) for e in s.root.shape]
-            empty = np.empty(shape, s.root.dtype.numpy)
-            empty.reshape(-1).view(np.uint8)[...] = 0xFF
-            self._arrays[s.root] = empty
-        array = self._arrays[s.root]
-        is_flat = whole.strides == contiguous_strides(s.root.shape) and array.flags.c_contiguous
-        flat = array.reshape(-1) if is_flat else flatten(array, whole, self.sizes)
-        part = TensorInfo(s.tensor.name, s.shape, s.root.dtype, s.strides)
-        return shaped_view(flat[size_of(s.offset, self.sizes) :], part, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +139,14 @@ class Program:
 
     @cached_property
     def host(self) -> HostProgram:
-        """Launches with exact bindings, the packed arena, edges, and `stats`."""
+        """Launches with exact bindings, the packed arena, edges, and `stats`. Raises InternalError
+        where an order that the edges allow could give other bytes, or read what nobody wrote."""
+        check_host(self.assembled)
+        return self.assembled
+
+    @cached_property
+    def assembled(self) -> HostProgram:
+        """The host program, whose invariants nobody has checked."""
         calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
         return assemble(self.fusion, calls, self.pieces, self.held)
 
@@ -258,17 +233,20 @@ class Program:
     # --- running --------------------------------------------------------------------------------
 
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
-        """Runs every kernel in the simulator."""
-        races: list[Any] = []
+        """Runs every kernel in the simulator, on memory whose bytes are 0xFF until one of them is
+        written; `races` also lists what launches read, and results hold, of such bytes."""
+        races: list[Race] = []
         stats: dict[str, int | float] = {}
         memory = self._memories(arrays)
-        for x in self.launches:
+        for k, x in enumerate(self.launches):
+            races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", seed)
             result = self._simulated(x, memory, check_races=check_races, seed=seed)
             races.extend(result.races)
             for k, v in result.stats.items():
                 stats[k] = stats.get(k, 0) + v
-        outputs = [memory.read(natural(self.held.get(t, t))) for t in self.fusion.outputs]
-        return SimResult(outputs, races, stats)
+        results = [natural(self.held.get(t, t)) for t in self.fusion.outputs]
+        races += memory.unwritten(results, "the program returns", seed)
+        return SimResult([memory.read(s) for s in results], races, stats)
 
     def witnesses(self, *arrays: Array) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
         """Every kernel once, with the arrays it reads when the program runs on these, and sizes."""
@@ -297,8 +275,8 @@ class Program:
             symbols=memory.sizes,
             values=x.values,
         )
-        for s, array in zip(x.writes, result.outputs, strict=True):
-            memory.write(s, array)
+        for s, array, written in zip(x.writes, result.outputs, result.written, strict=True):
+            memory.write(s, array, written)
         return result
 
     def run_cuda(self, *arrays: Any) -> list[Any]:

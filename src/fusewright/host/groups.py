@@ -30,6 +30,7 @@ from fusewright.fusion.passes.row_partials import blocks_of_rows
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
+"""Values that a kernel reads, and places that it may have to choose an element from."""
 MAX_DEPTH = 4
 """Reductions in a row: each adds a pass over what is held of a row, which recomputes what came
 before, so that code grows with the square."""
@@ -112,8 +113,9 @@ class Group:
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
     those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
-    many reductions of the group stand one after the other up to a member. `parts`: leading axes
-    cut in parts, so that partial results of them may stand beside reductions of the others.
+    many reductions of the group stand one after the other up to a member. `widths`: from how many
+    places joins choose an element of a member. `parts`: leading axes cut in parts, so that partial
+    results of them may stand beside reductions of the others.
     """
 
     number: int
@@ -123,6 +125,7 @@ class Group:
     sources: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     successors: set[int] = field(default_factory=set[int])
     depths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
+    widths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     alone: bool = False
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     parts: list[Parts] = field(default_factory=list[Parts])
@@ -156,6 +159,7 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
             _add_parts(out, p, ids)
     for t in out.members:
         out.depths[t] = _depth(out, t)
+        out.widths[t] = _width(out, t)
     out.successors -= {g.number for g in groups}
     out.sources = {o: None for g in groups for o in g.sources if o not in out.members}
     return out
@@ -186,6 +190,9 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     if len(g.sources) > MAX_OPERANDS:
         return f"the kernel would read more than {MAX_OPERANDS} tensors"
     g.alone = isinstance(t.op, Scan)
+    g.widths[t] = _width(g, t)
+    if g.widths[t] > MAX_OPERANDS:
+        return f"its elements would be chosen from more than {MAX_OPERANDS} places"
     g.depths[t] = _depth(g, t)
     if max(g.depths.values()) > MAX_DEPTH:
         return f"the kernel has {MAX_DEPTH} reductions in a row already"
@@ -215,6 +222,14 @@ def add_between(g: Group, t: Tensor) -> None:
     g.members[t] = None
     g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
     g.depths[t] = _depth(g, t)
+    g.widths[t] = _width(g, t)
+
+
+def _width(g: Group, t: Tensor) -> int:
+    """From how many places joins choose an element of a tensor: those of all values side by side,
+    of several operands the most."""
+    widths = [g.widths.get(o, 1) for o in t.op.operands]
+    return sum(widths) if isinstance(t.op, Concat) else max(widths, default=1)
 
 
 def _depth(g: Group, t: Tensor) -> int:
