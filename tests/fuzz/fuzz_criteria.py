@@ -56,8 +56,8 @@ class Finding:
     detail: str
 
 
-class TimeUp(Exception):
-    """A program that took longer than any should."""
+class TimeUp(BaseException):
+    """A program that took longer than any should; nothing that handles errors may take it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def finding_of(
     try:
         with time_limit(TOTAL_SECONDS):
             return examination.finding()
-    except Exception as e:  # every exception is a finding
+    except (Exception, TimeUp) as e:  # every exception is a finding
         stage = examination.stage
         if stage == "trace" and is_refusal(e):
             return None
@@ -201,7 +201,8 @@ def _wrong_run(program: fw.Program, recipe: Recipe, tally: Tally) -> Finding | N
     tally.add("elements", verdict.compared)
     tally.add("elements undecided", verdict.undecided)
     if verdict.problem is not None:
-        return Finding("wrong value", f"{verdict.problem}{at}")
+        kind = "nan" if ": got nan, want" in verdict.problem else "other"
+        return Finding(f"wrong value: {kind}", f"{verdict.problem}{at}")
     made = [np.empty_like(a, order="F") for a in result.outputs]
     given = [made[program.places.index(p)] for p in program.places]
     program.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
@@ -247,8 +248,7 @@ def most_launches(fusion: ir.Fusion) -> int:
     if is_elementwise(fusion) and not many:
         return components(fusion)
     weights = [w for t in fusion.values for op, w in LAUNCHES.items() if isinstance(t.op, op)]
-    results = len(set(fusion.outputs) - set(fusion.inputs))
-    return sum(weights) + results + many
+    return sum(weights) + len(set(fusion.outputs)) + many
 
 
 def is_elementwise(fusion: ir.Fusion) -> bool:

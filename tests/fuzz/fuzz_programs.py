@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import fuzz_nn
 import fuzz_ops
@@ -106,7 +107,8 @@ class Recipe:
 
     def reproducer(self) -> str:
         """A file that shows the failure again."""
-        specs = ",\n    ".join(leaf.source() for leaf in self.leaves)
+        groups = [(text, len(list(g))) for text, g in groupby(x.source() for x in self.leaves)]
+        specs = ",\n    ".join(text if n == 1 else f"*[{text}] * {n}" for text, n in groups)
         head = f"# seed {self.seed}, sizes {dict(self.sizes)}\n{self.source()}"
         return f"{head}\n\nspecs = [\n    {specs}\n]"
 

@@ -7,6 +7,7 @@ symbolic size leaves open, how many operands a kernel takes.
 
 from __future__ import annotations
 
+import keyword
 import random
 import re
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from fusewright.errors import (
     SpecError,
 )
 
-HOSTILE = tuple(
+WORDS = tuple(
     re.findall(
         r"\w+",
         """NULL max min abs int float double half char bool_ short long signed unsigned void static
@@ -40,6 +41,7 @@ HOSTILE = tuple(
     ld st bar mma mbar tma π größe naïve 变量 K0 B0 S0 s0 p0 f0 out_0 arg0""",
     )
 )
+HOSTILE = tuple(w for w in WORDS if not keyword.iskeyword(w))
 SYMBOLS = ("n", "n", "n", "m", "k")
 SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65, 96, 100, 128, 255)
 BOUND = (2, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64, 100, 129, 500, 1000, 4097)
