@@ -259,11 +259,12 @@ def is_elementwise(fusion: ir.Fusion) -> bool:
 
 
 def components(fusion: ir.Fusion) -> int:
-    """Groups of results that have an argument or a computed value in common."""
+    """Groups of results that have an argument or a computed value in common. Arguments of rank 0
+    tie nothing together: each kernel reads its own few bytes."""
     group: dict[ir.Tensor, frozenset[ir.Tensor]] = {}
     for t in fusion.values:
         below = [group[o] for o in t.op.operands if o in group]
-        free = isinstance(t.op, ir.Constant | ir.Size | ir.Iota)
+        free = isinstance(t.op, ir.Constant | ir.Size | ir.Iota) or not t.shape
         merged = frozenset[ir.Tensor]().union(*below) if below else frozenset() if free else {t}
         group[t] = frozenset(merged)
     made = [group[t] for t in fusion.outputs]
