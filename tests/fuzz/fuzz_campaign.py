@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from fuzz_checks import Tally
 from fuzz_criteria import COMPILE_SECONDS, Checks, Finding, finding_of, has_odd_names
+from fuzz_motifs import draw_wide
 from fuzz_programs import Recipe
 from fuzz_shrink import shrink
-from fuzz_wide import draw_wide
 
 SHRINK_SECONDS = 20.0
 

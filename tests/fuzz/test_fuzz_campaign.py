@@ -16,8 +16,8 @@ from fuzz_criteria import (
     signature_of,
     time_limit,
 )
+from fuzz_motifs import MOTIFS, draw_wide
 from fuzz_programs import Leaf, Recipe, Step
-from fuzz_wide import MOTIFS, draw_wide
 
 import fusewright as fw
 from fusewright.errors import SpecError, UserError
