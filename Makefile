@@ -3,12 +3,13 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SEEDS ?= 0:20000
 TORCH ?= 2.13.0+cpu
 TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py tests/test_house.py
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test torch lint format fuzz corpus bench gpu docs clean
+.PHONY: help demo test torch lint format fuzz campaign corpus bench gpu docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -36,6 +37,9 @@ format: .venv/stamp-dev  ## rewrite the sources as `make lint` wants them
 
 fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are printed
 	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
+
+campaign: .venv/stamp-dev  ## the wider random programs of SEEDS, as a table of what failed
+	$(PY) tests/fuzz/fuzz_campaign.py --seeds $(SEEDS) --jobs $(WORKERS)
 
 corpus: .venv/stamp-dev  ## verify every sync of the corpus, check its machine code and traffic
 	$(PY) -m fusewright verify --cubin

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert
+from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import ir
@@ -191,7 +192,7 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Concat():
             return np.concatenate(args, op.axis)
         case ir.Reduce():
-            return _reduce(op, args[0])
+            return _reduce(op, args[0], t.dtype)
         case ir.Scan():
             a = args[0]
             return _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
@@ -256,9 +257,12 @@ def _index_map(t: Tensor, op: ir.IndexMap, a: Array, sizes: Sizes) -> Array:
     return np.broadcast_to(a[index], shape)
 
 
-def _reduce(op: ir.Reduce, a: Array) -> Array:
-    ufunc = _UFUNCS[op.fn]
-    return np.asarray(ufunc.reduce(a, axis=op.axes, dtype=a.dtype))
+def _reduce(op: ir.Reduce, a: Array, dtype: DType) -> Array:
+    """A reduction; over an axis that is empty it is the value that every reduction starts from."""
+    if any(a.shape[k] == 0 for k in op.axes):
+        kept = [n for k, n in enumerate(a.shape) if k not in op.axes]
+        return np.full(kept, _literal(reduction_identity(op.fn, dtype), dtype))
+    return np.asarray(_UFUNCS[op.fn].reduce(a, axis=op.axes, dtype=a.dtype))
 
 
 def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
