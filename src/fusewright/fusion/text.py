@@ -165,8 +165,8 @@ def _literal(tree: ast.expr) -> Any:
             return math.nan
         case ast.Name(id="inf"):
             return math.inf
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
-            return -math.inf
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf" | "nan" as name)):
+            return -float(name)
         case _:
             try:
                 return ast.literal_eval(tree)

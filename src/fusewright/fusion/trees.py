@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from fusewright.dtypes import scalar_text
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -127,7 +129,7 @@ def key(tree: Tree) -> Hashable:
     if isinstance(tree, Leaf):
         return "leaf"
     if isinstance(tree, Static):
-        return tree.kind, repr(tree.value)
+        return tree.kind, scalar_text(tree.value)
     named = tree.keys and (tree.keys, repr(tree.keys))
     return tree.kind, named, *[key(item) for item in tree.items]
 

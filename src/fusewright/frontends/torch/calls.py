@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fusewright.dtypes import dtype_of
+from fusewright.dtypes import dtype_of, scalar_text
 from fusewright.errors import FusewrightError, UnsupportedError
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.table import LOWERINGS, VIEWS, Result, positional
@@ -119,10 +119,12 @@ def _value(node: Any) -> Any:
 def call_text(node: Any, number: Mapping[Any, int]) -> str:
     """The arguments of a call as text, nodes by their numbers."""
 
-    def numbered(n: Any) -> _Numbered:
-        return _Numbered(number[n])
+    def told(x: Any) -> Any:
+        if isinstance(x, fx.Node):
+            return _Numbered(number[x])
+        return (scalar_text(x),) if isinstance(x, float) else x
 
-    return repr(fx.node.map_arg((node.args, node.kwargs), numbered))
+    return repr(fx.node.map_aggregate((node.args, node.kwargs), told))
 
 
 @dataclass(frozen=True, slots=True)
