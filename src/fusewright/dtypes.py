@@ -57,6 +57,12 @@ class DType:
         return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     @property
+    def outside(self) -> float | int:
+        """What a gather reads where its index is outside the axis: NaN, and 0 where there is no
+        NaN."""
+        return math.nan if self.is_float or self.is_complex else 0
+
+    @property
     def compute(self) -> DType:
         """The type a kernel computes in: float32 for every shorter float, itself otherwise."""
         return float32 if self.is_float and self.nbytes < 4 else self
