@@ -52,6 +52,8 @@ from fusewright.target import Target, target_of
 Array = npt.NDArray[Any]
 
 _said = threading.Event()
+_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, SpecError)
+"""What reading a record raises that is not what `Program.save` wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +452,7 @@ def load(path: str | Path) -> Program:
         )
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
         held = {values[t]: values[argument] for t, argument in record["held"]}
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SpecError) as e:
+    except _DAMAGE as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
     return Program(fusion, launches, reasons, target, pieces, held)
 

@@ -5,7 +5,7 @@ Complex numbers are known data, which the oracle alone computes; of real numbers
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,13 @@ _CANCELS = 1.0
 """Real parts up to this size lose digits in `exp(x) - 1`."""
 
 
-def expm1(x: Array) -> Array:
+def expm1(x: Any) -> Array:
     """`exp(x) - 1`. With x = a + ib the real part is `expm1(a) cos(b) - 2 sin(b / 2)**2` where
     `exp(a) cos(b) - 1` would cancel; elsewhere the exponential knows the infinities."""
-    x = np.asarray(x)
+    x = cast("Any", np.asarray(x))
     if x.dtype.kind != "c":
         return np.expm1(x)
-    out = np.asarray(np.exp(x))
+    out = cast("Any", np.asarray(np.exp(x)))
     out.real -= 1
     near = (np.abs(x.real) <= _CANCELS) & np.isfinite(x.imag)
     a, b = x[near].real, x[near].imag
@@ -30,10 +30,10 @@ def expm1(x: Array) -> Array:
     return out
 
 
-def tanh(x: Array) -> Array:
+def tanh(x: Any) -> Array:
     """The hyperbolic tangent; at an infinite real part the imaginary one is 0 of its own sign."""
-    x = np.asarray(x)
-    out = np.asarray(np.tanh(x))
+    x = cast("Any", np.asarray(x))
+    out = cast("Any", np.asarray(np.tanh(x)))
     if x.dtype.kind != "c":
         return out
     flat = np.isinf(x.real) & np.isfinite(x.imag)

@@ -29,7 +29,7 @@ _DAMAGE = (
     EOFError,
     KeyError,
     ValueError,
-    RuntimeError,
+    RuntimeError,  # RecursionError, of text that is nested too deeply, among them
     OverflowError,
     struct.error,
 )
