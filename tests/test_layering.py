@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("host",),
     ("runtime",),
     ("kernel",),
+    ("records",),
     ("program",),
     ("driver",),
     ("verify",),

@@ -217,6 +217,19 @@ class Kernel:
         assert build is not None
         return build.result()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there is machine code already."""
+        build = self._build
+        return build is not None and build.done() and build.exception() is None
+
+    def __copy__(self) -> Kernel:
+        """The kernel itself: copies share its machine code."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self
+
     def cubin(self) -> bytes:
         """The machine code."""
         return self.compiled().cubin

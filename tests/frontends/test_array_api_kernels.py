@@ -1,4 +1,4 @@
-"""The runs of the array API's own suite: values through simulated kernels, and how results count."""
+"""The runs of the array API's own suite: values of simulated kernels, and how results count."""
 
 from __future__ import annotations
 

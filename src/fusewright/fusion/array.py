@@ -502,6 +502,11 @@ class Array:
         """Whether the value depends on literals and known data only."""
         return self._known_leaves() is not None
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the value depends on literals only, which a trace can use."""
+        return self._known_leaves() == ()
+
     def _known_leaves(self) -> tuple[Known, ...] | None:
         """The data that the value depends on; None when it depends on an argument of a trace."""
         found: list[Known] = []

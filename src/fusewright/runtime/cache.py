@@ -2,9 +2,9 @@
 
 A cubin is native code, so a folder that other users can write is refused, and one sha256 covers all
 of an entry: key, version, what is kept beside the code, and the code. Nothing of an entry is used
-before it is checked; one that does not match is removed with a line in the log. Files appear by rename only: a crash leaves at most
-a temporary file. Writers are idempotent, so processes need no lock. Nothing is ever unpickled.
-Whatever goes wrong with the disk costs a compile, never an error.
+before it is checked; one that does not match is removed with a line in the log. Files appear by
+rename only: a crash leaves at most a temporary file. Writers are idempotent, so processes need no
+lock. Nothing is ever unpickled. Whatever goes wrong with the disk costs a compile, never an error.
 """
 
 from __future__ import annotations
