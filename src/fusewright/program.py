@@ -26,7 +26,15 @@ from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
 from fusewright.host.ir import Pieces
 from fusewright.host.sites import Site, natural
-from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, size_of
+from fusewright.kernel import (
+    Binder,
+    Kernel,
+    TensorInfo,
+    flatten,
+    shaped_view,
+    size_of,
+    without_races,
+)
 from fusewright.records import (
     DAMAGE,
     kernel_record,
@@ -406,7 +414,7 @@ class Program:
 
     def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
         if device == "sim":
-            return self.simulate(*arrays, check_races=False).outputs
+            return without_races(self.simulate(*arrays), "the program")
         if device == "auto" and not has_gpu():
             say_once()
             return evaluate(self.fusion, *arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from fusewright.fusion.array import Array
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.source import Source
 from fusewright.fusion.trace import trace
+
+_log = logging.getLogger("fusewright.torch")
 
 
 def is_getitem(node: Any) -> bool:
@@ -150,6 +153,9 @@ def _problem(node: Any) -> str | None:
         _try(node)
     except FusewrightError as e:
         return str(e)
+    except Exception as e:  # a fault of the lowering, which must not cost the graph
+        _log.warning("%s is left to torch: %s: %s", node.target, type(e).__name__, e)
+        return f"{type(e).__name__}: {e}"
     return None
 
 
