@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("host",),
     ("runtime",),
     ("kernel",),
-    ("memories",),
+    ("memories", "records"),
     ("program",),
     ("driver",),
     ("verify",),

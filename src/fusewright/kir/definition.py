@@ -146,10 +146,11 @@ class Definition(Reader):
         for value in self.read(1):
             key = operand_key(value)
             if key not in known:
-                index = self.as_type(value, int64)
-                wrapped = self._call("add", int64, index, size)
-                negative = self._call("lt", bool_, index, zero)
-                index = self._call("where", int64, negative, wrapped, index)
+                index = self.as_type(value, int64)  # of uint64, what is negative now is outside
+                if operand_dtype(value).kind == "int":
+                    wrapped = self._call("add", int64, index, size)
+                    negative = self._call("lt", bool_, index, zero)
+                    index = self._call("where", int64, negative, wrapped, index)
                 low = self._call("ge", bool_, index, zero)
                 high = self._call("lt", bool_, index, size)
                 inside = self._call("and", bool_, low, high)
@@ -160,7 +161,7 @@ class Definition(Reader):
         out: list[Operand] = []
         for value, inside in zip(self.read(0, picked), valid, strict=True):
             dtype = operand_dtype(value)
-            fill = Imm(literal_as(0, dtype), dtype)
+            fill = Imm(literal_as(self.s.dtype.outside, dtype), dtype)
             out.append(self._call("where", dtype, inside, value, fill))
         return out
 
