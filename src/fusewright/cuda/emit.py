@@ -21,8 +21,9 @@ from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names, identifier
 from fusewright.cuda.pieces import prelude
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import SpecError, UserError
+from fusewright.errors import SpecError, UnsupportedError, UserError
 from fusewright.kir import ir
+from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
 from fusewright.memory import Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
@@ -69,12 +70,6 @@ def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
     return (*buffers, *arguments, *symbols)
 
 
-def written_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The parameters that some statement writes, in parameter order."""
-    written = {d for n in walk(kernel) if isinstance(d := getattr(n, "dst", None), Buffer)}
-    return tuple(b for b in kernel.params if b in written)
-
-
 def shared_nbytes(kernel: Kernel) -> int:
     """Bytes of shared memory a block needs. Raises SpecError for a buffer without an offset."""
     ends = [
@@ -108,6 +103,16 @@ def emit_module(kernels: Sequence[Kernel], target: Target) -> str:
     bodies = [_Emitter(k, target).text() for k in kernels]
     definitions = prelude("\n".join(bodies))
     return "\n".join((*([definitions] if definitions else []), *bodies))
+
+
+def check_target(s: Statement, target: Target) -> None:
+    """Raise UnsupportedError when the target has no such instruction."""
+    feature = s.feature()
+    if feature is not None and not target.has(feature):
+        raise UnsupportedError(
+            f"{type(s).__name__} needs compute capability {feature.since}, which {target} does not "
+            "have; copy with loads and stores, and use other barriers"
+        )
 
 
 def _constant_size(buffer: Buffer) -> int:
@@ -280,7 +285,7 @@ class _Emitter:
 
     def _body(self, body: Iterable[Statement]) -> None:
         for s in body:
-            ptx.check_target(s, self._target)
+            check_target(s, self._target)
             if isinstance(s, ir.SyncStatement):
                 self._sync(s)
                 continue
