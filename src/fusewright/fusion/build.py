@@ -303,9 +303,9 @@ def reduce(fn: str, t: Tensor, axes: tuple[int, ...], *, keepdims: bool = False)
     return out
 
 
-def scan(fn: str, t: Tensor, axis: int) -> Tensor:
-    """Inclusive prefix `fn` along an axis."""
-    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis))
+def scan(fn: str, t: Tensor, axis: int, *, exclusive: bool = False) -> Tensor:
+    """Prefix `fn` along an axis, without the element itself if `exclusive`."""
+    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis, exclusive))
 
 
 def matmul(op: str, a: Tensor, b: Tensor) -> Tensor:
