@@ -15,17 +15,34 @@ from typing import TypeAlias
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.kir.traits import Completes, with_group
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 
-ENGINES = ("cp_async", "bulk_read", "bulk_write")
-KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK)
+KINDS = tuple(ir.AsyncKind)
+ENGINES: tuple[Completes, ...] = tuple(
+    with_group(kind, is_read=is_read)
+    for kind in KINDS
+    for is_read in (True, False)
+    if kind.waits_for_reads or not is_read
+)
+"""A thread has one engine for each way in which groups of a kind complete: for their reads alone,
+where a wait may be for these, and altogether."""
 SPACES = (Memory.SHARED, Memory.GLOBAL)
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
 making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
 CLUSTER: Barrier = ("cluster", 0, 0)
+
+
+KIND_OF: tuple[int, ...] = tuple(KINDS.index(way.kind) for way in ENGINES if way.kind is not None)
+"""The number of its kind, by number of an engine."""
+
+
+def engines_of(kind: ir.AsyncKind) -> tuple[int, ...]:
+    """The numbers of the engines of a kind of groups; where reads may be waited for, that first."""
+    return tuple(k for k, way in enumerate(ENGINES) if way.kind is kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +210,10 @@ class Clocks:
         """All but the `keep` latest groups of each thread are complete."""
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
-        engines = (0,) if kind is ir.AsyncKind.CP_ASYNC else (1, 2)
-        if reads_only and self.model.reads_only_frees_sources:
-            engines = (1,)
-        for k in engines:
+        only_reads = reads_only and self.model.reads_only_frees_sources
+        for k in engines_of(kind):
+            if only_reads and not ENGINES[k].is_read:
+                continue
             self.own[strands, k] = np.maximum(self.own[strands, k], done)
             if not self.model.groups_belong_to_threads:
                 for s in range(self.columns.nstrands):

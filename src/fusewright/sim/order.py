@@ -13,7 +13,16 @@ from typing import Literal
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import CLUSTER, KINDS, Barrier, Clocks, Columns, History
+from fusewright.kir.traits import Team
+from fusewright.sim.clocks import (
+    CLUSTER,
+    KINDS,
+    Barrier,
+    Clocks,
+    Columns,
+    History,
+    engines_of,
+)
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
@@ -25,7 +34,6 @@ from fusewright.sim.trace import SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
 _BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
-_BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
             points.append(
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
-    statements = [e.statement for e in trace.events]
+    statements = tuple(dict.fromkeys(e.statement for e in trace.events))
     return Replayable(
         trace,
         strands,
@@ -105,14 +113,12 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
         points,
         _units(points, nstrands),
         Columns(
-            nstrands, _has_engines(statements), _barriers(points, in_cluster=trace.cluster > 1)
+            nstrands,
+            any(s.group() is not None for s in statements),
+            _barriers(points, in_cluster=trace.cluster > 1),
         ),
-        any(isinstance(s, _BULK) for s in statements),
+        any(u.in_async_proxy for s in statements for u in s.memory_uses()),
     )
-
-
-def _has_engines(statements: Sequence[ir.Statement]) -> bool:
-    return any(isinstance(s, ir.CpAsync | ir.BulkStore | ir.BulkReduce) for s in statements)
 
 
 def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
@@ -246,12 +252,12 @@ class _Replay:
     def _check_exit(self) -> None:
         c = self.clocks
         for k, kind in enumerate(KINDS):
-            late = np.flatnonzero(c.issued[:, k] > c.own[:, k])
+            late = np.flatnonzero(c.issued[:, k] > c.own[:, engines_of(kind)[0]])
             if len(late) and self.model.groups_end_before_exit:
                 statement = next(
                     p.statement
                     for p in reversed(self.group.points)
-                    if _kind_of(p.statement) is kind and np.isin(late, p.strands).any()
+                    if p.statement.group() is kind and np.isin(late, p.strands).any()
                 )
                 text = statement_text(statement)
                 message = f"a thread may exit before `{text}` has read its source; wait for it"
@@ -321,19 +327,22 @@ class _Replay:
                 self._arrive(step, 0)
             case ir.MbarExpect():
                 self._arrive(step, s.nbytes)
-            case ir.BulkLoad():
-                self._deliver(step, s, s.size * s.dst.dtype.nbytes)
-            case ir.RemoteStore():
-                self._deliver(step, s, s.dst.dtype.nbytes)
-            case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce():
-                c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
-            case ir.Shuffle():
-                if self.model.lanes_meet_in_time:
-                    for members in self._warps(strands):
-                        c.meet(members)
-            case _:
+            case ir.SyncStatement():
                 raise TypeError(f"no order is known for {type(s).__name__}")
+            case _:
+                self._issue(step, s)
         c.note(strands, step.place)
+
+    def _issue(self, step: _Step, s: ir.Statement) -> None:
+        """A statement that is no sync starts work, or brings the lanes of its warp together."""
+        use, kind = s.mbarrier_use(), s.group()
+        if use is not None:
+            self._deliver(step, s, use.nbytes)
+        if kind is not None:
+            self.clocks.issue(step.strands, kind)
+        if s.executed_by() is Team.WARP and self.model.lanes_meet_in_time:
+            for members in self._warps(step.strands):
+                self.clocks.meet(members)
 
     def _meet(self, step: _Step, teams: list[Array], *, orders: bool) -> bool:
         """All strands of each team wait for each other."""
@@ -436,7 +445,7 @@ class _Replay:
             strand = int(step.point.strands[k])
             self._enter(b, strand, arrivals, nbytes, step.point.statement)
 
-    def _deliver(self, step: _Step, s: ir.BulkLoad | ir.RemoteStore, nbytes: int) -> None:
+    def _deliver(self, step: _Step, s: ir.Statement, nbytes: int) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -467,16 +476,6 @@ class _Replay:
     def _no_mbarrier(self, s: ir.Statement) -> None:
         message = f"`{statement_text(s)}` may come where no mbarrier is initialised"
         self.faults.append(Fault("rule", message, s))
-
-
-def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
-    match s:
-        case ir.CpAsync():
-            return ir.AsyncKind.CP_ASYNC
-        case ir.BulkStore() | ir.BulkReduce():
-            return ir.AsyncKind.BULK
-        case _:
-            return None
 
 
 def _teams(groups: Array, strands: Array) -> list[Array]:

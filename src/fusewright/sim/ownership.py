@@ -18,7 +18,7 @@ from fusewright.sim.compute import Array
 from fusewright.sim.memory import GlobalMemory
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import Access, Trace
+from fusewright.sim.trace import GENERIC, Access, Trace
 
 _MANY_BLOCKS = -1
 
@@ -115,7 +115,7 @@ class Ownership:
                 chosen = np.broadcast_to(e.mask, owner.shape)
                 cells, mine = cells[chosen], mine[chosen]
             per_thread = e.nbytes // ledger.cell_nbytes
-            if e.agent != "generic":
+            if e.agent is not GENERIC:
                 met.add(e.space)
                 cells = (np.reshape(cells, -1)[:, None] + np.arange(per_thread)).reshape(-1)
                 mine, per_thread = np.repeat(np.reshape(mine, -1), per_thread), 1
