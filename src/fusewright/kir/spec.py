@@ -34,6 +34,7 @@ from fusewright.kir.ir import (
     Arg,
     Buffer,
     Compute,
+    Exchange,
     For,
     Guarded,
     If,
@@ -378,7 +379,7 @@ def _scans(facts: Facts) -> Iterator[Problem]:
 # --- later stages -----------------------------------------------------------------------------
 
 
-def _no_thread_reduce(facts: Facts) -> Iterator[Problem]:
+def _no_exchange(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         if isinstance(place.statement, Exchange):
             yield place.statement, "what threads combine is expanded by now"
@@ -440,12 +441,13 @@ CHECKS: tuple[Check, ...] = (
     Check("register bounds", "lowered", _bounds),
     Check("shuffles", "lowered", _shuffles),
     Check("reductions", "lowered", _reductions),
+    Check("scans over threads", "lowered", _scans),
     Check("uniform extents", "lowered", _uniform_extents),
     Check("convergence", "lowered", _convergence),
     Check("unique sync ids", "lowered", _unique_ids),
     *SYNC_CHECKS,
     *CLUSTER_CHECKS,
-    Check("no thread reductions", "expanded", _no_thread_reduce),
+    Check("no exchange of threads", "expanded", _no_exchange),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),
     Check("no trivial loops", "final", _no_trivial_loops),

@@ -23,7 +23,7 @@ from fusewright.kir.ir import (
     RegVar,
     Statement,
     Store,
-    ThreadReduce,
+    Exchange,
 )
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_bodies, walk_statements
@@ -60,7 +60,7 @@ def prefetch(kernel: Kernel, target: Target) -> Kernel:
 def _body(body: Body, most: int) -> Body:
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For) and any(isinstance(x, ThreadReduce) for x in s.body):
+        if isinstance(s, For) and any(isinstance(x, Exchange) for x in s.body):
             out += _ahead(s, most)
         else:
             out.append(s)
