@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import ir
@@ -209,7 +209,7 @@ def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:
     prefixes = _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
     if not op.exclusive:
         return prefixes
-    first = np.full_like(a.take([0], op.axis), reduction_identity(op.fn, t.dtype.compute))
+    first = np.full_like(a.take([0], op.axis), scan_identity(op.fn, t.dtype.compute))
     before = prefixes.take(range(a.shape[op.axis] - 1), op.axis)
     return np.concatenate([first, before], op.axis)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusewright.axes.frames import Gathered
 from fusewright.core.conditions import TRUE, Cond, all_of, equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
@@ -193,11 +193,11 @@ class Definition(Reader):
     def _scan_by_threads(self, op: Scan, dim: str) -> list[Operand]:
         """Threads hold neighbours: each gets what is before its own from the others."""
         dtype = self.s.dtype.compute
-        identity = Imm(reduction_identity(op.fn, dtype), dtype)
+        identity = Imm(scan_identity(op.fn, dtype), dtype)
         conditions = self.predicates(writes=False)
         out: list[Operand] = []
         for lane, value in enumerate(self.read(0)):
-            own, before = Reg(self.temporary(dtype)), Reg(self.temporary(dtype))
+            own, before = Reg(self.temporary(dtype)), self._result(lane, dtype)
             where = all_of(self.condition_at(c, lane) for c in conditions)
             if where != TRUE:
                 self.out.append(Compute("copy", own, (identity,)))

@@ -13,22 +13,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusewright.core.expr import ZERO, Expr, Int, ceildiv, mul
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import scan_identity
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Op, Pointwise, Reduce, Reshape, Resize, Scalar, Scan, Shape
+from fusewright.fusion.ir import (
+    Broadcast,
+    Op,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scalar,
+    Scan,
+    Shape,
+)
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
 
 
 def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     """Makes `s` combine scans of runs of `width` elements with what comes before each run. Loops
-    start again as the ops' own domains. Raises ScheduleError for a stage that is no scan."""
+    start again as the ops' own domains. Raises ScheduleError for a stage that is no scan, or that
+    scans an axis whose size may be 0."""
     if not isinstance(s.op, Scan):
         raise ScheduleError(f"block_scan({s.name}): it is no scan")
     op, extent = s.op, s.shape[s.op.axis]
+    if (extent.interval[0] or 0) < 1:
+        raise ScheduleError(f"block_scan({s.name}): its axis of size {extent} may have no run")
     runs = ceildiv(extent, width)
     missing = mul(runs, width) - extent
-    fill = reduction_identity(op.fn, s.operands[0].dtype)
+    fill = scan_identity(op.fn, s.operands[0].dtype)
     split = Split(flow, s, op.axis)
     padded = split.resized(s.operands[0], missing, fill)
     spread = split.add("runs", (runs, Int(width)), Reshape(()), padded)
@@ -80,6 +93,6 @@ class Split:
         """The op that makes the axis shorter, or longer, at its end."""
         if more == ZERO:
             return Pointwise((), "copy")
-        high = [ZERO] * len(self._s.shape)
+        high: list[Expr] = [ZERO] * len(self._s.shape)
         high[self._axis] = more
         return Resize((), (ZERO,) * len(high), tuple(high), 0)

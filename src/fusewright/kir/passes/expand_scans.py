@@ -32,7 +32,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadScan,
 )
-from fusewright.kir.passes.expand_reductions import DIRECT_LOADS, Digit, expand_runs, group_of
+from fusewright.kir.passes.expand_reductions import Digit, expand_runs, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
@@ -125,20 +125,13 @@ class _Expander:
         """Every thread loads all totals: those before its own go to the result, all to the
         carry."""
         part = self._register("part", s, plan)
-
-        def one(j: Expr) -> tuple[Statement, ...]:
-            return (
-                Load(part, totals.buffer, totals.first + j * totals.step),
-                Compute(s.fn, s.dst, (s.dst, part), less(j, digit.high)),
-                _combine(s, s.carry, part),
-            )
-
-        if digit.highs <= DIRECT_LOADS:
-            for j in range(digit.highs):
-                plan.across += one(Int(j))
-            return
         j = Var("j", 0, digit.highs - 1)
-        plan.across.append(For(j, Int(digit.highs), one(j)))
+        body = (
+            Load(part, totals.buffer, totals.first + j * totals.step),
+            Compute(s.fn, s.dst, (s.dst, part), less(j, digit.high)),
+            _combine(s, s.carry, part),
+        )
+        plan.across.append(For(j, Int(digit.highs), body))
 
     def _register(self, name: str, s: ThreadScan, plan: _Plan) -> Reg:
         buffer = Buffer(f"{name}{self._count}", s.src.buffer.dtype, Int(1), Memory.LOCAL)

@@ -16,6 +16,7 @@ from fusewright.kir.ir import (
     Body,
     Buffer,
     Compute,
+    Exchange,
     For,
     Kernel,
     Load,
@@ -23,7 +24,6 @@ from fusewright.kir.ir import (
     RegVar,
     Statement,
     Store,
-    Exchange,
 )
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_bodies, walk_statements

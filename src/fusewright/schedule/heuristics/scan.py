@@ -1,9 +1,9 @@
 """Groups with scans along one axis: prefix sums, and what is computed before and after them.
 
-    scanned axis fast in memory     a block takes rows; a thread scans a vector, the threads of the
-                                    block their totals, trip after trip, with a carry from trip to trip
-    another axis fast               threads side by side over that axis, runs of the scanned one down
-                                    the block; with enough columns, every thread walks alone
+scanned axis fast in memory     a block takes rows; a thread scans a vector, the threads of the
+                                block their totals, trip after trip, with a carry from trip to trip
+another axis fast               threads side by side over that axis, runs of the scanned one down
+                                the block; with enough columns, every thread walks alone
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ RUN = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Elements of a vector along the fast axis, elements of a line that a thread scans at once,
-    threads along the line, and lines of a block."""
+    """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
+    for all of them), threads along the line, and lines of a block."""
 
     inner: bool
     vector: int
@@ -60,6 +60,8 @@ class Plan:
         """The plan with its parameters by name."""
         kind = "rows" if self.inner else "columns"
         what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
+        if not self.run:
+            what = f"a line a thread, blocks of {self.beside}"
         values = (
             ("vector", self.vector),
             ("run", self.run),
@@ -82,6 +84,7 @@ class ScanScheduler:
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
         line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
+        self._has_runs = (line.extent.interval[0] or 0) > 0
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
         self._lines //= max(self._length, 1)
         self._inner = kept is None or _is_fast(flow, line)
@@ -89,8 +92,12 @@ class ScanScheduler:
 
     def candidates(self) -> Iterator[Listed[Plan]]:
         """As many threads along a line as it takes, then fewer and more."""
-        plans = self._rows() if self._inner else self._columns()
-        yield from distinct(p.candidate for p in plans)
+        yield from distinct(p.candidate for p in self._plans())
+
+    def _plans(self) -> Iterator[Plan]:
+        if self._has_runs:
+            yield from self._rows() if self._inner else self._columns()
+        yield Plan(False, 1, 0, 1, THREADS // 2)
 
     def _rows(self) -> Iterator[Plan]:
         run = self._vector if self._vector > 1 else RUN
@@ -105,24 +112,23 @@ class ScanScheduler:
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         down = max(1, min(THREADS // side, -(-self._length // RUN)))
         crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
-        for along in ((down // 4, down) if crowded else (down, down // 2)):
+        for along in (down // 4, down) if crowded else (down, down // 2):
             if along >= 1:
                 yield Plan(False, self._vector, RUN, along, side)
 
     def apply(self, plan: Plan) -> bool:
         """Cuts the lines in runs, and binds the loops."""
         flow = self._flow
-        for s in self._scans:
+        for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
         reference.loops = _loops(flow, reference, self._axis, plan)
         transform_like(flow, reference, align=True)
-        if plan.vector > 1 or plan.inner:
+        if plan.run and (plan.vector > 1 or plan.inner):
             lanes = plan.vector if plan.vector > 1 else plan.run
             vectorize_accesses(flow, reference.loops[-1].axis, lanes)
         inline_most(flow)
         return True
-
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: Plan) -> tuple[Loop, ...]:
@@ -130,6 +136,12 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: Plan) -> tuple[Loo
     of a vector stand last."""
     line = reference.frame.output[axis]
     kept = _kept_loop(flow, reference, axis)
+    if not plan.run:
+        if kept is None:
+            return (Loop(line),)
+        blocks, threads = split(flow, kept, plan.beside)
+        bound = (Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX))
+        return (*bound, Loop(line))
     outer, run = split(flow, Loop(line), plan.run)
     trips, along = split(flow, outer, plan.along)
     out: list[Loop] = []
