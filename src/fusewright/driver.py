@@ -24,6 +24,7 @@ from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
+from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form, nbytes_estimate
@@ -363,7 +364,8 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     plain = hoist_gathers(decompose(fold_empty(owned)))
     small = copy_moved_leaves(share(fold_crops(hoist_crops(plain))))
     narrow = cut_joins(small, MAX_OPERANDS)
-    return split_reductions(row_partials(chunk_reductions(narrow, target), target), target)
+    parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
+    return split_reductions(parted, target)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
@@ -200,8 +200,7 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Reduce():
             return _reduce(op, args[0], t.dtype)
         case ir.Scan():
-            a = args[0]
-            return _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
+            return _scan(t, op, args[0])
         case ir.Take():
             return _take(t, args, op.axis)
         case ir.TakeAlong():
@@ -210,6 +209,15 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return np.matmul(*args)
         case _:
             assert_never(op)
+
+
+def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:
+    prefixes = _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
+    if not op.exclusive:
+        return prefixes
+    first = np.full_like(a.take([0], op.axis), scan_identity(op.fn, t.dtype.compute))
+    before = prefixes.take(range(a.shape[op.axis] - 1), op.axis)
+    return np.concatenate([first, before], op.axis)
 
 
 def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:

@@ -243,11 +243,13 @@ class Reduce(OpBase):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan(OpBase):
-    """Inclusive prefix `fn` (add, mul, max, min) along `axis`."""
+    """Prefix `fn` (add, mul, max, min) along `axis`: of an element and those before it, or with
+    `exclusive` of those before it only, the identity for the first."""
 
     operands: tuple[Tensor, ...]
     fn: str
     axis: int
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

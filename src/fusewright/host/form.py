@@ -266,7 +266,7 @@ class _Former:
                     self._join(self.groups[first], self.groups[second], t)
 
     def _join(self, a: Group, b: Group, shared: Tensor) -> None:
-        if a.alone or b.alone or a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
+        if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
             return
