@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var
-from fusewright.core.substitution import substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion.evaluate import evaluate, plain_array
-from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
+from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_expression, parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
@@ -466,7 +465,7 @@ def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:
         "text": str(k.ir),
         "symbols": symbols,
         "values": [_number(v) for v in k.argument_values],
-        "arrays": _arrays_text((*k.inputs, *k.outputs)),
+        "arrays": [_array_record(i) for i in (*k.inputs, *k.outputs)],
         "inputs": len(k.inputs),
         "schedule": k.schedule,
         "code": f"{code}.cubin",
@@ -511,17 +510,7 @@ def _restored_kernel(
 ) -> Kernel:
     known = {s.name: s for s in fusion.symbols}
     kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
-    arrays = parse_fusion(r["arrays"])
-    here = {s: known[s.name] for s in arrays.symbols}
-    infos = [
-        TensorInfo(
-            t.name,
-            tuple(substitute(e, here) for e in t.shape),
-            t.dtype,
-            tuple(substitute(e, here) for e in TensorInfo.of(t).strides),
-        )
-        for t in arrays.inputs
-    ]
+    infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(_from_number(v) for v in r["values"])
     n = r["inputs"]
     made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
@@ -529,13 +518,20 @@ def _restored_kernel(
     return made
 
 
-def _arrays_text(infos: Sequence[TensorInfo]) -> str:
-    """Arrays as the text of a fusion that takes them and returns the last."""
-    tensors = tuple(
-        Tensor(i.name, i.shape, i.dtype, Input((), k, i.strides, i.dtype.nbytes))
-        for k, i in enumerate(infos)
-    )
-    return print_fusion(Fusion(tensors, tensors[-1:], tensors))
+def _array_record(i: TensorInfo) -> dict[str, Any]:
+    """An array at a kernel's border as text: expressions in the shape symbols."""
+    return {
+        "name": i.name,
+        "dtype": str(i.dtype),
+        "shape": [str(e) for e in i.shape],
+        "strides": [str(e) for e in i.strides],
+    }
+
+
+def _restored_array(r: dict[str, Any], symbols: Mapping[str, Var]) -> TensorInfo:
+    shape = tuple(parse_expression(e, symbols) for e in r["shape"])
+    strides = tuple(parse_expression(e, symbols) for e in r["strides"])
+    return TensorInfo(r["name"], shape, dtype_of(r["dtype"]), strides)
 
 
 def _number(v: bool | int | float) -> list[str]:

@@ -263,13 +263,12 @@ def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
 def _stored_once(facts: Facts) -> Iterator[Problem]:
     """What a kernel says to store once is a parameter of it, and nothing is read of it."""
     k = facts.kernel
-    names = {p.name for p in k.params}
-    for name in dict(k.attributes).get("once", "").split():
-        if name not in names:
-            yield None, f"{name}, which is to be stored once, is no parameter"
+    for b in k.stored_once:
+        if b not in k.params:
+            yield None, f"{b}, which is to be stored once, is no parameter"
     for place in facts.places:
         s = place.statement
-        if isinstance(s, Load | CpAsync) and s.src in k.once:
+        if isinstance(s, Load | CpAsync) and s.src in k.stored_once:
             yield s, f"{s.src} is to be stored once, and is read"
 
 

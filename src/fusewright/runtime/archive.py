@@ -21,7 +21,7 @@ from typing import Any, cast
 from fusewright.errors import UserError
 
 FORMAT = "fusewright program"
-VERSION = 2
+VERSION = 3
 _RECORD = "program.json"
 _DAMAGE = (
     zipfile.BadZipFile,
