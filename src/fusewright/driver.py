@@ -227,7 +227,7 @@ class _Compiler:
 
 
 def _halves(segment: Segment) -> list[Segment] | None:
-    whole = segment.fusion
+    whole = own_outputs(segment.fusion)  # an input that is also stored is a value of one half
     inner = [
         t for t in whole.values if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
     ]

@@ -134,15 +134,14 @@ class Kernel:
     def params(self) -> tuple[Param, ...]:
         """The array parameters in the order of the CUDA signature."""
         read, written = global_reads(self.ir), global_writes(self.ir)
-        ranks = {t.name: len(t.shape) for t in (*self.inputs, *self.outputs)}
         return tuple(
             Param(
                 b.name,
                 b.dtype,
-                ranks.get(b.name, 1),
+                len(t.shape),
                 ("R" if b in read else "") + ("W" if b in written else "") or "R",
             )
-            for b in self.ir.params
+            for b, t in zip(self.ir.params, (*self.inputs, *self.outputs), strict=True)
         )
 
     @property

@@ -10,13 +10,12 @@ import copyreg
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusewright.core.expr import Expr, Var
-from fusewright.core.substitution import substitute
+from fusewright.core.expr import Expr, Var, variables
 from fusewright.cuda.compile import Compiled
+from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
-from fusewright.fusion.ir import Fusion, Input, Sym, Tensor
-from fusewright.fusion.printing import print_fusion
-from fusewright.fusion.text import parse_expression, parse_fusion
+from fusewright.fusion.ir import Sym, Tensor
+from fusewright.fusion.text import parse_expression
 from fusewright.host.sites import Site
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.names import with_unique_names
@@ -40,7 +39,7 @@ def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:
         "text": str(k.ir),
         "symbols": symbols,
         "values": [number_record(v) for v in k.argument_values],
-        "arrays": _arrays_text((*k.inputs, *k.outputs)),
+        "arrays": [_array_record(i) for i in (*k.inputs, *k.outputs)],
         "inputs": len(k.inputs),
         "schedule": k.schedule,
         "code": None if built is None else [f"{code}.cubin", built.ptx, built.log],
@@ -86,17 +85,7 @@ def restored_kernel(
     """The kernel of a record over these symbols; code that the record lacks is made when it is
     asked for."""
     kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
-    arrays = parse_fusion(r["arrays"])
-    here = {s: known[s.name] for s in arrays.symbols}
-    infos = [
-        TensorInfo(
-            t.name,
-            tuple(substitute(e, here) for e in t.shape),
-            t.dtype,
-            tuple(substitute(e, here) for e in TensorInfo.of(t).strides),
-        )
-        for t in arrays.inputs
-    ]
+    infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
     made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
@@ -106,13 +95,20 @@ def restored_kernel(
     return made
 
 
-def _arrays_text(infos: Sequence[TensorInfo]) -> str:
-    """Arrays as the text of a fusion that takes them and returns the last."""
-    tensors = tuple(
-        Tensor(i.name, i.shape, i.dtype, Input((), k, i.strides, i.dtype.nbytes))
-        for k, i in enumerate(infos)
-    )
-    return print_fusion(Fusion(tensors, tensors[-1:], tensors))
+def _array_record(i: TensorInfo) -> dict[str, Any]:
+    """An array at a kernel's border as text: expressions in the shape symbols."""
+    return {
+        "name": i.name,
+        "dtype": str(i.dtype),
+        "shape": [str(e) for e in i.shape],
+        "strides": [str(e) for e in i.strides],
+    }
+
+
+def _restored_array(r: dict[str, Any], symbols: Mapping[str, Var]) -> TensorInfo:
+    shape = tuple(parse_expression(e, symbols) for e in r["shape"])
+    strides = tuple(parse_expression(e, symbols) for e in r["strides"])
+    return TensorInfo(r["name"], shape, dtype_of(r["dtype"]), strides)
 
 
 def number_record(v: bool | int | float) -> list[str]:
@@ -137,8 +133,8 @@ def number_of(v: list[str]) -> bool | int | float:
 
 def _sizes(k: Kernel) -> list[list[Any]]:
     """The symbols of a kernel, each with its bounds."""
-    arrays = parse_fusion(_arrays_text((*k.inputs, *k.outputs)))
-    found = {s.name: s for s in (*arrays.symbols, *k.ir.symbols)}
+    extents = (e for i in (*k.inputs, *k.outputs) for e in (*i.shape, *i.strides))
+    found = {s.name: s for s in (*(v for e in extents for v in variables(e)), *k.ir.symbols)}
     return [[s.name, *s.interval, s.multiple_of] for s in found.values()]
 
 

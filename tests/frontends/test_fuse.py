@@ -237,12 +237,19 @@ def test_required_layouts_of_results() -> None:
         (lambda: fw.fuse(softmax)([[1.0, object()]]), "is not an array"),
         (lambda: fw.fuse(softmax)(np.zeros(3, ">f4")), "not in the machine's byte order"),
         (lambda: fw.fuse(softmax)(np.array(["a"])), "dtype|type"),
-        (lambda: fw.fuse(lambda x: 3)(normal(2)), "returned no array"),
     ],
 )
 def test_rejects_what_it_cannot_take(call, message: str) -> None:
     with pytest.raises(UserError, match=message):
         call()
+
+
+@pytest.mark.parametrize("result", [(), None, [], {"a": (), "b": None}, 3])
+@pytest.mark.parametrize("device", ["sim", "auto"])
+def test_a_function_may_return_no_array(result: object, device: str) -> None:
+    f = fw.fuse(lambda x: result, device=device)
+    assert f(normal(2, 3)) == result
+    assert f.explain(normal(2, 3)).kernels == ()
 
 
 def test_without_a_gpu_the_oracle_computes_and_says_so_once() -> None:

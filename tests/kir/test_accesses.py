@@ -84,7 +84,7 @@ def test_gathered_addresses_are_not_known() -> None:
 def test_what_all_threads_of_a_block_share_is_set_aside() -> None:
     k = kernel("store y[64*bx + tx] = r[0]")
     ranges = accesses(k)[0].ranges
-    assert ranges is not None and ranges.unknown == (("bx", 64),)
+    assert ranges is not None and ranges.unknown == (((k.grid[0].var,), 64),)
 
 
 def test_a_term_that_mixes_threads_and_symbols_is_not_split() -> None:

@@ -68,8 +68,7 @@ REFUSED: list[tuple[str, Stage, str, str]] = [
     ("widths", "lowered", "r[0..4] = load x[4*tx + 1] .streaming unaligned", "an unaligned load of 16 bytes from global memory, cache streaming"),
     ("widths", "lowered", "local q: float16[1]\nq[0] = load h[tx] unaligned", "there are those of 4, 8 and 16 bytes"),
     ("widths", "lowered", "r[0..4] = load s[1] unaligned", "from shared memory"),
-    ("stored once", "lowered", 'kernel k { param x: float32[64] grid (bx < 1) block (tx < 64) attribute "once" = "x"\nlocal r: float32[1]\nr[0] = load x[tx] }', "x is to be stored once, and is read"),
-    ("stored once", "lowered", 'kernel k { grid (bx < 1) block (tx < 64) attribute "once" = "q" }', "q, which is to be stored once, is no parameter"),
+    ("stored once", "lowered", 'kernel k { param x: float32[64] grid (bx < 1) block (tx < 64) stored_once (x)\nlocal r: float32[1]\nr[0] = load x[tx] }', "x is to be stored once, and is read"),
     ("dtypes", "lowered", "r[0] = load h[tx]", "float32 meets float16; a load keeps the dtype"),
     ("dtypes", "lowered", "store h[tx] = r[0]", "a store keeps the dtype"),
     ("dtypes", "lowered", "r[0] = add(r[0], i[0])", "the operands of 'add' have one dtype"),
@@ -167,6 +166,12 @@ def test_every_check_has_a_rejection() -> None:
     elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS, *ORDER_CHECKS)
     own = {"arguments declared", "no decided conditions"}
     assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}
+
+
+def test_what_is_stored_once_is_a_parameter() -> None:
+    k = parse_kernel("kernel k { param q: float32[64] grid (bx < 1) block (tx < 64) }")
+    with pytest.raises(SpecError, match="q, which is to be stored once, is no parameter"):
+        check_kernel(dataclasses.replace(k, params=(), stored_once=k.params), "lowered")
 
 
 def test_an_undeclared_argument_is_refused() -> None:

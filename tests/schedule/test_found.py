@@ -311,13 +311,6 @@ def test_lanes_over_nothing_inside_a_reduction_are_refused() -> None:
         s.lower()
 
 
-@pytest.mark.parametrize("name", ["tx", "load", "index", "roles"])
-def test_a_size_with_a_name_that_kernels_use_is_refused(name: str) -> None:
-    fusion = fw.trace(lambda x: fw.sum(x, axis=0), Spec((name, 3), "float32"))
-    with pytest.raises(fw.UserError, match=rf"size '{name}': the name has a meaning in kernels"):
-        fw.compile(fusion)
-
-
 # --- layouts whose elements share memory --------------------------------------------------------
 
 

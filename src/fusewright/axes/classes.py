@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fusewright.axes import transforms
 from fusewright.axes.independence import Domains, Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Word, word_extent
+from fusewright.axes.lines import Atom, Digit, Lines, Word, ratio, word_extent
 from fusewright.axes.ties import Tie
 from fusewright.core.expr import ONE, ZERO, Expr, IntLike, Var, as_expr, constant_value, mod
 from fusewright.errors import InternalError
@@ -117,9 +117,11 @@ class AxisGraph:
         """
         size = as_expr(factor)
         low = size.interval[0]
-        if low is None or low < 1:
-            raise InternalError(f"split: the factor {size} is not known to be positive")
         here = self.normal(cls)
+        # A factor of 0 that divides the extent leaves no point at which anything is divided by it.
+        least = 0 if size != ZERO and ratio(here.extent, size) is not None else 1
+        if low is None or low < least:
+            raise InternalError(f"split: the factor {size} is not known to be positive")
         if size == ONE:
             return (here, self._anonymous) if inner else (self._anonymous, here)
         lines = self.lines

@@ -9,7 +9,7 @@ is a tuple of digits, outer first, and stands for the mixed-radix number of its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -30,6 +30,9 @@ from fusewright.errors import InternalError
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+MAX_QUOTIENT_TERMS = 8
+"""Of exact quotients of sizes that are looked for: sizes of views of views have few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,16 +164,27 @@ def _polynomial_ratio(a: Expr, b: Expr) -> Expr | None:
     constant, terms = parts_of(b)
     if not terms or (len(terms) == 1 and not constant):
         return None
-    lead = term_value(terms[0])
+    divisor = _leading(terms)
     quotient: Expr = ZERO
-    for _ in terms:
-        k = next((q for t in parts_of(a)[1] if (q := ratio(term_value(t), lead)) is not None), None)
+    for _ in range(MAX_QUOTIENT_TERMS):
+        left = parts_of(a)[1]
+        k = ratio(term_value(_leading(left)), term_value(divisor)) if left else None
         if k is None:
             return None
+        if (_leading(left).coefficient < 0) != (divisor.coefficient < 0):
+            k = mul(k, -1)
         quotient, a = quotient + k, a - k * b
         if a == ZERO:
             return quotient
     return None
+
+
+def _leading(terms: Sequence[Term]) -> Term:
+    """The term of the highest degree, of equal ones the first in an order that products keep."""
+    degree = max(len(t.atoms) for t in terms)
+    return min(
+        (t for t in terms if len(t.atoms) == degree), key=lambda t: sorted(map(str, t.atoms))
+    )
 
 
 def term_value(t: Term) -> Expr:

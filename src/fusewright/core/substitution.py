@@ -21,6 +21,9 @@ from fusewright.core.expr import (
     variables,
 )
 
+TYPICAL_SIZE = 4096
+"""What a symbolic size counts as where schedules and cuts are decided, if its range allows it."""
+
 
 def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
     """The expression with variables replaced, in normal form again."""
@@ -51,6 +54,21 @@ def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
             return xor(substitute(e.left, values), substitute(e.right, values))
         case _:
             raise TypeError(f"not an expression: {type(e).__name__}")
+
+
+def estimate(e: Expr) -> int:
+    """A size to plan with: the value where every symbol has a typical size, so that `2*n` counts as
+    twice what `n` does."""
+    if isinstance(e, Int):
+        return e.value
+    return evaluate(e, {v: _typical(v) for v in variables(e)})
+
+
+def _typical(v: Var) -> int:
+    low, high = v.interval
+    most = TYPICAL_SIZE if high is None else min(high, TYPICAL_SIZE)
+    n = max(low or 1, most)
+    return max(n - n % v.multiple_of, v.multiple_of)
 
 
 def evaluate(e: Expr, values: Mapping[Var, int]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from fusewright.cuda import scalars
 from fusewright.cuda.pieces import is_reserved
 
-_RESERVED = frozenset(
+KEYWORDS = frozenset(
     re.findall(
         r"\w+",
         """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl
@@ -16,22 +17,20 @@ _RESERVED = frozenset(
     reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
     template this thread_local throw true try typedef typeid typename union unsigned using virtual
     void volatile wchar_t while xor xor_eq
-    threadIdx blockIdx blockDim gridDim warpSize min max abs
-    sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh
-    acosh atanh erf floor ceil trunc rint fabs fma fmod pow atan2 hypot copysign nextafter
-    sqrtf rsqrtf expf exp2f expm1f logf log2f log10f log1pf sinf cosf tanf asinf acosf atanf sinhf
-    coshf tanhf asinhf acoshf atanhf erff floorf ceilf truncf rintf fabsf fmaf fmodf powf atan2f
-    hypotf copysignf nextafterf""",
+    threadIdx blockIdx blockDim gridDim warpSize min max abs""",
     )
 )
+_MACROS = re.compile(
+    r"[A-Z][A-Z0-9]+(_\w*)?|(NV|CU|va|cuda)[A-Z_]\w*|assert|linux|unix|__\w*|_[A-Z]\w*"
+)
+"""What a compiler may have defined, whose names no declaration can take."""
 
 
 def identifier(name: str) -> str:
     """`name` with everything that C++ does not take in an identifier replaced."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
-    if text[0].isdigit() or text in _RESERVED or text.startswith("__") or is_reserved(text):
-        text = f"v_{text}"
-    return text
+    is_taken = text in KEYWORDS or text in scalars.spelled_words() or is_reserved(text)
+    return f"v_{text}" if text[0].isdigit() or is_taken or _MACROS.fullmatch(text) else text
 
 
 class Names:

@@ -8,6 +8,8 @@ the precise ones; `max` and `min` propagate NaN.
 from __future__ import annotations
 
 import math
+import re
+from functools import cache
 
 import numpy as np
 
@@ -264,6 +266,17 @@ def _spellings(dtype: DType) -> dict[str, str]:
             return _UNSIGNED
         case _:
             return _FLOAT32 if dtype.compute is dtypes.float32 else _FLOAT
+
+
+@cache
+def spelled_words() -> frozenset[str]:
+    """Every word of the spellings above: what a kernel may call, so that nothing of a program may
+    be spelled so."""
+    tables = (_BOOL, _SIGNED, _UNSIGNED, _FLOAT32)
+    texts = [*CTYPES.values(), *(text for table in tables for text in table.values())]
+    suffixed = (text.replace("{f}", f) for text in texts for f in ("", "f"))
+    plain = (re.sub(r"\{\w+\}", "", text) for text in suffixed)
+    return frozenset(word for text in plain for word in re.findall(r"\b[A-Za-z_]\w*", text))
 
 
 def supports(fn: str, dtype: DType) -> bool:

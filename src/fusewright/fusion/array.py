@@ -508,7 +508,8 @@ class Array:
         return self._known_leaves() == ()
 
     def _known_leaves(self) -> tuple[Known, ...] | None:
-        """The data that the value depends on; None when it depends on an argument of a trace."""
+        """The data that the value depends on; None when it depends on an argument of a trace, or
+        on the symbolic sizes of one."""
         found: list[Known] = []
         seen: set[Tensor] = set()
         stack = [self.tensor]
@@ -516,7 +517,7 @@ class Array:
             t = stack.pop()
             if isinstance(t, Known):
                 found.append(t)
-            elif isinstance(t.op, ir.Input):
+            elif isinstance(t.op, ir.Input) or ir.tensor_variables(t):
                 return None
             stack.extend(o for o in t.op.operands if o not in seen)
             seen.update(t.op.operands)

@@ -195,6 +195,13 @@ def extent(op: str, what: str, given: object) -> Expr:
     return given if isinstance(given, Expr) else as_expr(integer(op, what, given))
 
 
+def extents(op: str, what: str, given: object) -> tuple[Expr, ...]:
+    """An argument that must be an `extent` or a sequence of them."""
+    if isinstance(given, tuple | list):
+        return tuple(extent(op, what, n) for n in cast_type("Sequence[object]", given))
+    return (extent(op, what, given),)
+
+
 def number(op: str, what: str, given: object) -> float:
     """An argument that must be a finite real number, which an int stays."""
     value = cast_type("object", given.item()) if isinstance(given, np.generic) else given

@@ -9,8 +9,9 @@ constants, or symbols (`Sym`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -313,9 +314,11 @@ class Fusion:
 
     @property
     def symbols(self) -> tuple[Var, ...]:
-        """The symbolic sizes that occur in shapes, in order of appearance."""
+        """The symbolic sizes that occur in shapes, then those that layouts and ops alone mention (a
+        part of an array has the strides of the whole), each in order of appearance."""
         from_shapes = (v for t in self.values for s in t.shape for v in variables(s))
-        return tuple(dict.fromkeys(from_shapes))
+        from_ops = (v for t in self.values for v in tensor_variables(t))
+        return tuple(dict.fromkeys((*from_shapes, *from_ops)))
 
     def uses(self) -> dict[Tensor, tuple[Tensor, ...]]:
         """For each value the values that read it, in order."""
@@ -327,6 +330,22 @@ class Fusion:
 
     def __str__(self) -> str:
         return print_fusion(self)
+
+
+def tensor_variables(t: Tensor) -> tuple[Var, ...]:
+    """The sizes that a value's shape and the expressions in the fields of its op mention, without
+    the op's own coordinates."""
+    own = t.op.coordinates if isinstance(t.op, IndexMap) else ()
+    found = (v for e in (*t.shape, *_expressions(t.op)) for v in variables(e))
+    return tuple(dict.fromkeys(v for v in found if v not in own))
+
+
+def _expressions(op: Op) -> Iterator[Expr]:
+    """The integer expressions in the fields of an op."""
+    for f in dataclasses.fields(op):
+        content: object = getattr(op, f.name)
+        many = cast("tuple[object, ...]", content) if isinstance(content, tuple) else (content,)
+        yield from (e for e in many if isinstance(e, Expr))
 
 
 def with_operands(op: Op, operands: tuple[Tensor, ...]) -> Op:

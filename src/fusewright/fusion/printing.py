@@ -26,7 +26,7 @@ def print_fusion(fusion: Fusion) -> str:
     """The text of a fusion."""
     lines = [_print_size(v) for v in fusion.symbols]
     lines += [f"{_print_type(t)} = {_print_op(t.op)}" for t in fusion.values]
-    lines.append(f"return {', '.join(t.name for t in fusion.outputs)}")
+    lines.append(f"return {', '.join(t.name for t in fusion.outputs)}".rstrip())
     return "\n".join(lines)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from typing import NoReturn, assert_never, cast
+from collections.abc import Callable
+from typing import NoReturn, assert_never
 
 from fusewright import dtypes
 from fusewright.core.conditions import less, less_equal, prove
-from fusewright.core.expr import Expr, Var, add, as_expr, constant_value, variables
+from fusewright.core.expr import Var, add, as_expr, constant_value
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError
@@ -76,18 +75,9 @@ def check_variables(fusion: Fusion) -> None:
     coordinate of the index map it stands in."""
     bound = {s for t in fusion.inputs for s in t.shape if isinstance(s, Var)}
     for t in fusion.values:
-        own = t.op.coordinates if isinstance(t.op, ir.IndexMap) else ()
-        for v in (v for e in (*t.shape, *_expressions(t)) for v in variables(e)):
-            if v not in bound and v not in own:
+        for v in ir.tensor_variables(t):
+            if v not in bound:
                 _fail(t, f"{v} is neither the size of any input's axis nor a coordinate")
-
-
-def _expressions(t: Tensor) -> Iterator[Expr]:
-    """The integer expressions in the fields of a value's op."""
-    for f in dataclasses.fields(t.op):
-        content: object = getattr(t.op, f.name)
-        many = cast("tuple[object, ...]", content) if isinstance(content, tuple) else (content,)
-        yield from (e for e in many if isinstance(e, Expr))
 
 
 # --- single values ------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ __all__ = ["parse_expression", "parse_fusion", "print_fusion"]
 
 _SIZE = re.compile(r"size (\w+): (.*)")
 _VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
-_RETURN = re.compile(r"return (.*)")
+_RETURN = re.compile(r"return ?(.*)")
+_CALL = re.compile(r"(\w+)\(((?:\w+(?:, |(?=\))))*)(.*)\)")
+"""An op, its operands, which may have any names, those of Python's keywords too, and its fields."""
 
 _OPS: dict[str, type[Any]] = {
     op.__name__: op
@@ -100,7 +102,8 @@ class _Reader:
         elif found := _VALUE.fullmatch(line):
             self._read_value(*found.groups())
         elif found := _RETURN.fullmatch(line):
-            self._outputs = tuple(self._value(n.strip()) for n in found[1].split(","))
+            names = found[1].split(",") if found[1] else []
+            self._outputs = tuple(self._value(n.strip()) for n in names)
         else:
             raise SpecError(
                 "expected 'size <name>: ...', '<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
@@ -125,13 +128,16 @@ class _Reader:
         self._values[name] = Tensor(name, extents, dtype_of(dtype), self._op(call, extents))
 
     def _op(self, call: str, shape: Shape) -> Op:
-        tree = _parsed(call)
-        if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
+        parts = _CALL.fullmatch(call)
+        if parts is None:
             raise SpecError("the right-hand side must be a call of an op")
-        kind = _OPS.get(tree.func.id)
+        kind = _OPS.get(parts[1])
         if kind is None:
-            raise SpecError(f"{tree.func.id} is not an op; the ops are {', '.join(_OPS)}")
-        operands = tuple(self._value(ast.unparse(a)) for a in tree.args)
+            raise SpecError(f"{parts[1]} is not an op; the ops are {', '.join(_OPS)}")
+        tree = _parsed(f"dict({parts[3]})")
+        if not isinstance(tree, ast.Call) or tree.args:
+            raise SpecError("after its operands an op has fields, as in 'axis=0'")
+        operands = tuple(self._value(name) for name in re.findall(r"\w+", parts[2]))
         fields: dict[str, Any] = {}
         names = self._sizes
         if kind is ir.Input:

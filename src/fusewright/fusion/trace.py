@@ -45,8 +45,6 @@ def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
     results, out_tree = trees.flatten(fn(*args, **kwargs))
     label = getattr(fn, "__name__", "the traced function")
     outputs = tuple(check_array(f"result of {label}", r).tensor for r in results)
-    if not outputs:
-        raise UserError(f"{label} returned no array; return the arrays to compute")
     return Traced(_assemble(tuple(inputs), outputs), in_tree, out_tree)
 
 

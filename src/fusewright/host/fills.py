@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusewright.core.expr import ONE, ZERO, Expr, Var, add, ceildiv, constant_value, mul
+from fusewright.core.expr import ONE, ZERO, Expr, Var, add, ceildiv, mul
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Input
 from fusewright.host.moves import (
     Moves,
@@ -54,10 +55,10 @@ def _is_small(fills: Moves, maker: Segment) -> bool:
 
 
 def _nbytes(s: Site) -> int:
-    """Bytes of a site, symbolic extents counted as 4096."""
+    """Bytes of a site, symbols counted at typical sizes."""
     n = s.root.dtype.nbytes
     for e in s.shape:
-        n *= constant_value(e) or 4096
+        n *= estimate(e)
     return n
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.core.expr import constant_value
+from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
 from fusewright.fusion.leaves import is_leaf
@@ -316,10 +316,10 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
 
 
 def nbytes_estimate(t: Tensor) -> int:
-    """The size of a value, symbolic extents counted as 4096."""
+    """The size of a value, symbols counted at typical sizes."""
     n = t.dtype.nbytes
     for e in t.shape:
-        n *= constant_value(e) or 4096
+        n *= estimate(e)
     return n
 
 

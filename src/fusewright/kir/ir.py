@@ -311,6 +311,8 @@ class Kernel(Node):
     `cx` of constant extent the grid counts clusters: `cx` tells the blocks of one apart, which are
     neighbours along x and may write each other's shared memory.
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
+    `stored_once`: the parameters of which this launch stores every element once at most, and loads
+    none, so that two stores to one of them never meet.
     `noalias` says that no two parameters overlap in memory.
     """
 
@@ -323,19 +325,13 @@ class Kernel(Node):
     body: Body
     cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
+    stored_once: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def nthreads(self) -> int:
         """Threads in a block."""
         return _product(self.block)
-
-    @property
-    def once(self) -> frozenset[Buffer]:
-        """The parameters of which this launch stores every element once at most, and loads none:
-        the attribute "once", by which two stores to one of them never meet."""
-        names = dict(self.attributes).get("once", "").split()
-        return frozenset(p for p in self.params if p.name in names)
 
     @property
     def cluster_size(self) -> int:

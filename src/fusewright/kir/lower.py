@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from fusewright.core.atoms import maximum
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
-from fusewright.errors import ScheduleError, UserError
+from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
-from fusewright.kir.names import KEYWORDS
 from fusewright.kir.overlap import overlap_of
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
@@ -60,6 +59,7 @@ def lower(
         nodes=_node_variables(nest.root),
         buffers=dict(params),
         arguments={},
+        sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
     )
     body = _Tree(context).body(nest.root)
@@ -67,13 +67,14 @@ def lower(
         name=name,
         params=tuple(params.values()),
         arguments=tuple(a for a, _ in context.arguments.values()),
-        symbols=_symbols(flow),
+        symbols=context.sizes,
         grid=grid,
         block=block,
         body=body,
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
-        attributes=(("contract", "true"), ("once", " ".join(params[s].name for s in flow.outputs))),
+        stored_once=tuple(params[s] for s in flow.outputs),
+        attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
     _check_cluster(kernel, target, cluster)
@@ -121,11 +122,8 @@ def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
 
 
 def _symbols(flow: Dataflow) -> tuple[Var, ...]:
-    """The sizes that occur in shapes, then those of the pitches of outputs. Raises UserError for a
-    size that has the name of a thread's position, or of a word of the kernel's text."""
-    for v in flow.fusion().symbols:
-        if v.name in KEYWORDS or v.name in THREAD_DIMS.values():
-            raise UserError(f"size {v.name!r}: the name has a meaning in kernels; choose another")
+    """The sizes that shapes, layouts and ops mention, then those of the pitches of outputs: every
+    variable of the kernel's expressions that is no dimension or loop is one of them."""
     pitches = [v for s in flow.outputs for e in strides_of(s) for v in variables(e)]
     return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
 

@@ -19,38 +19,49 @@ N = TypeVar("N", bound=Node)
 KEYWORDS = frozenset(
     (
         *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "cluster",
-        "attribute", "in", "inf", "nan", "none", "align", "multiple_of", "given", "index", "store",
-        "load", *(word for t in TEMPLATES.values() for word in t.lead),
+        "stored_once", "attribute", "in", "inf", "nan", "none", "align", "multiple_of", "given",
+        "index", "store", "load", *(word for t in TEMPLATES.values() for word in t.lead),
     )
 )  # fmt: skip
 
 
 def with_unique_names(kernel: Kernel) -> Kernel:
-    """The kernel with symbols renamed by a suffix where two share a name. Loops that are not
-    nested in each other may share one. The same object when all names are fine."""
-    return _Naming().kernel(kernel)
+    """The kernel with symbols renamed by a suffix where two share a name, or one that has a meaning
+    in texts. Loops that are not nested in each other may share one. The same object when all
+    names are fine."""
+    return _Naming(renames_sizes=True).kernel(kernel)
+
+
+def name_symbols(kernel: Kernel) -> Kernel:
+    """As `with_unique_names`, but for the sizes: those are symbols of the program, by which its
+    launches know them, so they stay as they are and only texts rename them."""
+    return _Naming(renames_sizes=False).kernel(kernel)
 
 
 class _Naming(Substitution):
     """One walk that claims a name for every symbol where it comes into scope."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, renames_sizes: bool) -> None:
         super().__init__()
+        self._renames_sizes = renames_sizes
         self._global: set[str] = set(KEYWORDS)
         self._loops: list[str] = []
         self._past_loops: set[str] = set()
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel under its new names."""
-        dims = (*kernel.grid, *kernel.block, *kernel.cluster)
-        for v in (*kernel.symbols, *(d.var for d in dims)):
-            self._claim_variable(v, self._unused(v.name, self._global))
-            self._global.add(self._name_of(v))
+        dims = [d.var for d in (*kernel.grid, *kernel.block, *kernel.cluster)]
+        names = [self._claim_name(v.name) for v in dims]
+        for v in kernel.symbols:
+            name = self._claim_name(v.name)
+            if self._renames_sizes:
+                self._claim_variable(v, name)
+        for v, name in zip(dims, names, strict=True):  # their limits mention sizes
+            self._claim_variable(v, name)
         for b in kernel.params:
             self._claim_buffer(b)
         for a in kernel.arguments:
-            name = self._unused(a.name, self._global)
-            self._global.add(name)
+            name = self._claim_name(a.name)
             if name != a.name:
                 self.arguments[a] = Argument(name, a.dtype)
         return super().node(kernel)
@@ -80,9 +91,11 @@ class _Naming(Substitution):
         suffixes = (f"{clean}_{k}" for k in count(1))
         return clean if clean not in taken else next(s for s in suffixes if s not in taken)
 
-    def _name_of(self, v: Var) -> str:
-        new = self.variables.get(v, v)
-        return new.name if isinstance(new, Var) else v.name
+    def _claim_name(self, name: str) -> str:
+        """A name for the whole kernel, which nothing else gets."""
+        claimed = self._unused(name, self._global)
+        self._global.add(claimed)
+        return claimed
 
     def _claim_variable(self, v: Var, name: str) -> None:
         lower = self.expr(v.lower)
@@ -101,7 +114,8 @@ class _Naming(Substitution):
 
     def _merge_positions(self, statement: Statement) -> None:
         """One object per gathered register of a statement, so that equal indices are equal."""
-        first = {v.name: v for v in gathered(statement)}
+        first = {(v.reg.buffer, v.reg.index): v for v in gathered(statement)}
         for v in positions(statement):
-            if first[v.name] is not v:
-                self.replace(v, first[v.name])
+            one = first[v.reg.buffer, v.reg.index]
+            if one is not v:
+                self.replace(v, one)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir.ir import Kernel
-from fusewright.kir.names import with_unique_names
+from fusewright.kir.names import name_symbols
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
@@ -190,7 +190,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass(
         "name_symbols",
-        _for_any_target(with_unique_names),
+        _for_any_target(name_symbols),
         "final",
         "text, reports and CUDA call every symbol by the same name",
     ),

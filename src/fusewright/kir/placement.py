@@ -32,6 +32,7 @@ class Context:
     nodes: dict[LoopNode, Var]
     buffers: dict[Stage, Buffer]
     arguments: dict[object, tuple[Argument, bool | int | float]]
+    sizes: tuple[Var, ...]
     fast_forms: Mapping[Stage, str]
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])

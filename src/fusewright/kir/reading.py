@@ -17,7 +17,17 @@ from fusewright.axes.contiguity import (
     vector_width,
 )
 from fusewright.axes.paths import value_of
-from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove, substitute_condition
+from fusewright.core.conditions import (
+    TRUE,
+    Cond,
+    all_of,
+    any_of,
+    equal,
+    less,
+    negate,
+    prove,
+    substitute_condition,
+)
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
@@ -113,9 +123,11 @@ class Reader:
 
     def _seen(self, repeated: Cond, across_blocks: bool) -> bool:
         """Whether copies that a condition leaves out would write memory that another one writes:
-        each block has shared memory of its own."""
+        each block has shared memory of its own, so that a condition on blocks alone leaves out
+        whole blocks, whose memory nobody else writes. Sizes vary with neither."""
         blocks = {self.storage.context.dims[name].var for name in BLOCK_DIMS.values()}
-        return across_blocks or not blocks.issuperset(variables(repeated))
+        sizes = self.storage.context.sizes
+        return across_blocks or any(v not in sizes and v not in blocks for v in variables(repeated))
 
     def _guards(self) -> list[Cond]:
         out: list[Cond] = []
@@ -271,9 +283,10 @@ class Reader:
         """The lanes of an operand in memory; where the conditions do not hold the fill if it is to
         be `exact`, else anything."""
         buffer = self.storage.context.buffers[p]
-        depends = self.lane is not None and (
-            self.lane in variables(index) or any(self.lane in variables(c) for c in conditions)
-        )
+        depends = self.lane is not None and self.lane in variables(index)
+        if not depends and any(self.lane in variables(c) for c in conditions):
+            values = self._load(p, index, [self._somewhere(conditions)], exact=exact)
+            return self._inside(values, buffer.dtype, tuple(conditions)) if exact else values
         lanes = self.width if depends else 1
         target = self._load_target(buffer.dtype, lanes)
         cache = self.s.cache if p.is_input and moves_data(self.s.op) else p.cache
@@ -302,6 +315,18 @@ class Reader:
                 whole = load(chunk.first, chunk.width, found.some)
                 self.out.append(replace(whole, fill=None, first=found.first, stop=found.stop))
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
+
+    def _somewhere(self, conditions: Sequence[Cond]) -> Cond:
+        """Whether there is a lane where all conditions hold."""
+        assert self.lane is not None
+        moving = [c for c in conditions if self.lane in variables(c)]
+        fixed = [c for c in conditions if c not in moving]
+        if len(moving) == 1:
+            some = negate(holds_throughout(negate(moving[0]), self.lane))
+        else:
+            lanes = range(self.width)
+            some = any_of(all_of(self.condition_at(c, k) for c in moving) for k in lanes)
+        return all_of((*fixed, some))
 
     def register(self, lane: int) -> Reg:
         """The register of a lane of a stage that lives in registers."""

@@ -272,14 +272,14 @@ def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
 def _stored_once(facts: Facts) -> Iterator[Problem]:
     """What a kernel says to store once is a parameter of it, and nothing is read of it."""
     k = facts.kernel
-    names = {p.name for p in k.params}
-    for name in dict(k.attributes).get("once", "").split():
-        if name not in names:
-            yield None, f"{name}, which is to be stored once, is no parameter"
+    for b in k.stored_once:
+        if b not in k.params:
+            yield None, f"{b}, which is to be stored once, is no parameter"
     for place in facts.places:
         s = place.statement
-        for b in {u.buffer: None for u in s.memory_uses() if not u.writes and u.buffer in k.once}:
-            yield s, f"{b} is to be stored once, and is read"
+        for b in {u.buffer: None for u in s.memory_uses() if not u.writes}:
+            if b in k.stored_once:
+                yield s, f"{b} is to be stored once, and is read"
 
 
 def _bounds(facts: Facts) -> Iterator[Problem]:

@@ -53,7 +53,7 @@ from fusewright.kir.tokens import Token
 __all__ = ["parse_kernel", "print_kernel", "print_statement"]
 
 _DIMS = ("grid", "block", "cluster")
-_HEADER = ("name", "params", "arguments", "symbols", *_DIMS, "body", "attributes")
+_HEADER = ("name", "params", "arguments", "symbols", *_DIMS, "body", "stored_once", "attributes")
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
@@ -73,6 +73,8 @@ def print_kernel(kernel: Kernel) -> str:
         value: object = getattr(k, name)
         if value != default:
             lines.append(f"{name} {str(value).lower()}")
+    if k.stored_once:
+        lines.append(f"stored_once ({', '.join(b.name for b in k.stored_once)})")
     lines += [f"attribute {quote(key)} = {quote(value)}" for key, value in k.attributes]
     lines.append("")
     lines += [print_statement(s) for s in k.body]
@@ -172,6 +174,7 @@ class _Parser(Reader):
         symbols: list[Var] = []
         params: list[Buffer] = []
         attributes: list[tuple[str, str]] = []
+        once: list[Buffer] = []
         dims: dict[str, tuple[Dim, ...]] = {}
         while True:
             if self.accept("symbol"):
@@ -180,6 +183,8 @@ class _Parser(Reader):
                 params.append(self._param())
             elif self.accept("argument"):
                 self._scalar()
+            elif self.accept("stored_once"):
+                once = self._buffer_list()
             elif self.accept("attribute"):
                 key = self.quoted()
                 self.expect("=")
@@ -204,6 +209,7 @@ class _Parser(Reader):
             block=dims["block"],
             cluster=dims.get("cluster", ()),
             body=body,
+            stored_once=tuple(once),
             attributes=tuple(attributes),
             **found,  # type: ignore[arg-type]
         )
@@ -233,6 +239,15 @@ class _Parser(Reader):
         name = self.word("the name of an argument").text
         self.expect(":")
         self._arguments[name] = Argument(name, dtype_in(self))
+
+    def _buffer_list(self) -> list[Buffer]:
+        self.expect("(")
+        out: list[Buffer] = []
+        while not self.accept(")"):
+            if out:
+                self.expect(",")
+            out.append(self.buffer())
+        return out
 
     def _dims(self) -> tuple[Dim, ...]:
         self.expect("(")

@@ -10,7 +10,7 @@ from typing import TypeVar, cast, get_type_hints
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node, fields_of
-from fusewright.kir.ir import Body, Reg, RegVar, Statement
+from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
 from fusewright.kir.traits import RegisterUse
 
 N = TypeVar("N", bound=Node)
@@ -149,7 +149,7 @@ def positions(statement: Statement) -> tuple[RegVar, ...]:
 
 def gathered(statement: Statement) -> tuple[RegVar, ...]:
     """The gathered positions of a statement, the first one of each register."""
-    found: dict[str, RegVar] = {}
+    found: dict[tuple[Buffer, Expr], RegVar] = {}
     for v in positions(statement):
-        found.setdefault(v.name, v)
+        found.setdefault((v.reg.buffer, v.reg.index), v)
     return tuple(found.values())

@@ -42,6 +42,7 @@ def rfactor(flow: Dataflow, s: Stage, chosen: Sequence[int]) -> Stage:
     graph = flow.graph
     reducing = reduced_loops(graph, s)
     groups = _groups(graph, s, reducing)
+    operand = s.operands[0]
     source, kept_rank = _reorder_operand(flow, s)
     source = _flatten(flow, s, source, kept_rank, groups)
     source = _pad(flow, s, source, kept_rank, groups)
@@ -55,6 +56,9 @@ def rfactor(flow: Dataflow, s: Stage, chosen: Sequence[int]) -> Stage:
     partial = _append(flow, spread, f"{s.name}_rf", shape, Reduce((), s.op.fn, inner))
     partial.dtype = s.dtype
     _rebase(flow, s, partial, order, chosen)
+    while spread is not operand:
+        spread.loops = tuple(Loop(x.axis, x.parallel) for x in partial.loops)
+        spread = spread.operands[0]
     return partial
 
 
@@ -201,10 +205,6 @@ def _rebase(
         Loop(_own_axis(graph, partial, i, x, inner, outer), x.parallel)
         for i, x in enumerate(old_loops)
     )
-    stage = partial.operands[0]
-    while stage is not None and stage.name.startswith(s.name + "_"):
-        stage.loops = tuple(Loop(x.axis, x.parallel) for x in partial.loops)
-        stage = stage.operands[0] if stage.operands else None
 
 
 def _own_axis(

@@ -29,7 +29,7 @@ def untangle(flow: Dataflow) -> int:
                 (s, k)
                 for s in reversed(flow.stages)
                 for k in range(len(s.operands))
-                if (s, k) not in tried and _is_loose(s, k)
+                if (s, k) not in tried and is_loose(s, k)
             ),
             None,
         )
@@ -43,7 +43,7 @@ def untangle(flow: Dataflow) -> int:
     return clones
 
 
-def _is_loose(s: Stage, position: int) -> bool:
+def is_loose(s: Stage, position: int) -> bool:
     """Whether an axis of an operand is read at another class than its own."""
     p = s.operands[position]
     if p.is_input or p.is_virtual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusewright.core.expr import Expr, add, as_expr, floordiv, mod, mul
+from fusewright.core.expr import Expr, Int, add, as_expr, floordiv, mod, mul
 from fusewright.frontends.torch.library import torch
 from fusewright.fusion.array import Array
 
@@ -30,9 +30,10 @@ class Sizes:
             raise ValueError(f"the sizes {', '.join(missing)} are no axis of a tensor")
 
     def values(self, arrays: Sequence[Array]) -> dict[Any, int | Expr]:
-        """The integers for traced tensors."""
+        """The integers for traced tensors: numbers, where the sizes are."""
         known = {s: as_expr(arrays[k].shape[axis]) for s, (k, axis) in self._places.items()}
-        return {n: _translated(e, known) for n, e in self._integers.items()}
+        found = {n: _translated(e, known) for n, e in self._integers.items()}
+        return {n: e.value if isinstance(e, Int) else e for n, e in found.items()}
 
 
 def symbolic_axes(tensor: Any) -> tuple[int, ...]:

@@ -166,13 +166,13 @@ def _mirror(extent: Expr) -> Callable[[Expr], Expr]:
 def roll(
     x: Array,
     /,
-    shift: int | tuple[int, ...],
+    shift: IntLike | tuple[IntLike, ...],
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> Array:
     """Elements moved by `shift` along the axes, around the end; over the flat array for None."""
     x = check_array("roll", x)
-    given = build.integers("roll", "shift", shift)
+    given = build.extents("roll", "shift", shift)
     if axis is None:
         if len(given) != 1:
             raise UserError(f"roll: shift={shift} without axes; give one axis per shift")
@@ -183,36 +183,38 @@ def roll(
     shifts = given * len(axes) if len(given) == 1 else given
     if len(shifts) != len(axes):
         raise UserError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give one per axis")
-    total = dict.fromkeys((build.axis_of("roll", a, x.ndim) for a in axes), 0)
+    total = dict.fromkeys((build.axis_of("roll", a, x.ndim) for a in axes), as_expr(0))
     for a, s in zip(axes, shifts, strict=True):
-        total[build.axis_of("roll", a, x.ndim)] += s
+        along = build.axis_of("roll", a, x.ndim)
+        total[along] = add(total[along], s)
     shape = x.tensor.shape
     return Array(_mapped(x.tensor, shape, {a: _rolled(s, shape[a]) for a, s in total.items()}))
 
 
-def _rolled(shift: int, extent: Expr) -> Callable[[Expr], Expr]:
+def _rolled(shift: Expr, extent: Expr) -> Callable[[Expr], Expr]:
     if constant_value(extent) == 0:
         return lambda c: c
-    return lambda c: mod(add(c, mod(-shift, extent)), extent)
+    return lambda c: mod(add(c, mod(mul(shift, -1), extent)), extent)
 
 
 # --- repetition ---------------------------------------------------------------------------------
 
 
-def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
+def repeat(x: Array, repeats: IntLike | Array, /, *, axis: int | None = None) -> Array:
     """Each element `repeats` times in a row along the axis; of the flat array for None. Known data
     may be repeated by an array of counts, one per element of the axis."""
     x = check_array("repeat", x)
     if isinstance(repeats, Array):
         return _repeated_by_counts(x, repeats, axis)
-    if build.integer("repeat", "repeats", repeats) < 0:
+    times = build.extent("repeat", "repeats", repeats)
+    if prove(less_equal(0, times)) is not True:
         raise UserError(f"repeat: repeats={repeats}: the count must not be negative")
     t = x.tensor
     if axis is None:
         t = build.reshape("repeat", t, (build.element_count(t.shape),))
     along = build.axis_of("repeat", 0 if axis is None else axis, t.ndim)
-    shape = tuple(mul(s, repeats) if k == along else s for k, s in enumerate(t.shape))
-    return Array(_mapped(t, shape, {along: lambda c: floordiv(c, max(repeats, 1))}))
+    shape = tuple(mul(s, times) if k == along else s for k, s in enumerate(t.shape))
+    return Array(_mapped(t, shape, {along: lambda c: floordiv(c, maximum(times, 1))}))
 
 
 def _repeated_by_counts(x: Array, counts: Array, axis: int | None) -> Array:
@@ -230,19 +232,19 @@ def _repeated_by_counts(x: Array, counts: Array, axis: int | None) -> Array:
     return Array(Known(out))
 
 
-def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
+def tile(x: Array, repetitions: tuple[IntLike, ...], /) -> Array:
     """The whole array `repetitions[j]` times along axis j; the shorter of shape and repetitions
     is filled with ones in front."""
     x = check_array("tile", x)
-    repetitions = build.integers("tile", "repetitions", repetitions)
-    if any(r < 0 for r in repetitions):
+    times = build.extents("tile", "repetitions", repetitions)
+    if any(prove(less_equal(0, r)) is not True for r in times):
         raise UserError(f"tile: repetitions={repetitions}: counts must not be negative")
-    counts = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
+    counts = (as_expr(1),) * (x.ndim - len(times)) + times
     t = x.tensor
     for _ in range(len(counts) - t.ndim):
         t = build.expand(t, 0)
     shape = tuple(mul(s, r) for s, r in zip(t.shape, counts, strict=True))
-    wrapped = {k: _wrapped(t.shape[k]) for k, r in enumerate(counts) if r != 1}
+    wrapped = {k: _wrapped(t.shape[k]) for k, r in enumerate(counts) if r != as_expr(1)}
     return Array(_mapped(t, shape, wrapped) if wrapped else t)
 
 
@@ -439,7 +441,8 @@ def _inserted(dest: Tensor, block: Tensor, starts: list[Expr], axis: int) -> Ten
         middle,
         _cut(dest, axis, end, dest.shape[axis]),
     )
-    return build.concat([p for p in parts if constant_value(p.shape[axis]) != 0], axis)
+    filled = [p for p in parts if constant_value(p.shape[axis]) != 0]
+    return build.concat(filled, axis) if filled else middle
 
 
 def _cut(t: Tensor, axis: int, start: Expr, end: Expr) -> Tensor:

@@ -149,7 +149,7 @@ def find(kernel: Kernel) -> Found:
         for order, site in enumerate(places)
         for use in memory_uses(site.statement)
     ]
-    written = {u.buffer for _, _, u in uses if u.writes} - kernel.once
+    written = {u.buffer for _, _, u in uses if u.writes}.difference(kernel.stored_once)
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
     plans = _loop_plans(uses, places)
     trips = {path: plan.trips for path, plan in plans.items()}

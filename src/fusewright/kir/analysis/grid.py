@@ -43,16 +43,13 @@ def _stay_apart(uses: Sequence[Access], kernel: Kernel) -> bool:
         low = min(low, int(a.ranges.lo.min()))
         high = max(high, int(a.ranges.lo.max()) + a.nbytes)
     span = high - low
-    steps = {name: coefficient * uses[0].buffer.dtype.nbytes for name, coefficient in unknown}
+    moved = {atoms: coefficient * uses[0].buffer.dtype.nbytes for atoms, coefficient in unknown}
     moving = [d for d in kernel.grid if constant_value(d.extent) != 1]
-    if set(steps) != {str(d.var) for d in moving}:
+    if set(moved) != {(d.var,) for d in moving}:
         return False
-    for d in sorted(moving, key=lambda d: steps[str(d.var)]):
-        if steps[str(d.var)] < span:
+    steps = [(moved[d.var,], constant_value(d.extent)) for d in moving]
+    for step, extent in sorted(steps, key=lambda s: s[0]):
+        if step < span:
             return False
-        extent = constant_value(d.extent)
-        if extent is None:
-            span = steps[str(d.var)] << 40
-        else:
-            span += steps[str(d.var)] * (extent - 1)
+        span = step << 40 if extent is None else span + step * (extent - 1)
     return True

@@ -34,7 +34,8 @@ from fusewright.kir.ir import Kernel, RegVar
 
 Array: TypeAlias = npt.NDArray[Any]
 Known: TypeAlias = Mapping[Var, Array]
-Unknown: TypeAlias = tuple[tuple[str, int], ...]
+Unknown: TypeAlias = tuple[tuple[tuple[Atom, ...], int], ...]
+"""Products of atoms and their coefficients, of a sum."""
 
 
 def thread_values(kernel: Kernel, *, across_blocks: bool = False) -> dict[Var, Array]:
@@ -97,7 +98,7 @@ def split_unknown(e: Expr, known: Known, varying: frozenset[Var]) -> tuple[Expr,
     """
     constant, terms = parts_of(e)
     inside: list[Expr] = []
-    outside: list[tuple[str, int]] = []
+    outside: list[tuple[tuple[Atom, ...], int]] = []
     for t in terms:
         states = {_state(a, known, varying) for a in t.atoms}
         if states == {"known"}:
@@ -106,7 +107,7 @@ def split_unknown(e: Expr, known: Known, varying: frozenset[Var]) -> tuple[Expr,
                 product = mul(product, a)
             inside.append(product)
         elif states == {"fixed"}:
-            outside.append(("*".join(str(a) for a in t.atoms), t.coefficient))
+            outside.append((t.atoms, t.coefficient))
         else:
             return None
     return add(constant, *inside), tuple(outside)

@@ -9,12 +9,14 @@ from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import is_contiguous, vector_width
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, mod, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, mod, variables
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.untangle import is_loose
 from fusewright.schedule.views import View, operand
 from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
@@ -30,15 +32,6 @@ class Params:
 
     def __str__(self) -> str:
         return f"{self.scheduler}({', '.join(f'{k}={v}' for k, v in self.values)})"
-
-
-def estimate(e: Expr) -> int:
-    """A size to plan with: the value of a constant, a typical one for a symbolic size."""
-    known = constant_value(e)
-    if known is not None:
-        return known
-    low, high = e.interval
-    return min(max(low or 1, 4096), high or 1 << 30)
 
 
 def numel(shape: Sequence[Expr]) -> int:
@@ -120,6 +113,7 @@ def cache_inputs(
         flow.attach(c)
         copies.append(c)
     flow.retie()
+    copies = _copies_by_place(flow, copies)
     for c in copies:
         c.loops = tuple(Loop(a) for a in c.frame.output)
     moved = [
@@ -128,6 +122,25 @@ def cache_inputs(
         if s not in copies and any(o.is_input for o in s.operands) and s.memory is Memory.LOCAL
     ]
     return [*copies, *moved]
+
+
+def _copies_by_place(flow: Dataflow, copies: Sequence[Stage]) -> list[Stage]:
+    """The copies, and further ones for the readers that need an input at another place: registers
+    hold what a thread reads at one place only.
+
+        x_c = copy(x); y = concat(x_c * a, x_c + b)   ->   the second half reads x_c_1 = copy(x)
+    """
+    found = list(copies)
+    for c in found:  # grows on the way: readers of a new copy may need several places, too
+        readers = flow.consumers(c)
+        apart = [r for r in readers if is_loose(r, r.operands.index(c))]
+        if apart and len(apart) < len(readers):
+            own = flow.insert(c, c.name, c.shape, c.dtype, c.op, c.operands)
+            flow.replace_operand(apart, c, own)
+            flow.attach(own)
+            flow.retie()
+            found.append(own)
+    return found
 
 
 def _is_copy(s: Stage) -> bool:

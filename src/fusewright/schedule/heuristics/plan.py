@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
-from fusewright.core.substitution import substitute
+from fusewright.core.substitution import estimate, substitute
 from fusewright.errors import InternalError
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import (
     aligned,
     by_stride,
-    estimate,
     global_accesses,
     is_wide,
     is_wide_read,

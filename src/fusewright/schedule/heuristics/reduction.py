@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int, constant_value
+from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Pointwise, Reshape
 from fusewright.memory import Memory
@@ -20,7 +21,6 @@ from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
     by_stride,
     cache_inputs,
-    estimate,
     merge_all,
     numel,
     split,

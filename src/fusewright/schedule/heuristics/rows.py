@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
@@ -23,7 +24,6 @@ from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     cache_inputs,
-    estimate,
     merge_all,
     split,
     vectorize_accesses,

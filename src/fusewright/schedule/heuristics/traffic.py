@@ -14,9 +14,10 @@ from itertools import pairwise
 from fusewright.axes.classes import Atom, AxisClass, AxisGraph
 from fusewright.axes.frames import Gathered, Pinned
 from fusewright.core.expr import ONE, Expr, constant_value, is_multiple
+from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
-from fusewright.schedule.heuristics.common import estimate, numel
+from fusewright.schedule.heuristics.common import numel
 from fusewright.schedule.nest import computed
 from fusewright.target import MAX_VECTOR_NBYTES
 

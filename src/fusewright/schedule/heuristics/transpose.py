@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.conditions import less, prove
 from fusewright.core.expr import ONE
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -28,7 +29,6 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import (
     Params,
     cache_inputs,
-    estimate,
     merge_all,
     numel,
     vectorize_accesses,
@@ -158,12 +158,15 @@ class Crossing:
 
 
 def _crossing(reference: Stage, found: Traffic) -> Crossing | None:
+    """The two dimensions; None where accesses are fast along one or along none."""
     weight: dict[AxisClass, int] = {}
     own = next(w.fast for w in found.walks if w.tensor is reference)
     for w in found.walks:
         if w.fast is not None:
             is_large = 2 * numel(w.tensor.shape) >= numel(reference.shape)
             weight[w.fast] = weight.get(w.fast, 0) + (w.nbytes if is_large else 0)
+    if not weight:
+        return None
     near = max(weight, key=lambda d: (weight[d], d is own))
     crossing = [w for w in found.walks if w.fast is not near and near in w.strides]
     others = [w.fast for w in crossing if w.fast is not None]

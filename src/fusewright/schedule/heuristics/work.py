@@ -12,12 +12,17 @@ from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
-from fusewright.core.substitution import substitute
+from fusewright.core.substitution import estimate, substitute
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Reduce, Resize, Scan
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.common import Params, estimate, global_accesses, numel
+from fusewright.schedule.heuristics.common import (
+    Access,
+    Params,
+    global_accesses,
+    numel,
+)
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
@@ -195,13 +200,13 @@ def _waste(flow: Dataflow, s: Stage) -> dict[Stage, float]:
     out: dict[Stage, float] = {}
     for a in global_accesses(flow, across.axis if across else None, lane, [s]):
         nbytes = a.tensor.dtype.nbytes
-        known = {str(v): v for v in variables(a.address)}
+        moving = variables(a.address)
         again = math.prod(
             estimate(x.axis.extent)
-            for i, x in enumerate(s.loops)
-            if not x.parallel.is_block and x is not across and f"i{i}" not in known
+            for x, v in zip(s.loops, a.variables, strict=True)
+            if not x.parallel.is_block and x is not across and v not in moving
         )
-        run, between = _run(s, a.address, known)
+        run, between = _run(s, a)
         used = run * nbytes
         step = _step(a.address, lane)
         apart = min(abs(step) * nbytes if step is not None else used, between * nbytes)
@@ -216,14 +221,16 @@ def _step(address: Expr, along: Var) -> int | None:
     return constant_value(substitute(address, {along: 1}) - substitute(address, {along: ZERO}))
 
 
-def _run(s: Stage, address: Expr, known: Mapping[str, Var]) -> tuple[int, int]:
+def _run(s: Stage, a: Access) -> tuple[int, int]:
     """Neighbouring elements that a thread takes together, those of its innermost loop, and the
     elements from one such run to the next: at least so many that they are in no sector of it."""
     last = s.loops[-1] if s.loops else None
-    lane = known.get(f"i{len(s.loops) - 1}")
-    if last is None or lane is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
+    along = a.variables[-1] if a.variables else None
+    if last is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
         return 1, SECTOR_NBYTES
-    step = _step(address, lane)
+    if not isinstance(along, Var) or along not in variables(a.address):
+        return 1, SECTOR_NBYTES
+    step = _step(a.address, along)
     if step == 1:
         return estimate(last.axis.extent), SECTOR_NBYTES * estimate(last.axis.extent)
     return 1, abs(step) if step else SECTOR_NBYTES
