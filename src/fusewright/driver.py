@@ -294,7 +294,7 @@ def compile(
 
 def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
     kernel = by_hand(schedule, "kernel", target)
-    whole, flow = schedule.original, schedule.flow
+    whole, flow = own_outputs(schedule.original, each=True), schedule.flow
     pairs = zip(whole.inputs, flow.inputs, strict=True)
     read = tuple(t for t, s in pairs if flow.consumers(s))
     reads = tuple(natural(t) for t in read)

@@ -140,3 +140,16 @@ def test_a_kernel_that_leaves_a_part_of_its_result_unwritten() -> None:
     result = launch.kernel.simulate(*arrays(p), blocks=[0])
     assert not result.written[0].all() and result.written[0].any()
     assert launch.kernel.simulate(*arrays(p)).written[0].all()
+
+
+def test_schedules_by_hand_store_each_output_by_itself() -> None:
+    """A value that is returned twice, and an argument that is: memory of their own for all."""
+    fusion = fw.trace(lambda x: [e := fw.exp(x), e, x, x], X)
+    p = fw.compile(fw.Schedule(fusion))
+    names = [v.name for v in p.host.values]
+    assert len(set(names)) == 4 and problems(p.host) == []
+    reads = [b.root.kind for x in p.host.launches for b in x.bindings if b.access.reads]
+    assert reads == [RootKind.INPUT]
+    (x, _) = arrays(compiled())
+    for got, want in zip(p.simulate(x).outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -127,7 +127,7 @@ def _too_early(
         if not c.binding.access.reads:
             continue
         for p in written.near(c):
-            behind = p.launch == c.launch or before[c.launch] >> p.launch & 1
+            behind = p is c or before[c.launch] >> p.launch & 1
             if not behind and overlaps(p, c) is not False:
                 yield Problem(
                     "unwritten",

@@ -6,22 +6,32 @@ from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
 
 
-def own_outputs(fusion: Fusion) -> Fusion:
+def own_outputs(fusion: Fusion, *, each: bool = False) -> Fusion:
     """Makes a copy of every input that is an output: results never share memory with arguments.
+    `each`: also of an output for each time that it is returned again, as schedules by hand store
+    it.
 
     rewrite:  return x   ->   y = copy(x); return y
     order:    before the fusion is cut; nothing after it sees an input among the outputs
     """
-    if not any(isinstance(t.op, Input) for t in fusion.outputs):
-        return fusion
     taken = {t.name for t in fusion.values}
     copies: dict[Tensor, Tensor] = {}
+    outputs: list[Tensor] = []
     for t in fusion.outputs:
-        if isinstance(t.op, Input) and t not in copies:
-            name = f"{t.name}_out"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            copies[t] = Tensor(name, t.shape, t.dtype, Pointwise((t,), "copy"), t.source)
-    outputs = tuple(copies.get(t, t) for t in fusion.outputs)
-    return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
+        if isinstance(t.op, Input) or (each and t in outputs):
+            if each or t not in copies:
+                copies[t] = _copy(t, taken)
+            t = copies[t]
+        outputs.append(t)
+    if not copies:
+        return fusion
+    return Fusion(fusion.inputs, tuple(outputs), ir.topological(tuple(outputs), fusion.inputs))
+
+
+def _copy(t: Tensor, taken: set[str]) -> Tensor:
+    """A copy under a name that is not taken, which then is."""
+    name = f"{t.name}_out"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return Tensor(name, t.shape, t.dtype, Pointwise((t,), "copy"), t.source)
