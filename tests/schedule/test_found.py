@@ -307,7 +307,7 @@ def test_a_loop_over_nothing_inside_a_reduction_adds_nothing(factor: int, parall
 def test_lanes_over_nothing_inside_a_reduction_are_refused() -> None:
     s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=0), Spec((5,), "float32")))
     s.outputs[0].split(0, 1).split(1, 4).parallelize(-1, fw.Vectorize)
-    with pytest.raises(fw.ScheduleError, match=r"Vectorize\(4\) on t0: its access to x"):
+    with pytest.raises(fw.ScheduleError, match=r"Vectorize\(4\) on t0: its access to t0"):
         s.lower()
 
 
