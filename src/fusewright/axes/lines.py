@@ -19,13 +19,13 @@ from fusewright.core.expr import (
     ZERO,
     Expr,
     Int,
-    Term,
     constant_value,
     floordiv,
     mod,
     mul,
     parts_of,
 )
+from fusewright.core.terms import Term
 from fusewright.errors import InternalError
 
 K = TypeVar("K")

@@ -12,7 +12,6 @@ from fusewright.core.expr import (
     FloorDiv,
     Int,
     IntLike,
-    Term,
     Var,
     add,
     as_expr,
@@ -23,6 +22,7 @@ from fusewright.core.expr import (
 )
 from fusewright.core.substitution import substitute
 from fusewright.core.symbolic import Symbolic
+from fusewright.core.terms import Term
 
 Limits: TypeAlias = tuple[Expr, int | None, int | None]
 """An expression, and the least and the largest value it may have."""

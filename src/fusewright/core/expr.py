@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache, reduce
-from typing import ClassVar, NamedTuple, TypeAlias, cast
+from functools import lru_cache
+from typing import ClassVar, TypeAlias, cast
 
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
-from fusewright.core.symbolic import Symbolic, parenthesised, sum_text
+from fusewright.core.symbolic import Symbolic, parenthesised
+from fusewright.core.terms import Polynomial, Term, copies_in
 
 IntLike: TypeAlias = "Expr | int"
 
@@ -96,25 +97,7 @@ class Var(Atom):
         self.interval, self.divisor = (self.lower.interval[0], high), multiple_of
 
 
-class Term(NamedTuple):
-    """`coefficient * product(atoms)`; atoms sorted by their text."""
-
-    atoms: tuple[Atom, ...]
-    coefficient: int
-
-    @property
-    def interval(self) -> Interval:
-        """An interval that contains it."""
-        product = reduce(intervals.multiply, [a.interval for a in self.atoms])
-        return intervals.scale(product, self.coefficient)
-
-    @property
-    def divisor(self) -> int:
-        """A divisor of it."""
-        return math.prod([a.divisor for a in self.atoms], start=abs(self.coefficient))
-
-
-class Sum(Expr):
+class Sum(Polynomial, Expr):
     """`constant + terms`; at least one term, and not a bare atom."""
 
     __slots__ = ("constant", "terms")
@@ -123,37 +106,6 @@ class Sum(Expr):
     def __init__(self, constant: int, terms: tuple[Term, ...]) -> None:
         self.constant = constant
         self.terms = terms
-
-    def __getattr__(self, name: str) -> object:
-        """Text, hash, interval and divisor are found when they are first asked for: most sums are
-        steps on the way to another."""
-        match name:
-            case "_key":
-                pairs = [(t.coefficient, t.atoms) for t in self.terms]
-                self._key = sum_text(self.constant, pairs)
-            case "_hash":
-                self._hash = hash((self.constant, self.terms))
-            case "interval":
-                whole = (self.constant, self.constant)
-                self.interval = intervals.add((whole, *[t.interval for t in self.terms]))
-            case "divisor":
-                self.divisor = math.gcd(self.constant, *[t.divisor for t in self.terms])
-            case _:
-                raise AttributeError(f"a sum has no attribute {name!r}")
-        return getattr(self, name)
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Sum) or self.constant != other.constant:
-            return False
-        return self.terms == other.terms
-
-    __hash__ = Expr.__hash__
-
-    @property
-    def children(self) -> tuple[Atom, ...]:
-        return tuple(a for t in self.terms for a in t.atoms)
 
 
 class Division(Atom):
@@ -382,14 +334,8 @@ def _divisible(t: Term, f: Expr) -> Expr | None:
 
 def term_ratio(t: Term, f: Term) -> Expr | None:
     """`t / f` when the division is exact in the normal form."""
-    if t.coefficient % f.coefficient:
-        return None
-    remaining = list(t.atoms)
-    for a in f.atoms:
-        if a not in remaining:
-            return None
-        remaining.remove(a)
-    return mul(t.coefficient // f.coefficient, _product(tuple(remaining)))
+    q = t.over(f)
+    return None if q is None else mul(q.coefficient, _product(q.atoms))
 
 
 def _has_division(t: Term) -> bool:
@@ -416,18 +362,9 @@ def _split(e: Expr, f: Expr) -> tuple[Expr, Expr]:
             rest.append(t)
     if fk is not None:
         return add(*quotients, constant // fk), sum_of(constant % fk, rest)
-    k = _copies_in(rest, f)
+    k = copies_in(rest, *parts_of(f))
     r = sum_of(constant, rest)
     return add(*quotients, k), add(r, mul(f, -k)) if k else r
-
-
-def _copies_in(terms: list[Term], f: Expr) -> int:
-    """How often the terms hold a symbolic divisor that is a sum."""
-    fk, fterms = parts_of(f)
-    if len(fterms) == 1 and not fk:
-        return 0
-    lead = fterms[0]
-    return {t.atoms: t.coefficient for t in terms}.get(lead.atoms, 0) // lead.coefficient
 
 
 def _in_range(r: Expr, f: Expr) -> bool:

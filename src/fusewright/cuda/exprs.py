@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import Expr, Term, Var
+from fusewright.core.expr import Expr, Var
+from fusewright.core.terms import Term
 from fusewright.errors import InternalError
 
 _LOW, _HIGH = -(2**31), 2**31 - 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.core.atoms import Max, Min, Xor
-from fusewright.core.expr import Expr, FloorDiv, Int, Mod, Term, add, mul, parts_of
+from fusewright.core.expr import Expr, FloorDiv, Int, Mod, add, mul, parts_of
+from fusewright.core.terms import Term
 from fusewright.dtypes import DType
 from fusewright.kir.symbols import Buffer, RegVar
 from fusewright.memory import Memory

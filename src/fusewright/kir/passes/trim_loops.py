@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from fusewright.core.atoms import minimum
 from fusewright.core.conditions import TRUE, And, Cond, Less, negate
-from fusewright.core.expr import Expr, Int, Term, Var, constant_value, floordiv, parts_of, sum_of
+from fusewright.core.expr import Expr, Int, Var, constant_value, floordiv, parts_of, sum_of
 from fusewright.core.identities import reduction_identity
+from fusewright.core.terms import Term
 from fusewright.kir.ir import (
     Alloc,
     Body,
