@@ -45,7 +45,11 @@ _NUMPY = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsin
 
 def reference(name: str, *args: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return np.asarray(getattr(np, _NUMPY.get(name, name))(*args))
+        found = np.asarray(getattr(np, _NUMPY.get(name, name))(*args))
+        if name == "floor_divide" and found.dtype.kind == "f":  # numpy's goes with its remainder
+            odd = np.isinf(args[0]) | np.isinf(args[1])
+            return np.where(odd, args[0] / args[1], found)
+        return found
 
 
 @pytest.mark.parametrize("name", FLOAT_UNARY)

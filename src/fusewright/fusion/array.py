@@ -538,8 +538,7 @@ class Array:
                 "Python cannot branch or loop on it; use fw.where(condition, a, b), or fw.any, "
                 "fw.all and fw.minimum on arrays"
             )
-        values = ir.topological((self.tensor,), known)
-        fusion = ir.Fusion(known, (self.tensor,), values)
+        fusion = ir.Fusion(known, (self.tensor,), ir.topological((self.tensor,), known))
         (out,) = evaluate(fusion, *(t.data for t in known), checked=True)
         if known:  # computed once: from here on the array is data
             self.tensor = Known(out)
