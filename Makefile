@@ -45,7 +45,7 @@ fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are pri
 	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
 
 campaign: .venv/stamp-dev  ## the wider random programs of SEEDS, as a table of what failed
-	$(PY) tests/fuzz/fuzz_campaign.py --seeds $(SEEDS) --jobs $(WORKERS)
+	PYTHONPATH=. $(PY) tests/fuzz/fuzz_campaign.py --seeds $(SEEDS) --jobs $(WORKERS)
 
 corpus: .venv/stamp-dev  ## verify every sync of the corpus, check its machine code and traffic
 	$(PY) -m fusewright verify --cubin

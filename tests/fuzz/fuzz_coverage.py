@@ -1,7 +1,7 @@
 """Writes docs/coverage.md: what random programs and schedules reach, and what came of it.
 
-Run as `python tests/fuzz/fuzz_coverage.py`; it compiles and simulates some thousands of kernels and
-takes minutes. An empty cell where there should be a mark is a finding.
+Run as `PYTHONPATH=. python tests/fuzz/fuzz_coverage.py`; it compiles and simulates some thousands
+of kernels and takes minutes. An empty cell where there should be a mark is a finding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SHORT = {
 
 INTRO = f"""# Coverage
 
-Written by `python tests/fuzz/fuzz_coverage.py`. Every mark is a program that was compiled, run in
-the simulator without a race or a read of unwritten memory, and compared with the oracle: **y**
-right, **x** not. A dot is a type that the operation does not take, or that random programs do not
-give it.
+Written by `PYTHONPATH=. python tests/fuzz/fuzz_coverage.py`. Every mark is a program that was
+compiled, run in the simulator without a race or a read of unwritten memory, and compared with the
+oracle: **y** right, **x** not. A dot is a type that the operation does not take, or that random
+programs do not give it.
 
 The tables of schedulers and primitives count {PROGRAMS} random programs and {SCHEDULES} random
 schedules by hand, of seeds that are always the same. Many more run in `make fuzz`.
@@ -50,7 +50,8 @@ least one among them; every sixteenth program has odd names for arguments, sizes
 are failures, counted by a signature and shrunk to a few lines:
 
 - a value that differs from the oracle's by more than rounding does, also in an array of `out=`;
-- a race, a read of what nobody wrote, a sync that is missing or of no use;
+- a race, a read of what nobody wrote, a sync that is missing or of no use, other bytes in an order
+  of the launches that the edges allow;
 - an error that is no `UserError` or `UnsupportedError` while the program is traced, and any error
   after that;
 - a launch that nobody reads, that another one has done, or one more than the program explains: one

@@ -20,6 +20,7 @@ from types import FrameType
 import numpy as np
 from fuzz_checks import Tally, sync_problem
 from fuzz_compare import compare
+from fuzz_orders import order_problem
 from fuzz_programs import Recipe
 from fuzz_wide import BOUND, FAULTS, HOSTILE
 
@@ -34,6 +35,7 @@ COMPILE_SECONDS = 2.0
 TOTAL_SECONDS = 60
 MAX_RUN_ELEMENTS = 20_000
 OPERANDS = 20
+ORDERS = 2
 ONE_KERNEL = (ir.Input, ir.Constant, ir.Size, ir.Iota, ir.Pointwise, ir.Broadcast)
 LAUNCHES = {
     ir.Pointwise: 1,
@@ -44,7 +46,7 @@ LAUNCHES = {
     ir.TakeAlong: 1,
     ir.Reduce: 2,
     ir.MatMul: 2,
-    ir.Scan: 15,
+    ir.Scan: 3,
 }
 
 
@@ -124,7 +126,7 @@ class Examination:
             found = _wrong_run(program, at, self.tally)
             if found is not None:
                 return found
-        found = self._of_kernels(program)
+        found = self._of_orders(program) or self._of_kernels(program)
         if found is not None:
             return found
         more = superfluous(program, fusion)
@@ -133,6 +135,14 @@ class Examination:
         if took > self.checks.seconds:
             return Finding("slow compile", f"{took:.1f} s of Python")
         return None
+
+    def _of_orders(self, program: fw.Program) -> Finding | None:
+        """What differs when launches run in other orders that the edges allow."""
+        if len(program.launches) < 2:
+            return None
+        self.tally.add("orders", ORDERS)
+        found = order_problem(program, self.recipe.arrays(), self.recipe.seed, ORDERS)
+        return None if found is None else Finding("order of launches", found)
 
     def _of_kernels(self, program: fw.Program) -> Finding | None:
         """What is wrong with the syncs and the machine code."""
@@ -241,8 +251,8 @@ def most_launches(fusion: ir.Fusion) -> int:
     Elementwise operations over one iteration space are one launch for each group of values that
     depend on each other and for each result that is filled. No other program takes more than one
     for each operation that moves or computes, which is what running it without fusion takes;
-    reductions and products may need a second one for their parts, and a long scan is done in three
-    levels of parts. Twenty operands more are another launch.
+    reductions and products may need a second one for their parts, a long scan one for its parts,
+    one for their totals and one that joins them. Twenty operands more are another launch.
     """
     many = math.ceil(max(len(fusion.inputs) + len(fusion.outputs) - OPERANDS, 0) / OPERANDS)
     if is_elementwise(fusion) and not many:

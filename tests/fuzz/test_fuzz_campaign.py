@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import fuzz_criteria
 import pytest
@@ -151,6 +152,26 @@ def test_results_with_nothing_in_common_may_be_kernels_of_their_own() -> None:
     assert most_launches(apart.trace()) == 2
     together = Recipe(1, r.leaves, (one, Step("b", "{0} + {1}", (0, 1))), (2, 3))
     assert most_launches(together.trace()) == 1
+
+
+def test_an_edge_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft = "fw.nn.softmax({0}, axis=1)"
+    steps = (
+        Step("softmax", soft, (0,)),
+        Step("flip", "fw.flip(fw.sum({0}, axis=0)) + fw.cumulative_sum({0}, axis=0)[0]", (1,)),
+    )
+    r = _program(*steps, shapes=((5, 64),))
+    assert finding_of(r) is None
+    real = fuzz_criteria.order_problem
+
+    def unordered(program: fw.Program, *rest: object) -> str | None:
+        host = replace(program.host, edges=())
+        vars(program)["host"] = host
+        return real(program, *rest)
+
+    monkeypatch.setattr(fuzz_criteria, "order_problem", unordered)
+    found = [finding_of(replace(r, seed=seed)) for seed in range(8)]
+    assert any(f is not None and f.signature == "order of launches" for f in found)
 
 
 def test_a_launch_too_many_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
