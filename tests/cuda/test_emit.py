@@ -51,6 +51,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadReduce,
 )
+from fusewright.kir.passes.locate_loads import locate_loads
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -146,7 +147,8 @@ def test_a_load_of_undefined_lanes_has_no_branch_and_stays_inside() -> None:
     def spelled(src: Buffer, shift: int) -> str:
         s = Load(Reg(r), src, tx.var + shift, 1, less(tx.var, 100), first=Int(0), stop=Int(1))
         body = (Alloc(tile, 0), Alloc(r), s)
-        return next(x for x in lines(kernel("k", (x,), body, block=(tx,))) if "r = " in x)
+        k = locate_loads(kernel("k", (x,), body, block=(tx,)))
+        return next(line for line in lines(k) if "r = " in line)
 
     assert spelled(tile, 0) == "r = tile[tx];"
     assert spelled(tile, 28) == "r = tile[(tx < 100 ? (tx + 28) : 0)];"
@@ -160,7 +162,7 @@ def test_how_far_into_a_word_a_load_begins_is_spelled_where_it_is_known() -> Non
     def spelled(index: Expr, predicate: Cond = TRUE) -> str:
         bounds = {"first": Int(0), "stop": Int(4)} if predicate != TRUE else {}
         s = Load(Reg(r), x, index, 4, predicate, unaligned=True, **bounds)
-        found = lines(kernel("k", (x,), (Alloc(r), s), block=(tx,)))
+        found = lines(locate_loads(kernel("k", (x,), (Alloc(r), s), block=(tx,))))
         return next(
             text.split(" = ")[1] for text in found if "unaligned" in text or "within" in text
         )

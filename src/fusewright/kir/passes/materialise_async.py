@@ -57,9 +57,8 @@ def materialise_async(kernel: Kernel, target: Target) -> Kernel:
     if not wanted:
         return kernel
     for a in wanted:
-        has = target.has_cp_async if a.copied is AsyncKind.CP_ASYNC else target.has_bulk
-        if not has:
-            assert a.copied is not None
+        assert a.copied is not None
+        if not target.has(a.copied.feature):
             raise ScheduleError(
                 f"{a.buffer} is to be copied by {a.copied.value}, which {target} does not have; "
                 "use cache_after() without it"
