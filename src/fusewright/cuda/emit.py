@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, all_of, equal, less, less_equal
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS
-from fusewright.core.node import walk
 from fusewright.cuda import exprs, places, ptx, scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names, identifier
+from fusewright.cuda.parameters import (
+    Parameter as Parameter,
+    constant_size,
+    parameters as parameters,
+    shared_nbytes as shared_nbytes,
+    shared_offset,
+    written_buffers as written_buffers,
+)
 from fusewright.cuda.pieces import prelude
+from fusewright.cuda.tensor import TensorStatements, product_functions
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
@@ -48,43 +55,6 @@ _READ_ONLY_POLICIES = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
 _SHUFFLES = {"xor": "xor", "down": "down", "up": "up", "index": ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of the emitted kernel, in order. `symbol` is the Buffer, Argument or Var;
-    `nbytes` its size in the argument block, which is also its alignment."""
-
-    symbol: Buffer | ir.Argument | Var
-    ctype: str
-    nbytes: int
-
-
-def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
-    """The parameters in order: buffers, arguments, symbols."""
-    buffers = (Parameter(b, f"{scalars.ctype(b.dtype)}*", 8) for b in kernel.params)
-    arguments = (Parameter(a, scalars.ctype(a.dtype), a.dtype.nbytes) for a in kernel.arguments)
-    symbols = (
-        Parameter(s, "int", 4) if exprs.fits_int(s) else Parameter(s, "long long", 8)
-        for s in kernel.symbols
-    )
-    return (*buffers, *arguments, *symbols)
-
-
-def written_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The parameters that some statement writes, in parameter order."""
-    written = {d for n in walk(kernel) if isinstance(d := getattr(n, "dst", None), Buffer)}
-    return tuple(b for b in kernel.params if b in written)
-
-
-def shared_nbytes(kernel: Kernel) -> int:
-    """Bytes of shared memory a block needs. Raises SpecError for a buffer without an offset."""
-    ends = [
-        _shared_offset(a) + _constant_size(a.buffer) * a.buffer.dtype.nbytes
-        for a in walk(kernel)
-        if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
-    ]
-    return max(ends, default=0)
-
-
 def sync_ids_in_ptx(text: str) -> set[int]:
     """The ids of the syncs that reached the PTX."""
     return {int(n) for n in re.findall(r"// fw-sync (\d+)", text)}
@@ -106,34 +76,21 @@ def emit_module(kernels: Sequence[Kernel], target: Target) -> str:
     if len(set(names)) != len(names):
         raise UserError(f"kernels of one module need different names, got {', '.join(names)}")
     bodies = [_Emitter(k, target).text() for k in kernels]
+    products = product_functions(kernels)
+    bodies = [products, *bodies] if products else bodies
     definitions = prelude("\n".join(bodies))
     return "\n".join((*([definitions] if definitions else []), *bodies))
-
-
-def _constant_size(buffer: Buffer) -> int:
-    size = ex.constant_value(buffer.size)
-    if size is None:
-        raise SpecError(
-            f"buffer {buffer} in {buffer.memory.value} memory has size {buffer.size}; "
-            "only global buffers may have a symbolic size"
-        )
-    return size
-
-
-def _shared_offset(alloc: ir.Alloc) -> int:
-    if alloc.offset is None:
-        raise SpecError(f"shared buffer {alloc.buffer} has no address; pack shared memory first")
-    return alloc.offset
 
 
 def _comment(text: str) -> str:
     return " ".join(text.split()).rstrip("\\")
 
 
-class _Emitter:
+class _Emitter(TensorStatements):
     """Prints one kernel; holds what is in scope and the lines so far."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
+        super().__init__(kernel)
         self._kernel = kernel
         self._target = target
         self._names = Names()
@@ -156,6 +113,7 @@ class _Emitter:
             ir.Roles: self._roles,
             ir.CpAsync: self._cp_async,
             **dict.fromkeys((ir.BulkLoad, ir.BulkStore, ir.BulkReduce), self._bulk),
+            **self.tensor_statements,
         }
 
     # --- the kernel
@@ -193,6 +151,8 @@ class _Emitter:
                 noalias = dict(self._kernel.attributes).get("noalias") == "true"
                 restrict = " __restrict__" if noalias else ""
                 return f"{const}{p.ctype}{restrict} {self._names.of(p.symbol, p.symbol.name)}"
+            case ir.TensorMap():
+                return f"const __grid_constant__ {p.ctype} {self._map_name(p.symbol)}"
             case ir.Argument():
                 return f"{p.ctype} {self._names.of(p.symbol, p.symbol.name)}"
             case Var():
@@ -218,7 +178,9 @@ class _Emitter:
     def _block(self, head: str, body: Callable[[], None]) -> None:
         self._line(f"{head}{{" if not head else f"{head} {{")
         self._depth += 1
+        live = len(self._live)
         body()
+        del self._live[live:]
         self._depth -= 1
         self._line("}")
 
@@ -258,9 +220,15 @@ class _Emitter:
         name = self._name(buffer)
         if buffer in self._in_words:
             return words.element(name, reg, ex.add(reg.index, offset))
-        if _constant_size(buffer) == 1:
+        if constant_size(buffer) == 1:
             return name
         return f"{name}[{self._integer(ex.add(reg.index, offset))}]"
+
+    def _map_name(self, m: ir.TensorMap) -> str:
+        return self._names.of(m, m.name)
+
+    def _fresh_name(self, symbol: object, wish: str) -> str:
+        return self._names.of(symbol, wish)
 
     def _name(self, buffer: Buffer) -> str:
         return self._names.of(buffer, buffer.name)
@@ -297,13 +265,14 @@ class _Emitter:
             case Memory.LOCAL if s.buffer in self._in_words:
                 self._line(f"unsigned {name}[{words.word_count(s.buffer)}];")
             case Memory.LOCAL:
-                size = _constant_size(s.buffer)
+                size = constant_size(s.buffer)
                 self._line(f"{ctype} {name};" if size == 1 else f"{ctype} {name}[{size}];")
             case Memory.SHARED:
-                base = f"fw_shared + {_shared_offset(s)}"
+                base = f"fw_shared + {shared_offset(s)}"
                 self._line(f"{ctype}* const {name} = reinterpret_cast<{ctype}*>({base});")
             case Memory.GLOBAL:
                 raise SpecError(f"global buffer {s.buffer} is allocated in a kernel")
+        self._allocated(s.buffer)
 
     def _for(self, s: ir.For) -> None:
         extent = exprs.integer(s.extent, self._spell)
@@ -364,7 +333,11 @@ class _Emitter:
                 pass
         why = f"  // {_comment(s.why)}" if s.why else ""
         text = ptx.assembly(instruction, operands, s)
+        if isinstance(s, ir.MmaFence):
+            self._keep_accumulators()
         self._guarded(who, lambda: self._line(f"{text}{why}"))
+        if isinstance(s, ir.AsyncWait) and s.kind is ir.AsyncKind.MMA:
+            self._keep_accumulators()
 
     # --- asynchronous copies
 

@@ -8,7 +8,7 @@ Indices are `core.expr` expressions in the kernel's variables, in elements of th
 index. Values live in LOCAL buffers (a thread's registers); nothing else is computed on.
 
 Symbols and operands stand in `kir/symbols.py`, asynchronous work and syncs in
-`kir/synchronisation.py`; this module names them all.
+`kir/synchronisation.py`, matrix products in `kir/tensor.py`; this module names them all.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fusewright.kir.symbols import (
     RegVar as RegVar,
     Statement as Statement,
     SyncStatement as SyncStatement,
+    TensorMap as TensorMap,
 )
 from fusewright.kir.synchronisation import (
     AsyncCommit as AsyncCommit,
@@ -48,9 +49,22 @@ from fusewright.kir.synchronisation import (
     MbarInit as MbarInit,
     MbarInvalidate as MbarInvalidate,
     MbarWait as MbarWait,
+    MmaFence as MmaFence,
     NamedSync as NamedSync,
     ProxyFence as ProxyFence,
     WarpSync as WarpSync,
+)
+from fusewright.kir.tensor import (
+    BoxLoad as BoxLoad,
+    BoxReduce as BoxReduce,
+    BoxStore as BoxStore,
+    LdMatrix as LdMatrix,
+    Matrix as Matrix,
+    Mma as Mma,
+    PrefetchMap as PrefetchMap,
+    SetMaxRegisters as SetMaxRegisters,
+    StMatrix as StMatrix,
+    WarpMma as WarpMma,
 )
 from fusewright.memory import Cache as Cache, Memory as Memory
 
@@ -239,6 +253,7 @@ class Kernel(Node):
     `grid` and `block` are x, y, z; block extents are constant. With a `cluster` of one dimension
     `cx` of constant extent the grid counts clusters: `cx` tells the blocks of one apart, which are
     neighbours along x and may write each other's shared memory.
+    `maps` are the tensor maps of parameters by which boxes are copied.
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `noalias` says that no two parameters overlap in memory.
     """
@@ -253,6 +268,7 @@ class Kernel(Node):
     cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
     attributes: tuple[tuple[str, str], ...] = field(default=())
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def nthreads(self) -> int:

@@ -18,10 +18,12 @@ from fusewright.memory import Cache, Memory
 
 
 class AsyncKind(Enum):
-    """What completes by groups: copies by a thread, and bulk stores and bulk reductions."""
+    """What completes by groups: copies by a thread, bulk stores and bulk reductions, and matrix
+    products of a warpgroup."""
 
     CP_ASYNC = "cp_async"
     BULK = "bulk"
+    MMA = "mma"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +149,11 @@ class ProxyFence(SyncStatement):
     after it."""
 
     space: Memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MmaFence(SyncStatement):
+    """Orders what the thread did with its registers before the matrix products that follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ import numpy as np
 from fusewright.core.functions import FUNCTIONS
 from fusewright.kir import ir
 from fusewright.sim.accesses import Reach, compile_store, elements_of, reach_of
+from fusewright.sim.boxes import Box, box_step
 from fusewright.sim.compute import Array, Mask, narrow
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.report import statement_text
@@ -28,6 +29,7 @@ _OnMbarrier: TypeAlias = (
     | ir.MbarWait
     | ir.MbarInvalidate
     | ir.BulkLoad
+    | ir.BoxLoad
     | ir.RemoteStore
 )
 
@@ -140,6 +142,19 @@ def _bulk(s: _Bulk, run: Run) -> Step:
     return step
 
 
+def _box(s: Box, run: Run) -> Step:
+    barrier = _MbarrierSlot(s, run) if isinstance(s, ir.BoxLoad) else None
+
+    def issue(f: Frame, mask: Mask) -> int:
+        return f.record(SyncEvent(s, mask, -1 if barrier is None else barrier.number(f)))
+
+    def done(f: Frame, mask: Mask, number: int) -> None:
+        if barrier is not None:
+            barrier.take(f, mask, 0, -s.map.box_nbytes, number)
+
+    return box_step(s, run, lambda f: _issued(f, s.issuer), issue, done)
+
+
 # --- stores to other blocks that an mbarrier counts -----------------------------------------------
 
 
@@ -172,7 +187,7 @@ class _MbarrierSlot:
     def __init__(self, s: _OnMbarrier, run: Run) -> None:
         assert s.barrier is not None
         writes = isinstance(s, ir.MbarInit | ir.MbarInvalidate)
-        agent = "bulk_load" if isinstance(s, ir.BulkLoad) else "generic"
+        agent = "bulk_load" if isinstance(s, ir.BulkLoad | ir.BoxLoad) else "generic"
         rank = s.rank if isinstance(s, ir.RemoteStore) else None
         self.statement = s
         self.reach = reach_of(
@@ -305,6 +320,9 @@ ASYNCHRONOUS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.BulkLoad: _bulk,
     ir.BulkStore: _bulk,
     ir.BulkReduce: _bulk,
+    ir.BoxLoad: _box,
+    ir.BoxStore: _box,
+    ir.BoxReduce: _box,
     ir.RemoteStore: _remote_store,
     ir.MbarInit: _mbarrier_start,
     ir.MbarInvalidate: _mbarrier_start,

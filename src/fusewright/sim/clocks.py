@@ -18,10 +18,15 @@ from fusewright.kir import ir
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
+from fusewright.target import WARP_SIZE, WARPGROUP_SIZE
 
-ENGINES = ("cp_async", "bulk_read", "bulk_write")
-KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK)
+ENGINES = ("cp_async", "bulk_read", "bulk_write", "mma")
+KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK, ir.AsyncKind.MMA)
+ENGINES_OF = {KINDS[0]: (0,), KINDS[1]: (1, 2), KINDS[2]: (3,)}
+"""The engines by whose work each kind of group completes, that of the reads first."""
+KIND_OF_ENGINE = (0, 1, 1, 2)
 SPACES = (Memory.SHARED, Memory.GLOBAL)
+WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
 making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
@@ -81,6 +86,7 @@ class Snapshot:
     commits: Array
     fence: Array
     fence_own: Array
+    fence_mma: Array
     epoch: Array
 
 
@@ -102,6 +108,7 @@ class Clocks:
     issued: Array = field(init=False)
     fence: Array = field(init=False)
     fence_own: Array = field(init=False)
+    fence_mma: Array = field(init=False)
     history: list[Snapshot] = field(default_factory=list[Snapshot])
 
     def __post_init__(self) -> None:
@@ -116,6 +123,7 @@ class Clocks:
         self.issued = np.zeros((n, len(KINDS)), np.int32)
         self.fence = np.zeros((n, spaces), np.int32)
         self.fence_own = np.zeros((n, spaces, len(ENGINES)), np.int32)
+        self.fence_mma = np.zeros(n, np.int32)
         self.note(np.arange(n), -np.inf)
 
     # --- handing on ---------------------------------------------------------------------------
@@ -193,15 +201,31 @@ class Clocks:
         """All but the `keep` latest groups of each thread are complete."""
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
-        engines = (0,) if kind is ir.AsyncKind.CP_ASYNC else (1, 2)
+        engines = ENGINES_OF[kind]
         if reads_only and self.model.reads_only_frees_sources:
-            engines = (1,)
+            engines = engines[:1]
+        if kind is ir.AsyncKind.MMA:
+            self._wait_mma(strands, done)
         for k in engines:
             self.own[strands, k] = np.maximum(self.own[strands, k], done)
             if not self.model.groups_belong_to_threads:
                 for s in range(self.columns.nstrands):
                     part = self.known[s, self.columns.engine(k)]
                     part[strands] = np.maximum(part[strands], done)
+
+    def _wait_mma(self, strands: Array, done: Array) -> None:
+        """A warp makes its products together: each of its lanes learns of all of them."""
+        part, warps = self.known[:, self.columns.engine(ENGINES.index("mma"))], self.warps
+        if not self.model.mma_waits_stay_in_warp:
+            warps = warps // WARPS_OF_MMA
+        for strand, groups in zip(strands.tolist(), done.tolist(), strict=True):
+            mine = warps == warps[strand]
+            part[strand, mine] = np.maximum(part[strand, mine], groups)
+
+    def fence_mma_registers(self, strands: Array) -> None:
+        """What the strands did with their registers so far comes before later products."""
+        self.fence_mma[strands] = self.epoch[strands] + 1
+        self.epoch[strands] += 1
 
     def fence_proxy(self, strands: Array, space: Memory) -> None:
         """What the strands did in a space so far is visible to the async proxy."""
@@ -231,6 +255,7 @@ class Clocks:
                 self.commits[strands],
                 self.fence[strands],
                 self.fence_own[strands],
+                self.fence_mma[strands],
                 self.epoch[strands],
             )
         )
@@ -251,7 +276,16 @@ class History:
         order = np.lexsort((np.arange(len(strands)), places, strands))
         parts = {
             name: np.concatenate([getattr(s, name) for s in found])[order]
-            for name in ("known", "seen", "own", "commits", "fence", "fence_own", "epoch")
+            for name in (
+                "known",
+                "seen",
+                "own",
+                "commits",
+                "fence",
+                "fence_own",
+                "fence_mma",
+                "epoch",
+            )
         }
         state = Snapshot(strands[order], 0.0, **parts)
         return History(strands[order], places[order], state)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import CLUSTER, KINDS, Barrier, Clocks, Columns, History
+from fusewright.sim.clocks import CLUSTER, ENGINES_OF, KINDS, Barrier, Clocks, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
@@ -25,7 +25,9 @@ from fusewright.sim.trace import SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
 _BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
-_BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce)
+_BOXES = (ir.BoxLoad, ir.BoxStore, ir.BoxReduce)
+_BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce, *_BOXES, ir.Mma)
+_BY_GROUP = (ir.CpAsync, ir.BulkStore, ir.BulkReduce, ir.BoxStore, ir.BoxReduce, ir.Mma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
 
 
 def _has_engines(statements: Sequence[ir.Statement]) -> bool:
-    return any(isinstance(s, ir.CpAsync | ir.BulkStore | ir.BulkReduce) for s in statements)
+    return any(isinstance(s, _BY_GROUP) for s in statements)
 
 
 def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
@@ -246,7 +248,7 @@ class _Replay:
     def _check_exit(self) -> None:
         c = self.clocks
         for k, kind in enumerate(KINDS):
-            late = np.flatnonzero(c.issued[:, k] > c.own[:, k])
+            late = np.flatnonzero(c.issued[:, k] > c.own[:, ENGINES_OF[kind][0]])
             if len(late) and self.model.groups_end_before_exit:
                 statement = next(
                     p.statement
@@ -254,7 +256,8 @@ class _Replay:
                     if _kind_of(p.statement) is kind and np.isin(late, p.strands).any()
                 )
                 text = statement_text(statement)
-                message = f"a thread may exit before `{text}` has read its source; wait for it"
+                what = "is complete" if kind is ir.AsyncKind.MMA else "has read its source"
+                message = f"a thread may exit before `{text}` {what}; wait for it"
                 self.faults.append(Fault("rule", message, statement))
         for (event, _), (which, phase) in self.loads.items():
             column = c.columns.barrier(which)
@@ -302,6 +305,10 @@ class _Replay:
         match s:
             case ir.AsyncCommit():
                 c.commit(strands, s.kind)
+            case ir.MmaFence():
+                c.fence_mma_registers(strands)
+            case ir.Mma():
+                self._issue_mma(strands, s)
             case ir.AsyncWait():
                 c.wait(strands, s.kind, s.keep, reads_only=s.reads_only)
             case ir.ProxyFence():
@@ -323,9 +330,11 @@ class _Replay:
                 self._arrive(step, s.nbytes)
             case ir.BulkLoad():
                 self._deliver(step, s, s.size * s.dst.dtype.nbytes)
+            case ir.BoxLoad():
+                self._deliver(step, s, s.map.box_nbytes)
             case ir.RemoteStore():
                 self._deliver(step, s, s.dst.dtype.nbytes)
-            case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce():
+            case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce() | ir.BoxStore() | ir.BoxReduce():
                 c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
             case ir.Shuffle():
                 if self.model.lanes_meet_in_time:
@@ -334,6 +343,13 @@ class _Replay:
             case _:
                 raise TypeError(f"no order is known for {type(s).__name__}")
         c.note(strands, step.place)
+
+    def _issue_mma(self, strands: Array, s: ir.Mma) -> None:
+        c = self.clocks
+        c.issue(strands, ir.AsyncKind.MMA)
+        if self.model.mma_needs_fence and (c.fence_mma[strands] == 0).any():
+            message = f"`{statement_text(s)}` comes before any fence for its registers"
+            self.faults.append(Fault("rule", message, s))
 
     def _meet(self, step: _Step, teams: list[Array], *, orders: bool) -> bool:
         """All strands of each team wait for each other."""
@@ -436,7 +452,9 @@ class _Replay:
             strand = int(step.point.strands[k])
             self._enter(b, strand, arrivals, nbytes, step.point.statement)
 
-    def _deliver(self, step: _Step, s: ir.BulkLoad | ir.RemoteStore, nbytes: int) -> None:
+    def _deliver(
+        self, step: _Step, s: ir.BulkLoad | ir.BoxLoad | ir.RemoteStore, nbytes: int
+    ) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -473,8 +491,10 @@ def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
     match s:
         case ir.CpAsync():
             return ir.AsyncKind.CP_ASYNC
-        case ir.BulkStore() | ir.BulkReduce():
+        case ir.BulkStore() | ir.BulkReduce() | ir.BoxStore() | ir.BoxReduce():
             return ir.AsyncKind.BULK
+        case ir.Mma():
+            return ir.AsyncKind.MMA
         case _:
             return None
 
