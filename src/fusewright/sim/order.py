@@ -220,10 +220,12 @@ class _Replay:
 
     def _steps(self, unit: Array) -> list[_Step]:
         found: list[_Step] = []
+        is_member = np.zeros(self.group.nstrands, bool)
+        is_member[unit] = True
         for p in self.group.points:
             if p.statement in self.change.without:
                 continue
-            mine = np.flatnonzero(np.isin(p.strands, unit))
+            mine = np.flatnonzero(is_member[p.strands])
             if len(mine):
                 found.append(_Step(p, _place(p, self.change), mine))
         found.sort(key=lambda s: s.place)
@@ -337,11 +339,12 @@ class _Replay:
             case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce() | ir.BoxStore() | ir.BoxReduce():
                 c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
             case ir.Shuffle():
-                if self.model.lanes_meet_in_time:
-                    for members in self._warps(strands):
-                        c.meet(members)
+                pass
             case _:
                 raise TypeError(f"no order is known for {type(s).__name__}")
+        if self.model.lanes_meet_in_time and _is_of_warp(s):
+            for members in self._warps(strands):
+                c.meet(members)
         c.note(strands, step.place)
 
     def _issue_mma(self, strands: Array, s: ir.Mma) -> None:
@@ -497,6 +500,12 @@ def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
             return ir.AsyncKind.MMA
         case _:
             return None
+
+
+def _is_of_warp(s: ir.Statement) -> bool:
+    """Whether the lanes of a warp execute it together."""
+    is_group = isinstance(s, ir.AsyncCommit | ir.AsyncWait) and s.kind is ir.AsyncKind.MMA
+    return is_group or isinstance(s, ir.Shuffle | ir.Mma | ir.MmaFence)
 
 
 def _teams(groups: Array, strands: Array) -> list[Array]:

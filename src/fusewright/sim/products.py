@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.kir.tiles import CHUNK_NBYTES, exchanged
+from fusewright.kir.tiles import CHUNK_NBYTES, GROUP_ROWS, Major, exchanged
 from fusewright.sim.accesses import elements_of, reach_of
 from fusewright.sim.boxes import value_at
-from fusewright.sim.compute import Array, Mask, narrow
+from fusewright.sim.compute import Array, Mask, Value, narrow
 from fusewright.sim.fragments import gathered, matrix_of, planes_of, scatter
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.memory import Registers
@@ -113,12 +113,14 @@ class _Operand:
             self._runs[key] = chunks[::length] * CHUNK_NBYTES, length * CHUNK_NBYTES
         return self._runs[key]
 
-    def record(self, f: Frame, start: int, warps: Mask, first: int, stop: int, issue: int) -> None:
-        """Record that some warps read rows `first` .. `stop`-1."""
-        runs, nbytes = self.runs(start, first, stop)
+    def record(
+        self, f: Frame, start: int, warps: Mask, rows: range, issue: int, behind: Value = 0
+    ) -> None:
+        """Record that some warps read some rows, each of their threads `behind` bytes further."""
+        runs, nbytes = self.runs(start, rows.start, rows.stop)
         f.record(
             Access(
-                self.statement, 0, int(runs[0]), 0, nbytes, False, warps, self.matrix.buffer,
+                self.statement, 0, int(runs[0]), behind, nbytes, False, warps, self.matrix.buffer,
                 self.place.offset, "mma", issue, runs=runs - runs[0],
             )
         )  # fmt: skip
@@ -214,12 +216,18 @@ class _Product:
     def _record(self, f: Frame, p: _Part, issue: int) -> None:
         """A warp reads its own rows of `a`, and all of `b`; its first lane stands for it."""
         every = np.arange(p.first, p.first + WARPGROUP_SIZE, WARP_SIZE)
-        self.b.record(f, p.b, _lanes(f, p.rows, every), 0, self.s.n, issue)
+        self.b.record(f, p.b, _lanes(f, p.rows, every), range(self.s.n), issue)
         if self.a is None:
             return
+        if self.a.descriptor.major is Major.K:  # whole groups of rows apart, chunks alike
+            apart = _WARP_ROWS // GROUP_ROWS * self.a.descriptor.stride
+            behind = (np.arange(f.nthreads) - p.first)[None, :] // WARP_SIZE * apart
+            mask = _lanes(f, p.rows, every)
+            self.a.record(f, p.a, mask, range(_WARP_ROWS), issue, np.where(mask, behind, 0))
+            return
         for w in range(_WARPS):
-            rows = slice(w * _WARP_ROWS, (w + 1) * _WARP_ROWS)
-            self.a.record(f, p.a, _lanes(f, p.rows, every[w : w + 1]), rows.start, rows.stop, issue)
+            rows = range(w * _WARP_ROWS, (w + 1) * _WARP_ROWS)
+            self.a.record(f, p.a, _lanes(f, p.rows, every[w : w + 1]), rows, issue)
 
 
 def _lanes(f: Frame, rows: Array, threads: Array) -> Array:
