@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from fusewright.errors import UserError
 
@@ -46,6 +47,21 @@ MEMORY_LATENCY_US = 0.8  # of a load while others are under way
 L2_NBYTES_PER_CLOCK = 46  # of a multiprocessor, all of them reading at once
 
 
+class Feature(Enum):
+    """What some instructions need of an architecture, with the compute capability that first has
+    it."""
+
+    CP_ASYNC = ("copies by a thread to shared memory", "8.0")
+    BULK = ("bulk copies and mbarriers", "9.0")
+    CLUSTER = ("clusters of blocks", "9.0")
+    WGMMA = ("matrix products by warpgroups", "9.0a")
+
+    @property
+    def since(self) -> str:
+        """The compute capability that first has it."""
+        return self.value[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One architecture: `arch` as NVRTC spells it, sizes in bytes, counts per multiprocessor.
@@ -74,6 +90,18 @@ class Target:
 
     def __str__(self) -> str:
         return self.arch
+
+    def has(self, feature: Feature) -> bool:
+        """Whether the architecture has a feature."""
+        match feature:
+            case Feature.CP_ASYNC:
+                return self.has_cp_async
+            case Feature.BULK:
+                return self.has_bulk
+            case Feature.CLUSTER:
+                return self.has_cluster
+            case Feature.WGMMA:
+                return self.has_wgmma
 
     @property
     def shared_nbytes_of_several(self) -> int:

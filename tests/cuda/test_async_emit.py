@@ -18,7 +18,7 @@ from fusewright.cuda.emit import emit, emit_module, sync_ids_in_ptx
 from fusewright.dtypes import bfloat16, dtype_of
 from fusewright.errors import UnsupportedError
 from fusewright.kir import ir
-from fusewright.kir.sync_spec import BULK_REDUCTIONS
+from fusewright.kir.asynchronous import BULK_REDUCTIONS
 from fusewright.kir.text import parse_kernel
 from fusewright.target import target_of
 

@@ -26,10 +26,10 @@ from fusewright.cuda.emit import (
     emit_module,
     parameters,
     shared_nbytes,
-    written_buffers,
 )
 from fusewright.dtypes import bfloat16, bool_, float16, float32, int8, int32, int64, uint8
 from fusewright.errors import SpecError, UnsupportedError, UserError
+from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import (
     Alloc,
     Arg,

@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, Stage, str, dict[str, str], str]] = [
     ("cluster", "lowered", "", {"block": "tx < 48"}, "48 threads a block; the blocks of a cluster have whole warps"),
     ("cluster statements", "lowered", PAIR, {"cluster": ""}, "the kernel has no cluster"),
     ("cluster statements", "lowered", "named_sync #0 barrier(1) nthreads(64)", {}, "only copies, block and warp syncs, cluster"),
-    ("cluster statements", "lowered", "remote_store y[tx] of block cx = r[0]", {}, "y lives in global memory; blocks share shared"),
+    ("operands", "lowered", "remote_store y[tx] of block cx = r[0]", {}, "y lives in global memory; blocks share shared"),
     ("cluster barriers", "lowered", "cluster_arrive #0", {}, "no wait follows in the same body"),
     ("cluster barriers", "lowered", "cluster_wait #0", {}, "no arrival comes before it in the same body"),
     ("cluster barriers", "lowered", "cluster_arrive #0\n" + PAIR.replace("0", "2") + "\ncluster_wait #3", {}, "no wait follows"),
@@ -81,11 +81,11 @@ REFUSED: list[tuple[str, Stage, str, dict[str, str], str]] = [
     ("convergence", "lowered", "if (cx == 0) { " + PAIR + " }", {}, "the threads of a cluster meet here, but may disagree on 'cx == 0'"),
     ("convergence", "lowered", "if (tx == 0) { " + PAIR + " }", {}, "may disagree on 'tx == 0'"),
     ("convergence", "lowered", "if (cx == 0) { r[0] = thread_reduce.add(r[0]) over (cx) identity 0.0:float32 }", {}, "the threads of a cluster meet here"),
-    ("cluster statements", "lowered", "shared h: float16[4]\nshared f: uint64[1]\nlocal v: float16[1]\nremote_store h[0] of block cx = v[0] on f", {}, "elements of h have 2 bytes; mbarriers count 4 or 8 a store"),
+    ("operands", "lowered", "shared h: float16[4]\nshared f: uint64[1]\nlocal v: float16[1]\nremote_store h[0] of block cx = v[0] on f", {}, "elements of h have 2 bytes; mbarriers count 4 or 8 a store"),
     ("counted stores", "lowered", "shared f: uint64[1]\nremote_store s[0] of block cx = r[0] on f\nremote_store s[1] of block cx = r[0]", {}, "mbarriers count other stores to s"),
     ("mbarriers", "lowered", "shared f: uint32[1]\nremote_store s[0] of block cx = r[0] on f", {}, "f is uint32 in shared memory; mbarriers are uint64"),
     ("mbarriers", "lowered", "shared f: uint64[1]\nremote_store s[0] of block cx = r[0] on f slot 1", {}, "slot 1 may lie outside of the 1 mbarriers"),
-    ("dtypes", "lowered", "local h: float16[1]\nremote_store s[tx] of block cx = h[0]", {}, "a store keeps the dtype"),
+    ("operands", "lowered", "local h: float16[1]\nremote_store s[tx] of block cx = h[0]", {}, "a store keeps the dtype"),
 ]  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""Kernels of matrix products as text, built from sizes: the simplest, and a warp-specialised one."""
+"""Kernels of matrix products as text, built from sizes: the simplest, and a ring with roles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Expr
 from fusewright.core.node import rewrite
 from fusewright.kir import ir
 from fusewright.kir.tiles import Tile
@@ -124,6 +124,17 @@ class Ring:
         """Tiles of a block."""
         return -(-self.tiles // self.blocks)
 
+    def _guarded(self, trip: str, body: str) -> str:
+        """What is done for the tiles that exist."""
+        if self.tiles % self.blocks == 0:
+            return body
+        return f"if ({trip}*{self.blocks} + bx < {self.tiles}) {{\n{body}\n}}"
+
+    @property
+    def halves(self) -> int:
+        """Parts in which a tile leaves, so that its stages leave room."""
+        return 1 if self.stages < 4 else 2
+
     @property
     def depths(self) -> int:
         """Stages of a tile."""
@@ -131,7 +142,7 @@ class Ring:
 
     def text(self) -> str:
         s, bn, bk = self.stages, self.tile_n, self.depth
-        a, b, c = Tile(128, bk, 2, 128), Tile(bn, bk, 2, 128), Tile(64, bn, 2, 128)
+        a, b, c = Tile(128, bk, 2, 128), Tile(bn, bk, 2, 128), Tile(64, bn // self.halves, 2, 128)
         return f"""kernel ring {{
   param x: {self.dtype}[{self.m * self.k}] align 16
   param w: {self.dtype}[{self.n * self.k}] align 16
@@ -144,7 +155,7 @@ class Ring:
   min_blocks 1
   shared sx: {self.dtype}[{s * a.size}] tile 128 x {bk} swizzle 128
   shared sw: {self.dtype}[{s * b.size}] tile {bn} x {bk} swizzle 128
-  shared sy: {self.dtype}[{c.size * (2 if s < 4 else 1)}] tile 64 x {bn if s < 4 else bn // 2} swizzle 128
+  shared sy: {self.dtype}[{2 * c.size}] tile 64 x {c.columns} swizzle 128
   shared full: uint64[{s}]
   shared empty: uint64[{s}]
   prefetch_map xm by thread 0
@@ -178,16 +189,14 @@ class Ring:
         s, bk = self.stages, self.depth
         a, b = 128 * bk, self.tile_n * bk
         at = f"({self.depths}*t + k)"
-        return f"""for (t < {self.trips}) {{
-        if (t*{self.blocks} + bx < {self.tiles}) {{
-          for (k < {self.depths}) {{
+        full = f"full[{at} % {s}]"
+        body = f"""for (k < {self.depths}) {{
             mbar_wait #4 empty[{at} % {s}] parity ({at} // {s} + 1) % 2 by thread 0
-            mbar_expect #5 full[{at} % {s}] nbytes {2 * (a + b)} by thread 0
-            box_load sx[{a}*({at} % {s})] = xm at ({bk}*k, {row}) on full[{at} % {s}] by thread 0
-            box_load sw[{b}*({at} % {s})] = wm at ({bk}*k, {column}) on full[{at} % {s}] by thread 0
-          }}
-        }}
-      }}"""
+            mbar_expect #5 {full} nbytes {2 * (a + b)} by thread 0
+            box_load sx[{a}*({at} % {s})] = xm at ({bk}*k, {row}) on {full} by thread 0
+            box_load sw[{b}*({at} % {s})] = wm at ({bk}*k, {column}) on {full} by thread 0
+          }}"""
+        return f"for (t < {self.trips}) {{ {self._guarded('t', body)} }}"
 
     def _consumer(self, group: int) -> str:
         ids = iter(range(10 + 20 * group, 30 + 20 * group))
@@ -203,7 +212,7 @@ class Ring:
             + (f" accumulate (0 < k{v})" if i == 0 else "")
             for i in range(bk // 16)
         )
-        halves = 1 if s < 4 else 2
+        halves = self.halves
         panels = bn // 64 // halves
         base = group * 64 * bn // halves
         epilogue: list[str] = []
@@ -217,9 +226,8 @@ class Ring:
                     for e in range(8):
                         epilogue.append(f"out{v}[{e}] = cast(acc{v}[{4 * column8 + e}])")
                     chunk = f"((tx % 32 // 16 + {2 * q}) ^ (tx % 8))"
-                    epilogue.append(
-                        f"stmatrix sy[{base + p * 4096} + 64*{lane} + 8*{chunk}] = out{v}[0] count 4"
-                    )
+                    place = f"{base + p * 4096} + 64*{lane} + 8*{chunk}"
+                    epilogue.append(f"stmatrix sy[{place}] = out{v}[0] count 4")
             epilogue.append(f"proxy_fence #{next(ids)} space(shared)")
             epilogue.append(f"named_sync #{next(ids)} barrier({group + 1}) nthreads(128)")
             for p in range(panels):
@@ -229,13 +237,7 @@ class Ring:
                 )
             epilogue.append(f"async_commit #{next(ids)} kind(bulk)")
         line = "\n          "
-        return f"""role warps {4 * (group + 1)}..{4 * (group + 2)} {{
-      set_max_registers 232 grows
-      local acc{v}: float32[{bn // 2}]
-      local out{v}: {self.dtype}[8]
-      for (t{v} < {self.trips}) {{
-        if (t{v}*{self.blocks} + bx < {self.tiles}) {{
-          for (k{v} < {self.depths}) {{
+        body = f"""for (k{v} < {self.depths}) {{
           mbar_wait #{next(ids)} full[{at} % {s}] parity ({at} // {s}) % 2
           mma_fence #{next(ids)}
 {products}
@@ -247,8 +249,13 @@ class Ring:
           }}
           async_wait #{next(ids)} kind(mma)
           mbar_arrive #{next(ids)} empty[({self.depths}*t{v} + {self.depths - 1}) % {s}] per_warp
-          {line.join(epilogue)}
-        }}
+          {line.join(epilogue)}"""
+        return f"""role warps {4 * (group + 1)}..{4 * (group + 2)} {{
+      set_max_registers 232 grows
+      local acc{v}: float32[{bn // 2}]
+      local out{v}: {self.dtype}[8]
+      for (t{v} < {self.trips}) {{
+        {self._guarded(f"t{v}", body)}
       }}
       async_wait #{next(ids)} kind(bulk) reads_only(true)
     }}"""

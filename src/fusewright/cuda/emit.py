@@ -23,13 +23,13 @@ from fusewright.cuda.parameters import (
     parameters as parameters,
     shared_nbytes as shared_nbytes,
     shared_offset,
-    written_buffers as written_buffers,
 )
 from fusewright.cuda.pieces import prelude
 from fusewright.cuda.tensor import TensorStatements, product_functions
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import SpecError, UserError
+from fusewright.errors import SpecError, UnsupportedError, UserError
 from fusewright.kir import ir
+from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
 from fusewright.memory import Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
@@ -80,6 +80,16 @@ def emit_module(kernels: Sequence[Kernel], target: Target) -> str:
     bodies = [products, *bodies] if products else bodies
     definitions = prelude("\n".join(bodies))
     return "\n".join((*([definitions] if definitions else []), *bodies))
+
+
+def check_target(s: Statement, target: Target) -> None:
+    """Raise UnsupportedError when the target has no such instruction."""
+    feature = s.feature()
+    if feature is not None and not target.has(feature):
+        raise UnsupportedError(
+            f"{type(s).__name__} needs compute capability {feature.since}, which {target} does not "
+            "have; copy with loads and stores, and use other barriers"
+        )
 
 
 def _comment(text: str) -> str:
@@ -248,7 +258,7 @@ class _Emitter(TensorStatements):
 
     def _body(self, body: Iterable[Statement]) -> None:
         for s in body:
-            ptx.check_target(s, self._target)
+            check_target(s, self._target)
             if isinstance(s, ir.SyncStatement):
                 self._sync(s)
                 continue

@@ -38,16 +38,6 @@ def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
     return (*buffers, *arguments, *symbols, *maps)
 
 
-def written_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The parameters that some statement writes, in parameter order."""
-    written: set[object] = set()
-    for n in walk(kernel):
-        written.add(getattr(n, "dst", None))
-        if isinstance(n, ir.BoxStore | ir.BoxReduce):
-            written.add(n.map.buffer)
-    return tuple(b for b in kernel.params if b in written)
-
-
 def shared_nbytes(kernel: Kernel) -> int:
     """Bytes of shared memory a block needs. Raises SpecError for a buffer without an offset."""
     ends = [

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.dtypes import DType
-from fusewright.errors import UnsupportedError
 from fusewright.kir import ir
 from fusewright.memory import Memory
-from fusewright.target import Target
 
 _PROXY = {Memory.SHARED: "shared::cta", Memory.GLOBAL: "global"}
 _WAIT = (
@@ -177,34 +175,3 @@ def _reduced_type(fn: str, dtype: DType) -> str:
         return f".noftz.{short}" if fn == "add" else f".{short}"
     letter = {"float": "f", "int": "s", "uint": "u"}[dtype.kind]
     return f".{letter}{8 * dtype.nbytes}"
-
-
-def check_target(s: ir.Statement, target: Target) -> None:
-    """Raise UnsupportedError when the target has no such instruction."""
-    match s:
-        case ir.CpAsync() | ir.AsyncCommit(kind=ir.AsyncKind.CP_ASYNC):
-            supported, needed = target.has_cp_async, "8.0"
-        case ir.AsyncWait(kind=ir.AsyncKind.CP_ASYNC):
-            supported, needed = target.has_cp_async, "8.0"
-        case (
-            ir.Mma() | ir.MmaFence() | ir.SetMaxRegisters()
-            | ir.AsyncCommit(kind=ir.AsyncKind.MMA) | ir.AsyncWait(kind=ir.AsyncKind.MMA)
-        ):  # fmt: skip
-            supported, needed = target.has_wgmma, "9.0a"
-        case ir.BoxLoad() | ir.BoxStore() | ir.BoxReduce() | ir.PrefetchMap() | ir.StMatrix():
-            supported, needed = target.has_bulk, "9.0"
-        case (
-            ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce() | ir.ProxyFence()
-            | ir.AsyncCommit() | ir.AsyncWait() | ir.MbarInit() | ir.MbarExpect()
-            | ir.MbarArrive() | ir.MbarWait() | ir.MbarInvalidate()
-        ):  # fmt: skip
-            supported, needed = target.has_bulk, "9.0"
-        case ir.RemoteStore() | ir.ClusterArrive() | ir.ClusterWait():
-            supported, needed = target.has_cluster, "9.0"
-        case _:
-            return
-    if not supported:
-        raise UnsupportedError(
-            f"{type(s).__name__} needs compute capability {needed}, which {target} does not have; "
-            "copy with loads and stores, and use other barriers"
-        )

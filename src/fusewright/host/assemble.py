@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, as_expr, constant_value
 from fusewright.core.node import walk
-from fusewright.cuda.emit import written_buffers
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.host.arena import Arena, Lifetime, pack
@@ -28,7 +27,7 @@ from fusewright.host.ir import (
     RootKind,
 )
 from fusewright.host.sites import ROOT_ALIGNMENT, Site, natural
-from fusewright.kir.analysis.uses import global_reads
+from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 
 View: TypeAlias = tuple[Root, Expr]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
-from fusewright.core.atoms import Max, Min, Xor
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import Expr, FloorDiv, Int, Mod, Term, Var, add, mul, parts_of
+from fusewright.core.expr import Var
 from fusewright.dtypes import DType
-from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, RegVar, Role, Statement
-from fusewright.kir.traverse import body_fields
+from fusewright.kir import rules
+from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Role, Statement
+from fusewright.kir.traverse import bodies_of
 from fusewright.target import Target
 
 Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
@@ -84,8 +84,8 @@ def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
             case Role():
                 yield from _walk(s.body, replace(inner, role=s))
             case _:
-                for name in body_fields(type(s)):
-                    yield from _walk(getattr(s, name), inner)
+                for part in bodies_of(s):
+                    yield from _walk(part, inner)
 
 
 # --- what several checks ask ------------------------------------------------------------------
@@ -93,21 +93,4 @@ def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
 
 def same_dtype(s: Statement, a: DType, b: DType, rule: str) -> Iterator[Problem]:
     """The problem of two dtypes that should be one."""
-    if a is not b:
-        yield s, f"{a} meets {b}; {rule}"
-
-
-def is_misaligned(index: Expr, width: int) -> bool:
-    """Whether the linear part of an index is not known to be a multiple of `width`."""
-    constant, terms = parts_of(index)
-    opaque = (FloorDiv, Mod, Min, Max, Xor, RegVar)
-    linear = [t for t in terms if not any(isinstance(a, opaque) for a in t.atoms)]
-    plain = add(constant, *(_term(t) for t in linear))
-    return width > 1 and len(linear) == len(terms) and plain.divisor % width != 0
-
-
-def _term(t: Term) -> Expr:
-    product: Expr = Int(t.coefficient)
-    for a in t.atoms:
-        product = mul(product, a)
-    return product
+    yield from ((s, problem) for problem in rules.same_dtype(a, b, rule))

@@ -12,26 +12,10 @@ from fusewright.core.expr import constant_value
 from fusewright.kir.analysis.uniformity import is_cluster_steady
 from fusewright.kir.checks import Check, Facts, Problem
 from fusewright.kir.clusters import exported_buffers, unpaired_in
-from fusewright.kir.ir import (
-    Alloc,
-    BarrierArrive,
-    BulkLoad,
-    BulkReduce,
-    BulkStore,
-    ClusterArrive,
-    ClusterWait,
-    For,
-    MbarArrive,
-    Memory,
-    NamedSync,
-    RemoteStore,
-    Roles,
-)
+from fusewright.kir.ir import Alloc, ClusterArrive, For, Memory, Roles, Statement
+from fusewright.kir.traits import Team
 from fusewright.kir.traverse import walk_statements
-from fusewright.target import COUNTED_STORE_NBYTES, MAX_CLUSTER, WARP_SIZE
-
-_ALONE = (Roles, NamedSync, BarrierArrive, BulkLoad, BulkStore, BulkReduce, MbarArrive)
-_ACROSS = (RemoteStore, ClusterArrive, ClusterWait)
+from fusewright.target import MAX_CLUSTER, WARP_SIZE, Feature
 
 
 def _header(facts: Facts) -> Iterator[Problem]:
@@ -56,33 +40,41 @@ def _header(facts: Facts) -> Iterator[Problem]:
 def _statements(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
-        if facts.kernel.cluster and isinstance(s, _ALONE):
+        if facts.kernel.cluster and _is_for_lone_blocks(s):
             yield (
                 s,
                 "only copies, block and warp syncs, cluster barriers and the mbarriers of remote "
                 "stores stand in a cluster",
             )
-        if not facts.kernel.cluster and isinstance(s, _ACROSS):
+        is_across = s.feature() is Feature.CLUSTER
+        if not facts.kernel.cluster and is_across:
             yield s, "the kernel has no cluster; give it one: cluster (cx < 2)"
-        if place.role is not None and isinstance(s, _ACROSS):
+        if place.role is not None and is_across:
             yield s, "all threads of the cluster meet, but a role has only some warps"
-        if isinstance(s, RemoteStore) and s.dst.memory is not Memory.SHARED:
-            yield s, f"{s.dst} lives in {s.dst.memory.value} memory; blocks share shared memory"
-        if isinstance(s, RemoteStore) and s.barrier is not None:
-            nbytes = s.dst.dtype.nbytes
-            if nbytes not in COUNTED_STORE_NBYTES:
-                known = " or ".join(map(str, COUNTED_STORE_NBYTES))
-                yield s, f"elements of {s.dst} have {nbytes} bytes; mbarriers count {known} a store"
+
+
+def _is_for_lone_blocks(s: Statement) -> bool:
+    """Whether a statement belongs to a protocol of the roles of one block: arrivals of its threads,
+    and what the async proxy does."""
+    arrives = s.arrives_at() is not None and s.issuing_thread() is None
+    is_delivery = any(u.rank is not None for u in s.memory_uses())
+    in_proxy = any(u.in_async_proxy for u in s.memory_uses())
+    return isinstance(s, Roles) or in_proxy or (arrives and not is_delivery)
 
 
 def _counted(facts: Facts) -> Iterator[Problem]:
     """Who stores for another block never learns that an mbarrier there has counted it: nothing
     else may write the place."""
-    stores = [p.statement for p in facts.places if isinstance(p.statement, RemoteStore)]
-    counted = {s.dst for s in stores if s.barrier is not None}
-    for s in stores:
-        if s.barrier is None and s.dst in counted:
-            yield s, f"mbarriers count other stores to {s.dst}; let one count this store too"
+    stores = [
+        (p.statement, u)
+        for p in facts.places
+        for u in p.statement.memory_uses()
+        if u.rank is not None and u.writes
+    ]
+    counted = {u.buffer for _, u in stores if u.completes.by_mbarrier}
+    for s, u in stores:
+        if not u.completes.by_mbarrier and u.buffer in counted:
+            yield s, f"mbarriers count other stores to {u.buffer}; let one count this store too"
 
 
 def _pairs(facts: Facts) -> Iterator[Problem]:
@@ -95,7 +87,7 @@ def _pairs(facts: Facts) -> Iterator[Problem]:
         s = place.statement
         if not isinstance(s, For):
             continue
-        meets = any(isinstance(t, ClusterArrive | ClusterWait) for t in walk_statements(s))
+        meets = any(t.executed_by() is Team.CLUSTER for t in walk_statements(s))
         if meets and not is_cluster_steady(s.extent, facts.kernel):
             yield s, f"blocks of a cluster meet inside, but may run {s.extent} trips each"
 

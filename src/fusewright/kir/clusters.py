@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fusewright.core.node import Node
-from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel, RemoteStore
-from fusewright.kir.traverse import body_fields, walk_statements
+from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel
+from fusewright.kir.traverse import bodies_of, walk_statements
 
 
 def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     """The shared buffers that other blocks of the cluster write, and the mbarriers that count what
     they write, in textual order of the stores."""
-    stores = [s for s in walk_statements(kernel) if isinstance(s, RemoteStore)]
-    found = (b for s in stores for b in (s.dst, s.barrier) if b is not None)
-    return tuple(dict.fromkeys(found))
+    uses = (u for s in walk_statements(kernel) for u in s.memory_uses())
+    return tuple(dict.fromkeys(u.buffer for u in uses if u.rank is not None))
 
 
 def cluster_barriers(kernel: Kernel) -> tuple[tuple[ClusterArrive, ClusterWait], ...]:
     """Each arrival with the wait that follows it in the same body."""
     return tuple(
         (a, b)
-        for body in _bodies(kernel)
+        for owner in (kernel, *walk_statements(kernel))
+        for body in bodies_of(owner)
         for a, b in _neighbours(body)
         if isinstance(a, ClusterArrive) and isinstance(b, ClusterWait)
     )
@@ -34,12 +33,6 @@ def unpaired_in(kernel: Kernel) -> Iterator[ClusterArrive | ClusterWait]:
     for s in walk_statements(kernel):
         if isinstance(s, ClusterArrive | ClusterWait) and s not in paired:
             yield s
-
-
-def _bodies(node: Node) -> Iterator[Body]:
-    for owner in (node, *walk_statements(node)):
-        for name in body_fields(type(owner)):
-            yield getattr(owner, name)
 
 
 def _neighbours(body: Body) -> Iterator[tuple[ClusterArrive | ClusterWait, ...]]:

@@ -7,8 +7,9 @@ every execution its syncs allow computes what that lockstep execution computes.
 Indices are `core.expr` expressions in the kernel's variables, in elements of the buffer they
 index. Values live in LOCAL buffers (a thread's registers); nothing else is computed on.
 
-Symbols and operands stand in `kir/symbols.py`, asynchronous work and syncs in
-`kir/synchronisation.py`, matrix products in `kir/tensor.py`; this module names them all.
+Symbols and operands stand in `kir/symbols.py`, what statements say of themselves in
+`kir/traits.py`, asynchronous work in `kir/asynchronous.py`, syncs in `kir/synchronisation.py`,
+matrix products in `kir/tensor.py`; this module names them all.
 """
 
 from __future__ import annotations
@@ -16,34 +17,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusewright.core.conditions import TRUE, Cond
-from fusewright.core.expr import ZERO, Expr, Var
+from fusewright.core.expr import Expr, Var
 from fusewright.core.node import Node
+from fusewright.kir.asynchronous import (
+    BulkLoad as BulkLoad,
+    BulkReduce as BulkReduce,
+    BulkStore as BulkStore,
+    CpAsync as CpAsync,
+    RemoteStore as RemoteStore,
+)
 from fusewright.kir.symbols import (
     Arg as Arg,
     Argument as Argument,
-    Body as Body,
     Buffer as Buffer,
     Imm as Imm,
     Index as Index,
     Operand as Operand,
     Reg as Reg,
     RegVar as RegVar,
-    Statement as Statement,
-    SyncStatement as SyncStatement,
     TensorMap as TensorMap,
 )
 from fusewright.kir.synchronisation import (
     AsyncCommit as AsyncCommit,
-    AsyncKind as AsyncKind,
     AsyncWait as AsyncWait,
     BarrierArrive as BarrierArrive,
     BlockSync as BlockSync,
-    BulkLoad as BulkLoad,
-    BulkReduce as BulkReduce,
-    BulkStore as BulkStore,
     ClusterArrive as ClusterArrive,
     ClusterWait as ClusterWait,
-    CpAsync as CpAsync,
     MbarArrive as MbarArrive,
     MbarExpect as MbarExpect,
     MbarInit as MbarInit,
@@ -65,6 +65,16 @@ from fusewright.kir.tensor import (
     SetMaxRegisters as SetMaxRegisters,
     StMatrix as StMatrix,
     WarpMma as WarpMma,
+)
+from fusewright.kir.traits import (
+    AsyncKind as AsyncKind,
+    Body as Body,
+    Guarded as Guarded,
+    MemoryUse,
+    RegisterUse,
+    Statement as Statement,
+    SyncStatement as SyncStatement,
+    Team,
 )
 from fusewright.memory import Cache as Cache, Memory as Memory
 
@@ -129,7 +139,7 @@ class Roles(Statement):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Load(Statement):
+class Load(Guarded):
     """`dst[i .. i+width) = src[index .. index+width)` where the predicate holds, else `fill` (or
     nothing when fill is None). The index is a multiple of the width, unless the load is
     `unaligned`: it is then cut out of the two words of that width that hold it. With bounds only
@@ -152,9 +162,23 @@ class Load(Statement):
         """Whether nothing of what `dst` held before is left."""
         return self.predicate == TRUE or self.fill is not None or self.first is not None
 
+    def where_false(self) -> Body:
+        if not self.is_total:
+            return ()
+        fill = self.fill or Imm(0.0 if self.src.dtype.is_float else 0, self.src.dtype)
+        regs = (Reg(self.dst.buffer, self.dst.index + k) for k in range(self.width))
+        return tuple(Compute("copy", r, (fill,)) for r in regs)
+
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        step = 1 if self.unaligned else self.width
+        return (MemoryUse(self.src, False, self.index, self.width, self.predicate, step=step),)
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        return (_written(self.dst, self.width, is_total=self.is_total),)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Store(Statement):
+class Store(Guarded):
     """`dst[index .. index+width) = src[i .. i+width)` where the predicate holds."""
 
     dst: Buffer
@@ -164,24 +188,15 @@ class Store(Statement):
     predicate: Cond = TRUE
     cache: Cache = Cache.DEFAULT
 
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return (MemoryUse(self.dst, True, self.index, self.width, self.predicate),)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RemoteStore(Statement):
-    """`dst[index] = src` in the shared memory of block `rank` of the cluster, where the predicate
-    holds. With a `barrier` the store is asynchronous: its bytes are counted by phase of that
-    block's mbarrier `barrier[slot]`, which makes them visible."""
-
-    dst: Buffer
-    index: Expr
-    rank: Expr
-    src: Reg
-    predicate: Cond = TRUE
-    barrier: Buffer | None = None
-    slot: Expr = ZERO
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        return (RegisterUse(self.src, reads=True, writes=False, width=self.width),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compute(Statement):
+class Compute(Guarded):
     """`dst = fn(operands)` where the predicate holds; `fn` is a name in `core.functions`.
 
     "cast" converts to the dtype of `dst`; "copy" moves. All other operands have one dtype.
@@ -191,6 +206,13 @@ class Compute(Statement):
     dst: Reg
     operands: tuple[Operand, ...]
     predicate: Cond = TRUE
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        read = (o for o in self.operands if isinstance(o, Reg))
+        return (
+            _written(self.dst, is_total=self.predicate == TRUE),
+            *(RegisterUse(r, reads=True, writes=False, takes_any=True) for r in read),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,6 +228,12 @@ class Shuffle(Statement):
     mode: str
     operand: Expr
     width: int = 32
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        return _written(self.dst), RegisterUse(self.src, reads=True, writes=False)
+
+    def executed_by(self) -> Team:
+        return Team.WARP
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,6 +251,17 @@ class ThreadReduce(Statement):
     src: Reg
     dims: tuple[str, ...]
     identity: Imm
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        return _written(self.dst), RegisterUse(self.src, reads=True, writes=False)
+
+    def executed_by(self) -> Team:
+        return Team.CLUSTER if "cx" in self.dims else Team.BLOCK
+
+
+def _written(dst: Reg, width: int = 1, *, is_total: bool = True) -> RegisterUse:
+    """What a statement puts into registers."""
+    return RegisterUse(dst, reads=False, writes=True, width=width, is_total=is_total)
 
 
 # --- the kernel ---------------------------------------------------------------------------------

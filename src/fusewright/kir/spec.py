@@ -25,7 +25,6 @@ from fusewright.kir.checks import (
     Facts,
     Problem,
     Stage as Stage,
-    is_misaligned,
     places_of,
     same_dtype,
 )
@@ -33,30 +32,34 @@ from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import (
     Alloc,
     Arg,
-    BlockSync,
     Buffer,
-    ClusterArrive,
-    ClusterWait,
     Compute,
-    CpAsync,
     For,
+    Guarded,
     If,
     Kernel,
     Load,
     RegVar,
-    RemoteStore,
     Shuffle,
     Statement,
     Store,
     SyncStatement,
     ThreadReduce,
-    WarpSync,
 )
 from fusewright.kir.order_spec import ORDER_CHECKS
+from fusewright.kir.rules import is_misaligned
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
+from fusewright.kir.tensor_spec import TENSOR_CHECKS
 from fusewright.kir.text import print_statement
-from fusewright.kir.traverse import all_variables, own_registers, own_values
+from fusewright.kir.traits import Team
+from fusewright.kir.traverse import (
+    all_variables,
+    own_registers,
+    own_values,
+    registers_read,
+    registers_written,
+)
 from fusewright.memory import Cache, Memory
 from fusewright.target import (
     MAX_THREADS_PER_BLOCK,
@@ -181,9 +184,9 @@ def _memories(facts: Facts) -> Iterator[Problem]:
             if r.buffer.memory is not Memory.LOCAL:
                 where = r.buffer.memory.value
                 yield s, f"{r.buffer}[{r.index}] is used as a register but lives in {where} memory"
-        outside = s.src if isinstance(s, Load) else s.dst if isinstance(s, Store) else None
-        if outside is not None and outside.memory is Memory.LOCAL:
-            yield s, f"{outside} is in registers; only global and shared memory is accessed"
+        for use in s.memory_uses():
+            if use.buffer.memory is Memory.LOCAL:
+                yield s, f"{use.buffer} is in registers; only global and shared memory is accessed"
 
 
 def _dtypes(facts: Facts) -> Iterator[Problem]:
@@ -194,7 +197,7 @@ def _dtypes(facts: Facts) -> Iterator[Problem]:
                 yield from same_dtype(s, s.dst.buffer.dtype, s.src.dtype, "a load keeps the dtype")
                 if s.fill is not None:
                     yield from same_dtype(s, s.fill.dtype, s.src.dtype, "so does the fill")
-            case Store() | RemoteStore():
+            case Store():
                 stored = s.src.buffer.dtype
                 yield from same_dtype(s, stored, s.dst.dtype, "a store keeps the dtype")
             case Shuffle() | ThreadReduce():
@@ -269,19 +272,18 @@ def _stored_once(facts: Facts) -> Iterator[Problem]:
             yield None, f"{name}, which is to be stored once, is no parameter"
     for place in facts.places:
         s = place.statement
-        if isinstance(s, Load | CpAsync) and s.src in k.once:
-            yield s, f"{s.src} is to be stored once, and is read"
+        for b in {u.buffer: None for u in s.memory_uses() if not u.writes and u.buffer in k.once}:
+            yield s, f"{b} is to be stored once, and is read"
 
 
 def _bounds(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
-        width = s.width if isinstance(s, Load | Store) else 1
-        spans = s.dst if isinstance(s, Load) else s.src if isinstance(s, Store) else None
-        for r in own_registers(s):
+        written = [(u.reg, u.width) for u in registers_written(s)]
+        for r, width in (*written, *registers_read(s)):
             low, high = r.index.interval
             size = constant_value(r.buffer.size) or 0
-            last = width - 1 if r is spans else 0
+            last = width - 1
             runs = low is None or high is None or low <= high  # not in a loop of no trips
             if runs and ((high or 0) < 0 or (low or 0) + last >= size):
                 yield s, f"register {r.buffer}[{r.index}] is outside of its {size} elements"
@@ -301,22 +303,22 @@ def _uniform_extents(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the extent depends on {v}; all threads of a block run the same trips"
 
 
+_UNIFORM = {  # of warpgroups `kir/tensor_spec.py` asks more
+    Team.WARP: is_warp_uniform,
+    Team.BLOCK: is_block_uniform,
+    Team.CLUSTER: is_cluster_uniform,
+}
+
+
 def _convergence(facts: Facts) -> Iterator[Problem]:
-    clusters = facts.kernel.cluster
     for place in facts.places:
-        s = place.statement
-        if isinstance(s, BlockSync | ThreadReduce):
-            whole, is_uniform = "block", is_block_uniform
-            if isinstance(s, ThreadReduce) and any(d.var.name in s.dims for d in clusters):
-                whole, is_uniform = "cluster", is_cluster_uniform
-        elif isinstance(s, ClusterArrive | ClusterWait):
-            whole, is_uniform = "cluster", is_cluster_uniform
-        elif isinstance(s, Shuffle | WarpSync):
-            whole, is_uniform = "warp", is_warp_uniform
-        else:
+        s, team = place.statement, place.statement.executed_by()
+        is_uniform = None if team is None else _UNIFORM.get(team)
+        if team is None or is_uniform is None:
             continue
         for c in place.conditions:
             if not is_uniform(c, facts.kernel):
+                whole = team.value
                 yield s, f"the threads of a {whole} meet here, but may disagree on '{c}' around it"
 
 
@@ -402,7 +404,7 @@ def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
         if isinstance(s, If):
             if prove(s.condition) is not None:
                 yield s, "the condition is decided; there is nothing to choose"
-        elif isinstance(s, Load | Store | RemoteStore | Compute | CpAsync) and s.predicate != TRUE:
+        elif isinstance(s, Guarded) and s.predicate != TRUE:
             known = prove(s.predicate)
             if known is not None:
                 yield s, f"the predicate is always {str(known).lower()}"
@@ -426,6 +428,7 @@ CHECKS: tuple[Check, ...] = (
     Check("unique sync ids", "lowered", _unique_ids),
     *SYNC_CHECKS,
     *CLUSTER_CHECKS,
+    *TENSOR_CHECKS,
     Check("no thread reductions", "expanded", _no_thread_reduce),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

@@ -1,4 +1,4 @@
-"""Symbols and operands of Kernel IR, and the base of its statements."""
+"""Symbols and operands of Kernel IR."""
 
 from __future__ import annotations
 
@@ -153,23 +153,3 @@ class RegVar(Var):
             f"{reg.buffer.name}[{reg.index}]", lower if lower is not None else 0, upper
         )
         self.reg = reg
-
-
-# --- bases of statements -------------------------------------------------------------------------
-
-
-class Statement(Node):
-    """Base of everything that can stand in a body."""
-
-    __slots__ = ()
-
-
-Body: TypeAlias = tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SyncStatement(Statement):
-    """Base of every sync: `id` is unique in the kernel and reaches the PTX; `why` is for people."""
-
-    id: int
-    why: str

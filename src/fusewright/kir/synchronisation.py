@@ -1,99 +1,44 @@
-"""Kernel IR: asynchronous work and synchronisation, one doc line a node.
+"""Kernel IR: synchronisation, one doc line a node.
 
-Group-completing operations are ordered by `AsyncCommit` and `AsyncWait` in the thread that issued
-them; bulk loads complete on an mbarrier and are visible to whoever waits on it.
+`AsyncCommit` and `AsyncWait` order operations that complete by groups in the thread that issued
+them; barriers, named ones and those in memory, order what threads do among each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import Expr
-from fusewright.kir.symbols import Buffer, Statement, SyncStatement
-from fusewright.memory import Cache, Memory
+from fusewright.kir.symbols import Buffer
+from fusewright.kir.traits import (
+    Act,
+    AsyncKind,
+    MbarrierUse,
+    MemoryUse,
+    SyncStatement,
+    Team,
+)
+from fusewright.memory import Memory
+from fusewright.target import MAX_MBARRIER_COUNT, WARP_SIZE, Feature
 
-# --- asynchronous work --------------------------------------------------------------------------
-
-
-class AsyncKind(Enum):
-    """What completes by groups: copies by a thread, bulk stores and bulk reductions, and matrix
-    products of a warpgroup."""
-
-    CP_ASYNC = "cp_async"
-    BULK = "bulk"
-    MMA = "mma"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CpAsync(Statement):
-    """`dst[index .. index+width) = src[src_index .. +width)` from global to shared memory, complete
-    when its group is; where the predicate fails, zeros if `zero_fill`, else nothing. Moves 4, 8 or
-    16 bytes; `cache` NO_ALLOCATE (16 bytes only) passes by the first-level cache."""
-
-    dst: Buffer
-    index: Expr
-    src: Buffer
-    src_index: Expr
-    width: int = 1
-    predicate: Cond = TRUE
-    zero_fill: bool = False
-    cache: Cache = Cache.DEFAULT
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkLoad(Statement):
-    """Thread `issuer` copies `size` elements from global to shared memory in the async proxy; the
-    bytes are counted by phase of the mbarrier `barrier[slot]`, which makes them visible."""
-
-    dst: Buffer
-    index: Expr
-    src: Buffer
-    src_index: Expr
-    size: int
-    barrier: Buffer
-    slot: Expr
-    issuer: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkStore(Statement):
-    """Thread `issuer` copies `size` elements from shared to global memory in the async proxy;
-    completes with its group of kind BULK."""
-
-    dst: Buffer
-    index: Expr
-    src: Buffer
-    src_index: Expr
-    size: int
-    issuer: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkReduce(Statement):
-    """`dst = fn(dst, src)` for `size` elements, as `BulkStore`; `fn` in add, min, max."""
-
-    fn: str
-    dst: Buffer
-    index: Expr
-    src: Buffer
-    src_index: Expr
-    size: int
-    issuer: int
-
-
-# --- synchronisation ----------------------------------------------------------------------------
+# --- barriers of the hardware -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSync(SyncStatement):
     """All threads of the block wait for each other; orders all memory among them."""
 
+    def executed_by(self) -> Team:
+        return Team.BLOCK
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarpSync(SyncStatement):
     """The 32 lanes of each warp wait for each other; orders all memory among them."""
+
+    def executed_by(self) -> Team:
+        return Team.WARP
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +48,12 @@ class NamedSync(SyncStatement):
     barrier: int
     nthreads: int
 
+    def arrives_at(self) -> int:
+        return self.barrier
+
+    def waits_at(self) -> int:
+        return self.barrier
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BarrierArrive(SyncStatement):
@@ -110,6 +61,9 @@ class BarrierArrive(SyncStatement):
 
     barrier: int
     nthreads: int
+
+    def arrives_at(self) -> int:
+        return self.barrier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +74,22 @@ class ClusterArrive(SyncStatement):
 
     relaxed: bool = False
 
+    def executed_by(self) -> Team:
+        return Team.CLUSTER
+
+    def feature(self) -> Feature:
+        return Feature.CLUSTER
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterWait(SyncStatement):
     """Waits until all threads of the cluster have arrived; orders all memory among them."""
+
+    def executed_by(self) -> Team:
+        return Team.CLUSTER
+
+    def feature(self) -> Feature:
+        return Feature.CLUSTER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +97,12 @@ class AsyncCommit(SyncStatement):
     """Ends the thread's group of operations of a kind; groups complete in order."""
 
     kind: AsyncKind
+
+    def executed_by(self) -> Team | None:
+        return Team.WARPGROUP if self.kind is AsyncKind.MMA else None
+
+    def feature(self) -> Feature:
+        return self.kind.feature
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +114,18 @@ class AsyncWait(SyncStatement):
     keep: int = 0
     reads_only: bool = False
 
+    def executed_by(self) -> Team | None:
+        return Team.WARPGROUP if self.kind is AsyncKind.MMA else None
+
+    def feature(self) -> Feature:
+        return self.kind.feature
+
+    def problems(self) -> Iterator[str]:
+        if self.keep < 0:
+            yield f"it keeps {self.keep} groups; the number is at least 0"
+        if self.reads_only and not self.kind.waits_for_reads:
+            yield f"groups of kind {self.kind.value} have no wait for reads only"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProxyFence(SyncStatement):
@@ -150,10 +134,23 @@ class ProxyFence(SyncStatement):
 
     space: Memory
 
+    def feature(self) -> Feature:
+        return Feature.BULK
+
+    def problems(self) -> Iterator[str]:
+        if self.space is Memory.LOCAL:
+            yield "registers are not seen by the async proxy"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MmaFence(SyncStatement):
     """Orders what the thread did with its registers before the matrix products that follow."""
+
+    def executed_by(self) -> Team:
+        return Team.WARPGROUP
+
+    def feature(self) -> Feature:
+        return Feature.WGMMA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +162,21 @@ class MbarInit(SyncStatement):
     count: int
     issuer: int
 
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return (
+            MemoryUse(self.barrier, True, self.slot, 1, issuer=self.issuer, makes_mbarrier=True),
+        )
+
+    def mbarrier_use(self) -> MbarrierUse:
+        return MbarrierUse(Act.MAKE, self.barrier, self.slot, count=self.count)
+
+    def issuing_thread(self) -> int:
+        return self.issuer
+
+    def problems(self) -> Iterator[str]:
+        if not 1 <= self.count <= MAX_MBARRIER_COUNT:
+            yield f"{self.count} arrivals a phase are not 1 .. {MAX_MBARRIER_COUNT}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarExpect(SyncStatement):
@@ -175,6 +187,20 @@ class MbarExpect(SyncStatement):
     nbytes: int
     issuer: int
 
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        use = MemoryUse(self.barrier, False, self.slot, 1, issuer=self.issuer)
+        return use, replace(use, writes=True, ends_turn=True)
+
+    def mbarrier_use(self) -> MbarrierUse:
+        return MbarrierUse(Act.ARRIVE, self.barrier, self.slot, nbytes=self.nbytes)
+
+    def issuing_thread(self) -> int:
+        return self.issuer
+
+    def problems(self) -> Iterator[str]:
+        if not 1 <= self.nbytes <= MAX_MBARRIER_COUNT:
+            yield f"{self.nbytes} bytes a phase are not 1 .. {MAX_MBARRIER_COUNT}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarArrive(SyncStatement):
@@ -183,6 +209,13 @@ class MbarArrive(SyncStatement):
     barrier: Buffer
     slot: Expr
     per_warp: bool = False
+
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return (MemoryUse(self.barrier, False, self.slot, 1),)
+
+    def mbarrier_use(self) -> MbarrierUse:
+        each = WARP_SIZE if self.per_warp else 1
+        return MbarrierUse(Act.ARRIVE, self.barrier, self.slot, threads_each=each)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +228,15 @@ class MbarWait(SyncStatement):
     parity: Expr
     issuer: int | None = None
 
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return (MemoryUse(self.barrier, False, self.slot, 1, issuer=self.issuer, is_wait=True),)
+
+    def mbarrier_use(self) -> MbarrierUse:
+        return MbarrierUse(Act.WAIT, self.barrier, self.slot, parity=self.parity)
+
+    def issuing_thread(self) -> int | None:
+        return self.issuer
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarInvalidate(SyncStatement):
@@ -203,3 +245,12 @@ class MbarInvalidate(SyncStatement):
     barrier: Buffer
     slot: Expr
     issuer: int
+
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return (MemoryUse(self.barrier, True, self.slot, 1, issuer=self.issuer),)
+
+    def mbarrier_use(self) -> MbarrierUse:
+        return MbarrierUse(Act.END, self.barrier, self.slot)
+
+    def issuing_thread(self) -> int:
+        return self.issuer

@@ -64,13 +64,16 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A field by the codec of its type."""
+    """A field by the codec of its type. Where it is `bare`, with no brackets of the template around
+    it, a division would read as the beginning of a comment."""
 
     cls: type[Node]
     field: str
+    bare: bool = False
 
     def print(self, node: Node) -> str:
-        return self._codec.print(getattr(node, self.field))
+        text = self._codec.print(getattr(node, self.field))
+        return f"({text})" if self.bare and _divides_outside_brackets(text) else text
 
     def parse(self, reader: Reader, found: Fields) -> None:
         found[self.field] = self._codec.parse(reader)
@@ -78,6 +81,15 @@ class Slot:
     @property
     def _codec(self) -> Codec:
         return codec_of(_hints(self.cls)[self.field])
+
+
+def _divides_outside_brackets(text: str) -> bool:
+    depth = 0
+    for k, sign in enumerate(text):
+        depth += (sign in "([") - (sign in ")]")
+        if not depth and text.startswith("//", k):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +378,7 @@ def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]
     """Pieces from a short spelling: a string is a Text, `"{x}"` a Slot, a tuple an Optional whose
     field is that of its last Slot."""
     pieces: list[Piece] = []
+    depth = 0
     for item in row:
         if isinstance(item, tuple):
             inner = _rows(cls, cast("tuple[object, ...]", item))
@@ -373,7 +386,8 @@ def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]
             pieces.append(Optional(slot.field, defaults_of(cls)[slot.field], inner))
         elif isinstance(item, str):
             slot_name = re.fullmatch(r"\{(\w+)\}", item)
-            pieces.append(Slot(cls, slot_name[1]) if slot_name else Text(item))
+            pieces.append(Slot(cls, slot_name[1], not depth) if slot_name else Text(item))
+            depth += len(re.findall(r"[(\[]", item)) - len(re.findall(r"[)\]]", item))
         else:
             pieces.append(cast("Piece", item))
     return tuple(pieces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TypeVar, cast, get_type_hints
 
@@ -11,6 +11,7 @@ from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node, fields_of
 from fusewright.kir.ir import Body, Reg, RegVar, Statement
+from fusewright.kir.traits import RegisterUse
 
 N = TypeVar("N", bound=Node)
 
@@ -21,17 +22,38 @@ def body_fields(cls: type[Node]) -> tuple[str, ...]:
     return tuple(name for name, hint in get_type_hints(cls).items() if hint == Body)
 
 
-def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
-    """The node with every body below it replaced by `f(body)`, inner bodies first."""
+def bodies_of(node: Node) -> tuple[Body, ...]:
+    """The bodies that are fields of a node, in order."""
+    return tuple(getattr(node, name) for name in body_fields(type(node)))
+
+
+def with_bodies(node: N, f: Callable[[Body], Body]) -> N:
+    """The node with each body that is a field of it replaced by `f(body)`."""
     changed: dict[str, object] = {}
     for name in body_fields(type(node)):
         old: Body = getattr(node, name)
-        inner = tuple(map_bodies(s, f) for s in old)
-        same = all(a is b for a, b in zip(inner, old, strict=True))
-        new = f(old if same else inner)
+        new = f(old)
         if new is not old:
             changed[name] = new
     return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+
+
+def map_body(body: Body, f: Callable[[Statement], Statement | Iterable[Statement]]) -> Body:
+    """The body with each statement replaced by `f(statement)`, one or several, in order."""
+    out: list[Statement] = []
+    for s in body:
+        new = f(s)
+        if isinstance(new, Statement):
+            out.append(new)
+        else:
+            out += new
+    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+    return body if same else tuple(out)
+
+
+def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
+    """The node with every body below it replaced by `f(body)`, inner bodies first."""
+    return with_bodies(node, lambda body: f(map_body(body, lambda s: map_bodies(s, f))))
 
 
 def walk_statements(node: Node) -> Iterator[Statement]:
@@ -87,6 +109,24 @@ def own_registers(node: Node) -> Iterator[Reg]:
                 for v in variables(item):
                     if isinstance(v, RegVar):
                         yield from own_registers(v.reg)
+
+
+def registers_written(statement: Statement) -> tuple[RegisterUse, ...]:
+    """The operands in registers that a statement itself may write."""
+    return tuple(u for u in statement.register_uses() if u.writes)
+
+
+def registers_read(statement: Statement) -> tuple[tuple[Reg, int], ...]:
+    """The registers that a statement itself reads, with the number of consecutive ones: operands,
+    and those in its expressions."""
+    named = list(own_registers(statement))
+    widths: dict[Reg, int] = {}
+    for use in statement.register_uses():
+        if use.reads:
+            widths[use.reg] = use.width
+        else:
+            named.remove(use.reg)  # its first mention; it may be an operand too
+    return tuple((r, widths.get(r, 1)) for r in named)
 
 
 def positions(statement: Statement) -> tuple[RegVar, ...]:

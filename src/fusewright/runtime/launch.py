@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from fusewright.core.expr import ONE, Expr, Var
 from fusewright.core.substitution import evaluate
-from fusewright.cuda.emit import Parameter, parameters, shared_nbytes, written_buffers
+from fusewright.cuda.emit import Parameter, parameters, shared_nbytes
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
-from fusewright.kir.analysis.uses import global_reads
+from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.ir import Argument, Buffer, Kernel, TensorMap
 from fusewright.runtime.device import check, current, driver
 from fusewright.runtime.locks import after_fork

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
 from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Var
-from fusewright.core.node import Node, walk
+from fusewright.core.node import walk
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
+from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array, Mask
-from fusewright.target import BULK_ALIGNMENT, SHARED_BASE_ALIGNMENT
+from fusewright.target import SHARED_BASE_ALIGNMENT
 
 EVERYWHERE: Array = np.ones((1, 1), bool)
 
@@ -202,11 +203,11 @@ class GlobalMemory:
         self.places = _places(kernel.params, self.arrays)
         self.writers: dict[int, list[ir.Statement]] = {}
         self.readers: dict[int, list[ir.Statement]] = {}
-        for s in walk(kernel):
-            written, read = touched(s)
-            for buffer, table in ((written, self.writers), (read, self.readers)):
-                if buffer in self.places:
-                    table.setdefault(self.places[buffer].space, []).append(cast("ir.Statement", s))
+        for s in walk_statements(kernel):
+            for use in s.memory_uses():
+                table = self.writers if use.writes else self.readers
+                if use.buffer in self.places:
+                    table.setdefault(self.places[use.buffer].space, []).append(s)
         self.nbytes = _extents(self.places, self.arrays)
         self.cell = _cells(kernel, self.places)
         self.initialised: dict[ir.Buffer, Array] = {}
@@ -215,43 +216,6 @@ class GlobalMemory:
                 self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
                 if self.places[buffer].space in self.readers:
                     self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
-
-
-def touched(s: Node) -> tuple[ir.Buffer | None, ir.Buffer | None]:
-    """The buffers in memory that a node writes and reads."""
-    match s:
-        case ir.Load():
-            return None, s.src
-        case ir.Store() | ir.RemoteStore():
-            return s.dst, None
-        case ir.CpAsync() | ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
-            return s.dst, s.src
-        case ir.BoxLoad():
-            return s.dst, s.map.buffer
-        case ir.BoxStore() | ir.BoxReduce():
-            return s.map.buffer, s.src
-        case ir.LdMatrix():
-            return None, s.src
-        case ir.StMatrix():
-            return s.dst, None
-        case _:
-            return None, None
-
-
-def access_width(s: Node) -> int:
-    """The elements that a node moves at once."""
-    match s:
-        case ir.Load() | ir.Store() | ir.CpAsync():
-            return s.width
-        case ir.RemoteStore():
-            return 1
-        case ir.BulkLoad() | ir.BulkStore() | ir.BulkReduce():
-            return BULK_ALIGNMENT // s.dst.dtype.nbytes
-        case ir.BoxLoad() | ir.BoxStore() | ir.BoxReduce():
-            whole = BULK_ALIGNMENT // s.map.buffer.dtype.nbytes
-            return math.gcd(whole, s.map.box[0], s.map.sizes[0].divisor, s.coordinates[0].divisor)
-        case _:
-            return 0
 
 
 def _checked(
@@ -303,11 +267,12 @@ def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, Placement]) -> dict[int
     """Bytes per cell of each space: what divides the size and the place of every access."""
     cell: dict[int, int] = {}
 
-    for s in walk(kernel):
-        for buffer in touched(s):
-            if buffer is not None and buffer in places:
-                nbytes = access_width(s) * buffer.dtype.nbytes
-                place = places[buffer]
+    for s in walk_statements(kernel):
+        for use in s.memory_uses():
+            if use.buffer in places:
+                step = use.width if use.step is None else use.step
+                nbytes = math.gcd(step, use.width) * use.buffer.dtype.nbytes
+                place = places[use.buffer]
                 known = cell.get(place.space, 0)
                 cell[place.space] = int(np.gcd.reduce([known, nbytes, place.offset]))
     return cell

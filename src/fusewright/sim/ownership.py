@@ -15,7 +15,7 @@ import numpy as np
 from fusewright.kir import ir
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array
-from fusewright.sim.memory import GlobalMemory, touched
+from fusewright.sim.memory import GlobalMemory
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
 from fusewright.sim.trace import Access, Trace
@@ -189,8 +189,8 @@ class Ownership:
         element = first_byte // buffer.dtype.nbytes
 
         def writes_it(statement: ir.Statement) -> bool:
-            buffer = touched(statement)[0]
-            return buffer is not None and buffer.memory is Memory.GLOBAL
+            written = (u.buffer.memory for u in statement.memory_uses() if u.writes)
+            return Memory.GLOBAL in written
 
         def site(statement: ir.Statement, owner: int) -> Site:
             block, thread = divmod(owner - 1, self.nthreads // self.cluster)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.kir.tensor import FRAGMENT, WARP_MMA_REGISTERS
+from fusewright.kir.tensor_spec import launch_registers
 from fusewright.kir.tiles import CHUNK_NBYTES, GROUP_ROWS, Major, exchanged
 from fusewright.sim.accesses import elements_of, reach_of
 from fusewright.sim.boxes import value_at
@@ -22,18 +24,14 @@ from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.memory import Registers
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import Access, SyncEvent
-from fusewright.sim.tracked import WARP_MMA_REGISTERS, mma_registers
 from fusewright.target import (
     MMA_ROWS,
-    REGISTER_UNIT,
-    REGISTERS_PER_SM,
     WARP_SIZE,
     WARPGROUP_SIZE,
 )
 
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
 _WARP_ROWS = MMA_ROWS // _WARPS
-_FRAGMENT = 8  # registers of an operand
 
 
 @dataclass(slots=True)
@@ -148,9 +146,9 @@ class _Product:
         self.a_first = None if self.a else run.scope.expression(s.a.index)
         self.tracked = run.execution.tracked
         self.registers = [
-            (reg.buffer, cells, reg is s.dst)
-            for reg, count in mma_registers(s)
-            if (cells := self.tracked.cells(reg.buffer, reg.index, count)) is not None
+            (u.reg.buffer, cells, u.writes)
+            for u in s.register_uses()
+            if (cells := self.tracked.cells(u.reg.buffer, u.reg.index, u.width)) is not None
         ]
 
     def _parts(self, f: Frame) -> Iterator[_Part]:
@@ -180,10 +178,10 @@ class _Product:
 
     def _fragment(self, f: Frame) -> Array:
         assert isinstance(self.s.a, ir.Reg) and self.a_first is not None
-        first = f.element(self.s, self.s.a.buffer, self.a_first, f.mask, _FRAGMENT)
+        first = f.element(self.s, self.s.a.buffer, self.a_first, f.mask, FRAGMENT)
         shape = (f.nblocks, f.nthreads)
         planes, unknown = gathered(
-            f.registers, self.s.a.buffer, int(np.max(first)), _FRAGMENT, shape
+            f.registers, self.s.a.buffer, int(np.max(first)), FRAGMENT, shape
         )
         if unknown is not None and (unknown & f.active(f.mask)).any():
             f.undefined(self.s, f"the register {self.s.a.buffer}", unknown & f.active(f.mask))
@@ -280,7 +278,7 @@ def _warp_mma(s: ir.WarpMma, run: Run) -> Step:
 
 
 def _matrices(s: ir.LdMatrix | ir.StMatrix, run: Run) -> Step:
-    """Lane 8 m + r names row r of matrix m; element (r, c) moves from or to the lane that has it."""
+    """Lane 8 m + r names row r of matrix m, whose elements other lanes have."""
     loads = isinstance(s, ir.LdMatrix)
     buffer, reg = (s.src, s.dst) if isinstance(s, ir.LdMatrix) else (s.dst, s.src)
     gathered_positions = run.gathered(s, s.index)
@@ -327,12 +325,6 @@ def _matrices(s: ir.LdMatrix | ir.StMatrix, run: Run) -> Step:
 
 
 # --- registers ------------------------------------------------------------------------------------
-
-
-def launch_registers(kernel: ir.Kernel) -> int:
-    """Registers that each thread of a block has when it begins."""
-    threads = kernel.nthreads * max(1, kernel.min_blocks)
-    return REGISTERS_PER_SM // threads // REGISTER_UNIT * REGISTER_UNIT
 
 
 def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:

@@ -11,20 +11,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fusewright.core.expr import Expr, constant_value
-from fusewright.core.node import walk
 from fusewright.kir import ir
-from fusewright.kir.traverse import own_registers
+from fusewright.kir.traverse import own_registers, walk_statements
 from fusewright.sim.compute import Mask, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.trace import REGISTERS, Access, Agent
-
-WARP_MMA_REGISTERS = (4, 8, 4)
-
-
-def mma_registers(s: ir.Mma) -> tuple[tuple[ir.Reg, int], ...]:
-    """The registers of a product, by the first of them and their number."""
-    found = ((s.dst, s.n // 2),)
-    return (*found, (s.a, 8)) if isinstance(s.a, ir.Reg) else found
 
 
 class TrackedRegisters:
@@ -32,11 +23,13 @@ class TrackedRegisters:
 
     def __init__(self, kernel: ir.Kernel, sizes: Mapping[ir.Buffer, int]) -> None:
         cuts: dict[ir.Buffer, set[int]] = {}
-        for s in walk(kernel):
-            for reg, count in mma_registers(s) if isinstance(s, ir.Mma) else ():
-                found = cuts.setdefault(reg.buffer, {0, sizes[reg.buffer]})
-                first = constant_value(reg.index)
-                found |= set[int]() if first is None else {first, first + count}
+        for s in walk_statements(kernel):
+            for use in s.register_uses():
+                if use.completes.at_once:
+                    continue
+                buffer, first = use.reg.buffer, constant_value(use.reg.index)
+                found = cuts.setdefault(buffer, {0, sizes[buffer]})
+                found |= set[int]() if first is None else {first, first + use.width}
         self._cuts: dict[ir.Buffer, list[int]] = {b: sorted(c) for b, c in cuts.items()}
         self._first: dict[ir.Buffer, int] = {}
         self.ncells = 0
@@ -75,23 +68,13 @@ class TrackedRegisters:
 
 def _registers(s: ir.Statement) -> Iterator[tuple[ir.Reg, int, bool]]:
     """The registers a statement names itself: the first, their number, whether it writes them."""
-    target: object = getattr(s, "dst", None)
-    counts: dict[ir.Reg, int] = {}
-    match s:
-        case ir.Load():
-            counts[s.dst] = s.width
-        case ir.Store():
-            counts[s.src] = s.width
-        case ir.LdMatrix():
-            counts[s.dst] = 2 * s.count
-        case ir.StMatrix():
-            counts[s.src] = 2 * s.count
-        case ir.WarpMma():
-            counts = dict(zip((s.dst, s.a, s.b), WARP_MMA_REGISTERS, strict=True))
-        case _:
-            pass
+    operands = s.register_uses()
+    for use in operands:
+        yield use.reg, use.width, use.writes
+    named = {u.reg for u in operands}
     for reg in own_registers(s):
-        yield reg, counts.get(reg, 1), reg is target
+        if reg not in named:
+            yield reg, 1, False
 
 
 def follow_registers(s: ir.Statement, run: Run) -> Step | None:

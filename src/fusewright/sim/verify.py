@@ -200,7 +200,7 @@ def weakenings_of(
         if not isinstance(s, ir.AsyncWait):
             continue
         options = [replace(s, keep=s.keep + 1)]
-        if s.kind is ir.AsyncKind.BULK and not s.reads_only:
+        if s.kind.waits_for_reads and not s.reads_only:
             options.append(replace(s, reads_only=True))
         for weaker in options:
             race = first_race(runs, Change(weaker=(s, weaker)))

@@ -1,6 +1,6 @@
 """Every access to memory that threads share: what, where, by whom, as enumerated byte ranges.
 
-`kir/analysis/uses.py` knows which node touches which memory; everything behind it works on
+A statement says which memory it touches (`kir/traits.py`); everything behind it works on
 `Access`. What an asynchronous operation does is two accesses: one where it is issued, and one
 where its completion is known (`kir/analysis/completion.py`).
 """
@@ -33,9 +33,10 @@ from fusewright.kir.analysis.lanes import (
     thread_values,
 )
 from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, Site, sites
-from fusewright.kir.analysis.uses import Completes, MemoryUse, memory_uses, steering
+from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.clusters import exported_buffers
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory, SyncStatement
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory
+from fusewright.kir.traits import MemoryUse
 from fusewright.target import WARP_SIZE
 
 MAX_ENTRIES = 1 << 18
@@ -201,12 +202,13 @@ def _loop_plans(
     for _, site, use in uses:
         for loop in site.loops:
             found = inside.setdefault(loop.path, (loop, []))[1]
-            if use.buffer.memory is Memory.SHARED or use.completes is Completes.AT_ONCE:
+            if use.buffer.memory is Memory.SHARED or use.completes.at_once:
                 found.append(use.index)
     for site in places:
-        if isinstance(site.statement, SyncStatement):
+        mbarrier = site.statement.mbarrier_use()
+        if mbarrier is not None:
             for loop in site.loops:
-                inside.setdefault(loop.path, (loop, []))[1].extend(steering(site.statement))
+                inside.setdefault(loop.path, (loop, []))[1].extend(mbarrier.steers)
     return {path: _loop_plan(loop, found) for path, (loop, found) in inside.items()}
 
 
@@ -256,7 +258,7 @@ def _access(
     steady = {v: values for v, values in known.items() if v not in varying}
     split = split_unknown(use.index, steady, varying)
     mask = _mask(site, use, known, plans, ncopies)
-    moment = Moment.WHOLE if use.completes is Completes.AT_ONCE else Moment.ISSUE
+    moment = Moment.WHOLE if use.completes.at_once else Moment.ISSUE
     unknown = Access(order, site, use, trips, None, nthreads, ncopies, moment)
     if split is None:
         return unknown

@@ -31,47 +31,40 @@ from fusewright.kir.analysis.lanes import (
 from fusewright.kir.analysis.phases import Phases
 from fusewright.kir.analysis.sites import Path, Site, sites
 from fusewright.kir.analysis.uniformity import threads_of
-from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import (
     AsyncCommit,
     AsyncKind,
     AsyncWait,
     Body,
     Buffer,
-    BulkLoad,
-    BulkReduce,
-    BulkStore,
-    CpAsync,
     For,
+    Guarded,
     If,
     Kernel,
-    MbarArrive,
-    MbarExpect,
-    MbarInit,
-    MbarInvalidate,
-    MbarWait,
-    RemoteStore,
     Role,
     Roles,
     Statement,
 )
-from fusewright.target import WARP_SIZE
+from fusewright.kir.traits import (
+    WITH_PHASE,
+    Act,
+    Completes,
+    MbarrierUse,
+    is_asynchronous,
+    with_group,
+)
 
 _Branch: TypeAlias = tuple[Path, tuple[int, ...]]
 """A branch or role that some threads may not take, in one iteration of the loops around it."""
 
 _MAX_EVENTS = 1 << 15
 _MAX_SIZE = 1 << 40
-_OPERATIONS = (CpAsync, BulkLoad, BulkStore, BulkReduce)
-_GROUPS = (AsyncCommit, AsyncWait)
-_MBARRIERS = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate)
 
 
-def is_asynchronous(s: Statement) -> bool:
-    """Whether a statement issues what is complete later."""
-    if isinstance(s, RemoteStore):
-        return s.barrier is not None
-    return isinstance(s, _OPERATIONS)
+def _takes_part(s: Statement) -> bool:
+    """Whether a statement has to do with what is asynchronous."""
+    is_about_groups = isinstance(s, AsyncCommit | AsyncWait)
+    return is_about_groups or is_asynchronous(s) or s.mbarrier_use() is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +134,7 @@ class _Event:
     known)."""
 
     statement: Statement
+    use: MbarrierUse | None
     instance: Instance
     branches: frozenset[_Branch]
     nthreads: int
@@ -170,7 +164,7 @@ class _Skeleton:
         self._around: set[Path] = set()
         for order, site in enumerate(places):
             s = site.statement
-            if is_asynchronous(s) or isinstance(s, (*_GROUPS, *_MBARRIERS)):
+            if _takes_part(s):
                 self._orders[site.path] = order
                 self._around.update(site.path[:k] for k in range(len(site.path)))
         self.events: list[_Event] = []
@@ -225,39 +219,40 @@ class _Skeleton:
         may, must = (np.broadcast_to(x, (n,))[mine] for x in (found.may, found.must))
         return Holds(may, must)
 
-    def _may_hold(self, c: Cond, at: _At) -> bool:
-        return bool(np.any(self._holds(c, at).may))
-
     def _statement(self, s: Statement, here: Path, at: _At) -> None:
-        if isinstance(s, CpAsync) and not s.zero_fill and not self._may_hold(s.predicate, at):
+        if self._never_happens(s, at):
             return
         if len(self.events) >= _MAX_EVENTS:
             raise UnsupportedError(
                 f"{self._kernel.name} runs more than {_MAX_EVENTS} asynchronous operations and "
                 "syncs in each block; use wider copies or fewer iterations in one kernel"
             )
-        public = isinstance(s, MbarWait) and s.issuer is None and not at.branches
-        slot = parity = nbytes = None
-        if isinstance(s, (*_MBARRIERS, BulkLoad, RemoteStore)):
-            slot = self._value(s.slot, at)
-        if isinstance(s, BulkLoad):
-            nbytes = s.size * s.dst.dtype.nbytes
-        if isinstance(s, RemoteStore) and not at.coords:
-            nbytes = delivered_nbytes(s, self._kernel)
-        if isinstance(s, MbarWait):
-            parity = self._value(s.parity, at)
+        use = s.mbarrier_use()
+        everybody = s.issuing_thread() is None and not at.branches
         self.events.append(
             _Event(
                 s,
-                Instance(self._orders[here], at.coords, public),
+                use,
+                Instance(self._orders[here], at.coords, everybody and s.waits_at() is not None),
                 at.branches,
                 len(threads_of(at.role, self._kernel)),
                 at.role is not None,
-                slot,
-                parity,
-                nbytes,
+                None if use is None else self._value(use.slot, at),
+                None if use is None else self._value(use.parity, at),
+                None if use is None else self._delivered(s, use, at),
             )
         )
+
+    def _never_happens(self, s: Statement, at: _At) -> bool:
+        if not isinstance(s, Guarded) or s.where_false():
+            return False
+        return not bool(np.any(self._holds(s.predicate, at).may))
+
+    def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
+        """The bytes that one execution brings to an mbarrier, where that is known."""
+        if use.rank is None:
+            return use.nbytes
+        return None if at.coords else delivered_nbytes(s, use.rank, use.nbytes, self._kernel)
 
     def _value(self, e: Expr, at: _At) -> int | None:
         if not is_known(e, at.known):
@@ -326,11 +321,14 @@ class _Ledger:
 
     def take(self, e: _Event) -> None:
         """One event."""
+        group = e.statement.group()
+        if group is not None:
+            self._pending.append(_Pending(e, group))
+        if e.use is not None and not e.is_in_role:
+            self._mbarrier(e, e.use)
+        elif e.use is not None and e.use.act is Act.DELIVER:
+            self.trusted.append(e.instance)
         match e.statement:
-            case CpAsync():
-                self._pending.append(_Pending(e, AsyncKind.CP_ASYNC))
-            case BulkStore() | BulkReduce():
-                self._pending.append(_Pending(e, AsyncKind.BULK))
             case AsyncCommit(kind=kind):
                 for p in self._of(kind, e):
                     if not p.commits:
@@ -338,10 +336,6 @@ class _Ledger:
                     p.commits += 1
             case AsyncWait():
                 self._wait(e, e.statement)
-            case BulkLoad() if e.is_in_role:
-                self.trusted.append(e.instance)
-            case _ if not e.is_in_role:
-                self._mbarrier(e)
             case _:
                 pass
 
@@ -353,38 +347,32 @@ class _Ledger:
         done = [p for p in self._of(s.kind, e) if p.commits > s.keep]
         for p in done:
             instance = p.event.instance
-            if s.kind is AsyncKind.CP_ASYNC:
-                self.ends[instance, Completes.CP_GROUP] = e.instance
-                continue
-            self.ends.setdefault((instance, Completes.BULK_READS), e.instance)
+            if s.kind.waits_for_reads:
+                self.ends.setdefault((instance, with_group(s.kind, is_read=True)), e.instance)
             if not s.reads_only:
-                self.ends[instance, Completes.BULK_GROUP] = e.instance
+                self.ends[instance, with_group(s.kind)] = e.instance
         if not s.reads_only:
             self._pending = [p for p in self._pending if p not in done]
 
-    def _mbarrier(self, e: _Event) -> None:
-        s = e.statement
-        if not isinstance(s, (*_MBARRIERS, BulkLoad, RemoteStore)) or s.barrier is None:
-            return
-        phases = self._phases.setdefault(s.barrier, Phases())
+    def _mbarrier(self, e: _Event, use: MbarrierUse) -> None:
+        phases = self._phases.setdefault(use.barrier, Phases())
         if e.slot is None or e.branches:
             phases.lose_track()
             return
-        match s:
-            case MbarInit():
-                phases.begin(e.slot, s.count)
-            case MbarExpect():
-                phases.arrive(e.slot, 1, s.nbytes)
-            case MbarArrive():
-                phases.arrive(e.slot, e.nthreads // (WARP_SIZE if s.per_warp else 1), 0)
-            case BulkLoad() | RemoteStore():
+        issuer = e.statement.issuing_thread()
+        match use.act:
+            case Act.MAKE:
+                phases.begin(e.slot, use.count)
+            case Act.ARRIVE:
+                arrivals = e.nthreads // use.threads_each if issuer is None else 1
+                phases.arrive(e.slot, arrivals, use.nbytes)
+            case Act.DELIVER:
                 if e.nbytes is None:
                     phases.lose_track()
                     return
-                only_first = isinstance(s, RemoteStore)
-                phases.load(e.slot, e.nbytes, e.instance, only_first=only_first)
-            case MbarWait():
-                for instance in phases.wait(e.slot, e.parity, s.issuer):
-                    self.ends.setdefault((instance, Completes.MBARRIER), e.instance)
-            case MbarInvalidate():
+                phases.load(e.slot, e.nbytes, e.instance, only_first=use.rank is not None)
+            case Act.WAIT:
+                for instance in phases.wait(e.slot, e.parity, issuer):
+                    self.ends.setdefault((instance, WITH_PHASE), e.instance)
+            case Act.END:
                 phases.end(e.slot)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusewright.core.expr import constant_value
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.accesses import Access, Moment, accesses
-from fusewright.kir.ir import Buffer, BulkReduce, Kernel, Memory
+from fusewright.kir.ir import Buffer, Kernel, Memory
 
 
 def check_blocks(kernel: Kernel) -> None:
@@ -17,11 +17,10 @@ def check_blocks(kernel: Kernel) -> None:
         return
     found: dict[Buffer, list[Access]] = {}
     for a in accesses(kernel):
-        is_global = a.buffer.memory is Memory.GLOBAL and a.moment is not Moment.DONE
-        if is_global and not isinstance(a.site.statement, BulkReduce):
+        if a.buffer.memory is Memory.GLOBAL and a.moment is not Moment.DONE:
             found.setdefault(a.buffer, []).append(a)
     for buffer, uses in found.items():
-        if all(a.writes for a in uses) or _stay_apart(uses, kernel):
+        if all(a.writes or a.use.is_atomic for a in uses) or _stay_apart(uses, kernel):
             continue
         read = next(a for a in uses if not a.writes)
         written = next((a for a in uses if a.writes), read)

@@ -7,7 +7,7 @@ and waits could order it either way round, so that what is refused is certainly 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,24 +16,11 @@ import numpy as np
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
 from fusewright.kir.analysis.sites import Path, Site, are_concurrent, common_loops, sites
-from fusewright.kir.ir import (
-    BarrierArrive,
-    Buffer,
-    BulkLoad,
-    Kernel,
-    MbarArrive,
-    MbarExpect,
-    MbarWait,
-    NamedSync,
-    Roles,
-    Statement,
-)
+from fusewright.kir.ir import Kernel, Roles
+from fusewright.kir.traits import Barrier
 from fusewright.kir.traverse import walk_statements
 
-_Barrier: TypeAlias = int | Buffer
-"""A named barrier by its number, or a buffer of mbarriers."""
-
-_Sites: TypeAlias = Mapping[Path, Sequence[tuple[Site, _Barrier]]]
+_Sites: TypeAlias = Mapping[Path, Sequence[tuple[Site, Barrier]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +36,8 @@ def unguarded(kernel: Kernel) -> tuple[HandOver, ...]:
     if not any(isinstance(s, Roles) for s in walk_statements(kernel)):
         return ()
     places = [s for s in sites(kernel) if s.role is not None]
-    arrivals = _by_role((s, b) for s in places for b in _arrives_at(s.statement))
-    waits = _by_role((s, b) for s in places for b in _waits_at(s.statement))
+    arrivals = _by_role((s, s.statement.arrives_at()) for s in places)
+    waits = _by_role((s, s.statement.waits_at()) for s in places)
     found = (
         pair
         for space in spaces(kernel)
@@ -61,26 +48,11 @@ def unguarded(kernel: Kernel) -> tuple[HandOver, ...]:
     return tuple(sorted(found, key=lambda p: (p.first.order, p.second.order)))
 
 
-def _arrives_at(s: Statement) -> Iterator[_Barrier]:
-    """The barriers that a statement, or the copy that it starts, arrives at."""
-    match s:
-        case NamedSync() | BarrierArrive():
-            yield s.barrier
-        case MbarArrive() | MbarExpect() | BulkLoad():
-            yield s.barrier
-        case _:
-            pass
-
-
-def _waits_at(s: Statement) -> Iterator[_Barrier]:
-    if isinstance(s, NamedSync | MbarWait):
-        yield s.barrier
-
-
-def _by_role(found: Iterator[tuple[Site, _Barrier]]) -> _Sites:
-    out: dict[Path, list[tuple[Site, _Barrier]]] = {}
+def _by_role(found: Iterable[tuple[Site, Barrier | None]]) -> _Sites:
+    out: dict[Path, list[tuple[Site, Barrier]]] = {}
     for site, barrier in found:
-        out.setdefault(_role(site), []).append((site, barrier))
+        if barrier is not None:
+            out.setdefault(_role(site), []).append((site, barrier))
     return out
 
 
@@ -112,7 +84,7 @@ def _may_meet(f: Footprint, g: Footprint) -> bool:
 def _may_order(first: Site, second: Site, arrivals: _Sites, waits: _Sites) -> bool:
     """Whether a chain may lead from an arrival behind `first` to a wait before `second`."""
     work = [b for site, b in arrivals.get(_role(first), ()) if _may_follow(site, first)]
-    reached: set[_Barrier] = set()
+    reached: set[Barrier] = set()
     while work:
         barrier = work.pop()
         if barrier in reached:

@@ -18,7 +18,6 @@ import numpy as np
 from fusewright.kir.analysis.accesses import Access, Moment, accesses, shared_allocs
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces_of
 from fusewright.kir.analysis.sites import Path, Site, contains, sites
-from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Role, Roles, Statement
 
 _Live: TypeAlias = frozenset[Buffer]
@@ -89,7 +88,7 @@ def _beside(buffer: Buffer, shared: Iterable[Access], places: Iterable[Site]) ->
         if a.buffer is buffer and role is not None:
             mine = roles.setdefault(role.path[:-1], set())
             mine.add(role.path)
-            if a.use.completes is Completes.MBARRIER:
+            if a.use.completes.by_mbarrier:
                 mine.add(role.path[:-1])
     for s in places:
         role = s.role

@@ -10,8 +10,12 @@ from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import constant_value, variables
 from fusewright.core.regions import EVERYWHERE, Region, Regions, united
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Reg, RegVar, Statement, Store
-from fusewright.kir.passes.copies import written
-from fusewright.kir.traverse import own_registers, walk_statements
+from fusewright.kir.traverse import (
+    own_registers,
+    registers_read,
+    registers_written,
+    walk_statements,
+)
 from fusewright.memory import Memory
 
 Slot: TypeAlias = tuple[Buffer, int]
@@ -84,18 +88,14 @@ def is_lasting(c: Cond) -> bool:
 def slots_written(s: Statement) -> Iterator[Slot]:
     """The registers that a statement and those below it may write."""
     for inner in (s, *walk_statements(s)):
-        for r, width in written(inner):
-            yield from _slots(r, width)
+        for use in registers_written(inner):
+            yield from _slots(use.reg, use.width)
 
 
 def slots_read(s: Statement) -> Iterator[Slot]:
     """The registers that a statement and those below it mention, but for those they only set."""
     for inner in (s, *walk_statements(s)):
-        registers = list(own_registers(inner))
-        if isinstance(inner, Compute | Load):
-            registers = registers[1:]  # the destination is the first field
-        width = inner.width if isinstance(inner, Store) else 1
-        for r in registers:
+        for r, width in registers_read(inner):
             yield from _slots(r, width)
 
 

@@ -6,24 +6,19 @@ are given to warps in units, and warps to the four partitions of a multiprocesso
 
 from __future__ import annotations
 
-from fusewright.core.conditions import TRUE
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import constant_value
 from fusewright.kir.ir import (
     Body,
     Buffer,
-    Compute,
     For,
     If,
     Kernel,
-    Load,
+    Reg,
     Role,
     Roles,
-    Shuffle,
     Statement,
-    Store,
 )
-from fusewright.kir.passes.copies import written
-from fusewright.kir.traverse import own_registers
+from fusewright.kir.traverse import registers_read, registers_written
 from fusewright.target import PARTITIONS, REGISTER_UNIT, WARP_REGISTER_UNIT, WARP_SIZE, Target
 
 _FIXED = 24
@@ -111,37 +106,21 @@ class _Liveness:
                     self._leaf(s)
 
     def _leaf(self, s: Statement) -> None:
-        defined = [slot for r, width in written(s) for slot in _slots(r.buffer, r.index, width)]
-        self._live.update(dict.fromkeys(defined))
+        written = [(u, _slots(u.reg, u.width)) for u in registers_written(s)]
+        self._live.update((slot, None) for _, slots in written for slot in slots)
         self._peak = max(self._peak, sum(_nregisters(b, i) for b, i in self._live))
-        if _is_certain(s):
-            for slot in defined:
+        for use, slots in written:
+            for slot in slots if use.is_total else ():
                 del self._live[slot]
-        named = list(own_registers(s))
-        if isinstance(s, Load | Compute | Shuffle):
-            named.remove(s.dst)  # its first mention; it may be an operand too
-        for r in named:
-            width = s.width if isinstance(s, Store) and r is s.src else 1
-            self._live.update(dict.fromkeys(_slots(r.buffer, r.index, width)))
+        for r, width in registers_read(s):
+            self._live.update(dict.fromkeys(_slots(r, width)))
 
 
-def _is_certain(s: Statement) -> bool:
-    match s:
-        case Load():
-            return s.is_total
-        case Compute():
-            return s.predicate == TRUE
-        case Shuffle():
-            return True
-        case _:
-            return False
-
-
-def _slots(buffer: Buffer, index: Expr, width: int) -> list[tuple[Buffer, int | None]]:
-    start = constant_value(index)
+def _slots(r: Reg, width: int) -> list[tuple[Buffer, int | None]]:
+    start = constant_value(r.index)
     if start is None:
-        return [(buffer, None)]
-    return [(buffer, start + k) for k in range(width)]
+        return [(r.buffer, None)]
+    return [(r.buffer, start + k) for k in range(width)]
 
 
 def _nregisters(buffer: Buffer, element: int | None) -> int:

@@ -16,17 +16,12 @@ from fusewright.kir.analysis.sites import LoopScope, Scope, Site, sites
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
-    BulkLoad,
     Kernel,
     MbarArrive,
-    MbarExpect,
     MbarInit,
-    MbarInvalidate,
     MbarWait,
     SyncStatement,
 )
-
-_ON_MBARRIER = (MbarInit, MbarExpect, MbarArrive, MbarWait, MbarInvalidate, BulkLoad)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +53,9 @@ def split_barriers_in(places: Iterable[Site], kernel: Kernel) -> tuple[SplitBarr
     """
     users: dict[Buffer, list[Site]] = {}
     for site in places:
-        if isinstance(site.statement, _ON_MBARRIER):
-            users.setdefault(site.statement.barrier, []).append(site)
+        use = site.statement.mbarrier_use()
+        if use is not None:
+            users.setdefault(use.barrier, []).append(site)
     found = (_split_barrier(mine, kernel) for mine in users.values())
     return tuple(b for b in found if b is not None)
 

@@ -17,7 +17,6 @@ from fusewright.kir.analysis.completion import Instance, has_operations
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, common_offsets, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent
-from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import Kernel, Memory
 
 _NEVER = 1 << 40
@@ -92,10 +91,9 @@ class _Clock:
 
 
 def _left(a: Access, clock: _Clock) -> Iterator[Unfinished]:
-    """Operations that nobody waits for: writes to shared memory, and what bulk copies read."""
-    if a.use.completes is Completes.BULK_GROUP or (
-        a.use.completes is Completes.CP_GROUP and not a.writes
-    ):
+    """Operations that nobody waits for: those on shared memory, which ends with the block, and
+    those that an mbarrier there counts."""
+    if a.buffer.memory is not Memory.SHARED and not a.use.completes.by_mbarrier:
         return
     for issue in clock.found.completions.instances(a.order):
         if clock.end(a, issue) == _NEVER:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.sites import Path
 from fusewright.kir.analysis.unfinished import Unfinished, unfinished
-from fusewright.kir.analysis.uses import Completes
 from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel, Statement
 from fusewright.kir.passes.place_syncs import insert, next_sync_id
 from fusewright.target import Target
@@ -67,20 +66,15 @@ def _waiting(kernel: Kernel, u: Unfinished, keep: int) -> Kernel:
 
 
 def _kind(u: Unfinished, kernel: Kernel) -> tuple[AsyncKind, bool]:
-    match u.access.use.completes:
-        case Completes.CP_GROUP:
-            return AsyncKind.CP_ASYNC, False
-        case Completes.BULK_READS:
-            return AsyncKind.BULK, True
-        case Completes.BULK_GROUP:
-            return AsyncKind.BULK, False
-        case Completes.MBARRIER | Completes.AT_ONCE:
-            end = "the end" if u.meets is None else _where(u.meets.site.path)
-            raise UnsupportedError(
-                f"{kernel.name}: no wait on its mbarrier completes the {_what(u)} before {end}; a "
-                "bulk load takes mbar_init, mbar_expect and mbar_wait, with phases that follow "
-                "from loops of known extent"
-            )
+    completes = u.access.use.completes
+    if completes.kind is not None:
+        return completes.kind, completes.is_read
+    end = "the end" if u.meets is None else _where(u.meets.site.path)
+    raise UnsupportedError(
+        f"{kernel.name}: no wait on its mbarrier completes the {_what(u)} before {end}; a bulk "
+        "load takes mbar_init, mbar_expect and mbar_wait, with phases that follow from loops of "
+        "known extent"
+    )
 
 
 def _place(kernel: Kernel, u: Unfinished) -> tuple[Path, int, bool]:

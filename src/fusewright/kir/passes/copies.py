@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
-from fusewright.core.expr import Int, constant_value
+from fusewright.core.expr import constant_value
+from fusewright.core.node import Node, map_children
 from fusewright.kir.ir import (
-    Alloc,
     Arg,
     Body,
     Buffer,
     Compute,
     For,
-    If,
     Imm,
     Kernel,
-    Load,
     Operand,
     Reg,
-    RemoteStore,
-    Role,
-    Roles,
-    Shuffle,
     Statement,
-    Store,
-    SyncStatement,
-    ThreadReduce,
 )
-from fusewright.kir.traverse import own_registers, walk_statements
+from fusewright.kir.traits import RegisterUse
+from fusewright.kir.traverse import (
+    bodies_of,
+    map_body,
+    registers_written,
+    walk_statements,
+    with_bodies,
+)
 
 Slot: TypeAlias = tuple[Buffer, int]
 Copies: TypeAlias = dict[Slot, Operand]
@@ -42,70 +39,58 @@ def propagate_copies(kernel: Kernel) -> Kernel:
     checks:   nothing; registers without a literal index are left alone
     order:    before dead statements are removed
     """
-    body = _body(kernel.body, {})
-    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+    return with_bodies(kernel, lambda body: _body(body, {}))
 
 
 def _body(body: Body, copies: Copies) -> Body:
-    new = tuple(_statement(s, copies) for s in body)
-    return body if all(a is b for a, b in zip(new, body, strict=True)) else new
+    return map_body(body, lambda s: _statement(s, copies))
 
 
 def _statement(s: Statement, copies: Copies) -> Statement:
     """The statement with its reads replaced; `copies` is brought up to date behind it."""
-    match s:
-        case For():
+    if bodies_of(s):
+        if isinstance(s, For):  # an earlier iteration may have written
             _forget_written(s, copies)
-            body = _body(s.body, dict(copies))
-            return s if body is s.body else dataclasses.replace(s, body=body)
-        case If():
-            then, otherwise = _body(s.then, dict(copies)), _body(s.otherwise, dict(copies))
-            _forget_written(s, copies)
-            if then is s.then and otherwise is s.otherwise:
-                return s
-            return dataclasses.replace(s, then=then, otherwise=otherwise)
-        case Roles():
-            roles = tuple(_statement(role, dict(copies)) for role in s.body)
-            _forget_written(s, copies)
-            same = all(a is b for a, b in zip(roles, s.body, strict=True))
-            return s if same else dataclasses.replace(s, body=roles)
-        case Role():
-            body = _body(s.body, copies)
-            return s if body is s.body else dataclasses.replace(s, body=body)
-        case _:
-            new = _read(s, copies)
-            for r, width in written(new):
-                _forget(r, width, copies)
-            _remember(new, copies)
-            return new
+        new = with_bodies(s, lambda body: _body(body, dict(copies)))
+        _forget_written(s, copies)
+        return new
+    new = _read(s, copies)
+    for use in registers_written(new):
+        _forget(use, copies)
+    _remember(new, copies)
+    return new
 
 
 def _read(s: Statement, copies: Copies) -> Statement:
-    match s:
-        case Compute():
-            operands = tuple(_operand(o, copies) for o in s.operands)
-            same = all(a is b for a, b in zip(operands, s.operands, strict=True))
-            return s if same else dataclasses.replace(s, operands=operands)
-        case Store():
-            src = _registers(s.src, s.width, copies)
-        case Shuffle() | ThreadReduce() | RemoteStore():
-            src = _registers(s.src, 1, copies)
-        case _:
-            return s
-    return s if src is s.src else dataclasses.replace(s, src=src)
+    """The statement with the operands that it reads at once taken from where they were copied."""
+    instead: dict[Node, Operand] = {}
+    targets: set[Node] = set()
+    for use in s.register_uses():
+        if use.writes:
+            targets.add(use.reg)
+        elif use.completes.at_once:
+            instead[use.reg] = (_operand if use.takes_any else _registers)(use, copies)
+
+    def replaced(n: Node) -> Node:
+        if n in targets:
+            targets.remove(n)  # its first mention; it may be an operand too
+            return n
+        return instead.get(n, n)
+
+    return map_children(s, replaced) if instead else s
 
 
-def _operand(o: Operand, copies: Copies) -> Operand:
-    slot = _slot(o) if isinstance(o, Reg) else None
-    return o if slot is None else copies.get(slot, o)
+def _operand(use: RegisterUse, copies: Copies) -> Operand:
+    slot = _slot(use.reg)
+    return use.reg if slot is None else copies.get(slot, use.reg)
 
 
-def _registers(r: Reg, width: int, copies: Copies) -> Reg:
-    """Where `width` registers from `r` on were copied from, when those are consecutive too."""
-    slot = _slot(r)
+def _registers(use: RegisterUse, copies: Copies) -> Reg:
+    """Where consecutive registers were copied from, when those are consecutive too."""
+    r, slot = use.reg, _slot(use.reg)
     if slot is None:
         return r
-    sources = [copies.get((slot[0], slot[1] + k)) for k in range(width)]
+    sources = [copies.get((slot[0], slot[1] + k)) for k in range(use.width)]
     first = sources[0]
     start = _slot(first) if isinstance(first, Reg) else None
     if start is None:
@@ -136,31 +121,17 @@ def _is(o: Operand, slot: Slot) -> bool:
 
 def _forget_written(s: Statement, copies: Copies) -> None:
     for inner in walk_statements(s):
-        for r, width in written(inner):
-            _forget(r, width, copies)
+        for use in registers_written(inner):
+            _forget(use, copies)
 
 
-def _forget(r: Reg, width: int, copies: Copies) -> None:
-    start = constant_value(r.index)
+def _forget(use: RegisterUse, copies: Copies) -> None:
+    start = constant_value(use.reg.index)
 
     def is_hit(b: Buffer, index: int) -> bool:
-        return b is r.buffer and (start is None or start <= index < start + width)
+        return b is use.reg.buffer and (start is None or start <= index < start + use.width)
 
     for slot, source in list(copies.items()):
         origin = _slot(source) if isinstance(source, Reg) else None
         if is_hit(*slot) or (origin is not None and is_hit(*origin)):
             del copies[slot]
-
-
-def written(s: Statement) -> tuple[tuple[Reg, int], ...]:
-    """The registers a statement may write, with the number of consecutive ones."""
-    match s:
-        case Load():
-            return ((s.dst, s.width),)
-        case Compute() | Shuffle() | ThreadReduce():
-            return ((s.dst, 1),)
-        case Store() | RemoteStore() | Alloc() | For() | If() | SyncStatement():
-            return ()
-        case _:
-            sizes = ((r, constant_value(r.buffer.size) or 1) for r in own_registers(s))
-            return tuple((Reg(r.buffer, Int(0)), size) for r, size in sizes)

@@ -83,7 +83,7 @@ def _exchanges(kernel: Kernel) -> list[_Exchange]:
         if isinstance(s, RemoteStore) and s.dst in buffers:
             open_.append(s)
         elif any(_uses(s, x.dst) for x in open_):
-            sizes = [delivered_nbytes(x, kernel) or 0 for x in open_]
+            sizes = [_delivered(x, kernel) or 0 for x in open_]
             found.append(_Exchange(tuple(open_), s, sum(sizes)))
             open_ = []
     return found
@@ -99,10 +99,14 @@ def _once_exchanged(kernel: Kernel) -> frozenset[Buffer]:
         users = [i for i, s in enumerate(kernel.body) if _uses(s, buffer) and s not in mine]
         places = [i for i, s in enumerate(kernel.body) if s in mine]
         fits = buffer.dtype.nbytes in COUNTED_STORE_NBYTES
-        fits &= len(places) == len(mine) and all(delivered_nbytes(s, kernel) for s in mine)
+        fits &= len(places) == len(mine) and all(_delivered(s, kernel) for s in mine)
         if fits and users and users[0] > places[-1]:
             good.add(buffer)
     return frozenset(good)
+
+
+def _delivered(s: RemoteStore, kernel: Kernel) -> int | None:
+    return delivered_nbytes(s, s.rank, s.dst.dtype.nbytes, kernel)
 
 
 def _uses(s: Statement, buffer: Buffer) -> bool:

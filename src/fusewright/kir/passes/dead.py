@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from fusewright.kir.ir import (
-    Alloc,
-    Body,
-    Buffer,
-    Compute,
-    CpAsync,
-    For,
-    If,
-    Kernel,
-    Load,
-    RemoteStore,
-    Shuffle,
-    Statement,
-    Store,
-    ThreadReduce,
+from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Statement, SyncStatement
+from fusewright.kir.traverse import (
+    bodies_of,
+    map_bodies,
+    own_registers,
+    own_values,
+    registers_written,
+    walk_statements,
 )
-from fusewright.kir.traverse import map_bodies, own_registers, own_values, walk_statements
 from fusewright.memory import Memory
 
 
@@ -38,15 +30,13 @@ def remove_dead(kernel: Kernel) -> Kernel:
     return map_bodies(kernel, keep)
 
 
-def target_of_write(s: Statement) -> Buffer | None:
-    """The buffer whose change is all that a statement does; None for one that does more."""
-    match s:
-        case Load() | Compute() | Shuffle() | ThreadReduce():
-            return s.dst.buffer
-        case Store() | RemoteStore() | CpAsync():
-            return s.dst if s.dst.memory is Memory.SHARED else None
-        case _:
-            return None
+def targets_of_write(s: Statement) -> frozenset[Buffer]:
+    """The buffers whose change is all that a statement does; none for one that does more."""
+    if isinstance(s, SyncStatement) or s.mbarrier_use() is not None or bodies_of(s):
+        return frozenset()
+    written = {u.reg.buffer for u in registers_written(s)}
+    written |= {u.buffer for u in s.memory_uses() if u.writes}
+    return frozenset(() if any(b.memory is Memory.GLOBAL for b in written) else written)
 
 
 def _is_dead(s: Statement, live: dict[Buffer, None]) -> bool:
@@ -58,8 +48,8 @@ def _is_dead(s: Statement, live: dict[Buffer, None]) -> bool:
         case If():
             return not s.then and not s.otherwise
         case _:
-            target = target_of_write(s)
-            return target is not None and target not in live
+            targets = targets_of_write(s)
+            return bool(targets) and targets.isdisjoint(live)
 
 
 def _live(kernel: Kernel) -> dict[Buffer, None]:
@@ -71,11 +61,11 @@ def _live(kernel: Kernel) -> dict[Buffer, None]:
             continue
         mentioned = [v for v in own_values(s) if isinstance(v, Buffer)]
         mentioned += [r.buffer for r in own_registers(s)]
-        target = target_of_write(s)
-        if target is None:
-            work += mentioned
-        else:
+        targets = targets_of_write(s)
+        for target in targets:
             feeds.setdefault(target, []).extend(mentioned)
+        if not targets:
+            work += mentioned
     live: dict[Buffer, None] = {}
     while work:
         b = work.pop()

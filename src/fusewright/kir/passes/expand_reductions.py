@@ -22,7 +22,7 @@ combination depend on the shape of the block and of the cluster alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,8 +46,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadReduce,
 )
-from fusewright.kir.passes.copies import written
-from fusewright.kir.traverse import map_bodies, own_registers
+from fusewright.kir.traverse import map_bodies, registers_read, registers_written
 from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
@@ -474,16 +473,10 @@ def _depends(later: Statement, earlier: ThreadReduce) -> bool:
     reduces, or is more than one access or computation of a thread."""
     if not isinstance(later, Alloc | Load | Store | Compute | ThreadReduce):
         return True
-    if any(_overlaps(r, width, earlier.dst) for r, width in _named(later)):
+    written = [(u.reg, u.width) for u in registers_written(later)]
+    if any(_overlaps(r, width, earlier.dst) for r, width in (*written, *registers_read(later))):
         return True
-    return any(_overlaps(r, width, earlier.src) for r, width in written(later))
-
-
-def _named(s: Statement) -> Iterator[tuple[Reg, int]]:
-    """The registers a statement names, with the number of consecutive ones."""
-    span = s.dst if isinstance(s, Load) else s.src if isinstance(s, Store) else None
-    for r in own_registers(s):
-        yield r, s.width if isinstance(s, Load | Store) and r is span else 1
+    return any(_overlaps(r, width, earlier.src) for r, width in written)
 
 
 def _overlaps(first: Reg, width: int, one: Reg) -> bool:

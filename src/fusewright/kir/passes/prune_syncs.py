@@ -24,7 +24,6 @@ from fusewright.kir.analysis.unfinished import unfinished
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
     AsyncCommit,
-    AsyncKind,
     AsyncWait,
     Kernel,
     ProxyFence,
@@ -152,7 +151,7 @@ def _weaker(s: SyncStatement) -> Iterator[SyncStatement]:
     """The same sync demanding less, step by step."""
     match s:
         case AsyncWait():
-            if s.kind is AsyncKind.BULK and not s.reads_only:
+            if s.kind.waits_for_reads and not s.reads_only:
                 s = replace(s, reads_only=True)
                 yield s
             for keep in range(s.keep + 1, MAX_KEEP):

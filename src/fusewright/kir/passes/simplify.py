@@ -18,26 +18,11 @@ from fusewright.core.conditions import (
     prove,
 )
 from fusewright.core.expr import ZERO, constant_value, variables
-from fusewright.kir.ir import (
-    Body,
-    Compute,
-    CpAsync,
-    For,
-    If,
-    Imm,
-    Kernel,
-    Load,
-    Reg,
-    RegVar,
-    RemoteStore,
-    Role,
-    Roles,
-    Statement,
-    Store,
-)
+from fusewright.kir.ir import Body, For, Guarded, If, Kernel, Load, RegVar, Statement
 from fusewright.kir.passes.copies import propagate_copies
 from fusewright.kir.passes.dead import remove_dead
 from fusewright.kir.substitute import Substitution
+from fusewright.kir.traverse import map_body, with_bodies
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -57,17 +42,12 @@ def simplify(kernel: Kernel) -> Kernel:
 
 def settle_conditions(kernel: Kernel) -> Kernel:
     """Decide what bounds and enclosing conditions decide; drop empty and trivial structure."""
-    body = settle_body(kernel.body, frozenset())
-    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+    return with_bodies(kernel, lambda body: settle_body(body, frozenset()))
 
 
 def settle_body(body: Body, known: frozenset[Cond]) -> Body:
     """A body in which conditions hold throughout, without what they and bounds decide."""
-    out: list[Statement] = []
-    for s in body:
-        out += _statement(s, known)
-    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-    return body if same else tuple(out)
+    return map_body(body, lambda s: _statement(s, known))
 
 
 def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
@@ -76,21 +56,16 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
             return _for(s, known)
         case If():
             return _if(s, known)
-        case Roles() | Role():
-            body = settle_body(s.body, known)
-            return (s if body is s.body else dataclasses.replace(s, body=body),)
-        case CpAsync() if s.zero_fill:
-            return (s,)
-        case Load() | Store() | RemoteStore() | Compute() | CpAsync():
+        case Guarded():
             predicate = settle(s.predicate, known)
             if predicate == FALSE:
-                return _fill(s) if isinstance(s, Load) else ()
+                return s.where_false()
             if isinstance(s, Load) and predicate == TRUE and _has_spare_parts(s):
                 return (dataclasses.replace(s, predicate=TRUE, fill=None, first=None, stop=None),)
             same = predicate is s.predicate or predicate == s.predicate
-            return (s if same else dataclasses.replace(s, predicate=predicate),)
+            return (s if same else s.where(predicate),)
         case _:
-            return (s,)
+            return (with_bodies(s, lambda body: settle_body(body, known)),)
 
 
 def _has_spare_parts(s: Load) -> bool:
@@ -122,14 +97,6 @@ def _if(s: If, known: frozenset[Cond]) -> Iterable[Statement]:
     if then is s.then and otherwise is s.otherwise and condition == s.condition:
         return (s,)
     return (If(condition, then, otherwise),)
-
-
-def _fill(s: Load) -> Iterable[Statement]:
-    if not s.is_total:
-        return ()
-    fill = s.fill or Imm(0.0 if s.src.dtype.is_float else 0, s.src.dtype)
-    regs = [Reg(s.dst.buffer, s.dst.index + k) for k in range(s.width)]
-    return [Compute("copy", r, (fill,)) for r in regs]
 
 
 def _facts(c: Cond) -> frozenset[Cond]:

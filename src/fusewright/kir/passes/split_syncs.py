@@ -15,12 +15,9 @@ from fusewright.kir.analysis.split_barriers import run_number
 from fusewright.kir.ir import (
     Alloc,
     Body,
-    BulkLoad,
-    CpAsync,
     For,
     If,
     Kernel,
-    Load,
     Memory,
     Statement,
     SyncStatement,
@@ -104,11 +101,9 @@ def _nbytes(kernel: Kernel, chosen: Sequence[Placement]) -> int:
 
 def _hides_a_barrier(body: Body) -> bool:
     """Whether the statements wait for global memory, or take a while."""
-    inside = [x for s in body for x in (s, *walk_statements(s))]
-    loads = any(
-        isinstance(s, CpAsync | BulkLoad) or (isinstance(s, Load) and s.src.memory is Memory.GLOBAL)
-        for s in inside
-    )
+    inside = (x for s in body for x in (s, *walk_statements(s)))
+    uses = (u for s in inside for u in s.memory_uses())
+    loads = any(not u.writes and u.buffer.memory is Memory.GLOBAL for u in uses)
     return loads or sum(map(_operations, body)) >= LEAST_OPERATIONS
 
 
