@@ -207,7 +207,7 @@ class Ring:
         row, column = self._place(f"t{v}")
         first = 128 * (group + 1)
         products = "\n".join(
-            f"          mma acc{v}[0] = k_major sx[{a}*({at} % {s}) + {64 * bk * group + 16 * i}] * "
+            f"mma acc{v}[0] = k_major sx[{a}*({at} % {s}) + {64 * bk * group + 16 * i}] * "
             f"k_major sw[{b}*({at} % {s}) + {16 * i}] n {bn}"
             + (f" accumulate (0 < k{v})" if i == 0 else "")
             for i in range(bk // 16)
