@@ -6,7 +6,6 @@ Source: CUDA driver API, `cuTensorMapEncodeTiled`.
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,7 @@ def shape_of(m: TensorMap, sizes: Mapping[Var, int]) -> MapShape:
     return MapShape(m.name, known, extents, strides, m.box, m.swizzle)
 
 
-_known: OrderedDict[tuple[int, MapShape], bytes] = OrderedDict()
+_known: dict[tuple[int, MapShape], bytes] = {}
 after_fork(_known.clear)
 
 
@@ -69,7 +68,7 @@ def encoded(address: int, shape: MapShape) -> bytes:
     if found is None:
         found = _encode(address, shape)
         if len(_known) >= MAX_KNOWN:
-            _known.popitem(last=False)
+            _known.pop(next(iter(_known)), None)
         _known[key] = found
     return found
 
