@@ -288,3 +288,10 @@ def apply(fn: str, operands: tuple[str, ...], dtype: DType) -> str:
         f="f" if single else "",
         one="1.0f" if single else "1.0",
     )
+
+
+def converted(text: str, source: DType, target: DType) -> str:
+    """An element of `source`, as it lies in memory, as one of `target`."""
+    if source is target:
+        return text
+    return convert(widen(text, source), source.compute, target)

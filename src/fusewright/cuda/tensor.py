@@ -8,16 +8,16 @@ Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor Da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from fusewright.core.conditions import TRUE, Cond
-from fusewright.core.expr import Expr, add, floordiv
+from fusewright.core.conditions import TRUE
+from fusewright.core.expr import ZERO, floordiv
 from fusewright.core.node import walk
-from fusewright.cuda import ptx
+from fusewright.cuda import asynchronous, ptx
+from fusewright.cuda.writer import Spellings, Writer
 from fusewright.errors import SpecError
 from fusewright.kir import ir
-from fusewright.kir.ir import Buffer, Kernel, Reg, Statement
+from fusewright.kir.ir import Buffer, Kernel, Reg
 from fusewright.kir.tiles import CHUNK_NBYTES, Major
 
 _TYPES = {"bfloat16": "bf16", "float16": "f16"}
@@ -68,132 +68,130 @@ def _function(name: str, s: ir.Mma) -> str:
     )
 
 
-class TensorStatements:
-    """Prints the statements of products; what it needs of the printer of a kernel stands first."""
+# --- what an allocation brings --------------------------------------------------------------------
 
-    def _line(self, text: str) -> None:
-        raise NotImplementedError
 
-    def _guarded(self, predicate: Cond, body: Callable[[], None]) -> None:
-        raise NotImplementedError
+def _matrices(kernel: Kernel) -> Iterator[ir.Matrix]:
+    """The operands of products in shared memory."""
+    for s in walk(kernel):
+        if isinstance(s, ir.Mma):
+            yield from (m for m in (s.a, s.b) if isinstance(m, ir.Matrix))
 
-    def _address(self, buffer: Buffer, index: Expr) -> str:
-        raise NotImplementedError
 
-    def _integer(self, e: Expr) -> str:
-        raise NotImplementedError
+def allocated(w: Writer, buffer: Buffer) -> None:
+    """Behind the declaration of a buffer: where descriptors of it begin."""
+    first = {m.major: m for m in _matrices(w.kernel) if m.buffer is buffer}
+    for m in first.values():
+        low = m.descriptor.low
+        w.line(f"const unsigned {_base(w, m)} = fw_chunk({w.address(buffer, ZERO)}) + {low}u;")
 
-    def _condition(self, c: Cond) -> str:
-        raise NotImplementedError
 
-    def _by(self, issuer: int | None) -> Cond:
-        raise NotImplementedError
+def _base(w: Writer, m: ir.Matrix) -> str:
+    first = next(o for o in _matrices(w.kernel) if o.buffer is m.buffer and o.major is m.major)
+    return w.names.of(first, f"{m.buffer.name}_{m.major.value}")
 
-    def _map_name(self, m: ir.TensorMap) -> str:
-        raise NotImplementedError
 
-    def _fresh_name(self, symbol: object, wish: str) -> str:
-        raise NotImplementedError
+def _keep_accumulators(w: Writer) -> None:
+    products = [s for s in walk(w.kernel) if isinstance(s, ir.Mma)]
+    for b in dict.fromkeys(s.dst.buffer for s in products):
+        if b in w.in_scope:
+            w.line(f"fw_keep({w.name(b)});")
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._matrices: dict[Buffer, dict[Major, ir.Matrix]] = {}
-        self._accumulators: set[Buffer] = set()
-        self._live: list[Buffer] = []
-        for s in walk(kernel):
-            if isinstance(s, ir.Mma):
-                self._accumulators.add(s.dst.buffer)
-                for m in (s.a, s.b):
-                    if isinstance(m, ir.Matrix):
-                        self._matrices.setdefault(m.buffer, {}).setdefault(m.major, m)
-        self.tensor_statements: Mapping[type[Statement], Callable[[Any], None]] = {
-            ir.BoxLoad: self._box,
-            ir.BoxStore: self._box,
-            ir.BoxReduce: self._box,
-            ir.PrefetchMap: self._prefetch_map,
-            ir.Mma: self._mma,
-            ir.WarpMma: self._warp_mma,
-            ir.LdMatrix: self._ld_matrix,
-            ir.StMatrix: self._st_matrix,
-            ir.SetMaxRegisters: self._set_max_registers,
-        }
 
-    # --- what an allocation brings
+# --- products -------------------------------------------------------------------------------------
 
-    def _allocated(self, buffer: Buffer) -> None:
-        """Behind the declaration of a buffer: where descriptors of it begin."""
-        if buffer in self._accumulators:
-            self._live.append(buffer)
-        for m in self._matrices.get(buffer, {}).values():
-            name, low = self._base(m), m.descriptor.low
-            self._line(
-                f"const unsigned {name} = fw_chunk({self._address(buffer, add(0))}) + {low}u;"
-            )
 
-    def _base(self, m: ir.Matrix) -> str:
-        first = self._matrices[m.buffer][m.major]
-        return self._fresh_name(first, f"{m.buffer.name}_{m.major.value}")
+def _descriptor(w: Writer, m: ir.Matrix) -> str:
+    chunk = CHUNK_NBYTES // m.buffer.dtype.nbytes
+    step = w.integer(floordiv(m.index, chunk))
+    low = _base(w, m) if step == "0" else f"{_base(w, m)} + (unsigned)({step})"
+    return f"fw_descriptor({low}, {m.descriptor.high:#x}u)"
 
-    def _keep_accumulators(self) -> None:
-        for b in self._live:
-            self._line(f"fw_keep({self._fresh_name(b, b.name)});")
 
-    # --- products
+def _pointer(w: Writer, reg: Reg) -> str:
+    index = w.integer(reg.index)
+    return w.name(reg.buffer) if index == "0" else f"{w.name(reg.buffer)} + {index}"
 
-    def _descriptor(self, m: ir.Matrix) -> str:
-        chunk = CHUNK_NBYTES // m.buffer.dtype.nbytes
-        step = self._integer(floordiv(m.index, chunk))
-        low = self._base(m) if step == "0" else f"{self._base(m)} + (unsigned)({step})"
-        return f"fw_descriptor({low}, {m.descriptor.high:#x}u)"
 
-    def _pointer(self, reg: Reg) -> str:
-        name, index = self._fresh_name(reg.buffer, reg.buffer.name), self._integer(reg.index)
-        return name if index == "0" else f"{name} + {index}"
+def _mma(w: Writer, s: ir.Mma) -> None:
+    a = _pointer(w, s.a) if isinstance(s.a, Reg) else _descriptor(w, s.a)
+    accumulate = "1" if s.accumulate == TRUE else f"({w.condition(s.accumulate)}) ? 1 : 0"
+    w.line(f"{_name(s)}({_pointer(w, s.dst)}, {a}, {_descriptor(w, s.b)}, {accumulate});")
 
-    def _mma(self, s: ir.Mma) -> None:
-        a = self._pointer(s.a) if isinstance(s.a, Reg) else self._descriptor(s.a)
-        accumulate = "1" if s.accumulate == TRUE else f"({self._condition(s.accumulate)}) ? 1 : 0"
-        b = self._descriptor(s.b)
-        self._line(f"{_name(s)}({self._pointer(s.dst)}, {a}, {b}, {accumulate});")
 
-    def _warp_mma(self, s: ir.WarpMma) -> None:
-        d, a, b = (self._pointer(r) for r in (s.dst, s.a, s.b))
-        kind = _type_of(s.a.buffer)
-        words = [f'"r"(fw_pair({p} + {2 * k}))' for p, n in ((a, 4), (b, 2)) for k in range(n)]
-        outputs = ", ".join(f'"+f"(({d})[{k}])' for k in range(4))
-        self._line(
-            f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 '
-            '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" '
-            f": {outputs} : {', '.join(words)});"
-        )
+def _fence(w: Writer, s: ir.MmaFence) -> None:
+    _keep_accumulators(w)
+    asynchronous.sync(w, s)
 
-    def _ld_matrix(self, s: ir.LdMatrix) -> None:
-        form = f"{s.count}, {'true' if s.transposed else 'false'}"
-        place = self._address(s.src, s.index)
-        self._line(f"fw_ldmatrix<{form}>({self._pointer(s.dst)}, {place});")
 
-    def _st_matrix(self, s: ir.StMatrix) -> None:
-        form = f"{s.count}, {'true' if s.transposed else 'false'}"
-        place = self._address(s.dst, s.index)
-        self._line(f"fw_stmatrix<{form}>({place}, {self._pointer(s.src)});")
+def _wait(w: Writer, s: ir.AsyncWait) -> None:
+    asynchronous.sync(w, s)
+    if s.kind is ir.AsyncKind.MMA:
+        _keep_accumulators(w)
 
-    def _set_max_registers(self, s: ir.SetMaxRegisters) -> None:
-        way = "inc" if s.grows else "dec"
-        self._line(ptx.assembly(f"setmaxnreg.{way}.sync.aligned.u32 {s.count};", ()))
 
-    # --- boxes
+def _warp_mma(w: Writer, s: ir.WarpMma) -> None:
+    d, a, b = (_pointer(w, r) for r in (s.dst, s.a, s.b))
+    kind = _type_of(s.a.buffer)
+    words = [f'"r"(fw_pair({p} + {2 * k}))' for p, n in ((a, 4), (b, 2)) for k in range(n)]
+    outputs = ", ".join(f'"+f"(({d})[{k}])' for k in range(4))
+    w.line(
+        f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 '
+        '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" '
+        f": {outputs} : {', '.join(words)});"
+    )
 
-    def _box(self, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
-        tensor = ptx.Operand("l", f"&{self._map_name(s.map)}")
-        coordinates = [ptx.number(self._integer(c)) for c in s.coordinates]
-        if isinstance(s, ir.BoxLoad):
-            barrier = ptx.shared(self._address(s.barrier, s.slot))
-            operands = [ptx.shared(self._address(s.dst, s.index)), tensor, barrier]
-        else:
-            operands = [ptx.shared(self._address(s.src, s.src_index)), tensor]
-        text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
-        self._guarded(self._by(s.issuer), lambda: self._line(text))
 
-    def _prefetch_map(self, s: ir.PrefetchMap) -> None:
-        tensor = ptx.Operand("l", f"&{self._map_name(s.map)}")
-        text = ptx.assembly("prefetch.tensormap [%0];", [tensor])
-        self._guarded(self._by(s.issuer), lambda: self._line(text))
+def _ld_matrix(w: Writer, s: ir.LdMatrix) -> None:
+    form = f"{s.count}, {'true' if s.transposed else 'false'}"
+    w.line(f"fw_ldmatrix<{form}>({_pointer(w, s.dst)}, {w.address(s.src, s.index)});")
+
+
+def _st_matrix(w: Writer, s: ir.StMatrix) -> None:
+    form = f"{s.count}, {'true' if s.transposed else 'false'}"
+    w.line(f"fw_stmatrix<{form}>({w.address(s.dst, s.index)}, {_pointer(w, s.src)});")
+
+
+def _set_max_registers(w: Writer, s: ir.SetMaxRegisters) -> None:
+    way = "inc" if s.grows else "dec"
+    w.line(ptx.assembly(f"setmaxnreg.{way}.sync.aligned.u32 {s.count};", ()))
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+
+def map_name(w: Writer, m: ir.TensorMap) -> str:
+    """The parameter that is a tensor map."""
+    return w.names.of(m, m.name)
+
+
+def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
+    tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
+    coordinates = [ptx.number(w.integer(c)) for c in s.coordinates]
+    if isinstance(s, ir.BoxLoad):
+        barrier = ptx.shared(w.address(s.barrier, s.slot))
+        operands = [ptx.shared(w.address(s.dst, s.index)), tensor, barrier]
+    else:
+        operands = [ptx.shared(w.address(s.src, s.src_index)), tensor]
+    text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
+    w.guarded(w.by(s.issuer), lambda: w.line(text))
+
+
+def _prefetch_map(w: Writer, s: ir.PrefetchMap) -> None:
+    tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
+    text = ptx.assembly("prefetch.tensormap [%0];", [tensor])
+    w.guarded(w.by(s.issuer), lambda: w.line(text))
+
+
+SPELLINGS: Spellings = {
+    **dict.fromkeys((ir.BoxLoad, ir.BoxStore, ir.BoxReduce), _box),
+    ir.PrefetchMap: _prefetch_map,
+    ir.Mma: _mma,
+    ir.MmaFence: _fence,
+    ir.AsyncWait: _wait,
+    ir.WarpMma: _warp_mma,
+    ir.LdMatrix: _ld_matrix,
+    ir.StMatrix: _st_matrix,
+    ir.SetMaxRegisters: _set_max_registers,
+}
+"""By class of statement."""

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Protocol, TypeAlias, cast, get_type_hints
 
 from fusewright.core.expr import Expr, Int, Var
-from fusewright.core.node import Node, defaults_of
+from fusewright.core.node import Node, defaults_of, fields_of
 from fusewright.kir import ir
 from fusewright.kir.codecs import BARE, OPERAND, Codec, Reader, codec_of, dtype_in
 from fusewright.kir.tiles import Tile
@@ -483,17 +483,17 @@ COMPUTE = Template(
 def derive(cls: type[ir.Statement]) -> Template:
     """A template from the fields: `name #id (field=value, ...) { body }  // why`."""
     row: list[object] = [snake(cls)]
-    hints, defaults = _hints(cls), defaults_of(cls)
+    names, defaults = fields_of(cls), defaults_of(cls)
     bodies = body_fields(cls)
-    plain = [f for f in hints if f not in bodies and f not in ("id", "why")]
-    if "id" in hints:
+    plain = [f for f in names if f not in bodies and f not in ("id", "why")]
+    if "id" in names:
         row += [" #", "{id}"]
     for f in sorted(plain, key=lambda f: f in defaults):
         row += [(f" {f}(", f"{{{f}}}", ")")] if f in defaults else [f" {f}(", f"{{{f}}}", ")"]
-    if "why" in hints:
+    if "why" in names:
         row.append(Comment("why"))
     for f in bodies:
-        row += [f"\n{f} " if "why" in hints else f" {f} ", Braces(f)]
+        row += [f"\n{f} " if "why" in names else f" {f} ", Braces(f)]
     return Template(cls, _rows(cls, tuple(row)), (snake(cls),))
 
 

@@ -103,12 +103,9 @@ def parse_kernel(text: str, symbols: Mapping[str, Var] | None = None) -> Kernel:
     return kernel
 
 
-_BY_WORD: dict[str, Template] = {
-    word: t for t in TEMPLATES.values() if not t.assigns for word in t.lead
-}
-_BY_ASSIGNMENT: dict[str, Template] = {
-    word: t for t in TEMPLATES.values() if t.assigns for word in t.lead
-}
+def _by_word(*, assigns: bool) -> dict[str, Template]:
+    """The templates by the words they can begin with, behind a register and `=` or not."""
+    return {word: t for t in TEMPLATES.values() if t.assigns is assigns for word in t.lead}
 
 
 class _Parser(Reader):
@@ -117,6 +114,8 @@ class _Parser(Reader):
     def __init__(self, text: str, symbols: Mapping[str, Var]) -> None:
         super().__init__(text)
         self._shared = symbols
+        self._by_word = _by_word(assigns=False)
+        self._by_assignment = _by_word(assigns=True)
         self._buffers: dict[str, Buffer] = {}
         self._arguments: dict[str, Argument] = {}
         self._maps: dict[str, TensorMap] = {}
@@ -305,8 +304,8 @@ class _Parser(Reader):
 
     def _template(self) -> Template:
         token = self.peek()
-        if token.kind == "word" and token.text in _BY_WORD:
-            return _BY_WORD[token.text]
+        if token.kind == "word" and token.text in self._by_word:
+            return self._by_word[token.text]
         if token.text not in self._buffers:
             self.fail("a statement or '}'")
         mark = self.mark()
@@ -319,7 +318,7 @@ class _Parser(Reader):
         self.expect("=")
         word = self.word("load, shuffle, thread_reduce or the name of a function")
         self.rewind(mark)
-        return _BY_ASSIGNMENT.get(word.text, COMPUTE)
+        return self._by_assignment.get(word.text, COMPUTE)
 
     def _skip_brackets(self) -> None:
         if self.take().text == "[":

@@ -15,6 +15,8 @@ from typing import TypeAlias
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node
+from fusewright.core.substitution import substitute
+from fusewright.errors import InternalError
 from fusewright.kir.symbols import Buffer, Reg
 from fusewright.target import WARP_SIZE, Feature
 
@@ -102,6 +104,24 @@ class MemoryUse:
     is_atomic: bool = False
     step: int | None = None
     run: Var | None = None
+
+    @property
+    def nruns(self) -> int:
+        """How many runs of consecutive elements it consists of."""
+        if self.run is None:
+            return 1
+        low, high = self.run.interval
+        if low != 0 or high is None:
+            raise InternalError(f"runs are numbered from 0 to a constant, {self.run} is not")
+        return high + 1
+
+    @property
+    def runs(self) -> tuple[MemoryUse, ...]:
+        """Its runs, each as a use of its own."""
+        if self.run is None:
+            return (self,)
+        at = (substitute(self.index, {self.run: k}) for k in range(self.nruns))
+        return tuple(dataclasses.replace(self, index=i, run=None) for i in at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

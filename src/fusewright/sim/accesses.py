@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fusewright.core.expr import Expr
 from fusewright.errors import SpecError
 from fusewright.kir import ir
+from fusewright.kir.traits import MemoryUse
 from fusewright.memory import Cache, Memory
 from fusewright.sim.compute import Array, ExprFn, IndexFn, Mask, Value, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement, as_scalar
 from fusewright.sim.report import Kind, Site, statement_text
-from fusewright.sim.trace import Access, Agent, Undefine
+from fusewright.sim.trace import GENERIC, Access, Agent, Undefine, agent_of
 
 _NOWHERE: Array = np.zeros((1, 1), np.int64)
 
@@ -38,7 +38,7 @@ class Reach:
     writes: bool
     recorded: bool
     step: int = 1
-    agent: Agent = "generic"
+    agent: Agent = GENERIC
     counted: bool = True
     rank: ExprFn | None = None
     latest: list[Value] = field(default_factory=list["Value"])
@@ -192,19 +192,14 @@ def _bounds(block: Value, thread: Value, mask: Mask) -> tuple[int, int]:
 
 def reach_of(
     s: ir.Statement,
-    buffer: ir.Buffer,
-    index: Expr,
+    use: MemoryUse,
     run: Run,
     *,
-    writes: bool,
-    width: int = 1,
-    step: int = 0,
-    agent: Agent = "generic",
+    agent: Agent | None = None,
     counted: bool = True,
-    rank: Expr | None = None,
 ) -> Reach:
-    """The access of a statement to `width` elements of a buffer from `index` on; `step` is the
-    width unless given."""
+    """The accesses of a statement to one of its operands, by who makes them unless given."""
+    buffer = use.buffer
     shared = buffer.memory is Memory.SHARED
     execution = run.execution
     if shared and buffer not in execution.shared.sizes:
@@ -219,17 +214,17 @@ def reach_of(
     return Reach(
         s,
         buffer,
-        run.scope.index(index),
-        width,
+        run.scope.index(use.index),
+        use.width,
         size,
         place,
         shared,
-        writes,
+        use.writes,
         recorded,
-        step or width,
-        agent,
+        use.width if use.step is None else use.step,
+        agent_of(use) if agent is None else agent,
         counted,
-        None if rank is None else run.scope.expression(rank),
+        None if use.rank is None else run.scope.expression(use.rank),
     )
 
 
@@ -238,8 +233,8 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.dst.index)
-    multiple = 1 if s.unaligned else s.width
-    reach = reach_of(s, s.src, s.index, run, writes=False, width=s.width, step=multiple)
+    (use,) = s.memory_uses()
+    reach = reach_of(s, use, run)
     fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
     if s.cache is Cache.NON_COHERENT and reach.recorded:
         run.execution.findings.add(
@@ -348,13 +343,13 @@ def compile_store(
 ) -> Step:
     """A store; `issue` does what comes with one that is asynchronous, for the threads that store,
     and gives the number of its event."""
-    width, rank = (s.width, None) if isinstance(s, ir.Store) else (1, s.rank)
-    agent: Agent = "generic" if issue is None else "remote"
+    use = s.memory_uses()[0]
+    width, rank = use.width, use.rank
     gathered = run.gathered(s, s.index, *(() if rank is None else (rank,)))
     conditions = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
     at = run.scope.expression(s.src.index)
-    reach = reach_of(s, s.dst, s.index, run, writes=True, width=width, agent=agent, rank=rank)
+    reach = reach_of(s, use, run)
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:

@@ -13,25 +13,16 @@ import numpy as np
 
 from fusewright.core.functions import FUNCTIONS
 from fusewright.kir import ir
-from fusewright.sim.accesses import Reach, compile_store, elements_of, reach_of
+from fusewright.kir.traits import WITH_PHASE
+from fusewright.sim.accesses import compile_store, elements_of, reach_of
 from fusewright.sim.boxes import Box, box_step
 from fusewright.sim.compute import Array, Mask, narrow
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import SyncEvent
-from fusewright.target import BULK_ALIGNMENT, MBARRIER_NBYTES, WARP_SIZE
+from fusewright.sim.trace import GENERIC, Agent, SyncEvent
+from fusewright.target import MBARRIER_NBYTES, WARP_SIZE
 
 _Bulk: TypeAlias = "ir.BulkLoad | ir.BulkStore | ir.BulkReduce"
-_OnMbarrier: TypeAlias = (
-    ir.MbarInit
-    | ir.MbarExpect
-    | ir.MbarArrive
-    | ir.MbarWait
-    | ir.MbarInvalidate
-    | ir.BulkLoad
-    | ir.BoxLoad
-    | ir.RemoteStore
-)
 
 
 # --- copies by groups of a thread -----------------------------------------------------------------
@@ -40,8 +31,7 @@ _OnMbarrier: TypeAlias = (
 def _cp_async(s: ir.CpAsync, run: Run) -> Step:
     refresh = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
-    to = reach_of(s, s.dst, s.index, run, writes=True, width=s.width, agent="cp_async")
-    source = reach_of(s, s.src, s.src_index, run, writes=False, width=s.width, agent="cp_async")
+    source, to = (reach_of(s, use, run) for use in s.memory_uses())
 
     def step(f: Frame) -> None:
         for r in refresh:
@@ -87,33 +77,23 @@ def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
 # --- bulk copies ----------------------------------------------------------------------------------
 
 
-def _issued(f: Frame, issuer: int) -> tuple[Mask, bool]:
+def issued_by(f: Frame, issuer: int) -> tuple[Mask, bool]:
     """The one thread of each block that issues, in the blocks where it is active."""
     return narrow(f.mask, (np.arange(f.nthreads) % f.trace.block_nthreads == issuer)[None, :])
 
 
-def _bulk_reach(s: _Bulk, run: Run, *, writes: bool) -> Reach:
-    buffer, index = (s.dst, s.index) if writes else (s.src, s.src_index)
-    step = BULK_ALIGNMENT // buffer.dtype.nbytes
-    agent = "bulk_write" if writes else "bulk_read"
-    if isinstance(s, ir.BulkLoad):
-        agent = "bulk_load"
-    return reach_of(
-        s, buffer, index, run,
-        writes=writes, width=s.size, step=step, agent=agent, counted=False,
-    )  # fmt: skip
-
-
 def _bulk(s: _Bulk, run: Run) -> Step:
     gathered = run.gathered(s, s.index, s.src_index)
-    source, to = _bulk_reach(s, run, writes=False), _bulk_reach(s, run, writes=True)
-    barrier = _MbarrierSlot(s, run) if isinstance(s, ir.BulkLoad) else None
-    nbytes = s.size * s.dst.dtype.nbytes
+    uses = {(u.buffer, u.writes): u for u in s.memory_uses()}
+    source = reach_of(s, uses[s.src, False], run, counted=False)
+    to = reach_of(s, uses[s.dst, True], run, counted=False)
+    barrier = None if s.mbarrier_use() is None else _MbarrierSlot(s, run)
+    nbytes = s.nbytes
     combine = FUNCTIONS[s.fn].numpy if isinstance(s, ir.BulkReduce) else None
     initialised = run.execution.memory.initialised.get(s.dst)
 
     def step(f: Frame) -> None:
-        mask, some = _issued(f, s.issuer)
+        mask, some = issued_by(f, s.issuer)
         if not some:
             return
         for g in gathered:
@@ -152,7 +132,7 @@ def _box(s: Box, run: Run) -> Step:
         if barrier is not None:
             barrier.take(f, mask, 0, -s.map.box_nbytes, number)
 
-    return box_step(s, run, lambda f: _issued(f, s.issuer), issue, done)
+    return box_step(s, run, lambda f: issued_by(f, s.issuer), issue, done)
 
 
 # --- stores to other blocks that an mbarrier counts -----------------------------------------------
@@ -184,16 +164,14 @@ def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> 
 class _MbarrierSlot:
     """The mbarrier a statement names, as an access to its bytes and as a number."""
 
-    def __init__(self, s: _OnMbarrier, run: Run) -> None:
-        assert s.barrier is not None
-        writes = isinstance(s, ir.MbarInit | ir.MbarInvalidate)
-        agent = "bulk_load" if isinstance(s, ir.BulkLoad | ir.BoxLoad) else "generic"
-        rank = s.rank if isinstance(s, ir.RemoteStore) else None
+    def __init__(self, s: ir.Statement, run: Run) -> None:
+        at = s.mbarrier_use()
+        assert at is not None
+        use = next(u for u in s.memory_uses() if u.buffer is at.barrier)
+        agent = Agent(WITH_PHASE, in_async_proxy=True) if use.in_async_proxy else GENERIC
         self.statement = s
-        self.reach = reach_of(
-            s, s.barrier, s.slot, run, writes=writes, agent=agent, counted=False, rank=rank
-        )
-        self.slot = run.scope.expression(s.slot)
+        self.reach = reach_of(s, use, run, agent=agent, counted=False)
+        self.slot = run.scope.expression(at.slot)
 
     def number(self, f: Frame) -> int | Array:
         """The byte at which each thread's mbarrier lies in the shared memory of its block, or of
@@ -236,7 +214,7 @@ def _mbarrier_start(s: ir.MbarInit | ir.MbarInvalidate, run: Run) -> Step:
     count = s.count if isinstance(s, ir.MbarInit) else 0
 
     def step(f: Frame) -> None:
-        mask, some = _issued(f, s.issuer)
+        mask, some = issued_by(f, s.issuer)
         if some:
             issue = f.record(SyncEvent(s, mask, slot.number(f)))
             f.syncs.mbarriers.start(slot.at(f, mask, issue), count)
@@ -252,7 +230,7 @@ def _mbarrier_arrive(s: ir.MbarArrive | ir.MbarExpect, run: Run) -> Step:
     def step(f: Frame) -> None:
         mask, some = f.mask, True
         if isinstance(s, ir.MbarExpect):
-            mask, some = _issued(f, s.issuer)
+            mask, some = issued_by(f, s.issuer)
         elif s.per_warp:
             f.diverged(s, WARP_SIZE)
             mask, some = narrow(f.mask, first_lane)
@@ -268,7 +246,7 @@ def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
     parity_of = run.scope.expression(s.parity)
 
     def wait(f: Frame) -> Wait:
-        mask, some = (f.mask, True) if s.issuer is None else _issued(f, s.issuer)
+        mask, some = (f.mask, True) if s.issuer is None else issued_by(f, s.issuer)
         if not some:
             return
         number, parity = slot.number(f), parity_of(f.values)

@@ -21,7 +21,7 @@ from fusewright.sim.compute import Array, ExprFn, Mask
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, Agent
+from fusewright.sim.trace import Access, agent_of
 
 Box: TypeAlias = "ir.BoxLoad | ir.BoxStore | ir.BoxReduce"
 
@@ -53,9 +53,7 @@ class BoxPlaces:
         self.in_shared: Placement = execution.shared.places[self.shared]
         self.shared_size = execution.shared.sizes[self.shared]
         self.size = len(execution.memory.arrays[s.map.buffer])
-        self.agents: tuple[Agent, Agent] = (
-            ("bulk_load", "bulk_load") if isinstance(s, ir.BoxLoad) else ("bulk_read", "bulk_write")
-        )
+        self.agents = {(u.buffer, u.writes): agent_of(u) for u in s.memory_uses()}
         self.recorded = self.place.space in execution.memory.writers
         span = np.arange(self.map.box_size)
         self._span = span
@@ -99,12 +97,11 @@ class BoxPlaces:
     ) -> None:
         """Record both ends of a copy."""
         nbytes, itemsize = self.map.box_nbytes, self.shared.dtype.nbytes
-        source, target = self.agents
         offset = self.in_shared.offset
         f.record(
             Access(
                 self.statement, 0, start, 0, nbytes, loads, mask, self.shared, offset,
-                target if loads else source, issue,
+                self.agents[self.shared, loads], issue,
             )
         )  # fmt: skip
         if not self.recorded or not len(window.positions):
@@ -114,7 +111,7 @@ class BoxPlaces:
             Access(
                 self.statement, self.place.space, int(runs[0]) + self.place.offset, 0,
                 window.run * itemsize, not loads, mask, self.map.buffer, self.place.offset,
-                source if loads else target, issue, runs=runs - runs[0],
+                self.agents[self.map.buffer, not loads], issue, runs=runs - runs[0],
             )
         )  # fmt: skip
 

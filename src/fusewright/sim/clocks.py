@@ -15,22 +15,36 @@ from typing import TypeAlias
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.kir.traits import Completes, with_group
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.target import WARP_SIZE, WARPGROUP_SIZE
 
-ENGINES = ("cp_async", "bulk_read", "bulk_write", "mma")
-KINDS = (ir.AsyncKind.CP_ASYNC, ir.AsyncKind.BULK, ir.AsyncKind.MMA)
-ENGINES_OF = {KINDS[0]: (0,), KINDS[1]: (1, 2), KINDS[2]: (3,)}
-"""The engines by whose work each kind of group completes, that of the reads first."""
-KIND_OF_ENGINE = (0, 1, 1, 2)
+KINDS = tuple(ir.AsyncKind)
+ENGINES: tuple[Completes, ...] = tuple(
+    with_group(kind, is_read=is_read)
+    for kind in KINDS
+    for is_read in (True, False)
+    if kind.waits_for_reads or not is_read
+)
+"""A thread has one engine for each way in which groups of a kind complete: for their reads alone,
+where a wait may be for these, and altogether."""
 SPACES = (Memory.SHARED, Memory.GLOBAL)
 WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
 making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
 CLUSTER: Barrier = ("cluster", 0, 0)
+
+
+KIND_OF: tuple[int, ...] = tuple(KINDS.index(way.kind) for way in ENGINES if way.kind is not None)
+"""The number of its kind, by number of an engine."""
+
+
+def engines_of(kind: ir.AsyncKind) -> tuple[int, ...]:
+    """The numbers of the engines of a kind of groups; where reads may be waited for, that first."""
+    return tuple(k for k, way in enumerate(ENGINES) if way.kind is kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +215,12 @@ class Clocks:
         """All but the `keep` latest groups of each thread are complete."""
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
-        engines = ENGINES_OF[kind]
-        if reads_only and self.model.reads_only_frees_sources:
-            engines = engines[:1]
         if kind is ir.AsyncKind.MMA:
             self._wait_mma(strands, done)
-        for k in engines:
+        only_reads = reads_only and self.model.reads_only_frees_sources
+        for k in engines_of(kind):
+            if only_reads and not ENGINES[k].is_read:
+                continue
             self.own[strands, k] = np.maximum(self.own[strands, k], done)
             if not self.model.groups_belong_to_threads:
                 for s in range(self.columns.nstrands):
@@ -215,7 +229,10 @@ class Clocks:
 
     def _wait_mma(self, strands: Array, done: Array) -> None:
         """A warp makes its products together: each of its lanes learns of all of them."""
-        part, warps = self.known[:, self.columns.engine(ENGINES.index("mma"))], self.warps
+        part, warps = (
+            self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])],
+            self.warps,
+        )
         if not self.model.mma_waits_stay_in_warp:
             warps = warps // WARPS_OF_MMA
         for strand, groups in zip(strands.tolist(), done.tolist(), strict=True):

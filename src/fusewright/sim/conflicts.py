@@ -15,7 +15,7 @@ import numpy as np
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import REGISTERS, Access, Trace, Undefine, rows_of
+from fusewright.sim.trace import GENERIC, REGISTERS, Access, Trace, Undefine, rows_of
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ _MANY = 16
 
 def _is_async(trace: Trace) -> Array:
     """Which events are accesses that their thread does not make itself."""
-    return np.array([isinstance(e, Access) and e.agent != "generic" for e in trace.events])
+    return np.array([isinstance(e, Access) and e.agent is not GENERIC for e in trace.events])
 
 
 def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
@@ -161,7 +161,7 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     owner[place] = thread
     contested = np.zeros(cells * len(base), bool)
     contested[place[owner[place] != thread]] = True
-    if any(e.agent != "generic" for _, e in events):
+    if any(e.agent is not GENERIC for _, e in events):
         contested[place[_is_async(trace)[(keys >> thread_bits) & ((1 << event_bits) - 1)]]] = True
     keys = np.sort(keys[contested[place]])
     if not len(keys):

@@ -7,31 +7,51 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusewright.sim.clocks import ENGINES, KIND_OF_ENGINE, Barrier, Columns, History
+from fusewright.kir.traits import AsyncKind
+from fusewright.sim.clocks import ENGINES, KIND_OF, Barrier, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.lives import Deliveries
 from fusewright.sim.model import Model
-from fusewright.sim.trace import REGISTERS, Access, Trace
+from fusewright.sim.trace import REGISTERS, Access, Agent, Trace
 
-_GENERIC, _CP, _READ, _WRITE, _MMA, _LOAD, _REMOTE = 0, 1, 2, 3, 4, 5, 6
-_AGENTS: Mapping[str, int] = {
-    "generic": _GENERIC,
-    **{name: 1 + k for k, name in enumerate(ENGINES)},
-    "bulk_load": _LOAD,
-    "remote": _REMOTE,
-}
+_THREAD, _COUNTED = -1, -2
+"""Who makes an access that is no engine's: the thread itself, or what an mbarrier counts."""
 
 
-def _agents(trace: Trace) -> Array:
-    """For each event the agent, whether it writes, 1 beyond shared memory, what issued it, and
-    whether it is an access to registers."""
-    table = [
-        (_AGENTS[e.agent], int(e.writes), int(e.space > 0), e.issue, int(e.space == REGISTERS))
-        if isinstance(e, Access)
-        else (0, 0, 0, -1, 0)
-        for e in trace.events
-    ]
+def _agents(trace: Trace, model: Model) -> Array:
+    """For each event the number of the engine that makes it, or who else, whether that is in the
+    async proxy, whether it writes, 1 beyond shared memory, -1 for registers, and what issued it.
+    """
+    known: dict[Agent, tuple[int, int]] = {}
+    table: list[tuple[int, int, int, int, int]] = []
+    for e in trace.events:
+        if not isinstance(e, Access):
+            table.append((_THREAD, 0, 0, 0, -1))
+            continue
+        if e.agent not in known:
+            known[e.agent] = _number(e.agent, model)
+        table.append((*known[e.agent], int(e.writes), _where(e.space), e.issue))
     return np.array(table).T
+
+
+def _where(space: int) -> int:
+    return -1 if space == REGISTERS else int(space > 0)
+
+
+def _number(agent: Agent, model: Model) -> tuple[int, int]:
+    """Who makes an access, and whether it is in the async proxy."""
+    way = agent.completes
+    if way.kind is AsyncKind.MMA:
+        is_asynchronous = model.mma_is_asynchronous
+    elif agent.in_async_proxy:
+        is_asynchronous = model.bulk_is_asynchronous
+    elif way.by_mbarrier:
+        is_asynchronous = model.remote_stores_are_asynchronous
+    else:
+        is_asynchronous = model.copies_are_asynchronous
+    if way.at_once or not is_asynchronous:
+        return _THREAD, 0
+    return (_COUNTED if way.by_mbarrier else ENGINES.index(way)), int(agent.in_async_proxy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +70,33 @@ class EdgeTest:
     events: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _agents(self.trace))
+        object.__setattr__(self, "events", _agents(self.trace, self.model))
 
     def unordered(self, edges: Array) -> Array:
         """Which edges (event, strand, event, strand, same thread) are executed and not ordered."""
         a, sa, b, sb, same = edges.T
-        agent, writes, beyond, _, registers = self.events
-        first, second = self._agent(agent[a]), self._agent(agent[b])
+        agent, proxied, writes, beyond, _ = self.events
+        first = agent[a]
         before, after = self.history.at(sa, a), self.history.at(sb, b)
         column, stamp = self._stamps(first, a, sa, before)
         state = self.history.state
         ordered: Array = state.known[after, column] > stamp
-        is_engine = (first >= _CP) & (first <= _MMA)
-        own = state.own[after, np.where(is_engine, first - _CP, 0)] > stamp
-        ordered |= is_engine & (same == 1) & own
-        ordered |= (same == 1) & (first == _GENERIC)
-        crosses = (
-            (registers[a] == 0)
-            & (writes[a] == 1)
-            & (first <= _CP)
-            & (second >= _READ)
-            & (second <= _LOAD)
-        )
+        is_engine = first >= 0
+        engine = np.where(is_engine, first, 0)
+        ordered |= is_engine & (same == 1) & (state.own[after, engine] > stamp)
+        ordered |= (same == 1) & (first == _THREAD)
+        crosses = (writes[a] == 1) & (first != _COUNTED) & (proxied[a] < proxied[b])
         if self.model.proxies_need_fences and crosses.any():
             space = beyond[b]
             fenced = state.seen[after, space, column] > stamp
             mine = np.where(
-                first == _GENERIC,
+                first == _THREAD,
                 state.fence[after, space],
-                state.fence_own[after, space, 0],
+                state.fence_own[after, space, engine],
             )
             fenced |= (same == 1) & (mine > stamp)
             ordered = np.where(crosses, fenced, ordered)
-        taken = (registers[a] == 1) & (first == _GENERIC) & (second == _MMA)
+        taken = (beyond[a] < 0) & (first == _THREAD) & (agent[b] != _THREAD)
         if self.model.mma_needs_fence and taken.any():
             ordered = np.where(taken, state.fence_mma[after] > stamp, ordered)
         if self.model.warps_are_lockstep:
@@ -90,33 +104,21 @@ class EdgeTest:
         executed = (a < self.ends[sa]) & (b < self.ends[sb])
         return executed & ~ordered
 
-    def _agent(self, agent: Array) -> Array:
-        if not self.model.copies_are_asynchronous:
-            agent = np.where(agent == _CP, _GENERIC, agent)
-        if not self.model.bulk_is_asynchronous:
-            is_bulk = (agent >= _READ) & (agent <= _LOAD) & (agent != _MMA)
-            agent = np.where(is_bulk, _GENERIC, agent)
-        if not self.model.mma_is_asynchronous:
-            agent = np.where(agent == _MMA, _GENERIC, agent)
-        if not self.model.remote_stores_are_asynchronous:
-            agent = np.where(agent == _REMOTE, _GENERIC, agent)
-        return agent
-
     def _stamps(self, agent: Array, a: Array, sa: Array, before: Array) -> tuple[Array, Array]:
         """The column of each first access, and the number a row must exceed there to know it."""
         state, columns = self.history.state, self.columns
         column, stamp = sa.copy(), state.epoch[before].astype(np.int64)
         for k in range(len(ENGINES)):
-            here = agent == _CP + k
+            here = agent == k
             if here.any():
                 column[here] = columns.engine(k).start + sa[here]
-                stamp[here] = state.commits[before[here], KIND_OF_ENGINE[k]]
-        for i in np.flatnonzero(agent >= _LOAD).tolist():
-            load = self.loads.get((int(self.events[3, a[i]]), int(sa[i])))
+                stamp[here] = state.commits[before[here], KIND_OF[k]]
+        for i in np.flatnonzero(agent == _COUNTED).tolist():
+            load = self.loads.get((int(self.events[-1, a[i]]), int(sa[i])))
             column[i] = sa[i] if load is None else columns.barrier(load[0])
             stamp[i] = 1 << 30 if load is None else load[1]
-        for i in np.flatnonzero(agent == _GENERIC).tolist() if self.made else ():
-            made = self.made.get((int(self.events[3, a[i]]), int(sa[i])))
+        for i in np.flatnonzero(agent == _THREAD).tolist() if self.made else ():
+            made = self.made.get((int(self.events[-1, a[i]]), int(sa[i])))
             if made is not None:
                 column[i], stamp[i] = columns.barrier(made), 0
         return column, stamp

@@ -19,7 +19,7 @@ from fusewright.sim.memory import GlobalMemory, Pool, Registers, SharedMemory
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, statement_text
 from fusewright.sim.sync_state import SyncState
-from fusewright.sim.trace import Access, Agent, Event, SyncEvent, Trace
+from fusewright.sim.trace import GENERIC, Access, Agent, Event, SyncEvent, Trace
 
 Step: TypeAlias = "Callable[[Frame], None]"
 Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
@@ -51,7 +51,7 @@ class Tracked(Protocol):
         mask: Mask,
         *,
         writes: bool,
-        agent: Agent = "generic",
+        agent: Agent = GENERIC,
         issue: int = -1,
     ) -> None: ...
 

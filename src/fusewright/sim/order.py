@@ -13,7 +13,16 @@ from typing import Literal
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import CLUSTER, ENGINES_OF, KINDS, Barrier, Clocks, Columns, History
+from fusewright.kir.traits import Team
+from fusewright.sim.clocks import (
+    CLUSTER,
+    KINDS,
+    Barrier,
+    Clocks,
+    Columns,
+    History,
+    engines_of,
+)
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
@@ -25,9 +34,6 @@ from fusewright.sim.trace import SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
 _BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
-_BOXES = (ir.BoxLoad, ir.BoxStore, ir.BoxReduce)
-_BULK = (ir.BulkLoad, ir.BulkStore, ir.BulkReduce, *_BOXES, ir.Mma)
-_BY_GROUP = (ir.CpAsync, ir.BulkStore, ir.BulkReduce, ir.BoxStore, ir.BoxReduce, ir.Mma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
             points.append(
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
-    statements = [e.statement for e in trace.events]
+    statements = tuple(dict.fromkeys(e.statement for e in trace.events))
     return Replayable(
         trace,
         strands,
@@ -107,14 +113,12 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
         points,
         _units(points, nstrands),
         Columns(
-            nstrands, _has_engines(statements), _barriers(points, in_cluster=trace.cluster > 1)
+            nstrands,
+            any(s.group() is not None for s in statements),
+            _barriers(points, in_cluster=trace.cluster > 1),
         ),
-        any(isinstance(s, _BULK) for s in statements),
+        any(u.in_async_proxy for s in statements for u in s.memory_uses()),
     )
-
-
-def _has_engines(statements: Sequence[ir.Statement]) -> bool:
-    return any(isinstance(s, _BY_GROUP) for s in statements)
 
 
 def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
@@ -250,12 +254,12 @@ class _Replay:
     def _check_exit(self) -> None:
         c = self.clocks
         for k, kind in enumerate(KINDS):
-            late = np.flatnonzero(c.issued[:, k] > c.own[:, ENGINES_OF[kind][0]])
+            late = np.flatnonzero(c.issued[:, k] > c.own[:, engines_of(kind)[0]])
             if len(late) and self.model.groups_end_before_exit:
                 statement = next(
                     p.statement
                     for p in reversed(self.group.points)
-                    if _kind_of(p.statement) is kind and np.isin(late, p.strands).any()
+                    if p.statement.group() is kind and np.isin(late, p.strands).any()
                 )
                 text = statement_text(statement)
                 what = "is complete" if kind is ir.AsyncKind.MMA else "has read its source"
@@ -309,8 +313,6 @@ class _Replay:
                 c.commit(strands, s.kind)
             case ir.MmaFence():
                 c.fence_mma_registers(strands)
-            case ir.Mma():
-                self._issue_mma(strands, s)
             case ir.AsyncWait():
                 c.wait(strands, s.kind, s.keep, reads_only=s.reads_only)
             case ir.ProxyFence():
@@ -330,27 +332,24 @@ class _Replay:
                 self._arrive(step, 0)
             case ir.MbarExpect():
                 self._arrive(step, s.nbytes)
-            case ir.BulkLoad():
-                self._deliver(step, s, s.size * s.dst.dtype.nbytes)
-            case ir.BoxLoad():
-                self._deliver(step, s, s.map.box_nbytes)
-            case ir.RemoteStore():
-                self._deliver(step, s, s.dst.dtype.nbytes)
-            case ir.CpAsync() | ir.BulkStore() | ir.BulkReduce() | ir.BoxStore() | ir.BoxReduce():
-                c.issue(strands, KINDS[0] if isinstance(s, ir.CpAsync) else KINDS[1])
-            case ir.Shuffle():
-                pass
-            case _:
+            case ir.SyncStatement():
                 raise TypeError(f"no order is known for {type(s).__name__}")
-        if self.model.lanes_meet_in_time and _is_of_warp(s):
+            case _:
+                self._issue(step, s)
+        if s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time:
             for members in self._warps(strands):
                 c.meet(members)
         c.note(strands, step.place)
 
-    def _issue_mma(self, strands: Array, s: ir.Mma) -> None:
-        c = self.clocks
-        c.issue(strands, ir.AsyncKind.MMA)
-        if self.model.mma_needs_fence and (c.fence_mma[strands] == 0).any():
+    def _issue(self, step: _Step, s: ir.Statement) -> None:
+        """A statement that is no sync starts work that completes later."""
+        use, kind = s.mbarrier_use(), s.group()
+        if use is not None:
+            self._deliver(step, s, use.nbytes)
+        if kind is not None:
+            self.clocks.issue(step.strands, kind)
+        needs_fence = kind is ir.AsyncKind.MMA and self.model.mma_needs_fence
+        if needs_fence and (self.clocks.fence_mma[step.strands] == 0).any():
             message = f"`{statement_text(s)}` comes before any fence for its registers"
             self.faults.append(Fault("rule", message, s))
 
@@ -455,9 +454,7 @@ class _Replay:
             strand = int(step.point.strands[k])
             self._enter(b, strand, arrivals, nbytes, step.point.statement)
 
-    def _deliver(
-        self, step: _Step, s: ir.BulkLoad | ir.BoxLoad | ir.RemoteStore, nbytes: int
-    ) -> None:
+    def _deliver(self, step: _Step, s: ir.Statement, nbytes: int) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -488,24 +485,6 @@ class _Replay:
     def _no_mbarrier(self, s: ir.Statement) -> None:
         message = f"`{statement_text(s)}` may come where no mbarrier is initialised"
         self.faults.append(Fault("rule", message, s))
-
-
-def _kind_of(s: ir.Statement) -> ir.AsyncKind | None:
-    match s:
-        case ir.CpAsync():
-            return ir.AsyncKind.CP_ASYNC
-        case ir.BulkStore() | ir.BulkReduce() | ir.BoxStore() | ir.BoxReduce():
-            return ir.AsyncKind.BULK
-        case ir.Mma():
-            return ir.AsyncKind.MMA
-        case _:
-            return None
-
-
-def _is_of_warp(s: ir.Statement) -> bool:
-    """Whether the lanes of a warp execute it together."""
-    is_group = isinstance(s, ir.AsyncCommit | ir.AsyncWait) and s.kind is ir.AsyncKind.MMA
-    return is_group or isinstance(s, ir.Shuffle | ir.Mma | ir.MmaFence)
 
 
 def _teams(groups: Array, strands: Array) -> list[Array]:

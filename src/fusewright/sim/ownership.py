@@ -18,7 +18,7 @@ from fusewright.sim.compute import Array
 from fusewright.sim.memory import GlobalMemory
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import Access, Trace
+from fusewright.sim.trace import GENERIC, Access, Trace
 
 _MANY_BLOCKS = -1
 
@@ -115,7 +115,7 @@ class Ownership:
                 chosen = np.broadcast_to(e.mask, owner.shape)
                 cells, mine = cells[chosen], mine[chosen]
             per_thread = e.nbytes // ledger.cell_nbytes
-            if e.agent != "generic":
+            if e.agent is not GENERIC:
                 met.add(e.space)
                 runs = np.zeros(1, np.int64) if e.runs is None else e.runs // ledger.cell_nbytes
                 span = (runs[:, None] + np.arange(per_thread)).reshape(-1)

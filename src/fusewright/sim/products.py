@@ -16,6 +16,7 @@ from fusewright.kir import ir
 from fusewright.kir.tensor import FRAGMENT, WARP_MMA_REGISTERS
 from fusewright.kir.tensor_spec import launch_registers
 from fusewright.kir.tiles import CHUNK_NBYTES, GROUP_ROWS, Major, exchanged
+from fusewright.kir.traits import with_group
 from fusewright.sim.accesses import elements_of, reach_of
 from fusewright.sim.boxes import value_at
 from fusewright.sim.compute import Array, Mask, Value, narrow
@@ -23,13 +24,15 @@ from fusewright.sim.fragments import gathered, matrix_of, planes_of, scatter
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.memory import Registers
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, SyncEvent
+from fusewright.sim.trace import Access, Agent, SyncEvent
 from fusewright.target import (
     MMA_ROWS,
     WARP_SIZE,
     WARPGROUP_SIZE,
 )
 
+_IN_MEMORY = Agent(with_group(ir.AsyncKind.MMA), in_async_proxy=True)
+_IN_REGISTERS = Agent(with_group(ir.AsyncKind.MMA))
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
 _WARP_ROWS = MMA_ROWS // _WARPS
 
@@ -119,7 +122,7 @@ class _Operand:
         f.record(
             Access(
                 self.statement, 0, int(runs[0]), behind, nbytes, False, warps, self.matrix.buffer,
-                self.place.offset, "mma", issue, runs=runs - runs[0],
+                self.place.offset, _IN_MEMORY, issue, runs=runs - runs[0],
             )
         )  # fmt: skip
 
@@ -173,7 +176,7 @@ class _Product:
             self._record(f, part, issue)
         for buffer, cells, writes in self.registers:
             self.tracked.record(
-                f, self.s, buffer, cells, f.mask, writes=writes, agent="mma", issue=issue
+                f, self.s, buffer, cells, f.mask, writes=writes, agent=_IN_REGISTERS, issue=issue
             )
 
     def _fragment(self, f: Frame) -> Array:
@@ -282,7 +285,7 @@ def _matrices(s: ir.LdMatrix | ir.StMatrix, run: Run) -> Step:
     loads = isinstance(s, ir.LdMatrix)
     buffer, reg = (s.src, s.dst) if isinstance(s, ir.LdMatrix) else (s.dst, s.src)
     gathered_positions = run.gathered(s, s.index)
-    reach = reach_of(s, buffer, s.index, run, writes=not loads, width=8)
+    reach = reach_of(s, s.memory_uses()[0], run)
     at = run.scope.expression(reg.index)
     thread = np.arange(run.execution.nthreads)
     lane, warp = thread % WARP_SIZE, thread // WARP_SIZE * WARP_SIZE

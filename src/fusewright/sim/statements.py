@@ -240,7 +240,7 @@ def _sync(s: ir.SyncStatement, run: Run) -> Step:
     return step
 
 
-_COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
+MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Alloc: compile_alloc,
     ir.Load: compile_load,
     ir.Store: compile_store,
@@ -254,6 +254,7 @@ _COMPILERS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     **ASYNCHRONOUS,
     **PRODUCTS,
 }
+"""By class of statement."""
 
 
 def _both(first: Step, second: Step) -> Step:
@@ -267,7 +268,7 @@ def _both(first: Step, second: Step) -> Step:
 def compile_statement(s: ir.Statement, run: Run) -> AnyStep:
     """The closure of one statement. Raises SpecError for one that breaks its own contract and
     UnsupportedError for one without a meaning here."""
-    compiler = _COMPILERS.get(type(s))
+    compiler = MEANINGS.get(type(s))
     if compiler is None:
         raise UnsupportedError(f"the simulator does not know the statement {type(s).__name__}")
     inner = compiler(cast("Any", s), run)

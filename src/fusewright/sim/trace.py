@@ -7,24 +7,33 @@ second 1 when equal for all threads. Reads of memory that no statement writes ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.kir.traits import AT_ONCE, Act, Completes, MemoryUse
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import WARP_SIZE
 
-Agent: TypeAlias = Literal[
-    "generic", "cp_async", "bulk_read", "bulk_write", "mma", "bulk_load", "remote"
-]
-"""Who makes an access: the thread itself, its engine of asynchronous copies, its bulk engine when
-it reads the source or writes the destination of a group, the tensor core of its
-warp, or a bulk load or a store to another block that an mbarrier counts."""
-
-
 REGISTERS = -1
 """The space of the registers that products use; a cell of each is a byte of its thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who makes an access: the thread itself, its engine of the groups that it completes with, or
+    what an mbarrier counts; in the async proxy or not."""
+
+    completes: Completes = AT_ONCE
+    in_async_proxy: bool = False
+
+
+GENERIC = Agent()
+
+
+def agent_of(use: MemoryUse) -> Agent:
+    """Who makes the accesses of an operand."""
+    return GENERIC if use.completes.at_once else Agent(use.completes, use.in_async_proxy)
 
 
 @dataclass(slots=True)
@@ -46,7 +55,7 @@ class Access:
     mask: Mask
     buffer: ir.Buffer
     base: int
-    agent: Agent = "generic"
+    agent: Agent = GENERIC
     issue: int = -1
     rank: Value = -1
     runs: Array | None = None
@@ -193,11 +202,17 @@ def _origin(e: Access, first: dict[int, Array]) -> Array:
 
 def splits_warps(statement: ir.Statement) -> bool:
     """Whether only the lanes that execute a statement release what they did or learn by it."""
-    if isinstance(statement, ir.RemoteStore):
-        return True
-    return isinstance(statement, ir.SyncStatement) and not isinstance(
-        statement, ir.MbarInit | ir.MbarInvalidate
-    )
+    use = statement.mbarrier_use()
+    if use is None:
+        return isinstance(statement, ir.SyncStatement)
+    return use.act in (Act.ARRIVE, Act.WAIT) or is_delivered_by_lanes(statement)
+
+
+def is_delivered_by_lanes(statement: ir.Statement) -> bool:
+    """Whether each thread that executes a statement brings bytes of its own to an mbarrier."""
+    use = statement.mbarrier_use()
+    delivers = use is not None and use.act is Act.DELIVER
+    return delivers and statement.issuing_thread() is None
 
 
 def strands_of(trace: Trace, row: int) -> Array:
@@ -212,7 +227,7 @@ def strands_of(trace: Trace, row: int) -> Array:
         if not isinstance(e, SyncEvent) or not splits_warps(e.statement):
             continue
         inside = rows_of(e.mask, rows, trace.nthreads, trace.nblocks)[0].astype(np.int64)
-        if isinstance(e.statement, ir.RemoteStore):
+        if is_delivered_by_lanes(e.statement):
             named = rows_of(e.mbarrier, rows, trace.nthreads, trace.nblocks)[0]
             inside = np.where(inside, 1 + named, 0)
         elif e.mask is None:

@@ -15,7 +15,7 @@ from fusewright.kir import ir
 from fusewright.kir.traverse import own_registers, walk_statements
 from fusewright.sim.compute import Mask, narrow
 from fusewright.sim.frame import Frame, Run, Step
-from fusewright.sim.trace import REGISTERS, Access, Agent
+from fusewright.sim.trace import GENERIC, REGISTERS, Access, Agent
 
 
 class TrackedRegisters:
@@ -56,7 +56,7 @@ class TrackedRegisters:
         mask: Mask,
         *,
         writes: bool,
-        agent: Agent = "generic",
+        agent: Agent = GENERIC,
         issue: int = -1,
     ) -> None:
         """Record an access of the threads of a mask."""

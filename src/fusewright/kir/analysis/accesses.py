@@ -252,19 +252,20 @@ def _access(
 ) -> Access:
     loops = site.loops
     trips = tuple(plans[loop.path].trips for loop in loops)
-    known = _with_loops(threads, loops, trips)
     nthreads = next(iter(threads.values())).shape[0]
+    known = _with_loops(_with_runs(threads, use), loops, trips)
     varying = frozenset(x.node.var for x in loops if not _is_enumerated(use.index, x, plans))
     steady = {v: values for v, values in known.items() if v not in varying}
     split = split_unknown(use.index, steady, varying)
-    mask = _mask(site, use, known, plans, ncopies)
+    mask = _mask(site, use, known, plans, nthreads, ncopies)
     moment = Moment.WHOLE if use.completes.at_once else Moment.ISSUE
     unknown = Access(order, site, use, trips, None, nthreads, ncopies, moment)
     if split is None:
         return unknown
     lo = np.asarray(evaluate_lanes(split[0], known)) * use.buffer.dtype.nbytes
     lo = lo.reshape((1,) * (len(loops) + 1 - lo.ndim) + lo.shape)
-    entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nthreads,)))
+    nlanes = nthreads * use.nruns
+    entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
         entries //= nthreads // ncopies
     if entries * use.width > MAX_ENTRIES:
@@ -290,12 +291,26 @@ def _with_loops(threads: Known, loops: tuple[LoopScope, ...], trips: tuple[int, 
     return known
 
 
+def _with_runs(threads: Known, use: MemoryUse) -> Known:
+    """What threads are known by, and the number of the run: every thread once for each run."""
+    if use.run is None:
+        return threads
+    n, nthreads = use.nruns, next(iter(threads.values())).shape[0]
+    known = {v: np.tile(values, n) for v, values in threads.items()}
+    return known | {use.run: np.repeat(np.arange(n, dtype=np.int64), nthreads)}
+
+
 def _mask(
-    site: Site, use: MemoryUse, known: Known, plans: dict[Path, _LoopPlan], ncopies: int
+    site: Site,
+    use: MemoryUse,
+    known: Known,
+    plans: dict[Path, _LoopPlan],
+    nthreads: int,
+    ncopies: int,
 ) -> Holds:
     """Where the access happens: its predicate, the conditions of the branches around it, and the
     threads that it is for."""
-    who = _participants(site, use, known, ncopies)
+    who = _participants(site, use, nthreads, ncopies)
     conditions = [use.predicate]
     for branch in site.branches:
         c = branch.node.condition
@@ -312,9 +327,8 @@ def _mask(
     return conjunction([who, *(holds(c, usable) for c in conditions)])
 
 
-def _participants(site: Site, use: MemoryUse, known: Known, ncopies: int) -> Holds:
-    nthreads: int = max(values.shape[-1] for values in known.values())
-    linear = np.arange(nthreads, dtype=np.int64)
+def _participants(site: Site, use: MemoryUse, nthreads: int, ncopies: int) -> Holds:
+    linear = np.tile(np.arange(nthreads, dtype=np.int64), use.nruns)
     if use.issuer is not None:
         mine = linear % (nthreads // ncopies) == use.issuer
         return Holds(mine, mine)
@@ -362,7 +376,7 @@ def _ranges_at(
     counts: tuple[int, ...],
 ) -> Enumerated | None:
     """The byte ranges of the operations, by iteration of the wait instead of their own."""
-    nthreads = access.nthreads
+    nthreads = access.nthreads * access.use.nruns
     if access.ranges is None:
         return None
     together: dict[tuple[int, ...], int] = {}

@@ -1,0 +1,86 @@
+"""Syncs, asynchronous copies and stores to other blocks as inline assembly."""
+
+from __future__ import annotations
+
+from fusewright.core.conditions import TRUE, equal
+from fusewright.cuda import ptx, scalars
+from fusewright.cuda.writer import Spellings, Writer
+from fusewright.errors import SpecError
+from fusewright.kir import ir
+from fusewright.kir.traits import Act
+from fusewright.memory import Cache, Memory
+from fusewright.target import WARP_SIZE
+
+
+def sync(w: Writer, s: ir.SyncStatement) -> None:
+    """A sync, with its id and what it is for."""
+    instruction = ptx.sync_instruction(s, in_cluster=bool(w.kernel.cluster))
+    if instruction is None:
+        raise SpecError(f"{type(s).__name__} has no CUDA spelling")
+    use = s.mbarrier_use()
+    operands = [] if use is None else [ptx.shared(w.address(use.barrier, use.slot))]
+    if use is not None and use.act is Act.WAIT:
+        operands.append(ptx.number(w.integer(use.parity)))
+    who = w.by(s.issuing_thread())
+    if use is not None and use.arrives_by_warp:
+        who = equal(w.thread() % WARP_SIZE, 0)
+    why = f"  // {_comment(s.why)}" if s.why else ""
+    text = ptx.assembly(instruction, operands, s)
+    w.guarded(who, lambda: w.line(f"{text}{why}"))
+
+
+def cp_async(w: Writer, s: ir.CpAsync) -> None:
+    """A copy by each thread, to shared memory."""
+    nbytes = s.width * s.dst.dtype.nbytes
+    operands = [
+        ptx.shared(w.address(s.dst, s.index)),
+        ptx.in_global(w.address(s.src, s.src_index)),
+    ]
+    predicate, counts = s.predicate, s.zero_fill and s.predicate != TRUE
+    if counts:
+        operands.append(ptx.number(f"({w.condition(predicate)}) ? {nbytes} : 0"))
+        predicate = TRUE
+    bypass = s.cache is Cache.NO_ALLOCATE
+    text = ptx.assembly(ptx.copy_instruction(nbytes, bypass=bypass, counts=counts), operands)
+    w.guarded(predicate, lambda: w.line(text))
+
+
+def bulk(w: Writer, s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> None:
+    """A bulk copy by one thread."""
+    to, source = w.address(s.dst, s.index), w.address(s.src, s.src_index)
+    operands = [ptx.in_global(to), ptx.shared(source)]
+    if isinstance(s, ir.BulkLoad):
+        barrier = ptx.shared(w.address(s.barrier, s.slot))
+        operands = [ptx.shared(to), ptx.in_global(source), barrier]
+    text = ptx.assembly(ptx.bulk_instruction(s), operands)
+    w.guarded(w.by(s.issuer), lambda: w.line(text))
+
+
+def remote_store(w: Writer, s: ir.RemoteStore) -> None:
+    """A store of each thread into the shared memory of a block."""
+    if s.dst.memory is not Memory.SHARED or s.src.buffer.dtype is not s.dst.dtype:
+        raise SpecError(f"a remote store writes elements of {s.dst} in shared memory")
+    bits = scalars.bits(w.register(s.src), s.dst.dtype)
+    address, rank = w.address(s.dst, s.index), w.integer(s.rank)
+    barrier = None if s.barrier is None else w.address(s.barrier, s.slot)
+    text = ptx.remote_store(address, rank, bits, s.dst.dtype.nbytes, barrier)
+    w.guarded(s.predicate, lambda: w.line(text))
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split()).rstrip("\\")
+
+
+_SYNCS = (
+    ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.BarrierArrive, ir.ClusterArrive, ir.ClusterWait,
+    ir.AsyncCommit, ir.AsyncWait, ir.ProxyFence, ir.MbarInit, ir.MbarExpect, ir.MbarArrive,
+    ir.MbarWait, ir.MbarInvalidate,
+)  # fmt: skip
+
+SPELLINGS: Spellings = {
+    **dict.fromkeys(_SYNCS, sync),
+    ir.CpAsync: cp_async,
+    **dict.fromkeys((ir.BulkLoad, ir.BulkStore, ir.BulkReduce), bulk),
+    ir.RemoteStore: remote_store,
+}
+"""By class of statement."""

@@ -1,0 +1,168 @@
+"""Loads and stores as CUDA C++."""
+
+from __future__ import annotations
+
+from fusewright.core.conditions import TRUE, Truth
+from fusewright.cuda import places, scalars, words
+from fusewright.cuda.exprs import Text
+from fusewright.cuda.scalars import converted
+from fusewright.cuda.writer import Writer
+from fusewright.dtypes import DType
+from fusewright.errors import SpecError
+from fusewright.kir import ir
+from fusewright.kir.ir import Buffer
+from fusewright.memory import Cache, Memory
+from fusewright.target import MAX_VECTOR_NBYTES
+
+_LOADS = {
+    Cache.DEFAULT: "fw_load",
+    Cache.STREAMING: "fw_load_cs",
+    Cache.LAST_USE: "fw_load_lu",
+    Cache.NON_COHERENT: "fw_load_nc",
+    Cache.NO_ALLOCATE: "fw_load_na",
+    Cache.KEEP: "fw_load_keep",
+}
+_STORES = {
+    Cache.DEFAULT: "fw_store",
+    Cache.STREAMING: "fw_store_cs",
+    Cache.NO_ALLOCATE: "fw_store_na",
+    Cache.KEEP: "fw_store_keep",
+}
+_READ_ONLY_POLICIES = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
+
+
+def load(w: Writer, s: ir.Load) -> None:
+    """A load into registers, from global or shared memory."""
+    _check_access(s.src, s.width, s.cache, _LOADS)
+    if s.cache in _READ_ONLY_POLICIES and s.src in w.written:
+        raise SpecError(
+            f"{s.src} is read with policy {s.cache.value}, which is for memory that the "
+            "kernel does not write; use Cache.DEFAULT"
+        )
+    if s.first is not None:
+        _loaded(w, s)
+        return
+    w.guarded(s.predicate, lambda: _loaded(w, s))
+    if s.fill is not None and not (isinstance(s.predicate, Truth) and s.predicate.value):
+        w.lines.pop()
+        w.block("} else", lambda: _filled(w, s))
+
+
+def _loaded_words(w: Writer, s: ir.Load) -> None:
+    word, filled = w.names.of(s, f"{s.src.name}_word"), words.words_of(s)
+    address = f"reinterpret_cast<const unsigned*>({w.address(s.src, s.index)})"
+    value = f"{_LOADS[s.cache]}<{len(filled)}>({address})"
+    if s.unaligned or s.first is not None:
+        value = f"fw_as_words({_wide(w, s)})"
+    w.line(f"const fw_vec<unsigned, {len(filled)}> {word} = {value};")
+    for k, n in enumerate(filled):
+        w.line(f"{w.name(s.dst.buffer)}[{n}] = {word}.at[{k}];")
+
+
+def _loaded(w: Writer, s: ir.Load) -> None:
+    if s.dst.buffer in w.in_words:
+        _loaded_words(w, s)
+        return
+    source, target = s.src.dtype, s.dst.buffer.dtype
+    if s.width == 1 and s.cache is Cache.DEFAULT:
+        element = f"{w.name(s.src)}[{_place(w, s).code}]"
+        w.line(f"{w.register(s.dst)} = {converted(element, source, target)};")
+        return
+    access = _wide(w, s)
+    if s.width == 1:
+        element = converted(f"{access}.at[0]", source, target)
+        w.line(f"{w.register(s.dst)} = {element};")
+        return
+    word = w.names.of(s, f"{s.src.name}_word")
+    w.line(f"const fw_vec<{scalars.ctype(source)}, {s.width}> {word} = {access};")
+    for k in range(s.width):
+        element = converted(f"{word}.at[{k}]", source, target)
+        w.line(f"{w.register(s.dst, k)} = {element};")
+
+
+def _wide(w: Writer, s: ir.Load) -> str:
+    """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
+    base, load = w.name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
+    if s.unaligned:
+        cut = f"<{s.width}, {places.early_in_word(s)}>"
+        if s.first is None:
+            return f"fw_load_unaligned{cut}({base}, {w.integer(s.index)})"
+        size = w.integer(s.src.size)
+        return f"fw_load_within{cut}({base}, {_place(w, s).operand}, {size})"
+    if s.first is None:
+        return f"{load}({w.address(s.src, s.index)})"
+    return f"{load}({base} + {_place(w, s).operand})"
+
+
+def _place(w: Writer, s: ir.Load) -> Text:
+    """Where a load begins; as early as possible where none of its lanes exists, unless that is
+    in shared memory and stays in its buffer anyway."""
+    index = w.index(s.index)
+    if s.first is None or s.predicate == TRUE or places.is_inside(s):
+        return index
+    start = max(0, places.early_in_word(s)) if s.unaligned else 0
+    code = f"({w.condition(s.predicate)} ? {index.operand} : {start})"
+    return Text(code, index.wide, atomic=True)
+
+
+def _filled(w: Writer, s: ir.Load) -> None:
+    assert s.fill is not None
+    if s.dst.buffer in w.in_words:
+        for k in words.words_of(s):
+            word = words.fill_word(s.fill, s.dst.buffer)
+            w.line(f"{w.name(s.dst.buffer)}[{k}] = {word};")
+        return
+    value = scalars.literal(s.fill.value, s.fill.dtype)
+    text = scalars.convert(value, s.fill.dtype.compute, s.dst.buffer.dtype)
+    for k in range(s.width):
+        w.line(f"{w.register(s.dst, k)} = {text};")
+
+
+def store(w: Writer, s: ir.Store) -> None:
+    """A store of registers to global or shared memory."""
+    _check_access(s.dst, s.width, s.cache, _STORES)
+    w.guarded(s.predicate, lambda: _stored(w, s))
+
+
+def _stored(w: Writer, s: ir.Store) -> None:
+    source, target = s.src.buffer.dtype, s.dst.dtype
+    ctype, function = scalars.ctype(target), _STORES[s.cache]
+    registers = [w.register(s.src, k) for k in range(s.width)]
+    if s.width == 1 and s.cache is Cache.DEFAULT:
+        element = converted(registers[0], source, target)
+        w.line(f"{w.name(s.dst)}[{w.integer(s.index)}] = {element};")
+        return
+    address, count = w.address(s.dst, s.index), s.width
+    elements = [converted(r, source, target) for r in registers]
+    pairs = _packed(registers, source, target)
+    if pairs is not None:
+        ctype, elements, count = f"unsigned{' short' * (target.nbytes == 1)}", pairs, len(pairs)
+        address = f"reinterpret_cast<{ctype}*>({address})"
+    value = f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}"
+    w.line(f"{function}<{count}>({address}, {value});")
+
+
+def _check_access(buffer: Buffer, width: int, cache: Cache, policies: dict[Cache, str]) -> None:
+    nbytes = width * buffer.dtype.nbytes
+    if buffer.memory is Memory.LOCAL:
+        raise SpecError(f"{buffer} lives in registers; Load and Store move to and from memory")
+    if width < 1 or nbytes > MAX_VECTOR_NBYTES or nbytes & (nbytes - 1):
+        raise SpecError(
+            f"access of {width} x {buffer.dtype} = {nbytes} bytes to {buffer}; one access "
+            f"moves a power of two of bytes, at most {MAX_VECTOR_NBYTES}"
+        )
+    if cache not in policies or (cache is not Cache.DEFAULT and buffer.memory is Memory.SHARED):
+        raise SpecError(f"cache policy {cache.value} does not apply to this access to {buffer}")
+
+
+def _packed(registers: list[str], source: DType, target: DType) -> list[str] | None:
+    """Floats narrowed two by two, where one instruction does that."""
+    if source is target or source.compute.name != "float32" or len(registers) % 2:
+        return None
+    wide = [scalars.widen(r, source) for r in registers]
+    pairs = [
+        scalars.convert_pair(low, high, target)
+        for low, high in zip(wide[::2], wide[1::2], strict=True)
+    ]
+    found = [p for p in pairs if p is not None]
+    return found or None

@@ -1,0 +1,160 @@
+"""What every spelling writes with: names in scope, expressions, lines, branches around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from fusewright.core import expr as ex
+from fusewright.core.conditions import TRUE, Cond, Truth, equal
+from fusewright.core.expr import Expr, Var
+from fusewright.cuda import exprs, words
+from fusewright.cuda.exprs import Text
+from fusewright.cuda.names import Names
+from fusewright.cuda.parameters import constant_size as constant_size
+from fusewright.errors import SpecError, UnsupportedError
+from fusewright.kir.analysis.uses import written_buffers
+from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
+from fusewright.memory import Memory
+from fusewright.target import Target
+
+
+def check_target(s: Statement, target: Target) -> None:
+    """Raise UnsupportedError when the target has no such instruction."""
+    feature = s.feature()
+    if feature is not None and not target.has(feature):
+        raise UnsupportedError(
+            f"{type(s).__name__} needs compute capability {feature.since}, which {target} does not "
+            "have; copy with loads and stores, and use other barriers"
+        )
+
+
+class Writer:
+    """The text of one kernel so far, and what is in scope. `spellings` say how to write each class
+    of statement."""
+
+    def __init__(self, kernel: Kernel, target: Target, spellings: Spellings) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.names = Names()
+        self.written = frozenset(written_buffers(kernel))
+        self.in_words = words.kept_in_words(kernel)
+        self.variables: dict[Var, Text] = {}
+        self.used: set[Var] = set()
+        self.in_scope: dict[Buffer, None] = {}
+        self.lines: list[str] = []
+        self._depth = 1
+        self._spellings = spellings
+
+    # --- lines
+
+    def line(self, text: str) -> None:
+        """One line of text."""
+        self.lines.append("  " * self._depth + text)
+
+    def block(self, head: str, body: Callable[[], None]) -> None:
+        """What `body` writes, in braces."""
+        self.line(f"{head}{{" if not head else f"{head} {{")
+        outside = dict(self.in_scope)
+        self._depth += 1
+        body()
+        self._depth -= 1
+        self.in_scope = outside
+        self.line("}")
+
+    def otherwise(self, body: Callable[[], None]) -> None:
+        """What happens where the condition of the branch written last does not hold."""
+        self.lines.pop()
+        self.block("} else", body)
+
+    def guarded(self, predicate: Cond, body: Callable[[], None]) -> None:
+        """What `body` writes, where a predicate holds."""
+        if isinstance(predicate, Truth) and predicate.value:
+            body()
+        else:
+            self.block(f"if ({self.condition(predicate)})", body)
+
+    def body(self, body: Iterable[Statement]) -> None:
+        """The statements, one after the other."""
+        for s in body:
+            check_target(s, self.target)
+            spell = self._spellings.get(type(s))
+            if spell is None:
+                raise SpecError(
+                    f"{type(s).__name__} has no CUDA spelling; an earlier pass must expand it"
+                )
+            spell(self, s)
+
+    # --- expressions
+
+    def bind(self, var: Var, *, wide: bool) -> Text:
+        """The name of a variable from here on."""
+        self.variables[var] = Text(self.names.of(var, var.name), wide, atomic=True)
+        return self.variables[var]
+
+    def _spell(self, var: Var) -> Text:
+        if isinstance(var, RegVar):
+            return self._register_index(var)
+        text = self.variables.get(var)
+        if text is None:
+            raise SpecError(f"kernel {self.kernel.name} uses {var} where it is not defined")
+        self.used.add(var)
+        return text
+
+    def _register_index(self, var: RegVar) -> Text:
+        dtype, code = var.reg.buffer.dtype, self.register(var.reg)
+        if not dtype.is_integer:
+            raise SpecError(f"register {var} of {dtype} stands in an index; only integers may")
+        if dtype.nbytes < 4 or dtype.name == "int32":
+            return Text(code, wide=False, atomic=True)
+        if exprs.fits_int(var):
+            return Text(f"(int){code}", wide=False)
+        return Text(code if dtype.name == "int64" else f"(long long){code}", wide=True)
+
+    def index(self, e: Expr) -> Text:
+        """The text of an integer expression, with its width."""
+        return exprs.integer(e, self._spell)
+
+    def integer(self, e: Expr) -> str:
+        """An integer expression."""
+        return self.index(e).code
+
+    def condition(self, c: Cond) -> str:
+        """A condition."""
+        return exprs.condition(c, self._spell)
+
+    def register(self, reg: Reg, offset: int = 0) -> str:
+        """The register `offset` behind one."""
+        buffer = reg.buffer
+        if buffer.memory is not Memory.LOCAL:
+            raise SpecError(f"{buffer} lives in {buffer.memory.value} memory, not in registers")
+        name = self.name(buffer)
+        if buffer in self.in_words:
+            return words.element(name, reg, ex.add(reg.index, offset))
+        if constant_size(buffer) == 1:
+            return name
+        return f"{name}[{self.integer(ex.add(reg.index, offset))}]"
+
+    def name(self, buffer: Buffer) -> str:
+        """The name of a buffer."""
+        return self.names.of(buffer, buffer.name)
+
+    def address(self, buffer: Buffer, index: Expr) -> str:
+        """A pointer to an element of a buffer."""
+        if isinstance(index, ex.Int) and index.value == 0:
+            return self.name(buffer)
+        return f"{self.name(buffer)} + {self.index(index).operand}"
+
+    def thread(self) -> Expr:
+        """The linear number of the thread in its block."""
+        linear: Expr = ex.ZERO
+        for d in reversed(self.kernel.block):
+            linear = linear * d.extent + (ex.ZERO if d.extent == ex.ONE else d.var)
+        return linear
+
+    def by(self, issuer: int | None) -> Cond:
+        """Whether a thread is the one that issues a statement; all are where that is None."""
+        return TRUE if issuer is None else equal(self.thread(), issuer)
+
+
+Spellings: TypeAlias = Mapping[type[Statement], Callable[[Writer, Any], None]]
