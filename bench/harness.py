@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,9 +122,9 @@ def moved_bytes(case: Case, arrays: list[Any], outputs: list[Any]) -> int:
     return read + again + sum(o.numel() * o.element_size() for o in outputs)
 
 
-def floor_of(case: Case, nbytes: int) -> Callable[[], Any]:
+def floor_of(nbytes: int, *, read_mostly: bool) -> Callable[[], Any]:
     """A kernel of torch that moves as many bytes: a copy, or a sum for read-mostly cases."""
-    if case.read_mostly:
+    if read_mostly:
         x = torch.ones(nbytes // 4, dtype=torch.float32, device="cuda")
         return x.sum
     source = torch.ones(nbytes // 2, dtype=torch.uint8, device="cuda")
@@ -151,16 +151,21 @@ def measure(case: Case, peers: tuple[str, ...]) -> Outcome:
     outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
     nbytes = moved_bytes(case, arrays, outputs)
     del outputs
-    fns["floor"] = floor_of(case, nbytes)
+    fns["floor"] = floor_of(nbytes, read_mostly=case.read_mostly)
+    medians = interleaved(fns)
+    floor = medians.pop("floor")
+    return Outcome(case.name, nbytes, floor, medians, errors, kernels, failures)
+
+
+def interleaved(fns: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median microseconds of each function; all of them take turns."""
     once = {k: time_us(f, 2) for k, f in fns.items()}
     counts = {k: max(2, min(200, int(TARGET_MS * 1000 / t))) for k, t in once.items()}
     samples: dict[str, list[float]] = {k: [] for k in fns}
     for _ in range(ROUNDS):
         for k, f in fns.items():
             samples[k].append(time_us(f, counts[k]))
-    medians = {k: statistics.median(v) for k, v in samples.items()}
-    floor = medians.pop("floor")
-    return Outcome(case.name, nbytes, floor, medians, errors, kernels, failures)
+    return {k: statistics.median(v) for k, v in samples.items()}
 
 
 def _errors(case: Case, arrays: list[Any], fns: dict[str, Callable[[], Any]]) -> dict[str, float]:

@@ -69,7 +69,7 @@ def summary(cases: Sequence[Outcome], peers: Sequence[str]) -> str:
         worst = min(shares, key=lambda name: shares[name], default="")
         mean = geometric_mean(list(shares.values()))
         rows.append([p, str(len(shares)), f"{mean:.1%}", f"{shares.get(worst, 0):.1%} ({worst})"])
-    return _table(["peer", "cases", "geometric mean", "worst"], rows)
+    return html_table(["peer", "cases", "geometric mean", "worst"], rows)
 
 
 def bars(cases: Sequence[Outcome], peers: Sequence[str]) -> str:
@@ -109,7 +109,7 @@ def neighbour_table(outcomes: Sequence[Outcome]) -> str:
         if o.of and (share := o.share("fusewright"))
         for kept in [kept_share(o, outcomes, "fusewright")]
     ]
-    return _table(["neighbour", "of the floor", "of its case's share"], rows)
+    return html_table(["neighbour", "of the floor", "of its case's share"], rows)
 
 
 def figures(outcomes: Sequence[Outcome], peers: Sequence[str]) -> str:
@@ -123,10 +123,12 @@ def figures(outcomes: Sequence[Outcome], peers: Sequence[str]) -> str:
         ]
         for o in outcomes
     ]
-    return _table(["case", "MB", "floor", *peers], rows)
+    return html_table(["case", "MB", "floor", *peers], rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Escaped cells."""
+
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{_text(c)}</{tag}>" for c in cells) + "</tr>"
 

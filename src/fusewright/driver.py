@@ -29,6 +29,7 @@ from fusewright.host.form import connected, form, nbytes_estimate
 from fusewright.host.groups import Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
+from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.sites import Site, natural
@@ -174,12 +175,13 @@ class _Compiler:
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return Made(kernel, read, places)
 
-    def launches(self, segment: Segment, name: str) -> list[Launch]:
+    def launches(self, segment: Segment) -> list[Launch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
         layouts = tuple(None if s.is_whole else s.layout for s in segment.writes)
         key = (self.target, structure, layouts, fills.structure)
+        name = kernel_name(segment.fusion, key)
         try:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
@@ -188,8 +190,8 @@ class _Compiler:
             if halves is None:
                 raise
             self.reasons.append(Reason(segment.writes[-1].tensor.name, f"cut in two: {e}"))
-            out = [x for i, h in enumerate(halves) for x in self.launches(h, f"{name}_{i}")]
-            return [*out, self.move(fills, len(self.kernels))] if fills.moves else out
+            out = [x for h in halves for x in self.launches(h)]
+            return [*out, self.move(fills)] if fills.moves else out
         made = self.kernels[key]
         reads = tuple(segment.reads[i] for i in made.read)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
@@ -198,18 +200,18 @@ class _Compiler:
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Launch]:
         """The launches of a placed cut, in its order."""
         out: list[Launch] = []
-        for i, item in enumerate(attach_fills(segments(fusion, placed.items, placed.sites))):
+        for item in attach_fills(segments(fusion, placed.items, placed.sites)):
             if isinstance(item, Moves):
-                out.append(self.move(item, i))
+                out.append(self.move(item))
             elif not all(is_empty(s.tensor) for s in item.writes):
-                out.extend(self.launches(item, kernel_name(item, i)))
+                out.extend(self.launches(item))
         return out
 
-    def move(self, moves: Moves, number: int) -> Launch:
+    def move(self, moves: Moves) -> Launch:
         """The launch that copies and fills what no kernel computes."""
         key = (self.target, moves.structure)
         if key not in self.kernels:
-            name = f"fw_move_{moves.writes[0].root.name}_{number}"
+            name = moves_name(key)
             final = run_pipeline(move_kernel(moves, name), self.target)
             named = zip(final.params, (*moves.reads, *moves.writes), strict=True)
             infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
@@ -352,12 +354,6 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     plain = hoist_gathers(decompose(fold_empty(owned)))
     small = copy_moved_leaves(share(fold_crops(hoist_crops(plain))))
     return split_reductions(row_partials(chunk_reductions(small, target), target), target)
-
-
-def kernel_name(segment: Segment, number: int) -> str:
-    """A readable name: what the kernel makes and in which type."""
-    out: Tensor = segment.writes[0].tensor
-    return f"fw_{out.name}_{out.dtype}_{number}"
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -8,9 +8,10 @@ from cuda_kernels import dims, kernel
 from fusewright.core.conditions import less
 from fusewright.core.expr import Int, Var
 from fusewright.cuda.emit import emit
-from fusewright.cuda.words import element, kept_in_words
+from fusewright.cuda.words import element
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError
+from fusewright.kir.analysis.words import kept_in_words
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
@@ -23,6 +24,7 @@ from fusewright.kir.ir import (
     Statement,
     Store,
 )
+from fusewright.kir.passes.keep_words import keep_words
 from fusewright.target import target_of
 
 
@@ -48,7 +50,7 @@ def _kernel(dtype: str, *more: Statement, load: Load | None = None) -> tuple[Ker
 def test_elements_are_cut_out_where_they_are_used() -> None:
     k, r = _kernel("bfloat16")
     assert kept_in_words(k) == {r}
-    text = emit(k, target_of("sm_90a"))
+    text = emit(keep_words(k), target_of("sm_90a"))
     assert "unsigned r[2];" in text
     assert "fw_load<2>(reinterpret_cast<const unsigned*>(x))" in text
     for part in ("(fw_bf16)(r[0] >> 0)", "(fw_bf16)(r[0] >> 16)", "(fw_bf16)(r[1] >> 16)"):
@@ -62,7 +64,7 @@ def test_several_loads_fill_words_of_one_buffer() -> None:
     second = Load(Reg(r, Int(2)), x, Int(8), 2, less(tx, 5), one)
     k, r = _kernel("float16", second, load=Load(Reg(r), x, Int(0), 2))
     assert kept_in_words(k) == {r}
-    text = emit(k, target_of("sm_90a"))
+    text = emit(keep_words(k), target_of("sm_90a"))
     assert "unsigned r[2];" in text and "r[0] = x_word.at[0];" in text
     assert "r[1] = x_word_2.at[0];" in text and "r[1] = 0x3c003c00u;" in text
 
@@ -73,7 +75,7 @@ def test_what_a_predicate_leaves_out_is_filled_by_the_word() -> None:
     one = Imm(1.0, dtype_of("bfloat16"))
     k, r = _kernel("bfloat16", load=Load(Reg(r), x, Int(0), 4, less(tx, 5), one))
     assert kept_in_words(k) == {r}
-    assert "r[0] = 0x3f803f80u;" in emit(k, target_of("sm_90a"))
+    assert "r[0] = 0x3f803f80u;" in emit(keep_words(k), target_of("sm_90a"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])

@@ -57,6 +57,16 @@ def test_inner_loops_keep_sharp_limits() -> None:
     assert loops[0].var is not loops[1].var
 
 
+def test_loops_of_roles_and_around_roles_are_written_out() -> None:
+    text = "roles { role warps 0..1 { for (j < 2) { r[j] = load x[j] } block_sync #7 } }"
+    inside = unroll(_kernel(text.replace(" block_sync #7", "")))
+    assert "r[1] = load x[1]" in _lines(inside)
+    around = unroll(_kernel(f"for (i < 2) unroll {{ {text.replace('block', 'warp')} }}"))
+    ids = [s.id for s in walk_statements(around) if isinstance(s, SyncStatement)]
+    assert len(set(ids)) == 2
+    assert print_kernel(around).count("= load") == 4
+
+
 def test_copies_have_their_own_buffers_and_sync_ids() -> None:
     kernel = unroll(
         _kernel(

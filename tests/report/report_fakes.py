@@ -18,6 +18,7 @@ from fusewright.fusion.ir import (
     Tensor,
     contiguous_strides,
 )
+from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
 from fusewright.schedule.heuristics.common import Params
@@ -132,7 +133,7 @@ class FakeProgram:
     fusion: Fusion
     kernels: tuple[FakeKernel, ...]
     launches: tuple[Launch, ...]
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
 
 def value(name: str, shape: tuple[int, ...], op: Op) -> Tensor:
@@ -157,7 +158,7 @@ def row_scale() -> Fusion:
     return Fusion((x,), (y,), (x, m, wide, less, two, twos, e, y))
 
 
-def program(*, compiled: bool = True, reasons: tuple[str, ...] = ()) -> FakeProgram:
+def program(*, compiled: bool = True, reasons: tuple[Reason, ...] = ()) -> FakeProgram:
     rows = FakeKernel(
         ROWS,
         Geometry(shared_nbytes=256),

@@ -14,6 +14,7 @@ from fusewright.core.expr import as_expr, constant_value
 from fusewright.dtypes import float32
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Sym, Tensor
+from fusewright.host.groups import Reason
 from fusewright.report.cut import Cut, cut, op_text
 from fusewright.report.explain import Report
 from fusewright.report.facts import gather
@@ -183,13 +184,13 @@ def test_the_memory_map_is_well_formed_svg_and_escapes_reasons() -> None:
 
 
 def test_text_has_numbers_reasons_syncs_and_sources() -> None:
-    text = str(Report(program(reasons=("cut after m: the row does not fit",)), title="softmax"))
+    text = str(Report(program(reasons=(Reason("m", "the row does not fit"),)), title="softmax"))
     for part in (
         "softmax: 2 kernels, 2 syncs",
         "bytes moved     12.2 KiB",
         "least possible  8.00 KiB",
         "moved / least   1.53",
-        "- cut after m: the row does not fit",
+        "- m: the row does not fit",
         "#2 block: RAW b, WAR a & c",
         "for i in 32:",
         "block_sync #1  // RAW a",

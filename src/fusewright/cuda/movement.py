@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusewright.core.conditions import TRUE, Truth
-from fusewright.cuda import places, scalars, words
+from fusewright.cuda import scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.scalars import converted
 from fusewright.cuda.writer import Writer
@@ -84,7 +84,7 @@ def _wide(w: Writer, s: ir.Load) -> str:
     """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
     base, load = w.name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
     if s.unaligned:
-        cut = f"<{s.width}, {places.early_in_word(s)}>"
+        cut = f"<{s.width}, {-1 if s.early is None else s.early}>"
         if s.first is None:
             return f"fw_load_unaligned{cut}({base}, {w.integer(s.index)})"
         size = w.integer(s.src.size)
@@ -98,9 +98,9 @@ def _place(w: Writer, s: ir.Load) -> Text:
     """Where a load begins; as early as possible where none of its lanes exists, unless that is
     in shared memory and stays in its buffer anyway."""
     index = w.index(s.index)
-    if s.first is None or s.predicate == TRUE or places.is_inside(s):
+    if s.first is None or s.predicate == TRUE or s.inside:
         return index
-    start = max(0, places.early_in_word(s)) if s.unaligned else 0
+    start = s.early or 0
     code = f"({w.condition(s.predicate)} ? {index.operand} : {start})"
     return Text(code, index.wide, atomic=True)
 

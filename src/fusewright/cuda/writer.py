@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Expr, Var
+from fusewright.core.node import walk
 from fusewright.cuda import exprs, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
-from fusewright.kir.ir import Buffer, Kernel, Reg, RegVar, Statement
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Reg, RegVar, Statement
 from fusewright.memory import Memory
 from fusewright.target import Target
 
@@ -38,7 +39,8 @@ class Writer:
         self.target = target
         self.names = Names()
         self.written = frozenset(written_buffers(kernel))
-        self.in_words = words.kept_in_words(kernel)
+        allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
+        self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}

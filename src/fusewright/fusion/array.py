@@ -33,6 +33,7 @@ from fusewright.fusion.operands import (
     check_scalar,
     is_scalar,
 )
+from fusewright.fusion.source import calling_line
 
 _SMALL = 1 << 16  # elements that are computed for the sake of one of them
 
@@ -255,6 +256,8 @@ class Array:
 
     def __init__(self, tensor: Tensor, elements: npt.NDArray[Any] | None = None) -> None:
         """`elements` are the value's, where they are at hand already."""
+        if tensor.source is None and not isinstance(tensor.op, ir.Input):
+            tensor.source = calling_line()
         self.tensor = tensor
         self._elements = elements
 

@@ -18,6 +18,7 @@ from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variab
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion.printing import print_fusion
+from fusewright.fusion.source import Source
 
 Scalar: TypeAlias = bool | int | float
 
@@ -103,15 +104,23 @@ def _check_size(s: object, shape: ShapeLike) -> None:
 
 
 class Tensor:
-    """A value of a fusion. Equality is identity. `name` is unique within a fusion."""
+    """A value of a fusion. Equality is identity. `name` is unique within a fusion; `source` is the
+    line of the program that it comes from, where that is known."""
 
-    __slots__ = ("dtype", "name", "op", "shape")
+    __slots__ = ("dtype", "name", "op", "shape", "source")
 
-    def __init__(self, name: str, shape: Shape, dtype: DType, op: Op) -> None:
+    def __init__(
+        self, name: str, shape: Shape, dtype: DType, op: Op, source: Source | None = None
+    ) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.op = op
+        self.source = source
+
+    def with_op(self, op: Op) -> Tensor:
+        """The same value, made by another op; itself where the op is its own."""
+        return self if op is self.op else Tensor(self.name, self.shape, self.dtype, op, self.source)
 
     @property
     def ndim(self) -> int:

@@ -140,8 +140,17 @@ def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion
             raise UnsupportedError(
                 f"the value {t!r}: kernels hold no complex numbers; use two real arrays"
             )
+    _give_sources(values)
     _name_all(values)
     return Fusion(inputs, outputs, values)
+
+
+def _give_sources(values: tuple[Tensor, ...]) -> None:
+    """Values inside of an operation come from the line that called the operation."""
+    for t in reversed(values):
+        for o in t.op.operands:
+            if o.source is None and not isinstance(o.op, ir.Input):
+                o.source = t.source
 
 
 def _name_all(values: tuple[Tensor, ...]) -> None:

@@ -15,7 +15,7 @@ from fusewright.cuda.listing import (
     local_accesses,
 )
 from fusewright.kernel import Kernel
-from fusewright.kir.ir import Compute, Load, Store
+from fusewright.kir.ir import Compute
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 
@@ -78,15 +78,10 @@ def scheduled_widths(kernel: Kernel, direction: Direction) -> set[int]:
     """The widths in bytes a thread of the kernel's loads from, or stores to, global memory."""
     out: set[int] = set()
     for s in walk_statements(kernel.ir):
-        match s:
-            case Load() if direction == "read":
-                buffer = s.src
-            case Store() if direction == "write":
-                buffer = s.dst
-            case _:
-                continue
-        if buffer.memory is Memory.GLOBAL:
-            out.add(s.width * buffer.dtype.nbytes)
+        for u in s.memory_uses():
+            is_meant = u.completes.at_once and u.writes is (direction == "write")
+            if is_meant and u.buffer.memory is Memory.GLOBAL:
+                out.add(u.width * u.buffer.dtype.nbytes)
     return out
 
 

@@ -96,7 +96,8 @@ def _segment(
         site = sites[r.value][0] if known else natural(r.value)
         if r.crops:
             site = site.part(r.box)
-        bound = Tensor(r.value.name, site.shape, r.value.dtype, _as_input(site, position))
+        op = _as_input(site, position)
+        bound = Tensor(r.value.name, site.shape, r.value.dtype, op, r.value.source)
         made |= {c: _cropped(c, r.box, bound) for c in r.crops} or {r.value: bound}
         inputs.append(bound)
         reads.append(site)
@@ -114,7 +115,7 @@ def _cropped(crop: Tensor, box: Sequence[Range], bound: Tensor) -> Tensor:
     if crop.shape == bound.shape:
         return bound
     op = with_operands(within(crop, box), (bound,))
-    return Tensor(crop.name, crop.shape, crop.dtype, op)
+    return crop.with_op(op)
 
 
 def _as_input(site: Site, position: int) -> Input:
@@ -127,7 +128,7 @@ def _copy(t: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     """The tensor rebuilt over the segment's inputs; literals are copied along."""
     if t not in made:
         operands = tuple(_copy(o, made) for o in t.op.operands)
-        made[t] = Tensor(t.name, t.shape, t.dtype, with_operands(t.op, operands))
+        made[t] = t.with_op(with_operands(t.op, operands))
     return made[t]
 
 

@@ -87,7 +87,8 @@ class Alloc(Statement):
 
     `promote` asks for a sync that frees the buffer's memory for later ones. `copied` asks for
     copies that pass by the registers, `stages` for as many tiles of the loop around it in memory,
-    of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`).
+    of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`). Registers
+    `in_words` stay in the machine words that loads fill (`kir/passes/keep_words.py`).
     """
 
     buffer: Buffer
@@ -96,6 +97,7 @@ class Alloc(Statement):
     copied: AsyncKind | None = None
     stages: int = 1
     ahead: int = 0
+    in_words: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +146,8 @@ class Load(Guarded):
     nothing when fill is None). The index is a multiple of the width, unless the load is
     `unaligned`: it is then cut out of the two words of that width that hold it. With bounds only
     the lanes `first .. stop` exist, at least one; the others are undefined, in `src` or not, and
-    so are all where the predicate does not hold."""
+    so are all where the predicate does not hold. Proved where given: it begins `early` elements
+    into a word; its lanes are `inside` of `src` even where the predicate does not hold."""
 
     dst: Reg
     src: Buffer
@@ -156,6 +159,8 @@ class Load(Guarded):
     unaligned: bool = False
     first: Expr | None = None
     stop: Expr | None = None
+    early: int | None = None
+    inside: bool = False
 
     @property
     def is_total(self) -> bool:

@@ -18,6 +18,8 @@ from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.fill_late import fill_late
+from fusewright.kir.passes.keep_words import keep_words
+from fusewright.kir.passes.locate_loads import locate_loads
 from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.peel_loops import peel_loops
@@ -166,6 +168,18 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(simplify),
         "packed",
         "what packing and pruning left trivial goes before the text is made",
+    ),
+    Pass(
+        "keep_words",
+        _for_any_target(keep_words),
+        "packed",
+        "which registers loads fill and who reads them stays as it is from here on",
+    ),
+    Pass(
+        "locate_loads",
+        _for_any_target(locate_loads),
+        "packed",
+        "indices stay as they are from here on; the emitter proves nothing",
     ),
     Pass(
         "name_symbols",

@@ -14,11 +14,13 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import bool_, uint32
 from fusewright.errors import SpecError
+from fusewright.kir.analysis.load_places import early_in_word, is_inside
 from fusewright.kir.analysis.uniformity import (
     is_block_uniform,
     is_cluster_uniform,
     is_warp_uniform,
 )
+from fusewright.kir.analysis.words import kept_in_words
 from fusewright.kir.checks import (
     STAGES as STAGES,
     Check,
@@ -410,6 +412,19 @@ def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the predicate is always {str(known).lower()}"
 
 
+def _proved(facts: Facts) -> Iterator[Problem]:
+    """What the text of the kernel relies on holds."""
+    fit = kept_in_words(facts.kernel)
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, Alloc) and s.in_words and s.buffer not in fit:
+            yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
+        if isinstance(s, Load) and s.early is not None and s.early != early_in_word(s):
+            yield s, f"it is not known to begin {s.early} elements into a word of {s.width}"
+        if isinstance(s, Load) and s.inside and not is_inside(s):
+            yield s, f"its lanes are not known to be inside of {s.src} wherever it stands"
+
+
 CHECKS: tuple[Check, ...] = (
     Check("header", "lowered", _header),
     Check("allocated once", "lowered", _allocated_once),
@@ -433,6 +448,7 @@ CHECKS: tuple[Check, ...] = (
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),
     Check("no trivial loops", "final", _no_trivial_loops),
+    Check("proved facts", "final", _proved),
     Check("no decided conditions", "final", _no_decided_conditions),
     *ORDER_CHECKS,
 )

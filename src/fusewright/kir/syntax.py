@@ -428,6 +428,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(
         ir.Alloc, Declaration("buffer"), (" offset ", "{offset}"), Flag("promote", "promote"),
         (" copied ", "{copied}"), (" stages ", "{stages}"), (" ahead ", "{ahead}"),
+        Flag("in_words", "in_words"),
         lead=("local", "shared"),
     ),
     _template(ir.For, "for (", LoopHeader("var", "extent"), ")", Flag("unroll", "unroll"), " ",
@@ -435,7 +436,8 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.If, "if (", "{condition}", ") ", Braces("then"), (" else ", Braces("otherwise"))),
     _template(ir.Load, Span("dst", "width"), " = load ", "{src}", "[", "{index}", "]", _IF,
               (" else ", "{fill}"), _CACHE, Flag("unaligned", "unaligned"),
-              (" lanes ", "{first}", "..", "{stop}"), assigns=True),
+              (" lanes ", "{first}", "..", "{stop}"), (" early ", "{early}"),
+              Flag("inside", "inside"), assigns=True),
     _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",

@@ -62,10 +62,19 @@ def gather(program: ProgramLike, title: str) -> Facts:
         title=title,
         nlaunches=len(program.launches),
         traffic=traffic(program),
-        reasons=tuple(map(str, program.reasons)),
+        reasons=_reasons(program),
         fusion=program.fusion,
         cut=cut(program.fusion, program.launches),
         kernels=tuple(_kernel_facts(k, times[id(k)]) for k in program.kernels),
+    )
+
+
+def _reasons(program: ProgramLike) -> tuple[str, ...]:
+    """Every reason with the line of the program that its value comes from, where that is known."""
+    lines = {t.name: t.source for t in program.fusion.values if t.source is not None}
+    return tuple(
+        f"{r.tensor} ({lines[r.tensor]}): {r.rule}" if r.tensor in lines else str(r)
+        for r in program.reasons
     )
 
 

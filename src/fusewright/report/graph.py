@@ -80,6 +80,10 @@ def _lines(t: Tensor) -> tuple[str, str]:
     return f"{t.name} = {op_text(t)}", type_text(t)
 
 
+def _tip(t: Tensor) -> str:
+    return repr(t) if t.source is None else f"{t!r}\n{t.source}"
+
+
 def graph_svg(cut: Cut) -> str:
     """The picture as one `<svg>` element."""
     places, extents = place(cut)
@@ -94,7 +98,7 @@ def graph_svg(cut: Cut) -> str:
                 source = places[operand]
                 canvas.flow(source.middle, source.y + _NODE_HEIGHT, at.middle, at.y)
     for t, at in places.items():
-        canvas.rect(at.x, at.y, at.width, _NODE_HEIGHT, fill="#ffffff", tip=repr(t))
+        canvas.rect(at.x, at.y, at.width, _NODE_HEIGHT, fill="#ffffff", tip=_tip(t))
         for i, content in enumerate(_lines(t)):
             canvas.text(at.x + 7, at.y + 17 + 15 * i, content)
     return canvas.svg()

@@ -105,9 +105,17 @@ class LaunchLike(Protocol):
     def outputs(self) -> Sequence[Tensor]: ...
 
 
+class ReasonLike(Protocol):
+    """What was cut, or fell back to a slower form, and why: a value of the fusion, and the rule."""
+
+    @property
+    def tensor(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+
+
 class ProgramLike(Protocol):
-    """A compiled program. `kernels` are the different ones, `launches` what runs in order.
-    `reasons` say, when printed, what was cut, or fell back to a slower form, and why."""
+    """A compiled program. `kernels` are the different ones, `launches` what runs in order."""
 
     @property
     def fusion(self) -> Fusion: ...
@@ -116,4 +124,4 @@ class ProgramLike(Protocol):
     @property
     def launches(self) -> Sequence[LaunchLike]: ...
     @property
-    def reasons(self) -> Sequence[object]: ...
+    def reasons(self) -> Sequence[ReasonLike]: ...

@@ -75,19 +75,13 @@ def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
     arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
     found: dict[object, list[ir.SyncStatement]] = {}
     for s in syncs_of(kernel):
+        use = s.mbarrier_use()
+        key: object = s.arrives_at() if use is None else use.barrier
         match s:
-            case ir.NamedSync() | ir.BarrierArrive():
-                key: object = ("named", s.barrier)
+            case _ if key is not None:
+                pass
             case ir.AsyncCommit() | ir.AsyncWait():
                 key = s.kind
-            case (
-                ir.MbarInit()
-                | ir.MbarExpect()
-                | ir.MbarArrive()
-                | ir.MbarWait()
-                | ir.MbarInvalidate()
-            ):
-                key = s.barrier
             case ir.ClusterWait():
                 key = arrivals.get(s, s)
             case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,8 +12,10 @@ from fusewright.dtypes import dtype_of
 from fusewright.errors import FusewrightError, UnsupportedError
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.table import LOWERINGS, VIEWS, Result, positional
+from fusewright.fusion import ir
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import TensorSpec
+from fusewright.fusion.source import Source
 from fusewright.fusion.trace import trace
 
 
@@ -57,7 +60,28 @@ def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
     args = fx.node.map_arg(node.args, values.__getitem__)
     kwargs = dict(fx.node.map_arg(node.kwargs, values.__getitem__))
     dtypes = tuple(dtype_of(t.dtype) for t in tensors_of(node.meta["val"]))
-    return LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
+    made = LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
+    _give_source(node, made, values)
+    return made
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _give_source(node: Any, made: Result, values: Mapping[Any, Any]) -> None:
+    """What a node makes comes from the innermost line of the model that torch noted for it."""
+    frames = _FRAME.findall(node.stack_trace or "")
+    file, line = frames[-1] if frames else ("", "0")
+    source = Source(file, int(line), str(node.target).split(".")[1])
+    known = {values[n].tensor for n in node.all_input_nodes if isinstance(values[n], Array)}
+    results = made if isinstance(made, tuple | list) else (made,)
+    stack = [x.tensor for x in results if x is not None]
+    while stack:
+        t = stack.pop()
+        if t not in known and not isinstance(t.op, ir.Input):
+            known.add(t)
+            t.source = source
+            stack.extend(t.op.operands)
 
 
 def refusal(node: Any, known: dict[Hashable, str | None] | None = None) -> str | None:

@@ -22,7 +22,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
         assert isinstance(outer, Resize) and isinstance(inner, Resize)
         low = tuple(add(a, b) for a, b in zip(outer.low, inner.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(outer.high, inner.high, strict=True))
-        return Tensor(t.name, t.shape, t.dtype, Resize(inner.operands, low, high, outer.fill))
+        return t.with_op(Resize(inner.operands, low, high, outer.fill))
 
     return rebuild(fusion, replace)
 

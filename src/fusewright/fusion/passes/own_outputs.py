@@ -22,6 +22,6 @@ def own_outputs(fusion: Fusion) -> Fusion:
             while name in taken:
                 name += "_"
             taken.add(name)
-            copies[t] = Tensor(name, t.shape, t.dtype, Pointwise((t,), "copy"))
+            copies[t] = Tensor(name, t.shape, t.dtype, Pointwise((t,), "copy"), t.source)
     outputs = tuple(copies.get(t, t) for t in fusion.outputs)
     return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))

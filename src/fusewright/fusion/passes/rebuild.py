@@ -24,21 +24,24 @@ def rebuild(fusion: Fusion, replace: Replacement) -> Fusion:
         replacement = replace(t, operands)
         if replacement is None:
             op = ir.with_operands(t.op, operands)
-            new[t] = t if op is t.op else Tensor(t.name, t.shape, t.dtype, op)
+            new[t] = t.with_op(op)
         else:
             new[t] = replacement
-            _name_parts(t.name, replacement, taken)
+            _name_parts(t, replacement, taken)
     if all(new[t] is t for t in fusion.values):
         return fusion
     outputs = tuple(new[t] for t in fusion.outputs)
     return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
 
 
-def _name_parts(name: str, root: Tensor, taken: set[str]) -> None:
-    """Name the unnamed values below a replacement `name_0`, `name_1`, ..., operands first."""
+def _name_parts(replaced: Tensor, root: Tensor, taken: set[str]) -> None:
+    """Names the unnamed values below a replacement `name_0`, `name_1`, ..., operands first; they
+    come from the line of what they replace."""
+    name = replaced.name
     number = 0
     unnamed = [t for t in ir.topological((root,)) if not t.name]
     for t in unnamed:
+        t.source = replaced.source
         if t is root:
             t.name = name
             continue

@@ -24,7 +24,7 @@ def share(fusion: Fusion) -> Fusion:
         found = first.get(key)
         new[t] = found if found is not None else t
         if found is None:
-            new[t] = t if op is t.op else Tensor(t.name, t.shape, t.dtype, op)
+            new[t] = t.with_op(op)
             first[key] = new[t]
     if all(new[t] is t for t in fusion.values):
         return fusion

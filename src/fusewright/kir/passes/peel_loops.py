@@ -11,6 +11,7 @@ from fusewright.kir.ir import (
     Body,
     Compute,
     For,
+    Guarded,
     If,
     Kernel,
     Load,
@@ -22,7 +23,7 @@ from fusewright.kir.overlap import overlap_of
 from fusewright.kir.passes.simplify import settle_body
 from fusewright.kir.passes.unroll import trip_of
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.traverse import all_variables, walk_statements
+from fusewright.kir.traverse import all_variables, map_body, walk_statements, with_bodies
 
 
 def peel_loops(kernel: Kernel) -> Kernel:
@@ -38,33 +39,19 @@ def peel_loops(kernel: Kernel) -> Kernel:
     order:    behind trim_loops, which ends loops that meet at barriers instead; before addresses
               are simplified, so that the trip that is written out has them in its own terms
     """
-    body = _body(kernel.body)
-    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+    return with_bodies(kernel, _body)
 
 
 def _body(body: Body) -> Body:
-    out: list[Statement] = []
-    for s in body:
-        out += _statement(s)
-    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-    return body if same else tuple(out)
+    return map_body(body, _statement)
 
 
-def _statement(s: Statement) -> Body:
-    match s:
-        case For():
-            narrow = _all_but_last(s) if _is_private(s) else None
-            if narrow is not None and _is_guarded(s, narrow):
-                return _body(_peeled(s, narrow))
-            body = _body(s.body)
-            return (s if body is s.body else dataclasses.replace(s, body=body),)
-        case If():
-            then, otherwise = _body(s.then), _body(s.otherwise)
-            if then is s.then and otherwise is s.otherwise:
-                return (s,)
-            return (dataclasses.replace(s, then=then, otherwise=otherwise),)
-        case _:
-            return (s,)
+def _statement(s: Statement) -> Statement | Body:
+    if isinstance(s, For):
+        narrow = _all_but_last(s) if _is_private(s) else None
+        if narrow is not None and _is_guarded(s, narrow):
+            return _body(_peeled(s, narrow))
+    return with_bodies(s, _body)
 
 
 def _is_private(loop: For) -> bool:
@@ -76,11 +63,9 @@ def _is_own(s: Statement) -> bool:
     match s:
         case Alloc():
             return s.buffer.memory is Memory.LOCAL
-        case Load():
-            return s.src.memory is not Memory.SHARED
-        case Store():
-            return s.dst.memory is not Memory.SHARED
-        case Compute() | For() | If():
+        case Load() | Store() | Compute():
+            return all(u.buffer.memory is not Memory.SHARED for u in s.memory_uses())
+        case For() | If():
             return True
         case _:
             return False
@@ -108,7 +93,7 @@ def _is_guarded(loop: For, narrow: Var) -> bool:
 
 def _conditions(s: Statement) -> tuple[Cond, ...]:
     match s:
-        case Load() | Store() | Compute():
+        case Guarded():
             c = s.predicate
         case If():
             c = s.condition

@@ -22,7 +22,6 @@ from fusewright.kir.ir import (
     Reg,
     RegVar,
     Statement,
-    Store,
     ThreadReduce,
 )
 from fusewright.kir.substitute import Substitution
@@ -110,7 +109,7 @@ def _independent(loop: For) -> list[Load]:
     """The loads from global memory into registers of the iteration, at addresses that follow
     from the loop alone, of tensors that the loop does not write."""
     own = {a.buffer for a in loop.body if isinstance(a, Alloc)}
-    stored = {s.dst for s in walk_statements(loop) if isinstance(s, Store)}
+    stored = {u.buffer for s in walk_statements(loop) for u in s.memory_uses() if u.writes}
     return [
         s
         for s in loop.body

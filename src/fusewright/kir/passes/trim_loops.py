@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from fusewright.core.atoms import minimum
@@ -16,6 +15,7 @@ from fusewright.kir.ir import (
     Buffer,
     Compute,
     For,
+    Guarded,
     If,
     Imm,
     Kernel,
@@ -24,11 +24,10 @@ from fusewright.kir.ir import (
     Operand,
     Reg,
     Statement,
-    Store,
     ThreadReduce,
 )
 from fusewright.kir.passes.simplify import settle_body
-from fusewright.kir.traverse import all_variables, walk_statements
+from fusewright.kir.traverse import all_variables, registers_written, walk_statements
 
 _Known: TypeAlias = dict[tuple[Buffer, Expr], Imm]
 """Registers of which the value is known."""
@@ -78,7 +77,7 @@ def _conditions(loop: For) -> tuple[Cond, ...]:
     """Those that statements of the loop have."""
     found: dict[Cond, None] = {}
     for s in loop.body:
-        if isinstance(s, Load | Store | Compute):
+        if isinstance(s, Guarded):
             c = s.predicate
             found |= dict.fromkeys(c.parts if isinstance(c, And) else (c,))
     return tuple(found)
@@ -102,7 +101,8 @@ def _trips(c: Cond, v: Var, uniform: frozenset[Var]) -> Expr | None:
 
 def _is_idle(loop: For, c: Cond) -> bool:
     """Whether an iteration in which a condition is false does nothing."""
-    if any(isinstance(s, Load | Store) and _in_shared(s) for s in walk_statements(loop)):
+    uses = (u for s in walk_statements(loop) for u in s.memory_uses())
+    if any(u.buffer.memory is Memory.SHARED for u in uses):
         return False
     return _does_nothing(settle_body(loop.body, frozenset({negate(c)})), _allocated(loop), {})
 
@@ -139,10 +139,6 @@ def _does_nothing(body: Body, own: frozenset[Buffer], known: _Known) -> bool:
     return True
 
 
-def _in_shared(s: Load | Store) -> bool:
-    return (s.src if isinstance(s, Load) else s.dst).memory is Memory.SHARED
-
-
 def _computes_nothing(s: Compute, own: frozenset[Buffer], known: _Known) -> bool:
     """Whether a computation changes no register that others may see: it has one of its own, or it
     adds nothing to one."""
@@ -175,12 +171,7 @@ def _value(o: Operand, known: _Known) -> Imm | None:
 
 def _forget(s: Statement, known: _Known) -> None:
     """Drops what is known of the buffers that a statement writes."""
-    written = set(_written(s))
+    inside = (s, *walk_statements(s))
+    written = {u.reg.buffer for x in inside for u in registers_written(x)}
     for key in [k for k in known if k[0] in written]:
         del known[key]
-
-
-def _written(s: Statement) -> Iterator[Buffer]:
-    for inner in (s, *walk_statements(s)):
-        if isinstance(inner, Load | Compute | ThreadReduce):
-            yield inner.dst.buffer

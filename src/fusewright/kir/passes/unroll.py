@@ -8,9 +8,15 @@ from itertools import count
 
 from fusewright.core.expr import Var, constant_value
 from fusewright.core.node import rewrite
-from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Statement, SyncStatement
+from fusewright.kir.ir import Alloc, Body, Buffer, For, Kernel, Memory, Statement, SyncStatement
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.traverse import all_variables, own_registers, walk_statements
+from fusewright.kir.traverse import (
+    all_variables,
+    map_body,
+    own_registers,
+    walk_statements,
+    with_bodies,
+)
 
 
 def unroll(kernel: Kernel) -> Kernel:
@@ -46,22 +52,9 @@ class _Unroller:
                 for k in range(trips):
                     out += self.body(self._copy(loop, k))
             else:
-                out.append(self._inside(s))
+                out.append(with_bodies(s, self.body))
         same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
         return body if same else tuple(out)
-
-    def _inside(self, s: Statement) -> Statement:
-        match s:
-            case For():
-                body = self.body(s.body)
-                return s if body is s.body else dataclasses.replace(s, body=body)
-            case If():
-                then, otherwise = self.body(s.then), self.body(s.otherwise)
-                if then is s.then and otherwise is s.otherwise:
-                    return s
-                return dataclasses.replace(s, then=then, otherwise=otherwise)
-            case _:
-                return s
 
     def _copy(self, loop: For, k: int) -> Body:
         if k == 0:
@@ -69,19 +62,12 @@ class _Unroller:
         return self._renumber(trip_of(loop, k))
 
     def _renumber(self, body: Body) -> Body:
-        return tuple(self._renumber_one(s) for s in body)
+        return map_body(body, self._renumber_one)
 
     def _renumber_one(self, s: Statement) -> Statement:
-        match s:
-            case SyncStatement():
-                return dataclasses.replace(s, id=next(self._ids))
-            case For():
-                return dataclasses.replace(s, body=self._renumber(s.body))
-            case If():
-                then, otherwise = self._renumber(s.then), self._renumber(s.otherwise)
-                return dataclasses.replace(s, then=then, otherwise=otherwise)
-            case _:
-                return s
+        if isinstance(s, SyncStatement):
+            return dataclasses.replace(s, id=next(self._ids))
+        return with_bodies(s, self._renumber)
 
 
 def trip_of(loop: For, k: int) -> Body:

@@ -1,0 +1,39 @@
+"""Which line of the user's program a value comes from."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+
+_OWN = ("fusewright.fusion.", "fusewright.frontends.")
+"""Modules through which a program calls operations; the frame outside of them is the program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program, and the function of this package that it called there, such as
+    `softmax`; "" where that is an operator or a function of one op."""
+
+    file: str
+    line: int
+    call: str
+
+    def __str__(self) -> str:
+        place = f"{Path(self.file).name}:{self.line}" if self.file else ""
+        return f"{place} {self.call}".strip()
+
+
+def calling_line() -> Source | None:
+    """The innermost line that is outside of this package's operations; None where there is none."""
+    frame = inspect.currentframe()
+    call = ""
+    while frame is not None:
+        code = frame.f_code
+        if not str(frame.f_globals.get("__name__", "")).startswith(_OWN):
+            return Source(code.co_filename, frame.f_lineno, call)
+        # Functions that others make, and operators, are called after their value's op.
+        is_named = not code.co_name.startswith("_") and "<" not in code.co_qualname
+        call = code.co_name if is_named else ""
+        frame = frame.f_back
+    return None

@@ -1,0 +1,26 @@
+"""Registers of short elements stay in the machine words that they are loaded in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fusewright.core.node import Node, rewrite
+from fusewright.kir.analysis.words import kept_in_words
+from fusewright.kir.ir import Alloc, Kernel
+
+
+def keep_words(kernel: Kernel) -> Kernel:
+    """Mark the registers that loads fill in whole words, and that only arithmetic reads.
+
+    rewrite:  local r: bfloat16[8]   ->   local r: bfloat16[8] in_words
+    checks:   nothing; the spec looks at every register that is marked
+    order:    when statements no longer change
+    """
+    found = kept_in_words(kernel)
+
+    def marked(n: Node) -> Node:
+        if isinstance(n, Alloc) and n.buffer in found and not n.in_words:
+            return replace(n, in_words=True)
+        return n
+
+    return rewrite(kernel, marked) if found else kernel
