@@ -3,15 +3,17 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SEEDS ?= 0:20000
 TORCH ?= 2.13.0+cpu
+EXAMPLES ?= 20
 TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py tests/test_house.py
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test torch lint format fuzz corpus bench gpu docs clean
+.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu docs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 11
 
 demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
 	$(PY) -m fusewright demo
@@ -25,6 +27,11 @@ torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a C
 	then $(PY) -m pytest -m "not gpu and not slow and not fuzz" $(TORCH_TESTS); \
 	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
 
+array-api: .venv/stamp-dev  ## the array API's own suite on oracle and kernels, from SUITE=/path
+	@test -n '$(SUITE)' || { echo 'name a checkout of data-apis/array-api-tests: make array-api SUITE=/path'; exit 2; }
+	$(INSTALL) 'ndindex>=1.8' pytest-json-report
+	$(PY) -m tools.array_api '$(SUITE)' --examples $(EXAMPLES)
+
 lint: .venv/stamp-dev  ## ruff and pyright
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -36,6 +43,9 @@ format: .venv/stamp-dev  ## rewrite the sources as `make lint` wants them
 
 fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are printed
 	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
+
+campaign: .venv/stamp-dev  ## the wider random programs of SEEDS, as a table of what failed
+	$(PY) tests/fuzz/fuzz_campaign.py --seeds $(SEEDS) --jobs $(WORKERS)
 
 corpus: .venv/stamp-dev  ## verify every sync of the corpus, check its machine code and traffic
 	$(PY) -m fusewright verify --cubin

@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("host",),
     ("runtime",),
     ("kernel",),
+    ("memories", "records"),
     ("program",),
     ("driver",),
     ("verify",),

@@ -2,9 +2,9 @@
 
 Method: the seed alone makes a draw (`bench/lot/families.py`). On a GPU its results are compared
 with float64 on the device, in outputs that hold NaN before; then ours, the peers and a copy of the
-least bytes (a read where nearly all of them are read) run in turn, medians of 7 rounds. The least
-is every argument read once, as far as it is needed, and every result written once; what no cluster
-of blocks can hold until its reduction is known is read twice.
+least bytes (a read where nearly all of them are read) run in turn as CUDA graphs, medians of 7
+rounds. The least is every argument read once, as far as it is needed, and every result written
+once; what no cluster of blocks can hold until its reduction is known is read twice.
 """
 
 from __future__ import annotations

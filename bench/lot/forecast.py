@@ -22,7 +22,8 @@ from fusewright.sim.traffic import traffic
 from fusewright.target import Target, target_of
 
 SIGNIFICANT = 0.1
-"""The share of a program's bytes from which on a launch counts for its sectors."""
+"""The share of a program's bytes, or half of a launch's even share of them if that is less, from
+which on a launch counts for its sectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,10 @@ def _moved(program: Program, bound: Sequence[int]) -> tuple[float, float]:
     """Bytes that launches move with what they read again, and the worst ratio of sectors of those
     launches that matter."""
     total, worst = 0.0, 0.0
+    significant = sum(bound) * min(SIGNIFICANT, 0.5 / max(len(bound), 1))
     for x, nbytes in zip(program.launches, bound, strict=True):
         found = traffic(x.kernel.ir, x.kernel.arguments())
         total += nbytes * max(1.0, found.byte_ratio)
-        if nbytes >= SIGNIFICANT * sum(bound):
+        if nbytes >= significant:
             worst = max(worst, found.sector_ratio)
     return total, worst

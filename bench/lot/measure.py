@@ -1,6 +1,7 @@
 """Draws on a GPU: results against float64 in outputs poisoned before, then times beside a copy.
 
-Small draws, below what a second-level cache holds, run as CUDA graphs, peers and floor too.
+Everything runs as CUDA graphs, peers and floor too: programs of many launches would else measure
+the host.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import torch
 
 import fusewright as fw
 from bench.harness import floor_of, interleaved
-from bench.lot.draws import Argument, Draw, Least
+from bench.lot.draws import Argument, Draw
 from bench.lot.spaces import ExactSpace, TorchSpace, kind_of, widened
 from bench.outcome import Outcome
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Tensor
 from fusewright.program import Program
 
-GRAPHED_NBYTES = 32 << 20
 TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 """Of the norm of the difference over the norm, by dtype of the result; others 6e-2 (8 bits)."""
 NARROW = 6e-2
@@ -115,11 +115,12 @@ def measure(draw: Draw, program: Program, peers: Sequence[str]) -> Found:
             fn = _peer(peer, draw, program, arrays, outputs)
             fn()
             torch.cuda.synchronize()
-            fns[peer] = _graphed(fn, failures, peer) if least.nbytes < GRAPHED_NBYTES else fn
+            fns[peer] = _graphed(fn, failures, peer)
         except Exception as e:
             failures[peer] = f"{type(e).__name__}: {e}"[:300]
     errors = _errors(draw, arrays, outputs) if "fusewright" in fns else []
-    fns["floor"] = _floor(least, failures)
+    floor_fn = floor_of(least.nbytes, read_mostly=least.is_read_mostly)
+    fns["floor"] = _graphed(floor_fn, failures, "floor")
     times = interleaved(fns)
     floor = times.pop("floor")
     kernels = [f"{k.name}" for k in program.kernels]
@@ -128,11 +129,6 @@ def measure(draw: Draw, program: Program, peers: Sequence[str]) -> Found:
     right = is_right(errors, dtypes) if errors else "fusewright" in fns
     outcome = Outcome(draw.name, least.nbytes, floor, times, worst, kernels, failures)
     return Found(outcome, right)
-
-
-def _floor(least: Least, failures: dict[str, str]) -> Callable[[], Any]:
-    fn = floor_of(least.nbytes, read_mostly=least.is_read_mostly)
-    return _graphed(fn, failures, "floor") if least.nbytes < GRAPHED_NBYTES else fn
 
 
 def _errors(draw: Draw, arrays: Sequence[Any], outputs: Sequence[Any]) -> list[float]:

@@ -13,6 +13,7 @@ from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_leaves import copy_moved_leaves
+from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fold_crops import fold_crops
@@ -23,10 +24,11 @@ from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
+from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form, nbytes_estimate
-from fusewright.host.groups import Reason
+from fusewright.host.groups import MAX_OPERANDS, Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
@@ -200,7 +202,8 @@ class _Compiler:
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Launch]:
         """The launches of a placed cut, in its order."""
         out: list[Launch] = []
-        for item in attach_fills(segments(fusion, placed.items, placed.sites)):
+        items = segments(fusion, placed.items, placed.sites, placed.joined)
+        for item in attach_fills(items):
             if isinstance(item, Moves):
                 out.append(self.move(item))
             elif not all(is_empty(s.tensor) for s in item.writes):
@@ -298,7 +301,7 @@ def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
     infos = zip(whole.outputs, kernel.outputs, strict=True)
     writes = tuple(natural(t, i.strides) for t, i in infos)
     launch = Launch(kernel, reads, writes, kernel.argument_values)
-    return Program(whole, (launch,), (), target)
+    return _checked(Program(whole, (launch,), (), target))
 
 
 def compile_in_place(
@@ -344,16 +347,25 @@ def compile_in_place(
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
     reasons = (*cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
-    return Program(whole, ordered, reasons, target, pieces, held)
+    return _checked(Program(whole, ordered, reasons, target, pieces, held))
+
+
+def _checked(program: Program) -> Program:
+    """The program, with its host program assembled. Raises InternalError where that breaks an
+    invariant."""
+    _ = program.host
+    return program
 
 
 def prepare(fusion: Fusion, target: Target) -> Fusion:
-    """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, long
-    reductions in parts."""
+    """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
+    joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
     plain = hoist_gathers(decompose(fold_empty(owned)))
     small = copy_moved_leaves(share(fold_crops(hoist_crops(plain))))
-    return split_reductions(row_partials(chunk_reductions(small, target), target), target)
+    narrow = cut_joins(small, MAX_OPERANDS)
+    parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
+    return split_reductions(parted, target)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,6 +55,12 @@ class DType:
         if self.kind == "uint":
             return 0, 2**bits - 1
         return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    @property
+    def outside(self) -> float | int:
+        """What a gather reads where its index is outside the axis: NaN, and 0 where there is no
+        NaN."""
+        return math.nan if self.is_float or self.is_complex else 0
 
     @property
     def compute(self) -> DType:
@@ -192,3 +199,10 @@ def promote(a: DType, b: DType) -> DType:
             f"{a} and {b} have no common integer type; cast one of them with fw.astype first"
         )
     return {1: int16, 2: int32, 4: int64}[unsigned.nbytes]
+
+
+def scalar_text(x: object) -> str:
+    """What `repr` gives for a Python scalar, and `-nan` for a NaN whose sign bit is set: texts are
+    equal for equal bits only."""
+    is_negative_nan = isinstance(x, float) and math.isnan(x) and math.copysign(1.0, x) < 0
+    return "-nan" if is_negative_nan else repr(x)

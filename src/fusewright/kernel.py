@@ -23,7 +23,7 @@ from fusewright.cuda.names import identifier
 from fusewright.cuda.resources import Resources, resources
 from fusewright.cuda.sass import sass
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.errors import InternalError, UserError
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.host.segment import Segment
@@ -217,6 +217,19 @@ class Kernel:
         assert build is not None
         return build.result()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there is machine code already."""
+        build = self._build
+        return build is not None and build.done() and build.exception() is None
+
+    def __copy__(self) -> Kernel:
+        """The kernel itself: copies share its machine code."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self
+
     def cubin(self) -> bytes:
         """The machine code."""
         return self.compiled().cubin
@@ -272,7 +285,11 @@ class Kernel:
             shaped_view(array, info, symbols)
             for array, info in zip(result.outputs, self.outputs, strict=True)
         ]
-        return SimResult(shaped, result.races, result.stats)
+        written = [
+            shaped_view(array, info, symbols)
+            for array, info in zip(result.written, self.outputs, strict=True)
+        ]
+        return SimResult(shaped, result.races, result.stats, written)
 
     def arguments(
         self, values: tuple[bool | int | float, ...] | None = None
@@ -293,7 +310,7 @@ class Kernel:
         if device not in ("auto", "cuda", "sim"):
             raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
         if device == "sim" or (device == "auto" and not has_gpu()):
-            return self.simulate(*arrays, check_races=False).outputs
+            return without_races(self.simulate(*arrays), self.name)
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays)
         loaded = LoadedKernel(self.cubin(), self.ir)
@@ -302,6 +319,16 @@ class Kernel:
         results = run(loaded, flat, arguments=self.argument_values, sizes=sizes)
         outputs = results[-len(self.outputs) :]
         return [shaped_view(a, i, symbols) for a, i in zip(outputs, self.outputs, strict=True)]
+
+
+def without_races(result: SimResult, name: str) -> list[Array]:
+    """The outputs of a simulated run. Raises InternalError where the simulator found something."""
+    if result.races:
+        raise InternalError(
+            f"{name}: the simulator found {len(result.races)} races, the first: "
+            f"{result.races[0]}; what these kernels compute depends on their order"
+        )
+    return result.outputs
 
 
 def entry_of(ptx: str, name: str) -> str:
@@ -450,11 +477,14 @@ def shaped_view(flat: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Ar
 
 
 def flatten(a: Array, info: TensorInfo, symbols: Mapping[Var, int]) -> Array:
-    """The array as a flat one in the layout of the spec (a copy). Raises UserError for another
-    dtype, and for values that a layout whose elements share memory cannot hold."""
+    """The array as a flat one in the layout of the spec (a copy), every byte 0xFF between its
+    elements. Raises UserError for another dtype, and for values that a layout whose elements share
+    memory cannot hold."""
     if a.dtype != info.dtype.numpy:
         raise UserError(f"{info.name} must be {info.dtype}, got {a.dtype}; cast it first")
-    flat = np.zeros(span(info, symbols), a.dtype)
+    flat = np.empty(span(info, symbols), a.dtype)
+    if flat.size != a.size:
+        flat.view(np.uint8)[...] = 0xFF
     if flat.size:
         view = shaped_view(flat, info, symbols)
         view[...] = a

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,22 +16,37 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var
-from fusewright.core.substitution import substitute
-from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import SpecError, UserError
+from fusewright.errors import UserError
 from fusewright.fusion.evaluate import evaluate, plain_array
-from fusewright.fusion.ir import Fusion, Input, Tensor, contiguous_strides
+from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.fusion.printing import print_fusion
-from fusewright.fusion.text import parse_expression, parse_fusion
+from fusewright.fusion.text import parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
+from fusewright.host.invariants import check_host
 from fusewright.host.ir import Pieces
 from fusewright.host.sites import Site, natural
-from fusewright.kernel import Binder, Kernel, TensorInfo, flatten, shaped_view, size_of
-from fusewright.kir.names import with_unique_names
-from fusewright.kir.text import parse_kernel
-from fusewright.runtime.archive import read_archive, write_archive
+from fusewright.kernel import (
+    Binder,
+    Kernel,
+    TensorInfo,
+    flatten,
+    shaped_view,
+    size_of,
+    without_races,
+)
+from fusewright.memories import Memories
+from fusewright.records import (
+    DAMAGE,
+    kernel_record,
+    number_of,
+    number_record,
+    restored_kernel,
+    restored_site,
+    site_record,
+)
+from fusewright.runtime.archive import pack, read_archive, unpack, write_archive
 from fusewright.runtime.arrays import (
     CPU,
     ArrayInfo,
@@ -47,6 +63,7 @@ from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
 from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
 from fusewright.sim.machine import SimResult
+from fusewright.sim.report import Race
 from fusewright.target import Target, target_of
 
 Array = npt.NDArray[Any]
@@ -73,41 +90,6 @@ class Launch:
     def outputs(self) -> tuple[Tensor, ...]:
         """The values that it makes, each as often as it is stored."""
         return tuple(s.tensor for s in self.writes)
-
-
-class Memories:
-    """The memory of every root while a program is simulated, as shaped arrays; what nobody has
-    written holds the bytes 0xFF."""
-
-    def __init__(self, sizes: Mapping[Var, int], arrays: Mapping[Tensor, Array]) -> None:
-        self.sizes = sizes
-        self._arrays = dict(arrays)
-
-    def read(self, s: Site) -> Array:
-        """What lies in a site."""
-        if s.is_whole and s.root in self._arrays:
-            return self._arrays[s.root]
-        return self._view(s)
-
-    def write(self, s: Site, array: Array) -> None:
-        """Puts an array of its shape into a site."""
-        if s.is_whole:
-            self._arrays[s.root] = array
-        else:
-            self._view(s)[...] = array
-
-    def _view(self, s: Site) -> Array:
-        whole = TensorInfo.of(s.root)
-        if s.root not in self._arrays:
-            shape = [size_of(e, self.sizes) for e in s.root.shape]
-            empty = np.empty(shape, s.root.dtype.numpy)
-            empty.reshape(-1).view(np.uint8)[...] = 0xFF
-            self._arrays[s.root] = empty
-        array = self._arrays[s.root]
-        is_flat = whole.strides == contiguous_strides(s.root.shape) and array.flags.c_contiguous
-        flat = array.reshape(-1) if is_flat else flatten(array, whole, self.sizes)
-        part = TensorInfo(s.tensor.name, s.shape, s.root.dtype, s.strides)
-        return shaped_view(flat[size_of(s.offset, self.sizes) :], part, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +153,14 @@ class Program:
 
     @cached_property
     def host(self) -> HostProgram:
-        """Launches with exact bindings, the packed arena, edges, and `stats`."""
+        """Launches with exact bindings, the packed arena, edges, and `stats`. Raises InternalError
+        where an order that the edges allow could give other bytes, or read what nobody wrote."""
+        check_host(self.assembled)
+        return self.assembled
+
+    @cached_property
+    def assembled(self) -> HostProgram:
+        """The host program, whose invariants nobody has checked."""
         calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
         return assemble(self.fusion, calls, self.pieces, self.held)
 
@@ -232,18 +221,26 @@ class Program:
     def save(self, path: str | Path) -> Path:
         """Writes the program with its machine code as one file, which `load` reads without a
         compiler and without tracing. Raises UserError without NVRTC or a place to write."""
+        write_archive(Path(path), *self._packed(with_code=True))
+        return Path(path)
+
+    def _packed(self, *, with_code: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """The program as a record, and machine code; without it only what has been made."""
         kernels = self.kernels
-        codes = list(dict.fromkeys(k.cubin() for k in kernels))
+        made = [k for k in kernels if with_code or k.is_compiled]
+        codes = list(dict.fromkeys(k.cubin() for k in made))
         record = {
             "target": self.target.arch,
             "fusion": print_fusion(self.fusion),
-            "kernels": [_kernel_record(k, codes.index(k.cubin())) for k in kernels],
+            "kernels": [
+                kernel_record(k, codes.index(k.cubin()) if k in made else None) for k in kernels
+            ],
             "launches": [
                 {
                     "kernel": kernels.index(x.kernel),
-                    "inputs": [_site_record(s) for s in x.reads],
-                    "outputs": [_site_record(s) for s in x.writes],
-                    "values": [_number(v) for v in x.values],
+                    "inputs": [site_record(s) for s in x.reads],
+                    "outputs": [site_record(s) for s in x.writes],
+                    "values": [number_record(v) for v in x.values],
                 }
                 for x in self.launches
             ],
@@ -252,23 +249,38 @@ class Program:
             "placed": list(self.pieces.placed.items()),
             "not_placed": list(self.pieces.not_placed.items()),
         }
-        write_archive(Path(path), record, {f"{i}.cubin": c for i, c in enumerate(codes)})
-        return Path(path)
+        return record, {f"{i}.cubin": c for i, c in enumerate(codes)}
+
+    def __copy__(self) -> Program:
+        """A program of the same kernels, which share their machine code, and calls of its own."""
+        return Program(
+            self.fusion, self.launches, self.reasons, self.target, self.pieces, self.held
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        return copy(self)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+        """A pickle holds text, and machine code where it has been made."""
+        return _unpickled, (pack(*self._packed(with_code=False)),)
 
     # --- running --------------------------------------------------------------------------------
 
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
-        """Runs every kernel in the simulator."""
-        races: list[Any] = []
+        """Runs every kernel in the simulator, on memory whose bytes are 0xFF until one of them is
+        written; `races` also lists what launches read, and results hold, of such bytes."""
+        races: list[Race] = []
         stats: dict[str, int | float] = {}
         memory = self._memories(arrays)
-        for x in self.launches:
+        for k, x in enumerate(self.launches):
+            races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", seed)
             result = self._simulated(x, memory, check_races=check_races, seed=seed)
             races.extend(result.races)
             for k, v in result.stats.items():
                 stats[k] = stats.get(k, 0) + v
-        outputs = [memory.read(natural(self.held.get(t, t))) for t in self.fusion.outputs]
-        return SimResult(outputs, races, stats)
+        results = [natural(self.held.get(t, t)) for t in self.fusion.outputs]
+        races += memory.unwritten(results, "the program returns", seed)
+        return SimResult([memory.read(s) for s in results], races, stats)
 
     def witnesses(self, *arrays: Array) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
         """Every kernel once, with the arrays it reads when the program runs on these, and sizes."""
@@ -297,8 +309,8 @@ class Program:
             symbols=memory.sizes,
             values=x.values,
         )
-        for s, array in zip(x.writes, result.outputs, strict=True):
-            memory.write(s, array)
+        for s, array, written in zip(x.writes, result.outputs, result.written, strict=True):
+            memory.write(s, array, written)
         return result
 
     def run_cuda(self, *arrays: Any) -> list[Any]:
@@ -380,7 +392,7 @@ class Program:
 
     def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
         if device == "sim":
-            return self.simulate(*arrays, check_races=False).outputs
+            return without_races(self.simulate(*arrays), "the program")
         if device == "auto" and not has_gpu():
             say_once()
             return evaluate(self.fusion, *arrays)
@@ -429,129 +441,38 @@ def load(path: str | Path) -> Program:
 
     Raises UserError for a file that is damaged, of another version, or none of ours.
     """
-    record, members = read_archive(Path(path))
+    return _restored(*read_archive(Path(path)), str(path))
+
+
+def _unpickled(content: bytes) -> Program:
+    """The program of a pickle. Raises UserError as `load`."""
+    what = "the pickle of a program"
+    return _restored(*unpack(content, what), what)
+
+
+def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> Program:
+    """The program of a record. Raises UserError for one that describes none."""
     try:
         fusion = parse_fusion(record["fusion"])
         target = target_of(record["target"])
-        kernels: list[Kernel] = [
-            _restored_kernel(r, members, target, fusion) for r in record["kernels"]
-        ]
         values = {t.name: t for t in fusion.values}
         symbols = {s.name: s for s in fusion.symbols}
+        kernels = [restored_kernel(r, members, target, symbols) for r in record["kernels"]]
         pieces = Pieces(dict(record["placed"]), dict(record["not_placed"]))
         launches = tuple(
             Launch(
                 kernels[int(x["kernel"])],
-                tuple(_restored_site(r, values, symbols) for r in x["inputs"]),
-                tuple(_restored_site(r, values, symbols) for r in x["outputs"]),
-                tuple(_from_number(v) for v in x["values"]),
+                tuple(restored_site(r, values, symbols) for r in x["inputs"]),
+                tuple(restored_site(r, values, symbols) for r in x["outputs"]),
+                tuple(number_of(v) for v in x["values"]),
             )
             for x in record["launches"]
         )
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
         held = {values[t]: values[argument] for t, argument in record["held"]}
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SpecError) as e:
+    except DAMAGE as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
     return Program(fusion, launches, reasons, target, pieces, held)
-
-
-def _kernel_record(k: Kernel, code: int) -> dict[str, Any]:
-    printed = with_unique_names(k.ir)
-    symbols = dict(
-        zip((s.name for s in printed.symbols), (s.name for s in k.ir.symbols), strict=True)
-    )
-    built = k.compiled()
-    return {
-        "name": k.name,
-        "text": str(k.ir),
-        "symbols": symbols,
-        "values": [_number(v) for v in k.argument_values],
-        "arrays": _arrays_text((*k.inputs, *k.outputs)),
-        "inputs": len(k.inputs),
-        "schedule": k.schedule,
-        "code": f"{code}.cubin",
-        "ptx": built.ptx,
-        "log": built.log,
-    }
-
-
-def _site_record(s: Site) -> dict[str, Any]:
-    """A site as text: expressions in the shape symbols."""
-    return {
-        "tensor": s.tensor.name,
-        "root": s.root.name,
-        "offset": str(s.offset),
-        "shape": [str(e) for e in s.shape],
-        "strides": [str(e) for e in s.strides],
-        "box": [[str(start), str(extent)] for start, extent in s.box],
-        "axes": list(s.axes),
-    }
-
-
-def _restored_site(
-    r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
-) -> Site:
-    def read(texts: Sequence[str]) -> tuple[Expr, ...]:
-        return tuple(parse_expression(t, symbols) for t in texts)
-
-    pairs = [read(pair) for pair in r["box"]]
-    return Site(
-        values[r["tensor"]],
-        read(r["shape"]),
-        values[r["root"]],
-        parse_expression(r["offset"], symbols),
-        read(r["strides"]),
-        tuple((start, extent) for start, extent in pairs),
-        tuple(r["axes"]),
-    )
-
-
-def _restored_kernel(
-    r: dict[str, Any], members: dict[str, bytes], target: Target, fusion: Fusion
-) -> Kernel:
-    known = {s.name: s for s in fusion.symbols}
-    kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
-    arrays = parse_fusion(r["arrays"])
-    here = {s: known[s.name] for s in arrays.symbols}
-    infos = [
-        TensorInfo(
-            t.name,
-            tuple(substitute(e, here) for e in t.shape),
-            t.dtype,
-            tuple(substitute(e, here) for e in TensorInfo.of(t).strides),
-        )
-        for t in arrays.inputs
-    ]
-    values = tuple(_from_number(v) for v in r["values"])
-    n = r["inputs"]
-    made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
-    made.adopt(Compiled(members[r["code"]], r["ptx"], r["log"], 0.0))
-    return made
-
-
-def _arrays_text(infos: Sequence[TensorInfo]) -> str:
-    """Arrays as the text of a fusion that takes them and returns the last."""
-    tensors = tuple(
-        Tensor(i.name, i.shape, i.dtype, Input((), k, i.strides, i.dtype.nbytes))
-        for k, i in enumerate(infos)
-    )
-    return print_fusion(Fusion(tensors, tensors[-1:], tensors))
-
-
-def _number(v: bool | int | float) -> list[str]:
-    """A scalar as text that keeps every bit, and its type."""
-    return [type(v).__name__, v.hex() if isinstance(v, float) else repr(int(v))]
-
-
-def _from_number(v: list[str]) -> bool | int | float:
-    kind, text = v
-    match kind:
-        case "float":
-            return float.fromhex(text)
-        case "bool":
-            return bool(int(text))
-        case _:
-            return int(text)
 
 
 def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:

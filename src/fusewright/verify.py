@@ -14,10 +14,11 @@ from fusewright.core.expr import Var, variables
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
 from fusewright.fusion.ir import Fusion
+from fusewright.host.invariants import problems
 from fusewright.kernel import Kernel, Sync, TensorInfo, shaped_view, size_of, span
 from fusewright.program import Program
 from fusewright.schedule.schedule import Schedule
-from fusewright.sim.report import Race
+from fusewright.sim.report import Kind, Race
 from fusewright.sim.verify import Case, verify_kernel
 
 Array = npt.NDArray[Any]
@@ -63,11 +64,15 @@ def verify(
 ) -> VerifyReport:
     """Replays a recorded run without each sync: which are needed, which are not, what is missing.
 
-    The kernels of a program see what they would in a run on the arrays. Without arrays random ones
-    are drawn; symbolic sizes are tried at a small, an odd and a larger value each. `blocks`:
-    "sample" (the first two, the middle, the last two), None for all, or block numbers.
+    Of a program the launches are verified too: `missing` lists edges that its host program lacks,
+    and bytes that are read before they are written. Its kernels see what they would in a run on
+    the arrays. Without arrays random ones are drawn; symbolic sizes are tried at a small, an odd
+    and a larger value each. `blocks`: "sample" (the first two, the middle, the last two), None for
+    all, or block numbers.
     """
     report = VerifyReport()
+    if isinstance(kernel, Program):
+        report.missing += [Race(_KINDS[p.kind], p.message) for p in problems(kernel.assembled)]
     if isinstance(kernel, Program) and arrays:
         for k, given, sizes in kernel.witnesses(*arrays):
             _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)
@@ -76,6 +81,9 @@ def verify(
         cases = [case_of(k, arrays)] if arrays else random_cases(k, seed)
         _verify_one(k, cases, blocks, seed, report)
     return report
+
+
+_KINDS: dict[str, Kind] = {"order": "race", "twice": "race", "unwritten": "uninitialised"}
 
 
 def _verify_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,69 @@ def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: type):
             else:
                 wrapped = np.asarray(a // b & (2 ** (limits.bits) - 1), np.uint64).astype(dtype)
                 assert q == wrapped and r == a % b, (a, b)
+
+
+FLOATS = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, INF, -INF, NAN]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_float_quotient_is_the_floor_of_the_division_at_special_values(dtype: type):
+    a, b = (x.ravel() for x in np.meshgrid(FLOATS, FLOATS))
+    with np.errstate(all="ignore"):
+        expected = np.floor(a / b)
+    got = call("floordiv", a, b, dtype=dtype)
+    np.testing.assert_array_equal(got, expected.astype(dtype))
+    zeros = got == 0
+    assert (np.signbit(got) == np.signbit(expected))[zeros].all()
+
+
+def complex_call(name: str, re: float, im: float) -> complex:
+    return complex(FUNCTIONS[name].numpy(np.asarray(complex(re, im))))
+
+
+# The array API standard, version 2024.12, expm1; where a sign is unspecified, so here.
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ((0.0, 0.0), (0.0, 0.0)),
+        ((-0.0, 0.0), (0.0, 0.0)),
+        ((1.0, INF), (NAN, NAN)),
+        ((1.0, NAN), (NAN, NAN)),
+        ((INF, 0.0), (INF, 0.0)),
+        ((1000.0, 0.0), (INF, 0.0)),
+        ((-INF, 2.0), (-1.0, 0.0)),
+        ((INF, 2.0), (-INF, INF)),
+        ((-INF, INF), (-1.0, 0.0)),
+        ((INF, INF), (INF, NAN)),
+        ((-INF, NAN), (-1.0, 0.0)),
+        ((INF, NAN), (INF, NAN)),
+        ((NAN, 0.0), (NAN, 0.0)),
+        ((NAN, 1.0), (NAN, NAN)),
+    ],
+)
+def test_complex_expm1_at_special_values(argument: Any, expected: Any):
+    (re, im), (real, imag) = argument, expected
+    got, conjugate = complex_call("expm1", re, im), complex_call("expm1", re, -im)
+    np.testing.assert_array_equal([got.real, abs(got.imag)], [real, imag])
+    np.testing.assert_array_equal([conjugate.real, conjugate.imag], [got.real, -got.imag])
+    assert np.signbit(got.real) == (real < 0) or math.isnan(real)
+    if im == 0:
+        assert not np.signbit(got.imag) and np.signbit(conjugate.imag)
+
+
+def test_complex_expm1_keeps_its_digits_near_zero():
+    x = np.array([1e-12 + 1e-9j, -3e-17 + 0.5j, 0.75 - 1e-30j, 2 + 3j])
+    expected = [1e-12 - 5e-19 + 1e-9j, np.exp(0.5j) - 1, np.expm1(0.75) - 1e-30j * np.exp(0.75)]
+    got = FUNCTIONS["expm1"].numpy(x)
+    np.testing.assert_allclose(got.real, np.real([*expected, np.exp(2 + 3j) - 1]), rtol=1e-12)
+    np.testing.assert_allclose(got.imag, np.imag([*expected, np.exp(2 + 3j) - 1]), rtol=1e-9)
+
+
+def test_complex_tanh_at_infinity_keeps_the_sign_of_the_imaginary_part():
+    for im in (0.5, 2.0, 3.6e150):
+        for sign in (1.0, -1.0):
+            got = complex_call("tanh", INF, sign * im)
+            assert got == 1 and np.signbit(got.imag) == (sign < 0)
 
 
 def test_integer_overflow_wraps():

@@ -163,6 +163,24 @@ def test_integer_division_rounds_as_in_torch(mode: str | None) -> None:
     assert_as_eager(lambda a, b: (torch.fmod(a, b), torch.remainder(a, b)), a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_float_division_rounds_down_as_in_torch_at_infinities(dtype: Any) -> None:
+    special = torch.tensor([0.0, -0.0, 1, -2.5, math.inf, -math.inf, math.nan], dtype=dtype)
+    a, b = torch.meshgrid(special, special, indexing="ij")
+    assert_as_eager(lambda a, b: torch.div(a + 0, b, rounding_mode="floor"), a, b)
+
+
+def test_an_index_outside_one_axis_of_several_is_none_of_another_row() -> None:
+    x, i, j = rand(3, 4), torch.tensor([0, 2, 3, -4, 1]), torch.tensor([4, -4, 0, 3, -5])
+    run, _ = compiled(lambda x, i, j: x[i, j] + 0, cpu="sim", min_ops=1)
+    found = run(x, i, j)
+    assert torch.isnan(found).tolist() == [True, False, True, True, True]
+    assert found[1] == x[2, 0]
+    run, _ = compiled(lambda x, i, j: x[i, j] + 0)
+    with pytest.raises(IndexError, match="out of"):
+        run(x, i, j)
+
+
 def test_a_result_has_the_strides_that_torch_gives_it() -> None:
     def f(x: Any) -> Any:
         return (x * 2 + 1).sigmoid()

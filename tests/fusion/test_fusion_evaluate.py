@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import fusewright
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
 from fusewright.fusion.evaluate import evaluate
@@ -74,3 +75,21 @@ def test_one_size_has_one_value():
     fusion = trace(lambda x, y: x + y, TensorSpec(("n",), "int8"), TensorSpec(("n",), "int8"))
     with pytest.raises(UserError, match=r"input y: axis 0 has size 4, but n is already 3"):
         evaluate(fusion, np.ones(3, np.int8), np.ones(4, np.int8))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3", "int8", "uint64"])
+@pytest.mark.parametrize("op", ["max", "min", "argmax", "sum", "prod"])
+@pytest.mark.parametrize("axis", [0, None])
+def test_a_reduction_over_a_symbolic_crop_that_is_empty_starts_and_ends(
+    op: str, dtype: str, axis: int | None
+) -> None:
+    fusion = trace(lambda x: getattr(fw, op)(x[2:], axis=axis), TensorSpec(("n", 3), dtype))
+    x = np.ones((2, 3)).astype(fusion.inputs[0].dtype.numpy)
+    (want,) = evaluate(fusion, x)
+    result = fusewright.compile(fusion).simulate(x)
+    assert result.races == []
+    assert result.outputs[0].tobytes() == want.tobytes()
+    if op == "sum":
+        assert not want.astype(np.float64).any()
+    if op == "max" and dtype == "float32":
+        assert np.all(want == -np.inf)

@@ -6,11 +6,14 @@ takes minutes. An empty cell where there should be a mark is a finding.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 
 import fuzz_ops
 from fuzz_checks import Tally, problem_of
+from fuzz_criteria import COMPILE_SECONDS
+from fuzz_motifs import MOTIFS
 from fuzz_programs import Builder, Recipe, draw, makers
 from fuzz_schedules import check_seed
 
@@ -36,6 +39,25 @@ The tables of schedulers and primitives count {PROGRAMS} random programs and {SC
 schedules by hand, of seeds that are always the same. Many more run in `make fuzz`.
 """
 
+CAMPAIGN = f"""## The wider campaign
+
+`make campaign SEEDS=0:20000` draws programs of another kind: one or two of these motifs, which
+compose families and stress one decision each.
+
+{{motifs}}
+Arguments have rank 0 to 5, sizes from 0 on, and symbolic sizes that are bound to several sizes, the
+least one among them; every sixteenth program has odd names for arguments, sizes and results. These
+are failures, counted by a signature and shrunk to a few lines:
+
+- a value that differs from the oracle's by more than rounding does, also in an array of `out=`;
+- a race, a read of what nobody wrote, a sync that is missing or of no use;
+- an error that is no `UserError` or `UnsupportedError` while the program is traced, and any error
+  after that;
+- a launch that nobody reads, that another one has done, or one more than the program explains: one
+  for elementwise operations over one space, never more than one for each operation;
+- more than {COMPILE_SECONDS:g} s of Python to compile it.
+"""
+
 
 def main() -> None:
     PAGE.write_text(render(), encoding="utf-8")
@@ -50,6 +72,7 @@ def render() -> str:
         "## Pairs of views\n\nThe view of the row is read through the one of the column.\n\n"
         + _pairs(),
         "## Automatic schedules and syncs\n\n" + _programs(tally),
+        CAMPAIGN.format(motifs=_motifs()),
         "## Schedule primitives\n\nA refusal is a `ScheduleError` and leaves the schedule as it "
         "was.\n\n" + _primitives(tally),
     ]
@@ -60,6 +83,11 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(head)
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
+
+
+def _motifs() -> str:
+    rows = ([f"`{name}`", inspect.getdoc(make) or ""] for name, (make, _) in MOTIFS.items())
+    return table(["motif", "what it is"], ([n, text.replace("\n", " ")] for n, text in rows))
 
 
 # --- operations ---------------------------------------------------------------------------------

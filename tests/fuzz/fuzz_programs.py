@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import fuzz_nn
 import fuzz_ops
@@ -32,12 +33,14 @@ CATEGORIES = {
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument: sizes (ints, or names of symbols), dtype, what numbers it gets, layout."""
+    """An argument: sizes (ints, or names of symbols), dtype, what numbers it gets, layout, and its
+    name where it is not just numbered."""
 
     shape: tuple[int | str, ...]
     dtype: str
     numbers: str = "any"
     order: tuple[int, ...] | None = None
+    name: str = ""
 
     def spec(self) -> fw.TensorSpec:
         if self.order is None:
@@ -75,12 +78,14 @@ class Recipe:
 
     def source(self) -> str:
         """The function, as Python."""
-        names = [f"v{i}" for i in range(len(self.leaves))]
+        base = len(self.leaves)
+        names = [leaf.name or f"v{i}" for i, leaf in enumerate(self.leaves)]
         lines = [f"def program({', '.join(names)}):"]
+        names += [f"v{base + k}" for k in range(len(self.steps))]
         for k, s in enumerate(self.steps):
-            operands = [f"v{i}" for i in s.operands]
-            lines.append(f"    v{len(self.leaves) + k} = {s.text.format(*operands)}")
-        lines.append(f"    return [{', '.join(f'v{i}' for i in self.outputs)}]")
+            operands = [names[i] for i in s.operands]
+            lines.append(f"    {names[base + k]} = {s.text.format(*operands)}")
+        lines.append(f"    return [{', '.join(names[i] for i in self.outputs)}]")
         return "\n".join(lines)
 
     def trace(self) -> ir.Fusion:
@@ -102,7 +107,8 @@ class Recipe:
 
     def reproducer(self) -> str:
         """A file that shows the failure again."""
-        specs = ",\n    ".join(leaf.source() for leaf in self.leaves)
+        groups = [(text, len(list(g))) for text, g in groupby(x.source() for x in self.leaves)]
+        specs = ",\n    ".join(text if n == 1 else f"*[{text}] * {n}" for text, n in groups)
         head = f"# seed {self.seed}, sizes {dict(self.sizes)}\n{self.source()}"
         return f"{head}\n\nspecs = [\n    {specs}\n]"
 
@@ -273,19 +279,23 @@ class Builder:
         try:
             call = maker(self)
             if call is not None:
-                text, operands = call
-                source = text.format(*[f"a[{i}]" for i in operands])
-                made = eval(source, {"fw": fw, "a": self.arrays})
-                elements = count(tuple(constant_value(e) or 37 for e in made.tensor.shape))
-                largest = max(MAX_ELEMENTS, *(count(x.shape) for x in self.leaves))
-                if elements <= largest:
-                    self.steps.append(Step(op, text, operands))
-                    self._number(made, False)
-                    return True
+                self.call(op, *call)
+                return True
         except (FusewrightError, Impossible):
             pass
         del self.arrays[mark[0] :], self.numbers[mark[0] :], self.leaves[mark[1] :]
         return False
+
+    def call(self, op: str, text: str, operands: tuple[int, ...]) -> int:
+        """Adds one line to the program; the number of its value. Raises Impossible where the value
+        is too large, and what the call raises."""
+        source = text.format(*[f"a[{i}]" for i in operands])
+        made = eval(source, {"fw": fw, "a": self.arrays})
+        elements = count(tuple(constant_value(e) or 37 for e in made.tensor.shape))
+        if elements > max(MAX_ELEMENTS, *(count(x.shape) for x in self.leaves)):
+            raise Impossible("the value is too large")
+        self.steps.append(Step(op, text, operands))
+        return self._number(made, False)
 
     def on_last(self, op: str) -> bool:
         """Adds a call of `op` on the value made last."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from fusewright.core.expr import Expr, Int, Var
+from fusewright.host.accesses import bound, overlaps
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
-from fusewright.host.hazards import hazards, overlaps
+from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
     Access,
     Binding,
@@ -18,7 +21,9 @@ from fusewright.host.ir import (
     HostLaunch,
     Root,
     RootKind,
+    Stored,
 )
+from fusewright.host.regions import Region, meet, region
 from fusewright.kir.ir import Kernel
 
 R, W, RW = Access.READ, Access.WRITE, Access.READ_WRITE
@@ -31,6 +36,11 @@ def kernel(name: str = "k") -> Kernel:
     return Kernel(name, (), (), (), (), (), ())
 
 
+@cache
+def stored(name: str, root: Root) -> Stored:
+    return Stored(name, root, root.nbytes)
+
+
 def at(
     offset: Expr | int,
     nbytes: Expr | int,
@@ -40,7 +50,20 @@ def at(
     box: Box | None = None,
 ) -> Binding:
     total = access is W and box is None
-    return Binding(root, _e(offset), _e(nbytes), access, tensor, _e(nbytes), total, box)
+    axes = ((_e(nbytes), Int(1)),) if box is None else tuple(zip(box.extent, box.step, strict=True))
+    return Binding(
+        root,
+        _e(offset),
+        _e(nbytes),
+        access,
+        tensor,
+        stored(tensor, root),
+        _e(nbytes),
+        axes,
+        1,
+        total,
+        box,
+    )
 
 
 def _e(x: Expr | int) -> Expr:
@@ -104,7 +127,7 @@ def test_boxes_side_by_side_are_disjoint() -> None:
     """Pieces along the inner axis: hulls overlap, boxes do not."""
 
     def piece(column: int) -> Binding:
-        box = Box((Int(0), Int(64 * column)), (Int(16), Int(64)), (Int(256), Int(1)))
+        box = Box(Int(0), (Int(0), Int(64 * column)), (Int(16), Int(64)), (Int(256), Int(1)))
         return at(64 * column, 15 * 256 + 64, box=box)
 
     assert pairs(*[piece(c) for c in (2, 0, 3, 1)]) == []
@@ -112,10 +135,72 @@ def test_boxes_side_by_side_are_disjoint() -> None:
     assert pairs(piece(1), at(0, 4096)) == [(0, 1, "WAW")]
 
 
-def test_boxes_of_other_pitch_are_not_compared() -> None:
-    a = at(0, 100, box=Box((Int(0), Int(0)), (Int(2), Int(4)), (Int(64), Int(1))))
-    b = at(0, 100, box=Box((Int(0), Int(8)), (Int(2), Int(4)), (Int(32), Int(1))))
-    assert overlaps(a, b) is True
+def pitched(base: int, start: tuple[int, int], extent: tuple[int, int], pitch: int) -> Binding:
+    """A box of a value with rows of `pitch` bytes that begins at byte `base` of the arena."""
+    box = Box(Int(base), *(tuple(map(Int, x)) for x in (start, extent)), (Int(pitch), Int(1)))
+    offset = base + start[0] * pitch + start[1]
+    return at(offset, (extent[0] - 1) * pitch + extent[1], R, ARENA, box=box)
+
+
+def test_boxes_of_other_base_or_pitch_are_compared_byte_by_byte() -> None:
+    """Boxes that are apart in their own values share bytes where one value begins elsewhere."""
+    left, right = pitched(0, (0, 0), (5, 96), 192), pitched(0, (0, 96), (5, 96), 192)
+    assert overlaps(bound(0, left), bound(1, right)) is False
+    for base, shared in ((96, True), (192, False), (95, True), (97, True)):
+        moved = pitched(base, (0, 0), (5, 96), 192)
+        assert overlaps(bound(0, right), bound(1, moved)) is shared, base
+    assert (
+        overlaps(bound(0, pitched(0, (0, 0), (2, 4), 64)), bound(1, pitched(0, (0, 8), (2, 4), 32)))
+        is False
+    )
+    assert (
+        overlaps(bound(0, pitched(0, (0, 0), (2, 4), 64)), bound(1, pitched(0, (0, 0), (3, 4), 32)))
+        is True
+    )
+
+
+def test_a_box_of_a_value_waits_for_what_lay_in_other_rows_of_its_bytes() -> None:
+    """A read of the right half of one value, a write of the left half of the next one there."""
+    read = pitched(512, (0, 96), (5, 96), 192)
+    write = replace(
+        pitched(0, (0, 0), (5, 96), 192), access=W, tensor="u", memory=stored("u", ARENA)
+    )
+    assert pairs(read, write) == [(0, 1, "reuse")]
+    symbolic = replace(write.box, base=N * 256)
+    assert pairs(replace(read, offset=N * 64), replace(write, offset=N * 256, box=symbolic)) == [
+        (0, 1, "maybe")
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_regions_meet_as_their_bytes_do(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        a, b = (_random_region(rng) for _ in range(2))
+        assert meet(a, b) is bool(_points(a) & _points(b)), (a, b)
+        assert len(_points(a)) <= a.nbytes and max(_points(a)) < a.end
+
+
+def _random_region(rng: random.Random) -> Region:
+    width, axes = rng.choice([1, 2, 4]), []
+    step = width
+    for _ in range(rng.randrange(4)):
+        step *= rng.choice([1, 1, 2, 3]) if rng.random() < 0.8 else 5
+        axes.append((rng.randrange(1, 4), step))
+        step *= axes[-1][0]
+    return region(rng.randrange(60), rng.sample(axes, len(axes)), width)
+
+
+def _points(r: Region) -> set[int]:
+    points = {r.start + k for k in range(r.width)}
+    for n, step in r.axes:
+        points = {p + k * step for p in points for k in range(n)}
+    return points
+
+
+def test_a_search_for_common_bytes_that_takes_too_long_is_given_up() -> None:
+    a, b = region(0, [(5000, 101 * 97)], 1), region(1, [(5000, 101 * 89)], 1)
+    assert meet(a, b) is None
 
 
 def test_symbolic_ranges() -> None:

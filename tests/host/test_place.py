@@ -304,3 +304,81 @@ def test_random_joins_copy_nothing(seed: int) -> None:
         evaluate(b.content, {}) for x in p.host.launches for b in x.bindings if b.access.writes
     )
     assert written == 4 * shape[0] * shape[1], "every byte of the result is written once"
+
+
+SQUEEZED: dict[str, Any] = {
+    "keepdims": lambda a: fw.sum(a, axis=1, keepdims=True),
+    "expand_dims": lambda a: fw.expand_dims(fw.max(a, axis=1), axis=1),
+    "reshape": lambda a: fw.reshape(fw.sum(a, axis=2), (4, 1, 3)),
+    "softmax, squeezed": lambda a: fw.squeeze(soft(a[:, :1]), axis=1),
+}
+JOINED: dict[str, Any] = {
+    "concat": lambda s: fw.concat([fw.exp(s), s], axis=1),
+    "stack": lambda s: fw.stack([s, s]),
+    "insert": lambda s: fw.insert(fw.concat([s, s], axis=1), s, (0,) * s.ndim),
+    "pad": lambda s: fw.pad(s, [(1, 0)] * s.ndim),
+    "nested": lambda s: fw.stack([fw.concat([s, s], axis=1), fw.concat([s, s + 1], axis=1)]),
+}
+READERS: dict[str, Any] = {
+    "flip": fw.flip,
+    "scan": lambda s: fw.cumulative_sum(s, axis=s.ndim - 1),
+    "softmax": soft,
+    "itself": lambda s: s,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("squeezed", SQUEEZED)
+def test_a_view_that_is_joined_and_read_by_others_is_in_both_places(
+    squeezed: str, joined: str, reader: str
+) -> None:
+    """The view has memory, and the join of it is looked through to what the view shows."""
+
+    def f(a):
+        s = SQUEEZED[squeezed](a)
+        return JOINED[joined](s), READERS[reader](s)
+
+    p = checked(f, S((4, 3, 64), "float32"))
+    written = [
+        (b.root, b.offset, b.axes)
+        for x in p.host.launches
+        for b in x.bindings
+        if "W" in b.access.value
+    ]
+    assert len(set(written)) == len(written)
+
+
+def test_joins_of_arguments_and_of_a_view_that_another_kernel_reads() -> None:
+    def f(a):
+        s = fw.sum(a, axis=1, keepdims=True)
+        return fw.concat([a, s], axis=1), fw.flip(s)
+
+    p = checked(f, S((4, 3, 64), "float32"))
+    assert [x.role for x in p.host.launches] == ["kernel", "copy", "copy"]
+    assert "t0" in p.host.stats["placed"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_join_that_is_joined_again_and_read_by_others(reader: str) -> None:
+    """Its pieces lie in both joins, and nobody writes or copies the inner one as a whole."""
+
+    def f(a, b):
+        inner = fw.concat([soft(a), soft(b)])
+        return fw.concat([inner, soft(a + b)]), READERS[reader](inner)
+
+    p = checked(f, X, X)
+    assert p.host.stats["copies"] == (reader == "flip")
+    assert len(p.host.stats["placed"]) == 3
+
+
+def test_an_inner_join_that_is_a_result_is_looked_through() -> None:
+    """Only the argument is copied into the outer one."""
+
+    def f(a, b):
+        inner = fw.concat([soft(a), soft(b)])
+        return fw.concat([inner, a]), inner
+
+    p = checked(f, X, X)
+    assert [x.role for x in p.host.launches] == ["kernel", "kernel", "copy"]
+    assert p.host.stats["bytes_copied"] == 24 * 40 * 4

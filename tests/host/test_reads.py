@@ -14,7 +14,8 @@ import fusewright as fw
 from fusewright.core.expr import Expr
 from fusewright.core.substitution import evaluate
 from fusewright.fusion.passes.hoist_crops import hoist_crops
-from fusewright.host.hazards import overlaps
+from fusewright.host.accesses import bound, overlaps
+from fusewright.host.graph import ancestors
 from fusewright.host.ir import Binding, RootKind
 
 S = fw.TensorSpec
@@ -152,7 +153,7 @@ def bytes_of(b: Binding) -> set[int]:
     box = [
         (evaluate(s, {}), evaluate(n, {})) for s, n in zip(b.box.start, b.box.extent, strict=True)
     ]
-    inside = touched(0, box, steps, min(steps))
+    inside = touched(evaluate(b.box.base, {}), box, steps, min(steps))
     assert (min(inside), max(inside) + 1) == (start, start + nbytes), "the hull is the least one"
     return inside
 
@@ -203,7 +204,7 @@ def test_overlap_of_boxes_against_bytes(seed: int) -> None:
     p = fw.compile(fw.trace(f, S(tuple(shape), "float32")))
     bindings = [b for x in p.host.launches for b in x.bindings if b.root.kind is RootKind.INPUT]
     for a, b in product(bindings, bindings):
-        assert overlaps(a, b) is bool(bytes_of(a) & bytes_of(b)), seed
+        assert overlaps(bound(0, a), bound(1, b)) is bool(bytes_of(a) & bytes_of(b)), seed
 
 
 def test_symbolic_slices_against_bytes() -> None:
@@ -221,3 +222,42 @@ def test_symbolic_slices_against_bytes() -> None:
             (evaluate(b.offset, values), evaluate(b.offset + b.nbytes, values)) for b in found
         ]
         assert ranges == [(2 * 24 + 4, (size - 1) * 24), (0, 48)]
+
+
+def halves(a, b, g):
+    joined = fw.concat([soft(a), soft(b)], axis=1)
+    return g(joined[:, :96]), g(joined[:, 96:])
+
+
+def test_halves_of_joins_that_follow_each_other_in_the_arena() -> None:
+    """Parts of one value and of the next one in its bytes are compared as bytes: whoever writes
+    there waits for whoever reads."""
+
+    def around(s):
+        q = soft(s)
+        return q * fw.sum(fw.cumulative_sum(q, axis=1), axis=1, keepdims=True)
+
+    def f(s, a, b, c, d):
+        first = halves(a, b, lambda x: fw.sum(x * 2, axis=0))
+        second = halves(c, d, lambda x: fw.cumulative_sum(x, axis=0))
+        return around(s * 2.0), first, around(s * 3.0), second
+
+    specs = [S((1, 64), "float32"), *[S((5, 96), "float32")] * 4]
+    program = fw.compile(fw.trace(f, *specs))
+    launches, edges = program.host.launches, program.host.edges
+    before = ancestors(edges, len(launches))
+    late = [
+        (p, c)
+        for c, x in enumerate(launches)
+        for p, y in enumerate(launches[:c])
+        for b, a in product(x.bindings, y.bindings)
+        if a.root is b.root and a.root.kind is RootKind.ARENA and bytes_of(a) & bytes_of(b)
+        if (a.access.writes or b.access.writes) and not before[c] >> p & 1
+    ]
+    assert late == []
+
+
+def test_edges_follow_the_write_that_a_read_sees() -> None:
+    """Data flows from the writers of pieces to the readers of the whole, in one memory."""
+    program = fw.compile(fw.trace(lambda a, b: halves(a, b, fw.flip), X, X))
+    assert {e.kind.value for e in program.host.edges} == {"RAW"}

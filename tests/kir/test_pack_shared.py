@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from random_sync_kernels import Shape, random_kernel
 from sync_kernels import kernel
+from tests.work import calls
 
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
@@ -18,7 +19,7 @@ from fusewright.kir.analysis.hazards import unordered
 from fusewright.kir.analysis.liveness import interferes, intervals
 from fusewright.kir.analysis.ownership import footprint, shared_nbytes
 from fusewright.kir.ir import Buffer, Kernel
-from fusewright.kir.passes.pack_shared import pack_shared
+from fusewright.kir.passes.pack_shared import pack_shared, packing_of
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack, total_nbytes
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.sim.machine import simulate
@@ -295,3 +296,36 @@ def test_a_loop_of_unknown_extent_is_not_in_place() -> None:
     body = IN_PLACE.replace("READ", "tx + 64*i").replace("SYNC", "")
     body = body.replace("for (i < 4) {\n", "for (i < max(1, min(4, 3 + bx))) {\n")
     assert sorted(_offsets(kernel(body)), key=str) == [0, 1024]
+
+
+# --- work -----------------------------------------------------------------------------------------
+
+
+def _written_out(size: int) -> Kernel:
+    """Four buffers that one thread writes and reads element by element, one after the other."""
+    names = "abcd"
+    lines = [f"shared {b}: float32[{size}]" for b in names]
+    for b in names:
+        lines += [f"store {b}[{i}] = r[0]" for i in range(size)]
+        lines += [f"r[0] = load {b}[{i}]" for i in range(size)]
+    return kernel("\n".join(lines), block="tx < 1")
+
+
+def test_the_work_grows_with_the_accesses_not_with_their_pairs() -> None:
+    kernels = [_written_out(n) for n in (8, 32)]
+    for k in kernels:
+        assert packing_of(k) == dict.fromkeys((a.buffer for _, a in shared_allocs(k)), 0)
+    small, large = (calls(lambda k=k: packing_of(k)) for k in kernels)
+    assert large < 6 * small
+
+
+@pytest.mark.parametrize(("written", "expected"), [("i", [0, 0]), ("3 - i", [0, 16])])
+def test_accesses_of_two_buffers_that_take_turns(written: str, expected: list[int]) -> None:
+    """Where one buffer is filled while the other is read, each pair counts by its own order."""
+    lines = [f"store a[{i}] = r[0]" for i in range(4)]
+    for i in range(4):
+        at = {"i": i, "3 - i": 3 - i}[written]
+        lines += [f"r[0] = load a[{i}]", f"store b[{at}] = r[0]"]
+    lines += [f"r[0] = load b[{i}]" for i in range(4)]
+    body = "shared a: float32[4] align 16\nshared b: float32[4] align 16\n" + "\n".join(lines)
+    assert _offsets(kernel(body, block="tx < 1")) == expected

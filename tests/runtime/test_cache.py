@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fusewright.runtime.cache import Entry, KernelCache, cache_key
+from fusewright.runtime.cache import Entry, KernelCache, _checksum, cache_key
 
 KEY = cache_key("text", "sm_90a")
 OTHER = cache_key("text", "sm_80")
@@ -24,6 +25,11 @@ def folder(tmp_path: Path) -> Path:
 
 def record_of(folder: Path, key: str = KEY) -> Path:
     return folder / key[:2] / f"{key}.json"
+
+
+def signed(entry: str, cubin: bytes = b"code") -> bytes:
+    """A record with the right checksum over the wrong text."""
+    return json.dumps({"entry": entry, "sha256": _checksum(entry, cubin)}).encode()
 
 
 def test_what_was_put_is_found_by_another_cache_of_the_folder(folder: Path) -> None:
@@ -54,11 +60,31 @@ def test_keys_depend_on_order_and_borders_of_their_parts() -> None:
         lambda record: record.write_text("[1, 2]"),
         lambda record: record.write_text(json.dumps({"schema": 0})),
         lambda record: record.write_text(record.read_text().replace(KEY, OTHER)),
-        lambda record: record.write_text(record.read_text().replace('"meta": {}', '"meta": 3')),
+        lambda record: record.write_text(
+            record.read_text().replace(r"\"meta\": {}", r"\"meta\": {\"a\": 1}")
+        ),
+        lambda record: record.write_bytes(b"[" * 200_000),
+        lambda record: record.write_bytes(signed("[" * 200_000)),
+        lambda record: record.write_bytes(signed("[1, 2]")),
+        lambda record: record.write_bytes(signed(r'"\ud800"')),
         lambda record: record.with_suffix(".cubin").write_bytes(b"cod"),
         lambda record: record.with_suffix(".cubin").write_bytes(b"evil"),
     ],
-    ids=["empty", "cut", "bytes", "list", "schema", "key", "meta", "short cubin", "other cubin"],
+    ids=[
+        "empty",
+        "cut",
+        "bytes",
+        "list",
+        "schema",
+        "key",
+        "meta",
+        "deep",
+        "deep inside",
+        "list inside",
+        "surrogate",
+        "short cubin",
+        "other cubin",
+    ],
 )
 def test_a_damaged_entry_is_a_miss_and_is_replaced(folder: Path, damage) -> None:
     cache = KernelCache(folder)
@@ -67,6 +93,36 @@ def test_a_damaged_entry_is_a_miss_and_is_replaced(folder: Path, damage) -> None
     assert cache.get(KEY) is None
     assert not record_of(folder).exists()
     assert cache.put(KEY, b"code", {}) and cache.get(KEY) == Entry(b"code", {})
+
+
+META = {"ptx": ".version 8.7", "log": "", "seconds": 0.5, "nested": {"a": [1, None, True]}}
+
+
+def damages(content: bytes) -> Iterator[bytes]:
+    """Every bit flipped, and every shorter file."""
+    for k in range(len(content)):
+        for bit in range(8):
+            yield content[:k] + bytes([content[k] ^ 1 << bit]) + content[k + 1 :]
+    for length in range(len(content)):
+        yield content[:length]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".cubin"])
+def test_no_flipped_bit_and_no_shorter_file_is_believed(
+    folder: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = KernelCache(folder)
+    cache.put(KEY, b"\x7fELF code", META)
+    path = record_of(folder).with_suffix(suffix)
+    for damaged in damages(path.read_bytes()):
+        path.write_bytes(damaged)
+        caplog.clear()
+        assert cache.get(KEY) is None, damaged
+        assert cache.get(KEY) is None
+        (line,) = caplog.messages
+        assert "is damaged and was removed" in line
+        cache.put(KEY, b"\x7fELF code", META)
+    assert cache.get(KEY) == Entry(b"\x7fELF code", META)
 
 
 def test_a_missing_cubin_is_a_miss(folder: Path) -> None:

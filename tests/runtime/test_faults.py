@@ -86,7 +86,7 @@ def test_a_flipped_byte_anywhere_is_a_miss(tmp_path: Path, seed: int) -> None:
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(7)
     path.write_bytes(bytes(data))
     found = made.get(cache_key("1"))
-    assert found is None or (found.cubin == content("1") and path.suffix == ".json")
+    assert found is None
 
 
 def test_a_full_disk_costs_only_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from fusewright.cuda import compile as cuda_compile
 from fusewright.errors import UserError
 from fusewright.runtime import builds
 from fusewright.runtime.builds import Builder
+from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.locks import fork_safe_lock
 
 
@@ -83,7 +84,7 @@ def test_rejects_files_that_are_not_saved_programs(builder: Builder, tmp_path: P
     with pytest.raises(UserError, match="is damaged: its contents do not match their checksums"):
         fw.load(path)
     _damaged(path, "program.json", json.dumps({**record, "version": 99}).encode())
-    with pytest.raises(UserError, match="format version 99, this fusewright reads 2"):
+    with pytest.raises(UserError, match="format version 99, this fusewright reads 3"):
         fw.load(path)
     _damaged(path, "program.json", b"{}")
     with pytest.raises(UserError, match="is not a saved program"):
@@ -141,16 +142,29 @@ def test_code_is_found_in_memory_then_on_disk(
     assert len(compiled) == 2
 
 
-def test_a_record_without_its_text_costs_a_compile(
-    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_record_costs_a_compile_and_a_line(
+    builder: Builder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = program(12, 40).kernels[0].compiled()
+    for _ in range(2):
+        for path in (tmp_path / "cache").glob("??/*.json"):
+            path.write_text(path.read_text().replace(".version", ".versiom"))
+        builder.forget()
+        caplog.clear()
+        again = program(12, 40).kernels[0].compiled()
+        assert (again.cubin, again.ptx) == (first.cubin, first.ptx)
+        assert [m.count("is damaged and was removed") for m in caplog.messages] == [1]
+
+
+def test_an_entry_that_holds_something_else_costs_a_compile(
+    builder: Builder, tmp_path: Path
+) -> None:
+    first = program(12, 40).kernels[0].compiled()
+    kept = KernelCache(tmp_path / "cache")
     for path in (tmp_path / "cache").glob("??/*.json"):
-        record = json.loads(path.read_text())
-        record["meta"] = {"ptx": 3}
-        path.write_text(json.dumps(record))
+        kept.put(path.stem, first.cubin, {"ptx": 3})
     builder.forget()
-    assert program(12, 40).kernels[0].compiled().cubin == first.cubin
+    assert program(12, 40).kernels[0].compiled().ptx == first.ptx
 
 
 def test_many_threads_compile_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from fusewright.errors import UserError
 from fusewright.frontends.tune import LEAST_GAIN, MOST, Run
 from fusewright.runtime import clock as clock_module
 from fusewright.runtime.arrays import describe
+from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.clock import ROUNDS, WARM_UP, DeviceClock
 from fusewright.runtime.winners import FOLDER, Winner, Winners
 from fusewright.schedule.heuristics.common import Params
@@ -168,26 +168,30 @@ def test_a_knob_leaves_winners_aside(name: str, monkeypatch: pytest.MonkeyPatch)
     assert chosen(compiled()) == "inner_persistent"
 
 
-def damaged(text: str) -> str:
-    return text[: len(text) // 2]
+def damaged(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
 
 
-def of_another_version(text: str) -> str:
-    record = json.loads(text)
-    record["meta"]["tuned"] = 99
-    return json.dumps(record)
+def with_other(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The record with the right checksum over something else."""
+    kept = KernelCache(path.parent.parent)
+    entry = kept.get(path.stem)
+    assert entry is not None
+    change(entry.meta)
+    kept.put(path.stem, entry.cubin, entry.meta)
 
 
-def with_a_list(text: str) -> str:
-    record = json.loads(text)
-    record["meta"]["winner"]["values"] = [["vector", [1, 2]]]
-    return json.dumps(record)
+def of_another_version(path: Path) -> None:
+    with_other(path, lambda meta: meta.update(tuned=99))
 
 
-def unknown(text: str) -> str:
-    record = json.loads(text)
-    record["meta"]["winner"]["values"] = [["vector", 5]]
-    return json.dumps(record)
+def with_a_list(path: Path) -> None:
+    with_other(path, lambda meta: meta["winner"].update(values=[["vector", [1, 2]]]))
+
+
+def unknown(path: Path) -> None:
+    with_other(path, lambda meta: meta["winner"].update(values=[["vector", 5]]))
 
 
 @pytest.mark.usefixtures("here")
@@ -201,11 +205,11 @@ def unknown(text: str) -> str:
     ],
 )
 def test_records_of_no_use_are_ignored_with_a_reason(
-    change: Callable[[str], str], reason: str, folder: Path, caplog: pytest.LogCaptureFixture
+    change: Callable[[Path], None], reason: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fw.tune(softmax, X, clock=Times("inner_shared"))
     (path,) = records(folder)
-    path.write_text(change(path.read_text()))
+    change(path)
     with caplog.at_level(logging.WARNING):
         assert chosen(compiled()) == "inner_persistent"
     assert reason in caplog.text

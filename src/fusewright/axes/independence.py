@@ -27,13 +27,19 @@ class Independence:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._heights: dict[int, int] = {}
+        self._known: dict[tuple[Digit, Digit, bool], bool] = {}
         self._version = -1
+
+    def _refresh(self) -> None:
+        """Forget what held before the lines changed."""
+        if self._version != self._lines.version:
+            self._heights.clear()
+            self._known.clear()
+            self._version = self._lines.version
 
     def height(self, root: int) -> int:
         """The number of definitions below a representative line."""
-        if self._version != self._lines.version:
-            self._heights.clear()
-            self._version = self._lines.version
+        self._refresh()
         found = self._heights.get(root)
         if found is None:
             lower = {self._lines.root(d.atom.line): None for d in self._lines.below(root)}
@@ -63,6 +69,14 @@ class Independence:
 
         `twisted=False` looks at what `x` adds when the operand it is twisted by is known.
         """
+        self._refresh()
+        key = (x, y, twisted)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._depend(x, y, twisted=twisted)
+        return found
+
+    def _depend(self, x: Digit, y: Digit, *, twisted: bool) -> bool:
         if x.atom is y.atom:
             return _same_atom(x, y)
         rx, ry = self._lines.root(x.atom.line), self._lines.root(y.atom.line)

@@ -18,7 +18,6 @@ from fusewright.axes.lines import (
     aligned_core,
     cut_between,
     ratio,
-    term_value,
 )
 from fusewright.axes.values import (
     Along,
@@ -33,7 +32,7 @@ from fusewright.axes.values import (
     unpacked,
 )
 from fusewright.core.conditions import TRUE, And, Cond, Less, all_of, equal
-from fusewright.core.expr import ONE, ZERO, Expr, lower_bound, mul, parts_of
+from fusewright.core.expr import ONE, ZERO, Expr, lower_bound, mul, parts_of, term_ratio
 
 Known: TypeAlias = Sequence[tuple[AxisClass, Expr]]
 
@@ -342,8 +341,7 @@ def _implies(strong: Cond, weak: Cond) -> bool:
     """
     if not isinstance(strong, Less) or not isinstance(weak, Less):
         return False
-    s = strong.right - strong.left - 1
-    w = weak.right - weak.left - 1
+    s, w = strong.gap, weak.gap
     for k in _scales(s, w):
         low = lower_bound(k * w - s + k - 1)
         if low is not None and low >= 0:
@@ -354,7 +352,7 @@ def _implies(strong: Cond, weak: Cond) -> bool:
 def _scales(s: Expr, w: Expr) -> list[Expr]:
     """The positive factors by which a term of `w` appears in `s`."""
     found = [
-        ratio(term_value(t), term_value(u))
+        term_ratio(t, u)
         for u in parts_of(w)[1]
         for t in parts_of(s)[1]
         if (t.coefficient > 0) == (u.coefficient > 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TypeAlias
 
 from fusewright.core.expr import (
     Expr,
@@ -21,6 +23,9 @@ from fusewright.core.expr import (
 )
 from fusewright.core.substitution import substitute
 from fusewright.core.symbolic import Symbolic
+
+Limits: TypeAlias = tuple[Expr, int | None, int | None]
+"""An expression, and the least and the largest value it may have."""
 
 
 class Cond(Symbolic):
@@ -57,10 +62,40 @@ class Comparison(Cond):
 class Less(Comparison):
     """`left < right`."""
 
-    __slots__ = ()
+    __slots__ = ("_contrary", "_gap", "_limits")
 
     def __init__(self, left: Expr, right: Expr) -> None:
         super().__init__(left, right, "<")
+        self._contrary: Cond | None = None
+        self._gap: Expr | None = None
+        self._limits: Limits | None = None
+
+    @property
+    def contrary(self) -> Cond:
+        """`right <= left`."""
+        if self._contrary is None:
+            self._contrary = less(self.right, add(self.left, 1))
+        return self._contrary
+
+    @property
+    def gap(self) -> Expr:
+        """What is at least 0 where it holds: `right - left - 1`."""
+        if self._gap is None:
+            self._gap = self.right - self.left - 1
+        return self._gap
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of `left - right` without its constant, or of the opposite when that starts with
+        a positive term."""
+        if self._limits is None:
+            constant, terms = parts_of(self.left - self.right)
+            if terms[0].coefficient > 0:
+                self._limits = sum_of(0, terms), None, -constant - 1
+            else:
+                opposite = [Term(t.atoms, -t.coefficient) for t in terms]
+                self._limits = sum_of(0, opposite), constant + 1, None
+        return self._limits
 
 
 class Equal(Comparison):
@@ -121,18 +156,27 @@ class Not(Cond):
 TRUE = Truth(True)
 FALSE = Truth(False)
 
+_KEPT = 1 << 12
+"""Comparisons that are remembered. One takes as long as twenty sums and is asked for ten times."""
+
 
 def less(a: IntLike, b: IntLike) -> Cond:
     """`a < b`, decided when the bounds decide it, without quotients that stand alone (`x//f < n`
     is `x < n*f`) and without what plays no part, constants on one side."""
-    a, b = as_expr(a), as_expr(b)
+    return _less(as_expr(a), as_expr(b))
+
+
+@lru_cache(_KEPT)
+def _less(a: Expr, b: Expr) -> Cond:
     if isinstance(a, FloorDiv):
         return less(a.numerator, mul(b, a.denominator))
     if isinstance(b, FloorDiv):
         return less(add(mul(add(a, 1), b.denominator), -1), b.numerator)
-    if is_natural(add(b, mul(a, -1), -1)):
+    gap = add(b, mul(a, -1), -1)
+    if is_natural(gap):
         return TRUE
-    if is_natural(add(a, mul(b, -1))):
+    most = gap.interval[1]
+    if (most is not None and most < 0) or is_natural(add(a, mul(b, -1))):
         return FALSE
     return _reduced(a, b)
 
@@ -221,7 +265,7 @@ def negate(c: Cond) -> Cond:
         case Truth():
             return FALSE if c.value else TRUE
         case Less():
-            return less(c.right, add(c.left, 1))
+            return c.contrary
         case And():
             return any_of(negate(p) for p in c.parts)
         case Or():

@@ -105,13 +105,13 @@ class Term(NamedTuple):
     @property
     def interval(self) -> Interval:
         """An interval that contains it."""
-        product = reduce(intervals.multiply, (a.interval for a in self.atoms))
+        product = reduce(intervals.multiply, [a.interval for a in self.atoms])
         return intervals.scale(product, self.coefficient)
 
     @property
     def divisor(self) -> int:
         """A divisor of it."""
-        return math.prod((a.divisor for a in self.atoms), start=abs(self.coefficient))
+        return math.prod([a.divisor for a in self.atoms], start=abs(self.coefficient))
 
 
 class Sum(Expr):
@@ -123,9 +123,33 @@ class Sum(Expr):
     def __init__(self, constant: int, terms: tuple[Term, ...]) -> None:
         self.constant = constant
         self.terms = terms
-        self._seal(sum_text(constant, [(t.coefficient, t.atoms) for t in terms]))
-        self.interval = intervals.add(((constant, constant), *(t.interval for t in terms)))
-        self.divisor = math.gcd(constant, *(t.divisor for t in terms))
+
+    def __getattr__(self, name: str) -> object:
+        """Text, hash, interval and divisor are found when they are first asked for: most sums are
+        steps on the way to another."""
+        match name:
+            case "_key":
+                pairs = [(t.coefficient, t.atoms) for t in self.terms]
+                self._key = sum_text(self.constant, pairs)
+            case "_hash":
+                self._hash = hash((self.constant, self.terms))
+            case "interval":
+                whole = (self.constant, self.constant)
+                self.interval = intervals.add((whole, *[t.interval for t in self.terms]))
+            case "divisor":
+                self.divisor = math.gcd(self.constant, *[t.divisor for t in self.terms])
+            case _:
+                raise AttributeError(f"a sum has no attribute {name!r}")
+        return getattr(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Sum) or self.constant != other.constant:
+            return False
+        return self.terms == other.terms
+
+    __hash__ = Expr.__hash__
 
     @property
     def children(self) -> tuple[Atom, ...]:
@@ -162,12 +186,20 @@ class FloorDiv(Division):
 class Mod(Division):
     """`numerator - denominator * (numerator // denominator)`, in `[0, denominator)`."""
 
-    __slots__ = ()
+    __slots__ = ("_quotient",)
 
     def __init__(self, numerator: Expr, denominator: Expr) -> None:
         super().__init__(numerator, denominator, "%")
         self.interval = intervals.mod(numerator.interval, denominator.interval)
         self.divisor = math.gcd(numerator.divisor, denominator.divisor)
+        self._quotient: Expr | None = None
+
+    @property
+    def quotient(self) -> Expr:
+        """The digits above: `numerator // denominator`."""
+        if self._quotient is None:
+            self._quotient = floordiv(self.numerator, self.denominator)
+        return self._quotient
 
 
 integer = lru_cache(4096)(Int)
@@ -252,20 +284,18 @@ def _fold_digit(
     low: Mod, others: tuple[Atom, ...], c: int, table: dict[tuple[Atom, ...], int]
 ) -> tuple[tuple[Atom, ...], Expr] | None:
     """The monomial that holds the digit above `c * others * low`, and what both digits make."""
-    quotient = floordiv(low.numerator, low.denominator)
-    constant, terms = parts_of(mul(mul(c, _product(others)), low.denominator))
-    if len(terms) + bool(constant) != 1:
+    scale = _scale_above(low, others, c)
+    if scale is None:
         return None
-    scale = terms[0] if terms else Term((), constant)
     for atoms, coefficient in table.items():
         if coefficient != scale.coefficient or len(atoms) != len(scale.atoms) + 1:
             continue
         for position, high in enumerate(atoms):
             if atoms[:position] + atoms[position + 1 :] != scale.atoms:
                 continue
+            f, quotient = low.denominator, low.quotient
             if high == quotient:
                 return atoms, low.numerator
-            f = low.denominator
             if isinstance(high, FloorDiv) and f == high.denominator:
                 rest = mod(high.numerator, f)
                 if rest == low:
@@ -275,14 +305,35 @@ def _fold_digit(
     return None
 
 
+def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
+    """What the digit above `low` in `c * others * low` is multiplied by; None for a sum."""
+    f = constant_value(low.denominator)
+    if f is not None and not any(isinstance(a, Division) for a in others):
+        return Term(others, c * f)
+    constant, terms = parts_of(mul(mul(c, _product(others)), low.denominator))
+    if len(terms) + bool(constant) != 1:
+        return None
+    return terms[0] if terms else Term((), constant)
+
+
 def add(*values: IntLike) -> Expr:
     """The sum."""
-    constant = sum(k for v in values if (k := constant_value(v)) is not None)
-    others = [as_expr(v) for v in values if constant_value(v) is None]
-    if len(others) < 2 and not (others and constant):
-        return others[0] if others else integer(constant)
-    parts = [(constant, ()), *map(parts_of, others)]
-    return sum_of(sum(k for k, _ in parts), [t for _, terms in parts for t in terms])
+    constant = 0
+    others: list[Expr] = []
+    for v in values:
+        if isinstance(v, Int):
+            constant += v.value
+        elif isinstance(v, Expr):
+            others.append(v)
+        else:
+            constant += int(v)
+    if not others:
+        return integer(constant)
+    parts = [parts_of(e) for e in others]
+    constant += sum([k for k, _ in parts])
+    if len(parts) == 1:
+        return others[0] if constant == parts[0][0] else _normal(constant, parts[0][1])
+    return sum_of(constant, [t for _, terms in parts for t in terms])
 
 
 def mul(a: IntLike, b: IntLike) -> Expr:
@@ -311,7 +362,7 @@ def _scaled(e: Expr, k: int) -> Expr:
         return integer(e.value * k)
     constant, terms = parts_of(e)
     scaled = tuple(Term(t.atoms, t.coefficient * k) for t in terms)
-    if any(isinstance(a, Division) for t in terms for a in t.atoms):
+    if any(map(_has_division, terms)):
         return sum_of(constant * k, scaled)
     return _normal(constant * k, scaled)
 
@@ -326,14 +377,23 @@ def _divisible(t: Term, f: Expr) -> Expr | None:
     k, fterms = parts_of(f)
     if not fterms:
         return mul(t.coefficient // k, _product(t.atoms)) if t.coefficient % k == 0 else None
-    if k or len(fterms) != 1 or t.coefficient % fterms[0].coefficient:
+    return None if k or len(fterms) != 1 else term_ratio(t, fterms[0])
+
+
+def term_ratio(t: Term, f: Term) -> Expr | None:
+    """`t / f` when the division is exact in the normal form."""
+    if t.coefficient % f.coefficient:
         return None
     remaining = list(t.atoms)
-    for a in fterms[0].atoms:
+    for a in f.atoms:
         if a not in remaining:
             return None
         remaining.remove(a)
-    return mul(t.coefficient // fterms[0].coefficient, _product(tuple(remaining)))
+    return mul(t.coefficient // f.coefficient, _product(tuple(remaining)))
+
+
+def _has_division(t: Term) -> bool:
+    return any(isinstance(a, Division) for a in t.atoms)
 
 
 def _product(atoms: tuple[Atom, ...]) -> Expr:
@@ -523,11 +583,12 @@ def _unrounded(e: Expr) -> Expr | None:
     """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f; the
     quotients that finer ones bound more tightly come first."""
     constant, terms = parts_of(e)
+    rounded = [k for k, t in enumerate(terms) if _has_division(t)]
     for rule in (_through_finer, _unrounded_term):
-        for position, t in enumerate(terms):
-            replaced = rule(t, terms)
+        for k in rounded:
+            replaced = rule(terms[k], terms)
             if replaced is not None:
-                return add(sum_of(constant, terms[:position] + terms[position + 1 :]), replaced)
+                return add(sum_of(constant, terms[:k] + terms[k + 1 :]), replaced)
     return None
 
 

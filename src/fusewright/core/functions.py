@@ -5,7 +5,8 @@ definition. Integer overflow wraps. Division and remainder of integers by zero g
 round down and the remainder has the divisor's sign, for floats as Python has it. An integer to a
 negative integer power is the exact result cut to an integer (0, 1 or -1). Shifts by the bit width
 or more give 0 (-1 for a negative signed left operand of a right shift); a negative amount counts
-as that. `max` and `min` propagate NaN. `round` takes halves to even.
+as that. A float quotient with an infinite operand is `a / b`, as the array API standard has it.
+`max` and `min` propagate NaN. `round` takes halves to even.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.core import complex_functions
 from fusewright.dtypes import DType, bfloat16
 
 Array = npt.NDArray[Any]
@@ -60,6 +62,14 @@ def _is_integer(x: Array) -> bool:
 
 def _rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
+
+
+def _floordiv(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a), np.asarray(b)
+    rounded = np.floor_divide(a, b)
+    if a.dtype.kind in "iu":
+        return rounded
+    return np.where(np.isinf(a) | np.isinf(b), np.true_divide(a, b), rounded)
 
 
 def _pow(a: Array, b: Array) -> Array:
@@ -192,7 +202,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "rsqrt": _rsqrt,
     "exp": np.exp,
     "exp2": np.exp2,
-    "expm1": np.expm1,
+    "expm1": complex_functions.expm1,
     "log": np.log,
     "log2": np.log2,
     "log10": np.log10,
@@ -205,7 +215,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "atan": np.arctan,
     "sinh": np.sinh,
     "cosh": np.cosh,
-    "tanh": np.tanh,
+    "tanh": complex_functions.tanh,
     "asinh": np.arcsinh,
     "acosh": np.arccosh,
     "atanh": np.arctanh,
@@ -231,7 +241,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.true_divide,
-    "floordiv": np.floor_divide,
+    "floordiv": _floordiv,
     "rem": np.remainder,
     "pow": _pow,
     "atan2": np.arctan2,

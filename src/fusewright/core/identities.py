@@ -1,4 +1,4 @@
-"""The value that a reduction starts from."""
+"""The values that reductions and scans start from."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def reduction_identity(fn: str, dtype: DType) -> bool | int | float:
             return int(limits.min if fn == "max" else limits.max)
         case _:
             raise InternalError(f"{fn} is no reduction")
+
+
+def scan_identity(fn: str, dtype: DType) -> bool | int | float:
+    """The same for prefixes, which keep the sign of zeros: for the sum of floats it is -0, because
+    0 + -0 is 0."""
+    return -0.0 if fn == "add" and dtype.is_float else reduction_identity(fn, dtype)

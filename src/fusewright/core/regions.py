@@ -7,10 +7,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusewright.core.conditions import TRUE, And, Cond, Less, Truth, all_of, less_equal, negate
+from fusewright.core.conditions import (
+    TRUE,
+    And,
+    Cond,
+    Less,
+    Limits,
+    Truth,
+    all_of,
+    less_equal,
+    negate,
+)
 from fusewright.core.expr import Expr, add, mul, parts_of
-
-Limits: TypeAlias = tuple[Expr, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ class Region:
                     region = region.within(p) if region is not None else None
                 return region
             case Less():
-                return self._limited(*_limits(c))
+                return self._limited(*c.limits)
             case _:
                 if negate(c) in self.others:
                     return None
@@ -59,7 +67,7 @@ class Region:
 
     def implies(self, c: Cond) -> bool:
         """Whether the condition is known to hold in the whole region."""
-        return all(r is None for r in self._beyond(c))
+        return all(self._lies_beyond(negate(p)) for p in _conjuncts(c))
 
     def excludes(self, other: Region) -> bool:
         """Whether the two are known to have no point in common."""
@@ -70,8 +78,18 @@ class Region:
         return all(_follows(p, self) for p in _parts(other))
 
     def _beyond(self, c: Cond) -> Iterator[Region | None]:
-        parts = c.parts if isinstance(c, And) else (c,)
-        return (self.within(negate(p)) for p in parts)
+        return (self.within(negate(p)) for p in _conjuncts(c))
+
+    def _lies_beyond(self, c: Cond) -> bool:
+        """Whether the condition is known to hold nowhere in the region."""
+        if not isinstance(c, Less):
+            return self.within(c) is None
+        e, low, high = c.limits
+        for x, least, most in self.limits:
+            if x == e:
+                too_low = low is not None and most is not None and most < low
+                return too_low or (high is not None and least is not None and high < least)
+        return False
 
     def _limited(self, e: Expr, low: int | None, high: int | None) -> Region | None:
         kept = {x: (a, b) for x, a, b in self.limits}
@@ -131,20 +149,13 @@ def follows(c: Cond, given: Cond) -> bool:
     return False
 
 
+def _conjuncts(c: Cond) -> tuple[Cond, ...]:
+    return c.parts if isinstance(c, And) else (c,)
+
+
 def _parts(r: Region) -> tuple[Cond, ...]:
-    c = r.condition
-    return c.parts if isinstance(c, And) else () if c == TRUE else (c,)
+    return () if r.condition == TRUE else _conjuncts(r.condition)
 
 
 def _follows(c: Cond, r: Region) -> bool:
     return any(follows(c, p) for p in _parts(r))
-
-
-def _limits(c: Less) -> Limits:
-    """`left < right` as limits of `left - right` without its constant, or of the opposite when
-    that starts with a positive term."""
-    constant, terms = parts_of(add(c.left, mul(c.right, -1)))
-    rest = add(c.left, mul(c.right, -1), -constant)
-    if terms[0].coefficient > 0:
-        return rest, None, -constant - 1
-    return mul(rest, -1), constant + 1, None

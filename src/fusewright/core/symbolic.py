@@ -18,8 +18,10 @@ class Symbolic:
     is_compound: ClassVar[bool] = False
 
     def _seal(self, key: str) -> None:
+        """Set the text, once the operands are there. Hashes tell variables of one name apart, so
+        that tables keyed by expressions need not compare them."""
         self._key = key
-        self._hash = hash(key)
+        self._hash = object.__hash__(self) if self.is_variable else hash((key, *self.children))
 
     @property
     def children(self) -> tuple[Symbolic, ...]:

@@ -79,15 +79,16 @@ def _signed_literal(value: int, bits: int) -> str:
 
 def _float_literal(value: float, dtype: DType) -> str:
     if dtype is dtypes.float32:
-        special = {"inf": "0x7f800000u", "-inf": "0xff800000u", "nan": "0x7fc00000u"}
+        special = {"inf": "0x7f800000u", "-inf": "0xff800000u"}
+        special |= {"nan": "0x7fc00000u", "-nan": "0xffc00000u"}
         if not math.isfinite(value):
-            return f"__uint_as_float({special[str(value)]})"
+            return f"__uint_as_float({special[dtypes.scalar_text(value)]})"
         text = f"{np.format_float_scientific(np.float32(value), trim='0')}f"
         plain = f"{np.format_float_positional(np.float32(value), trim='0')}f"
     else:
-        special = {"inf": "0x7ff0", "-inf": "0xfff0", "nan": "0x7ff8"}
+        special = {"inf": "0x7ff0", "-inf": "0xfff0", "nan": "0x7ff8", "-nan": "0xfff8"}
         if not math.isfinite(value):
-            return f"__longlong_as_double({special[str(value)]}000000000000ll)"
+            return f"__longlong_as_double({special[dtypes.scalar_text(value)]}000000000000ll)"
         text = np.format_float_scientific(value, trim="0")
         plain = np.format_float_positional(value, trim="0")
     shorter = min(plain, text, key=len)

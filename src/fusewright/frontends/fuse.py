@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_not
@@ -142,6 +144,7 @@ class Fused:
         self._dynamic = dynamic
         self._out_layouts = out_layouts
         self._donated = donated_roots(fn, donate)
+        self._donate = tuple(donate)
         self._kernels = kernels
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
         self._programs: dict[tuple[Signature, Wishes], _Compiled] = {}
@@ -174,6 +177,8 @@ class Fused:
         leaves, tree = trees.flatten((args, kwargs))
         if any(is_dispatched(x) for x in leaves):
             return self._record(args, kwargs, out)
+        if _is_traced(leaves):
+            return self._inlined(args, kwargs, out)
         infos, tree = _described(leaves, tree)
         signature = signature_of(infos, tree, self._marks)
         arrays, given = [], []
@@ -189,6 +194,15 @@ class Fused:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = bound
         return bound.run(args, kwargs, out)
+
+    def _inlined(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """A call inside of what is traced: the function's operations join the caller's."""
+        if out is not None:
+            raise UserError(
+                f"{self.name}: out= inside of a traced function: values of a program have no "
+                "memory; use the result, and give out= to the outer call"
+            )
+        return self.fn(*args, **kwargs)
 
     def _given(
         self, out: Any, traced: Traced, layouts: OutLayouts
@@ -206,6 +220,43 @@ class Fused:
             stored = layouts.stored(arrays)
             given = [None if o is None else describe_target(o) for o in stored]
         return arrays, given
+
+    # --- copies ---------------------------------------------------------------------------------
+
+    def __copy__(self) -> Fused:
+        return self._like(self.fn)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Fused:
+        """A function of its own that shares what is compiled; of an object's method, the method of
+        the object's copy."""
+        return self._like(copy.deepcopy(self.fn, memo))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A pickle holds the function and the options, by name where the function's name means
+        this object; programs are compiled again, from the disk cache where it has their code."""
+        name: str = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (_fused, (self.fn, self._options()))
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "device": self.device,
+            "out_layouts": self._out_layouts,
+            "dynamic": self._dynamic,
+            "donate": self._donate,
+        }
+
+    def _like(self, fn: Callable[..., Any]) -> Fused:
+        """The same options for a function, and what was compiled if it is the same function."""
+        made = Fused(fn, kernels=self._kernels, **self._options())
+        if fn is self.fn:
+            with self._lock:
+                made._traces.update(self._traces)
+                made._programs.update(self._programs)
+        return made
 
     # --- torch's records ------------------------------------------------------------------------
 
@@ -240,14 +291,8 @@ class Fused:
         """The same function as one that keeps all its arguments."""
         if not self._donated:
             return self
-        return Fused(
-            self.fn,
-            target=self.target,
-            device=self.device,
-            out_layouts=self._out_layouts,
-            dynamic=self._dynamic,
-            kernels=self._kernels,
-        )
+        options: dict[str, Any] = self._options() | {"donate": ()}
+        return Fused(self.fn, kernels=self._kernels, **options)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
@@ -371,6 +416,15 @@ def _natural(
     return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
 
 
+def _is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether values are those of a program being written: one is no data at all, or all are
+    literals."""
+    arrays = [x for x in leaves if isinstance(x, Array)]
+    if any(not x.is_known for x in arrays):
+        return True
+    return bool(arrays) and len(arrays) == len(leaves) and all(x.is_literal for x in arrays)
+
+
 def _described(leaves: list[Any], tree: Tree) -> tuple[list[ArrayInfo], Tree]:
     """The arrays of a call, described, and its structure. numpy scalars among arrays of another
     library are Python scalars."""
@@ -383,6 +437,11 @@ def _described(leaves: list[Any], tree: Tree) -> tuple[list[ArrayInfo], Tree]:
         ]
         leaves, tree = trees.flatten(trees.unflatten(tree, plain))
     return [describe(x) for x in leaves], tree
+
+
+def _fused(fn: Callable[..., Any], options: Mapping[str, Any]) -> Fused:
+    """The function of a pickle."""
+    return Fused(fn, **options)
 
 
 def fuse(

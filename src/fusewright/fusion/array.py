@@ -502,6 +502,11 @@ class Array:
         """Whether the value depends on literals and known data only."""
         return self._known_leaves() is not None
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the value depends on literals only, which a trace can use."""
+        return self._known_leaves() == ()
+
     def _known_leaves(self) -> tuple[Known, ...] | None:
         """The data that the value depends on; None when it depends on an argument of a trace."""
         found: list[Known] = []
@@ -520,7 +525,8 @@ class Array:
     def numpy(self, asked: str = "numpy()") -> npt.NDArray[Any]:
         """The value, computed by the oracle, when it depends on known data only.
 
-        Raises UserError when it depends on an argument of a trace.
+        Raises UserError when it depends on an argument of a trace, and AxisError for an index
+        outside its axis.
         """
         if self.at_hand is not None:
             return self.at_hand.copy()
@@ -532,7 +538,8 @@ class Array:
                 "fw.all and fw.minimum on arrays"
             )
         values = ir.topological((self.tensor,), known)
-        out = evaluate(ir.Fusion(known, (self.tensor,), values), *(t.data for t in known))[0]
+        fusion = ir.Fusion(known, (self.tensor,), values)
+        (out,) = evaluate(fusion, *(t.data for t in known), checked=True)
         if known:  # computed once: from here on the array is data
             self.tensor = Known(out)
         else:  # an array of literals stays one, so that a trace can use it

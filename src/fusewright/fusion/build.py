@@ -303,9 +303,9 @@ def reduce(fn: str, t: Tensor, axes: tuple[int, ...], *, keepdims: bool = False)
     return out
 
 
-def scan(fn: str, t: Tensor, axis: int) -> Tensor:
-    """Inclusive prefix `fn` along an axis."""
-    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis))
+def scan(fn: str, t: Tensor, axis: int, *, exclusive: bool = False) -> Tensor:
+    """Prefix `fn` along an axis, without the element itself if `exclusive`."""
+    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis, exclusive))
 
 
 def matmul(op: str, a: Tensor, b: Tensor) -> Tensor:
@@ -333,19 +333,3 @@ def matmul(op: str, a: Tensor, b: Tensor) -> Tensor:
 def known_shape(shape: Shape) -> tuple[int | Expr, ...]:
     """The shape with constant extents as integers."""
     return tuple(s.value if isinstance(s, Int) else s for s in shape)
-
-
-def identity(fn: str, dtype: DType) -> Scalar:
-    """The value that `fn` (add, mul, max or min) combines with any other to that other. For the
-    sum of floats it is -0, because 0 + -0 is 0."""
-    match fn:
-        case "add":
-            return -0.0 if dtype.is_float else 0
-        case "mul":
-            return 1
-        case "max":
-            return -math.inf if dtype.is_float else dtype.integer_range[0]
-        case "min":
-            return math.inf if dtype.is_float else dtype.integer_range[1]
-        case _:
-            raise ValueError(f"{fn} has no identity here; it is one of add, mul, max, min")

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert
+from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Scalar, Tensor
 
@@ -33,13 +34,16 @@ _UFUNCS: dict[str, np.ufunc] = {
 }
 
 
-def evaluate(fusion: Fusion, *arrays: Array, stepwise: bool = False) -> list[Array]:
+def evaluate(
+    fusion: Fusion, *arrays: Array, stepwise: bool = False, checked: bool = False
+) -> list[Array]:
     """The outputs for numpy arrays (or scalars) that match the inputs' specs, in output order.
 
     `stepwise`: every op's result is rounded to its compute dtype, as a register would hold it.
     Then `trunc(log(x) / log(2))` steps where a machine's does, which may be beside the exact place.
 
-    Raises UserError for arrays that do not match, and for a gathered index outside its axis.
+    Raises UserError for arrays that do not match, and if `checked` AxisError for a gathered index
+    outside its axis, where a kernel reads NaN or 0.
     """
     sizes = bind_sizes(fusion, *arrays)
     values: dict[Tensor, Array] = {}
@@ -48,7 +52,10 @@ def evaluate(fusion: Fusion, *arrays: Array, stepwise: bool = False) -> list[Arr
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t not in values:
-                found = _compute(t, [values[o] for o in t.op.operands], sizes)
+                args = [values[o] for o in t.op.operands]
+                if checked and isinstance(t.op, ir.Take | ir.TakeAlong):
+                    _check_indices(t, args, t.op.axis)
+                found = _compute(t, args, sizes)
                 values[t] = carried(rounded(found, t.dtype.compute), t.dtype) if stepwise else found
         return [rounded(values[t], t.dtype) for t in fusion.outputs]
 
@@ -191,18 +198,26 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Concat():
             return np.concatenate(args, op.axis)
         case ir.Reduce():
-            return _reduce(op, args[0])
+            return _reduce(op, args[0], t.dtype)
         case ir.Scan():
-            a = args[0]
-            return _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
+            return _scan(t, op, args[0])
         case ir.Take():
-            return np.take(args[0], _gathered(t, args, op.axis), axis=op.axis)
+            return _take(t, args, op.axis)
         case ir.TakeAlong():
-            return np.take_along_axis(args[0], _gathered(t, args, op.axis), axis=op.axis)
+            return _take_along(t, args, op.axis)
         case ir.MatMul():
             return np.matmul(*args)
         case _:
             assert_never(op)
+
+
+def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:
+    prefixes = _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
+    if not op.exclusive:
+        return prefixes
+    first = np.full_like(a.take([0], op.axis), scan_identity(op.fn, t.dtype.compute))
+    before = prefixes.take(range(a.shape[op.axis] - 1), op.axis)
+    return np.concatenate([first, before], op.axis)
 
 
 def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:
@@ -256,21 +271,50 @@ def _index_map(t: Tensor, op: ir.IndexMap, a: Array, sizes: Sizes) -> Array:
     return np.broadcast_to(a[index], shape)
 
 
-def _reduce(op: ir.Reduce, a: Array) -> Array:
-    ufunc = _UFUNCS[op.fn]
-    return np.asarray(ufunc.reduce(a, axis=op.axes, dtype=a.dtype))
+def _reduce(op: ir.Reduce, a: Array, dtype: DType) -> Array:
+    """A reduction; over an axis that is empty it is the value that every reduction starts from."""
+    if any(a.shape[k] == 0 for k in op.axes):
+        kept = [n for k, n in enumerate(a.shape) if k not in op.axes]
+        return np.full(kept, _literal(reduction_identity(op.fn, dtype), dtype))
+    return np.asarray(_UFUNCS[op.fn].reduce(a, axis=op.axes, dtype=a.dtype))
 
 
-def _gathered(t: Tensor, args: list[Array], axis: int) -> Array:
-    """The indices, negative ones from the end; UserError for one outside the axis."""
-    indices, n = args[1].astype(np.int64), args[0].shape[axis]
-    wrong = (indices < -n) | (indices >= n)
-    if wrong.any():
-        raise UserError(
-            f"{t.name}: index {indices[wrong][0]} is outside axis {axis} of size {n}; indices go "
-            f"from -{n} to {n - 1}"
+def _take(t: Tensor, args: list[Array], axis: int) -> Array:
+    x, indices = args
+    outside = _is_outside(indices, x.shape[axis])
+    if x.shape[axis] == 0:
+        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return np.full(shape, _literal(t.dtype.outside, t.dtype))
+    found = np.take(x, np.where(outside, 0, indices).astype(np.int64), axis=axis)
+    spread = outside.reshape((*outside.shape, *(1,) * (x.ndim - axis - 1)))
+    return np.where(spread, _literal(t.dtype.outside, t.dtype), found)
+
+
+def _take_along(t: Tensor, args: list[Array], axis: int) -> Array:
+    x, indices = args
+    outside = _is_outside(indices, x.shape[axis])
+    if x.shape[axis] == 0:
+        return np.full(indices.shape, _literal(t.dtype.outside, t.dtype))
+    at = np.where(outside, 0, indices).astype(np.int64)
+    return np.where(
+        outside, _literal(t.dtype.outside, t.dtype), np.take_along_axis(x, at, axis=axis)
+    )
+
+
+def _is_outside(indices: Array, n: int) -> Array:
+    """Where an index is none of -n to n - 1."""
+    return (indices < -n) | (indices >= n)
+
+
+def _check_indices(t: Tensor, args: list[Array], axis: int) -> None:
+    """AxisError for an index outside the axis."""
+    indices, n = args[1], args[0].shape[axis]
+    outside = _is_outside(indices, n)
+    if outside.any():
+        raise AxisError(
+            f"{t.name or 'take'}: index {indices[outside][0]} is outside axis {axis} of size {n}; "
+            f"indices go from -{n} to {n - 1}"
         )
-    return indices
 
 
 def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:

@@ -243,17 +243,19 @@ class Reduce(OpBase):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan(OpBase):
-    """Inclusive prefix `fn` (add, mul, max, min) along `axis`."""
+    """Prefix `fn` (add, mul, max, min) along `axis`: of an element and those before it, or with
+    `exclusive` of those before it only, the identity for the first."""
 
     operands: tuple[Tensor, ...]
     fn: str
     axis: int
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Take(OpBase):
     """`result[a.., i.., b..] = operand[a.., indices[i..], b..]` at `axis`. Negative indices count
-    from the end; indices outside the axis read 0 on the device and raise in the oracle."""
+    from the end; an index outside the axis reads `dtype.outside`."""
 
     operands: tuple[Tensor, ...]
     axis: int
@@ -262,7 +264,7 @@ class Take(OpBase):
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeAlong(OpBase):
     """`result[.., i, ..] = operand[.., indices[.., i, ..], ..]`: indices have the operand's rank
-    and, but for `axis`, its shape."""
+    and, but for `axis`, its shape; they mean what those of `Take` mean."""
 
     operands: tuple[Tensor, ...]
     axis: int

@@ -57,7 +57,7 @@ _ASK = {
 
 OF_COMPLEX = frozenset(
     """acos acosh add asin asinh atan atanh copy cos cosh div exp expm1 isfinite isinf isnan log
-    log10 log1p log2 mul neg pow reciprocal rsqrt sign sin sinh sqrt sub tan tanh""".split()  # noqa: SIM905
+    log10 log1p log2 mul neg pow reciprocal round rsqrt sign sin sinh sqrt sub tan tanh""".split()  # noqa: SIM905
 )  # functions of numbers or floats that complex numbers have too
 
 

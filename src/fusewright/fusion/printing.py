@@ -11,10 +11,10 @@ An op's operands come first, then its fields by name, derived from its dataclass
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, cast
 
 from fusewright.core.expr import Expr, Var, constant_value
+from fusewright.dtypes import scalar_text
 
 if TYPE_CHECKING:
     from fusewright.fusion.ir import Fusion, Op, Tensor
@@ -53,6 +53,4 @@ def _print_field(x: object) -> str:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(x, Expr):
         return str(x)
-    if isinstance(x, float) and not math.isfinite(x):
-        return "nan" if math.isnan(x) else ("inf" if x > 0 else "-inf")
-    return repr(x)
+    return scalar_text(x)

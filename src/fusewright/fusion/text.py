@@ -7,6 +7,7 @@ so Python's own parser reads them.
 from __future__ import annotations
 
 import ast
+import copyreg
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -59,6 +60,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.BitXor: atoms.xor,
 }
 _CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": atoms.minimum, "max": atoms.maximum}
+
+
+def _reduced(fusion: Fusion) -> tuple[Callable[[str], Fusion], tuple[str]]:
+    """Pickles, and copies, of a fusion are its text, whatever the depth of its values."""
+    return parse_fusion, (print_fusion(fusion),)
 
 
 def parse_fusion(text: str) -> Fusion:
@@ -165,8 +171,8 @@ def _literal(tree: ast.expr) -> Any:
             return math.nan
         case ast.Name(id="inf"):
             return math.inf
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
-            return -math.inf
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf" | "nan" as name)):
+            return -float(name)
         case _:
             try:
                 return ast.literal_eval(tree)
@@ -219,3 +225,6 @@ def _expression(tree: ast.expr, names: Mapping[str, Var]) -> Expr:
 
 def _unknown(name: str) -> NoReturn:
     raise SpecError(f"no size {name!r} is declared above; add 'size {name}: min=2'")
+
+
+copyreg.pickle(Fusion, _reduced)

@@ -6,9 +6,12 @@ leaves together again. Whatever is not a container or static is a leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
+
+from fusewright.dtypes import scalar_text
+from fusewright.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +39,53 @@ class Branch:
 Tree: TypeAlias = Leaf | Static | Branch
 LEAF = Leaf()
 _CONTAINERS = (tuple, list, dict)
+MAX_DEPTH = 100
+"""Levels of a structure: every function on trees takes a few frames of Python's stack for each."""
 _STATIC = frozenset((bool, int, float, str))
 
 
 def flatten(structure: object) -> tuple[list[Any], Tree]:
-    """The leaves from left to right, and the structure without them."""
+    """The leaves from left to right, and the structure without them. Raises UserError for one that
+    contains itself or has more than `MAX_DEPTH` levels."""
     leaves: list[Any] = []
-    return leaves, _flatten(structure, leaves)
+    return leaves, _flatten(structure, leaves, [])
 
 
-def _flatten(x: object, leaves: list[Any]) -> Tree:
+def _flatten(x: object, leaves: list[Any], around: list[int]) -> Tree:
+    """`around` are the containers that hold x, outermost first."""
     if x is None or isinstance(x, (bool, int, float, str)):
         return Static(x, type(x))
+    kind, keys, items = _opened(x)
+    if kind is None:
+        leaves.append(x)
+        return LEAF
+    _enter(x, around)
+    made = Branch(kind, keys, tuple([_flatten(item, leaves, around) for item in items]))
+    around.pop()
+    return made
+
+
+def _opened(x: object) -> tuple[type | None, tuple[Any, ...], Iterable[object]]:
+    """A container's kind, keys and items; no kind for a leaf."""
     if isinstance(x, (tuple, list)):
-        items = cast("tuple[object, ...] | list[object]", x)
-        return Branch(type(items), (), tuple([_flatten(item, leaves) for item in items]))
+        parts = cast("tuple[object, ...] | list[object]", x)
+        return type(parts), (), parts
     if isinstance(x, Mapping):
         table = cast("Mapping[object, object]", x)
-        return Branch(dict, tuple(table), tuple([_flatten(v, leaves) for v in table.values()]))
-    leaves.append(x)
-    return LEAF
+        return dict, tuple(table), table.values()
+    return None, (), ()
+
+
+def _enter(x: object, around: list[int]) -> None:
+    """Adds a container to those around. Raises UserError for one that must not be there."""
+    if id(x) in around:
+        raise UserError(f"a {type(x).__name__} contains itself: its structure has no end")
+    if len(around) == MAX_DEPTH:
+        raise UserError(
+            f"a structure of more than {MAX_DEPTH} levels of tuples, lists and dicts; nest arrays "
+            "less deeply, or pass a flat list of them"
+        )
+    around.append(id(x))
 
 
 def leaves(structure: object) -> list[Any]:
@@ -127,7 +157,7 @@ def key(tree: Tree) -> Hashable:
     if isinstance(tree, Leaf):
         return "leaf"
     if isinstance(tree, Static):
-        return tree.kind, repr(tree.value)
+        return tree.kind, scalar_text(tree.value)
     named = tree.keys and (tree.keys, repr(tree.keys))
     return tree.kind, named, *[key(item) for item in tree.items]
 

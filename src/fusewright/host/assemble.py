@@ -25,6 +25,7 @@ from fusewright.host.ir import (
     Pieces,
     Root,
     RootKind,
+    Stored,
 )
 from fusewright.host.sites import ROOT_ALIGNMENT, Site, natural
 from fusewright.kir.analysis.uses import global_reads, written_buffers
@@ -50,7 +51,7 @@ class HostProgram:
 
     `roots` are the inputs in order, then the outputs (each value once, without those that lie in
     the memory of an input), then the arena if there are intermediates. `outputs` holds, per result
-    of the program, the position of its root.
+    of the program, the position of its root; `values` what lies in outputs and in the arena.
     """
 
     roots: tuple[Root, ...]
@@ -58,6 +59,7 @@ class HostProgram:
     edges: tuple[Edge, ...]
     outputs: tuple[int, ...]
     arena: Arena
+    values: tuple[Stored, ...]
     placed: dict[str, str] = field(default_factory=dict[str, str])
     not_placed: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -131,7 +133,8 @@ def assemble(
     inner = _inner(calls, views)
     arena, root = _arena(inner, calls, views)
     roots = (*inputs, *outputs, *([root] if inner else []))
-    launches = _launches(calls, views)
+    values = _stored(views)
+    launches = _launches(calls, views, values)
     edges = reduce_edges(hazards(launches), len(launches))
     place = {t: len(inputs) + k for k, t in enumerate(results)}
     place |= {t: fusion.inputs.index(argument) for t, argument in held.items()}
@@ -142,10 +145,11 @@ def assemble(
         for b in x.bindings
         if b.access.writes and b.box is None
     }
+    made = tuple(v for v in values.values() if v.root.kind is not RootKind.INPUT)
     outputs_at = tuple(place[t] for t in fusion.outputs)
     not_placed = {**copied, **pieces.not_placed}
     placed = dict(pieces.placed)
-    return HostProgram(roots, launches, edges, outputs_at, arena, placed, not_placed)
+    return HostProgram(roots, launches, edges, outputs_at, arena, made, placed, not_placed)
 
 
 def _root(kind: RootKind, position: int, s: Site) -> Root:
@@ -216,30 +220,51 @@ def _ancestors(
     program in which every intermediate has memory of its own."""
     apart = dict(views)
     apart |= {s.root: (_root(RootKind.ARENA, k, s), ZERO) for k, s in enumerate(inner)}
-    return ancestors(hazards(_launches(calls, apart)), len(calls))
+    return ancestors(hazards(_launches(calls, apart, _stored(apart))), len(calls))
 
 
-def _launches(calls: Sequence[Call], views: Mapping[Tensor, View]) -> tuple[HostLaunch, ...]:
+def _stored(views: Mapping[Tensor, View]) -> dict[Tensor, Stored]:
+    """What lies in each view."""
+    return {
+        t: Stored(t.name, root, natural(t).size * t.dtype.nbytes) for t, (root, _) in views.items()
+    }
+
+
+def _launches(
+    calls: Sequence[Call], views: Mapping[Tensor, View], values: Mapping[Tensor, Stored]
+) -> tuple[HostLaunch, ...]:
     out: list[HostLaunch] = []
+    kernels = dict.fromkeys(x.kernel for x in calls)
+    known = {k: (accesses(k), role_of(k)) for k in kernels}
     for x in calls:
-        access = accesses(x.kernel)
+        access, role = known[x.kernel]
         bindings = tuple(
-            _binding(site, *views[site.root], access[buffer])
+            _binding(site, values[site.root], views[site.root][1], access[buffer])
             for buffer, site in zip(x.kernel.params, (*x.inputs, *x.outputs), strict=True)
         )
-        out.append(HostLaunch(x.kernel, x.values, bindings, role_of(x.kernel)))
+        out.append(HostLaunch(x.kernel, x.values, bindings, role))
     return tuple(out)
 
 
-def _binding(s: Site, root: Root, offset: Expr, mode: Access) -> Binding:
+def _binding(s: Site, memory: Stored, offset: Expr, mode: Access) -> Binding:
     size = s.root.dtype.nbytes
     box: Box | None = None
     if not s.is_whole:
         step = tuple(stride * size for stride in natural(s.root).strides)
-        box = Box(tuple(a for a, _ in s.box), tuple(n for _, n in s.box), step)
-    start = offset + s.offset * size
-    total = mode is Access.WRITE
-    return Binding(root, start, nbytes_of(s), mode, s.tensor.name, s.size * size, total, box)
+        box = Box(offset, tuple(a for a, _ in s.box), tuple(n for _, n in s.box), step)
+    return Binding(
+        memory.root,
+        offset + s.offset * size,
+        nbytes_of(s),
+        mode,
+        tensor=s.tensor.name,
+        memory=memory,
+        content=s.size * size,
+        axes=tuple((n, stride * size) for n, stride in zip(s.shape, s.strides, strict=True)),
+        width=size,
+        total=mode is Access.WRITE,
+        box=box,
+    )
 
 
 def accesses(kernel: Kernel) -> dict[Buffer, Access]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.core.expr import constant_value
+from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
 from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import is_merge_for, is_padding_of_cut
@@ -88,16 +89,19 @@ class _Former:
         again = self._recomputed(sources)
         if again and self._try([], [], self._in_order([*again, *views, t]), number) is None:
             return
-        problem = self._try([], [], [*views, t], number)
-        assert problem is None or len(views) == 0 or self._alone(t, number), problem
+        if self._try([], [], [*views, t], number) is not None:
+            self._alone(t)
 
-    def _alone(self, t: Tensor, number: int) -> bool:
-        """A kernel for one op and nothing else, its views made by kernels of their own."""
+    def _alone(self, t: Tensor) -> None:
+        """A kernel for one op and nothing else, its views made by kernels of their own. Raises
+        InternalError for an op that no kernel can hold: without one its value would have no
+        memory."""
         for o in t.op.operands:
             if not is_leaf(o) and not isinstance(o.op, Input) and o not in self.home:
-                self._alone(o, self._next())
-        number = self._next()
-        return self._try([], [], [t], number) is None
+                self._alone(o)
+        problem = self._try([], [], [t], self._next())
+        if problem is not None:
+            raise InternalError(f"no kernel can hold {t.name} alone: {problem}")
 
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
@@ -262,7 +266,7 @@ class _Former:
                     self._join(self.groups[first], self.groups[second], t)
 
     def _join(self, a: Group, b: Group, shared: Tensor) -> None:
-        if a.alone or b.alone or a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
+        if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
             return

@@ -30,6 +30,7 @@ from fusewright.fusion.passes.row_partials import blocks_of_rows
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
+"""Values that a kernel reads, and places that it may have to choose an element from."""
 MAX_DEPTH = 4
 """Reductions in a row: each adds a pass over what is held of a row, which recomputes what came
 before, so that code grows with the square."""
@@ -97,6 +98,14 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """The axes that a scan runs over, and the one that it scans (None for one of size one)."""
+
+    all: Axes
+    scanned: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Leading axes in parts: `whole` were reshaped into `two` of these sizes, the parts and what is
     in them in either order; the rest stays."""
@@ -112,8 +121,9 @@ class Group:
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
     those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
-    many reductions of the group stand one after the other up to a member. `parts`: leading axes
-    cut in parts, so that partial results of them may stand beside reductions of the others.
+    many reductions of the group stand one after the other up to a member. `lines`: what its scans
+    run along. `widths`: from how many places joins choose an element of a member. `parts`: leading
+    axes cut in parts, so that partial results of them may stand beside reductions of the others.
     """
 
     number: int
@@ -123,7 +133,8 @@ class Group:
     sources: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     successors: set[int] = field(default_factory=set[int])
     depths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
-    alone: bool = False
+    lines: list[Line] = field(default_factory=list[Line])
+    widths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     parts: list[Parts] = field(default_factory=list[Parts])
 
@@ -150,12 +161,13 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
         out.members |= g.members
         out.spaces += g.spaces
         out.successors |= g.successors
-        out.alone = out.alone or g.alone
+        out.lines += g.lines
         out.moved |= g.moved
         for p in g.parts:
             _add_parts(out, p, ids)
     for t in out.members:
         out.depths[t] = _depth(out, t)
+        out.widths[t] = _width(out, t)
     out.successors -= {g.number for g in groups}
     out.sources = {o: None for g in groups for o in g.sources if o not in out.members}
     return out
@@ -165,8 +177,6 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     """Puts an op into a group; the rule it breaks when the kernel could not hold it. The group is
     then in no usable state: the caller drops it and takes the joins of ids back. `space_problem`
     is asked once all ops that belong together are in."""
-    if g.alone or (isinstance(t.op, Scan) and g.members):
-        return "a scan stands in a kernel of its own"
     if len(g.members) >= MAX_OPS:
         return f"the kernel has {MAX_OPS} ops already"
     problem = _move_problem(g, t)
@@ -185,7 +195,9 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
     if len(g.sources) > MAX_OPERANDS:
         return f"the kernel would read more than {MAX_OPERANDS} tensors"
-    g.alone = isinstance(t.op, Scan)
+    g.widths[t] = _width(g, t)
+    if g.widths[t] > MAX_OPERANDS:
+        return f"its elements would be chosen from more than {MAX_OPERANDS} places"
     g.depths[t] = _depth(g, t)
     if max(g.depths.values()) > MAX_DEPTH:
         return f"the kernel has {MAX_DEPTH} reductions in a row already"
@@ -194,6 +206,8 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     if isinstance(t.op, Reduce):
         operand = g.axes[t.op.operands[0]]
         g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
+    if isinstance(t.op, Scan):
+        g.lines.append(Line(axes, axes[t.op.axis]))
     return None
 
 
@@ -215,6 +229,14 @@ def add_between(g: Group, t: Tensor) -> None:
     g.members[t] = None
     g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
     g.depths[t] = _depth(g, t)
+    g.widths[t] = _width(g, t)
+
+
+def _width(g: Group, t: Tensor) -> int:
+    """From how many places joins choose an element of a tensor: those of all values side by side,
+    of several operands the most."""
+    widths = [g.widths.get(o, 1) for o in t.op.operands]
+    return sum(widths) if isinstance(t.op, Concat) else max(widths, default=1)
 
 
 def _depth(g: Group, t: Tensor) -> int:
@@ -228,6 +250,8 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
     reductions of whole rows; and all else runs over no other axes. Without reductions the axes of
     one value are those that all run over. The axis that a broadcast adds is open until something
     with a known axis meets it."""
+    if g.lines:
+        return _line_problem(g, ids)
     if not g.spaces:
         return _loop_problem(g, ids)
     cut = {ids.find(a) for p in g.parts for a in p.two}
@@ -251,6 +275,26 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
             continue
         if not _named(g, g.axes[t], ids) <= largest:
             return f"{t.name} has axes that the kernel's reductions lack"
+    return None
+
+
+def _line_problem(g: Group, ids: AxisIds) -> str | None:
+    """Why no block could walk along the lines of a kernel's scans: they run over the same axes and
+    along the same one, beside no reduction, and nothing else runs over other axes."""
+    if g.spaces:
+        return "a scan stands in no kernel with reductions"
+    if g.moved:
+        return "a scan stands in no kernel that reshapes, pads or joins what it computes"
+    first = g.lines[0]
+    whole = ids.named(first.all)
+    for line in g.lines[1:]:
+        if ids.named(line.all) != whole:
+            return "the kernel's scans would run over different axes"
+        if ids.named((line.scanned,)) != ids.named((first.scanned,)):
+            return "the kernel's scans would run along different axes"
+    for t in g.members:
+        if not isinstance(t.op, Broadcast) and not ids.named(g.axes[t]) <= whole:
+            return f"{t.name} has axes that the kernel's scans lack"
     return None
 
 
@@ -345,10 +389,12 @@ def _move_problem(g: Group, t: Tensor) -> str | None:
             return "it reads a computed value at other places than it is computed at"
         case Resize() if computed and not all(only_grows(e) for e in (*t.op.low, *t.op.high)):
             return "it crops a value that the same kernel computes"
-        case Resize() if computed and g.spaces:
-            return "it pads a value of a kernel with reductions"
-        case Concat() if computed and g.spaces:
-            return "it joins values of a kernel with reductions"
+        case Resize() if computed and (g.spaces or g.lines):
+            return "it pads a value of a kernel with reductions or scans"
+        case Concat() if computed and (g.spaces or g.lines):
+            return "it joins values of a kernel with reductions or scans"
+        case Reshape() if computed and g.lines and not only_units(t):
+            return "it reshapes a value of a kernel with scans"
         case IndexMap() | Resize() | Take() | TakeAlong() if inside and not computed:
             return "it moves a value that is itself a move"
         case _:
@@ -394,6 +440,8 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
         case Permute() if inside:
             own = g.axes[t.op.operands[0]]
             return tuple(own[a] for a in t.op.axes)
+        case Scan():
+            return _operand_axes(g, t.op.operands[0], ids)
         case Reduce():
             own = _operand_axes(g, t.op.operands[0], ids)
             return tuple(a for j, a in enumerate(own) if j not in t.op.axes)

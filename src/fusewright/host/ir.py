@@ -44,7 +44,8 @@ class Access(enum.Enum):
 
 
 class EdgeKind(enum.Enum):
-    """Why one launch must wait for another. `REUSE`: the arena gives bytes to a new tensor;
+    """Why one launch must wait for another: it reads what the other writes, writes it again, or
+    writes what the other reads. `REUSE`: the arena gives the bytes of one value to another;
     `MAYBE`: an overlap that cannot be ruled out."""
 
     RAW = "RAW"
@@ -68,12 +69,23 @@ class Root:
         return f"{self.kind.value} {self.name}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A value with memory of its own: its name, its root, and the bytes of its elements."""
+
+    name: str
+    root: Root
+    content: Expr
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The bytes of a view that are not one run: per axis a start, an extent and a step, in units
-    of that axis; axes from slow to fast. Two boxes of one root with equal steps are disjoint when
-    they are in one axis."""
+    """The part of a stored value that a view lies in: where in the root the value begins, in bytes,
+    and per axis of the value a start and an extent in elements, and a step in bytes; axes from slow
+    to fast. Boxes that count from one base in equal steps are disjoint when they are in one axis;
+    of others only the bytes tell."""
 
+    base: Expr
     start: tuple[Expr, ...]
     extent: tuple[Expr, ...]
     step: tuple[Expr, ...]
@@ -83,14 +95,18 @@ class Box:
 class Binding:
     """What a launch may touch of a root: its hull in bytes, and the box inside it where that is
     not the whole root. `content` counts the bytes without the holes. `total`: every byte of the
-    hull (of the box) is written. `tensor` names the value."""
+    hull (of the box) is written. `tensor` names the value, `memory` is the one in whose memory
+    it lies. `axes`: extents, and steps in bytes, of its elements, which have `width` bytes each."""
 
     root: Root
     offset: Expr
     nbytes: Expr
     access: Access
     tensor: str
+    memory: Stored
     content: Expr
+    axes: tuple[tuple[Expr, Expr], ...]
+    width: int
     total: bool = False
     box: Box | None = None
 

@@ -9,6 +9,7 @@ efficiently than by the kernel that has them in registers, so short rows are no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -32,12 +33,14 @@ Group: TypeAlias = tuple[Tensor, ...]
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Kernels and moves in order; the sites of values (the first one is read; a value without an
-    entry is its own root); what became of the pieces of joined values; and for values in the memory
-    of arguments, by value and argument, which content of it they belong to: a higher number is
-    written over lower ones, and over what the caller passed."""
+    entry is its own root); the joins that consist of what others write there; what became of the
+    pieces of joined values; and for values in the memory of arguments, by value and argument, which
+    content of it they belong to: a higher number is written over lower ones, and over what the
+    caller passed."""
 
     items: tuple[Group | Moves, ...]
     sites: dict[Tensor, tuple[Site, ...]]
+    joined: tuple[Tensor, ...]
     pieces: Pieces
     versions: dict[tuple[Tensor, Tensor], int]
 
@@ -89,19 +92,30 @@ class _Placer:
     """Goes from the last kernel to the first: the sites of a join come before its pieces'."""
 
     def __init__(self, fusion: Fusion, cut: Cut, held: Mapping[Tensor, Tensor]) -> None:
-        self.waiting: list[Group | _Rest] = list(cut.groups)
+        self.waiting: list[Group | _Rest] = []
+        self.computed: Counter[Tensor] = Counter()
         self.done: list[Group | _Rest] = []
         self.sites: dict[Tensor, list[Site]] = {
             t: [natural(held.get(t, t)).of(t)] for t in fusion.outputs
         }
         self.versions = dict.fromkeys(held.items(), 0)
         self.wanted = stored_values(fusion, cut.groups)
+        self.joined: dict[Tensor, None] = {}
+        self.through: set[Tensor] = set()
         self.placed: dict[str, str] = {}
         self.not_placed: dict[str, str] = {}
+        self._wait(*cut.groups)
+
+    def _wait(self, *items: Group | _Rest) -> None:
+        """Adds what stands before all that is done; counts the groups that compute each value."""
+        self.waiting += items
+        for x in items:
+            self.computed.update(x if isinstance(x, tuple) else ())
 
     def run(self) -> None:
         while self.waiting:
             x = self.waiting.pop()
+            self.computed.subtract(x if isinstance(x, tuple) else ())
             if isinstance(x, _Rest) or not any(self._take_out(x, t) for t in reversed(x)):
                 self.done.append(x)
 
@@ -109,7 +123,7 @@ class _Placer:
         items = [x if isinstance(x, tuple) else self._moves(x) for x in reversed(self.done)]
         sites = {t: tuple(found) for t, found in self.sites.items()}
         pieces = Pieces(self.placed, self.not_placed)
-        return Placed(tuple(items), sites, pieces, self.versions)
+        return Placed(tuple(items), sites, tuple(self.joined), pieces, self.versions)
 
     def _moves(self, rest: _Rest) -> Moves:
         made = [
@@ -127,11 +141,12 @@ class _Placer:
     # --- one join -------------------------------------------------------------------------------
 
     def _take_out(self, g: Group, t: Tensor) -> bool:
-        """Takes one join out of its group when a piece of it is made elsewhere and that pays."""
-        if t not in self.wanted or not is_join(t):
+        """Takes one join out of its group when a piece of it is made elsewhere and that pays. Joins
+        that were taken out before are looked through: nobody makes them any more."""
+        if not self._stores(t) or not is_join(t):
             return False
         sites = self.sites.get(t) or [natural(t)]
-        everything = [p for s in sites for p in pieces(t, s, set(g))]
+        everything = [p for s in sites for p in pieces(t, s, {*g, *self.through})]
         parts = [p for p in everything if not self._stays(t, p, set(g))]
         stays = len(parts) < len(everything)
         split = self._without(g, t, parts)
@@ -142,9 +157,16 @@ class _Placer:
             self.not_placed |= dict.fromkeys((o.name for o in split.elsewhere), problem)
             return False
         self.sites[t] = sites
+        self.joined[t] = None
+        self.through |= _needed([t], split.members, {*split.own, *split.elsewhere})
         rest = _Rest(self._settle(t, parts, split), split.members)
-        self.waiting += [*split.before, *([rest] if rest.parts else []), *split.after]
+        self._wait(*split.before, *([rest] if rest.parts else []), *split.after)
         return True
+
+    def _stores(self, t: Tensor) -> bool:
+        """Whether the group at hand, of those that compute a value, is the one that stores it: the
+        first in order."""
+        return t in self.wanted and not self.computed[t]
 
     def _stays(self, t: Tensor, p: Piece, members: set[Tensor]) -> bool:
         """Whether a piece of a result in the memory of an argument is there already: a part of the
@@ -190,14 +212,14 @@ class _Placer:
         return tuple(moved)
 
     def _without(self, g: Group, t: Tensor, parts: Sequence[Piece]) -> _Split:
-        members = set(g)
+        members = {*g, *self.through}
         sources = list(dict.fromkeys(p.source for p in parts if p.source is not None))
         parts_of_sources = [o for o in sources if is_part(o, members)]
         own = [o for o in sources if o not in parts_of_sources and (o in members or is_leaf(o))]
         outer = [o for o in sources if o not in own and o not in parts_of_sources]
         elsewhere = [o for o in outer if not isinstance(o.op, Input)]
         before = _needed(own, members, {t})
-        kept = [x for x in g if x in self.wanted and x is not t and x not in own]
+        kept = [x for x in g if self._stores(x) and x is not t and x not in own]
         after = _needed(kept, members, {t, *own})
         return _Split(
             tuple(own),

@@ -48,14 +48,15 @@ def segments(
     fusion: Fusion,
     items: Sequence[tuple[Tensor, ...] | Moves],
     sites: Mapping[Tensor, Sequence[Site]],
+    joined: Sequence[Tensor] = (),
 ) -> tuple[Segment | Moves, ...]:
     """The segments of groups in execution order, moves between them. `sites`: where values lie,
     those without an entry in memory of their own; a value that several groups compute is stored by
-    the first of them."""
+    the first of them, one of those `joined` by none: others write its pieces there."""
     wanted = stored_values(fusion, [x for x in items if not isinstance(x, Moves)])
     wanted |= dict.fromkeys(sites)
     wanted |= {s.tensor: None for x in items if isinstance(x, Moves) for s in x.reads}
-    made: set[Tensor] = set()
+    made: set[Tensor] = set(joined)
     out: list[Segment | Moves] = []
     for group in items:
         if isinstance(group, Moves):

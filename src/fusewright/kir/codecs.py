@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var
-from fusewright.dtypes import ALL, DType
+from fusewright.dtypes import ALL, DType, scalar_text
 from fusewright.errors import InternalError
 from fusewright.kir import ir
 from fusewright.kir.tiles import Major
@@ -56,7 +56,7 @@ def literal_text(imm: ir.Imm) -> str:
         case "bool":
             value = "true" if imm.value else "false"
         case "float":
-            value = repr(float(imm.value))
+            value = scalar_text(float(imm.value))
         case _:
             value = str(int(imm.value))
     return f"{value}:{imm.dtype}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
-from fusewright.core.conditions import Cond, all_of, equal
+from fusewright.core.conditions import TRUE, Cond, all_of, equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
@@ -32,13 +32,14 @@ from fusewright.kir.ir import (
     Statement,
     Store,
     ThreadReduce,
+    ThreadScan,
 )
 from fusewright.kir.placement import register_dtype
 from fusewright.kir.reading import Reader, literal_as, operand_key
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
-from fusewright.schedule.nest import reduced_loops
+from fusewright.schedule.nest import reduced_loops, scanning_threads
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import operand
 from fusewright.target import MAX_CLUSTER
@@ -85,7 +86,7 @@ class Definition(Reader):
             case Take() | TakeAlong():
                 values = self._take()
             case Scan():
-                values = self._scan(s.op.fn)
+                values = self._scan(s.op)
             case _ if moves_data(s.op):
                 values = self.read(0)
             case _:
@@ -146,10 +147,11 @@ class Definition(Reader):
         for value in self.read(1):
             key = operand_key(value)
             if key not in known:
-                index = self.as_type(value, int64)
-                wrapped = self._call("add", int64, index, size)
-                negative = self._call("lt", bool_, index, zero)
-                index = self._call("where", int64, negative, wrapped, index)
+                index = self.as_type(value, int64)  # of uint64, what is negative now is outside
+                if operand_dtype(value).kind == "int":
+                    wrapped = self._call("add", int64, index, size)
+                    negative = self._call("lt", bool_, index, zero)
+                    index = self._call("where", int64, negative, wrapped, index)
                 low = self._call("ge", bool_, index, zero)
                 high = self._call("lt", bool_, index, size)
                 inside = self._call("and", bool_, low, high)
@@ -160,7 +162,7 @@ class Definition(Reader):
         out: list[Operand] = []
         for value, inside in zip(self.read(0, picked), valid, strict=True):
             dtype = operand_dtype(value)
-            fill = Imm(literal_as(0, dtype), dtype)
+            fill = Imm(literal_as(self.s.dtype.outside, dtype), dtype)
             out.append(self._call("where", dtype, inside, value, fill))
         return out
 
@@ -169,19 +171,43 @@ class Definition(Reader):
         self.out.append(Compute(fn, result, operands))
         return result
 
-    def _scan(self, fn: str) -> list[Operand]:
+    def _scan(self, op: Scan) -> list[Operand]:
+        threads = scanning_threads(self.graph, self.s)
+        if threads is not None:
+            return self._scan_by_threads(op, THREAD_DIMS[threads])
         dtype = self.s.dtype.compute
         out: list[Operand] = []
         for lane, value in enumerate(self.read(0)):
             acc = self.accumulator(lane)
             x = self.as_type(value, dtype)
             where = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
-            self.out.append(Compute(fn, acc, (acc, x), where))
-            if self.width == 1:
+            step = Compute(op.fn, acc, (acc, x), where)
+            if self.width == 1 and not op.exclusive:
+                self.out.append(step)
                 return [acc]
             here = Reg(self.temporary(dtype))  # the lanes that follow go on from `acc`
-            self.out.append(Compute("copy", here, (acc,)))
+            kept = Compute("copy", here, (acc,))
+            self.out += [kept, step] if op.exclusive else [step, kept]
             out.append(here)
+        return out
+
+    def _scan_by_threads(self, op: Scan, dim: str) -> list[Operand]:
+        """Threads hold neighbours: each gets what is before its own from the others."""
+        dtype = self.s.dtype.compute
+        identity = Imm(scan_identity(op.fn, dtype), dtype)
+        conditions = self.predicates(writes=False)
+        out: list[Operand] = []
+        for lane, value in enumerate(self.read(0)):
+            own, before = Reg(self.temporary(dtype)), self._result(lane, dtype)
+            where = all_of(self.condition_at(c, lane) for c in conditions)
+            if where != TRUE:
+                self.out.append(Compute("copy", own, (identity,)))
+            x = self.as_type(value, dtype)
+            self.out.append(Compute("copy", own, (x,), where))
+            self.out.append(ThreadScan(op.fn, before, own, self.accumulator(lane), dim, identity))
+            if not op.exclusive:
+                self.out.append(Compute(op.fn, before, (before, own)))
+            out.append(before)
         return out
 
     # --- reductions -----------------------------------------------------------------------------

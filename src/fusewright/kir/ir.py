@@ -241,14 +241,20 @@ class Shuffle(Statement):
         return Team.WARP
 
 
+class Exchange(Statement):
+    """Base of what all threads of a block combine. High level: `expand_reductions` turns it into
+    shuffles, stores and loads."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ThreadReduce(Statement):
+class ThreadReduce(Exchange):
     """`dst` = `fn` over `src` of all threads that agree in the block dimensions not in `dims`.
 
     `dims` is a subset of ("tx", "ty", "tz", "cx"); "cx" takes in all blocks of the cluster. Every
-    thread of a group receives the result. High level: `expand_reductions` turns it into shuffles,
-    stores and loads. `fn` in add, mul, max, min, or, and; `identity` fills where a workspace has no
-    value.
+    thread of a group receives the result. `fn` in add, mul, max, min, or, and; `identity` fills
+    where a workspace has no value.
     """
 
     fn: str
@@ -262,6 +268,27 @@ class ThreadReduce(Statement):
 
     def executed_by(self) -> Team:
         return Team.CLUSTER if "cx" in self.dims else Team.BLOCK
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadScan(Exchange):
+    """`dst` = `fn` over `carry` and `src` of all threads before this one along the dimension `dim`
+    of the block; then `carry` = `fn` over `carry` and `src` of all threads along it, the same in
+    all of them. `fn` in add, mul, max, min."""
+
+    fn: str
+    dst: Reg
+    src: Reg
+    carry: Reg
+    dim: str
+    identity: Imm
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        carry = RegisterUse(self.carry, reads=True, writes=True)
+        return _written(self.dst), RegisterUse(self.src, reads=True, writes=False), carry
+
+    def executed_by(self) -> Team:
+        return Team.BLOCK
 
 
 def _written(dst: Reg, width: int = 1, *, is_total: bool = True) -> RegisterUse:

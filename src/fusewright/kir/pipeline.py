@@ -17,6 +17,7 @@ from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.passes.expand_scans import expand_scans
 from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
@@ -88,8 +89,14 @@ PIPELINE: tuple[Pass, ...] = (
     Pass(
         "expand_reductions",
         _for_any_target(expand_reductions),
-        "expanded",
+        "lowered",
         "workspaces are buffers like all others before hazards and lifetimes are looked for",
+    ),
+    Pass(
+        "expand_scans",
+        _for_any_target(expand_scans),
+        "expanded",
+        "as reductions over threads: their workspaces, too, are buffers like all others",
     ),
     Pass(
         "simplify_addresses",

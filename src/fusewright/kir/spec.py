@@ -36,6 +36,7 @@ from fusewright.kir.ir import (
     Arg,
     Buffer,
     Compute,
+    Exchange,
     For,
     Guarded,
     If,
@@ -47,6 +48,7 @@ from fusewright.kir.ir import (
     Store,
     SyncStatement,
     ThreadReduce,
+    ThreadScan,
 )
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.rules import is_misaligned
@@ -73,6 +75,7 @@ from fusewright.target import (
 
 DIM_NAMES = ("tx", "ty", "tz")
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
+SCANS = ("add", "mul", "max", "min")
 SHUFFLE_MODES = ("xor", "down", "up", "index")
 
 
@@ -202,10 +205,12 @@ def _dtypes(facts: Facts) -> Iterator[Problem]:
             case Store():
                 stored = s.src.buffer.dtype
                 yield from same_dtype(s, stored, s.dst.dtype, "a store keeps the dtype")
-            case Shuffle() | ThreadReduce():
+            case Shuffle() | ThreadReduce() | ThreadScan():
                 moved = s.src.buffer.dtype
                 yield from same_dtype(s, s.dst.buffer.dtype, moved, "values keep a dtype")
-                if isinstance(s, ThreadReduce):
+                if isinstance(s, ThreadScan):
+                    yield from same_dtype(s, s.carry.buffer.dtype, moved, "so does the carry")
+                if isinstance(s, ThreadReduce | ThreadScan):
                     yield from same_dtype(s, s.identity.dtype, moved, "so does the identity")
             case Compute():
                 yield from _compute_dtypes(s)
@@ -360,13 +365,28 @@ def _reductions(facts: Facts) -> Iterator[Problem]:
             yield s, f"the dimensions ({', '.join(s.dims)}) are not a set of at least one"
 
 
+def _scans(facts: Facts) -> Iterator[Problem]:
+    present = [d.var.name for d in facts.kernel.block]
+    for place in facts.places:
+        s = place.statement
+        if not isinstance(s, ThreadScan):
+            continue
+        if s.fn not in SCANS:
+            yield s, f"'{s.fn}' is not one of {', '.join(SCANS)}"
+        if s.dim not in present:
+            yield s, f"{s.dim} is not a dimension of the block ({', '.join(present)})"
+        for r in (s.dst, s.src):
+            if r.buffer is s.carry.buffer and r.index == s.carry.index:
+                yield s, f"{s.carry.buffer}[{s.carry.index}] is its carry and its {r.buffer}"
+
+
 # --- later stages -----------------------------------------------------------------------------
 
 
-def _no_thread_reduce(facts: Facts) -> Iterator[Problem]:
+def _no_exchange(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
-        if isinstance(place.statement, ThreadReduce):
-            yield place.statement, "reductions over threads are expanded by now"
+        if isinstance(place.statement, Exchange):
+            yield place.statement, "what threads combine is expanded by now"
 
 
 def _packed(facts: Facts) -> Iterator[Problem]:
@@ -438,13 +458,14 @@ CHECKS: tuple[Check, ...] = (
     Check("register bounds", "lowered", _bounds),
     Check("shuffles", "lowered", _shuffles),
     Check("reductions", "lowered", _reductions),
+    Check("scans over threads", "lowered", _scans),
     Check("uniform extents", "lowered", _uniform_extents),
     Check("convergence", "lowered", _convergence),
     Check("unique sync ids", "lowered", _unique_ids),
     *SYNC_CHECKS,
     *CLUSTER_CHECKS,
     *TENSOR_CHECKS,
-    Check("no thread reductions", "expanded", _no_thread_reduce),
+    Check("no exchange of threads", "expanded", _no_exchange),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),
     Check("no trivial loops", "final", _no_trivial_loops),

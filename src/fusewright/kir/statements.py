@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusewright.core.expr import Expr, Var
-from fusewright.core.identities import reduction_identity
+from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import Reduce, Scan
 from fusewright.kir.definition import Definition
 from fusewright.kir.ir import Compute, For, Imm, Statement
@@ -33,10 +33,12 @@ class Statements:
 
     def initialise(self, s: Stage) -> list[Statement]:
         """Sets the accumulators of a reduction or scan to the identity."""
-        assert isinstance(s.op, Reduce | Scan)
+        op = s.op
+        assert isinstance(op, Reduce | Scan)
+        first_of = scan_identity if isinstance(op, Scan) else reduction_identity
 
         def one(d: Definition) -> list[Statement]:
-            value = Imm(reduction_identity(d.s.op.fn, s.dtype.compute), s.dtype.compute)  # type: ignore[union-attr]
+            value = Imm(first_of(op.fn, s.dtype.compute), s.dtype.compute)
             return [Compute("copy", d.accumulator(lane), (value,)) for lane in range(d.width)]
 
         return self._over_lanes(s, one)

@@ -469,6 +469,8 @@ _WRITTEN: tuple[Template, ...] = (
     *(_template(cls, f"{snake(cls)} #", "{id}", *row, Comment("why")) for cls, row in _MBARRIERS),
     _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
               Items("dims", BARE), ") identity ", "{identity}", assigns=True),
+    _template(ir.ThreadScan, "{dst}", " = thread_scan.", Word("fn"), "(", "{src}", ") along ",
+              Word("dim"), " carry ", "{carry}", " identity ", "{identity}", assigns=True),
 )  # fmt: skip
 
 COMPUTE = Template(

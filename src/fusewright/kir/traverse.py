@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar, cast, get_type_hints
 
 from fusewright.core.conditions import Cond
@@ -14,6 +14,9 @@ from fusewright.kir.ir import Body, Reg, RegVar, Statement
 from fusewright.kir.traits import RegisterUse
 
 N = TypeVar("N", bound=Node)
+
+_KEPT = 1 << 13
+"""Nodes whose values are remembered: most pass through all passes, and are asked in each."""
 
 
 @cache
@@ -75,18 +78,19 @@ def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def own_values(node: Node) -> Iterator[object]:
+@lru_cache(maxsize=_KEPT)
+def own_values(node: Node) -> tuple[object, ...]:
     """The expressions, conditions and symbols in a node's fields and in the operands below it;
     nested statements are left out."""
-    for name in fields_of(type(node)):
-        yield from _values(getattr(node, name))
+    return tuple(v for name in fields_of(type(node)) for v in _values(getattr(node, name)))
 
 
 def _values(value: object) -> Iterator[object]:
     if isinstance(value, Statement):
         return
     if isinstance(value, Node):
-        yield from own_values(value)
+        for name in fields_of(type(value)):
+            yield from _values(getattr(value, name))
     elif isinstance(value, tuple):
         for item in cast("tuple[object, ...]", value):
             yield from _values(item)
@@ -94,9 +98,14 @@ def _values(value: object) -> Iterator[object]:
         yield value
 
 
-def own_registers(node: Node) -> Iterator[Reg]:
+@lru_cache(maxsize=_KEPT)
+def own_registers(node: Node) -> tuple[Reg, ...]:
     """The registers a node names in its fields, operands and gathered positions; nested
     statements are left out."""
+    return tuple(_registers(node))
+
+
+def _registers(node: Node) -> Iterator[Reg]:
     if isinstance(node, Reg):
         yield node
     for name in fields_of(type(node)):
@@ -104,11 +113,11 @@ def own_registers(node: Node) -> Iterator[Reg]:
         items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
         for item in items:
             if isinstance(item, Node) and not isinstance(item, Statement):
-                yield from own_registers(item)
+                yield from _registers(item)
             elif isinstance(item, Expr | Cond):
                 for v in variables(item):
                     if isinstance(v, RegVar):
-                        yield from own_registers(v.reg)
+                        yield from _registers(v.reg)
 
 
 def registers_written(statement: Statement) -> tuple[RegisterUse, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import struct
@@ -21,7 +22,7 @@ from typing import Any, cast
 from fusewright.errors import UserError
 
 FORMAT = "fusewright program"
-VERSION = 2
+VERSION = 3
 _RECORD = "program.json"
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -29,7 +30,7 @@ _DAMAGE = (
     EOFError,
     KeyError,
     ValueError,
-    RuntimeError,
+    RuntimeError,  # RecursionError, of text that is nested too deeply, among them
     OverflowError,
     struct.error,
 )
@@ -37,17 +38,25 @@ _DAMAGE = (
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def write_archive(path: Path, record: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
-    """Writes the file. Raises UserError when the disk does not take it."""
+def pack(record: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
+    """The bytes of a file."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
     head = {"format": FORMAT, "version": VERSION, "sha256": sums, "program": dict(record)}
-    temporary = ""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as z:
+        _add(z, _RECORD, json.dumps(head, indent=1, sort_keys=True).encode())
+        for name, content in members.items():
+            _add(z, name, content)
+    return file.getvalue()
+
+
+def write_archive(path: Path, record: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
+    """Writes the file. Raises UserError when the disk does not take it."""
+    content, temporary = pack(record, members), ""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as z:
-            _add(z, _RECORD, json.dumps(head, indent=1, sort_keys=True).encode())
-            for name, content in members.items():
-                _add(z, name, content)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.replace(temporary, path)
     except OSError as e:
         with contextlib.suppress(OSError):
@@ -66,7 +75,17 @@ def _add(z: zipfile.ZipFile, name: str, content: bytes) -> None:
 def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The record and the members. Raises UserError for what is no intact file of this version."""
     try:
-        with zipfile.ZipFile(path) as z:
+        content = path.read_bytes()
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror or e}") from e
+    return unpack(content, str(path))
+
+
+def unpack(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What `pack` was given; `path` says in errors where the bytes are from. Raises UserError for
+    what is not intact or of another version."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as z:
             loaded: object = json.loads(z.read(_RECORD))
             members = {n: z.read(n) for n in z.namelist() if n != _RECORD}
     except OSError as e:

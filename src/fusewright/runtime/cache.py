@@ -1,9 +1,10 @@
 """A disk cache of compiled kernels: one JSON file and one cubin per key, LRU under a size cap.
 
-A cubin is native code, so a folder that other users can write is refused, and every cubin is
-checked against the sha256 that its JSON names. Files appear by rename only: a crash leaves at most
-a temporary file. Writers are idempotent, so processes need no lock. Nothing is ever unpickled.
-Whatever goes wrong with the disk costs a compile, never an error.
+A cubin is native code, so a folder that other users can write is refused, and one sha256 covers all
+of an entry: key, version, what is kept beside the code, and the code. Nothing of an entry is used
+before it is checked; one that does not match is removed with a line in the log. Files appear by
+rename only: a crash leaves at most a temporary file. Writers are idempotent, so processes need no
+lock. Nothing is ever unpickled. Whatever goes wrong with the disk costs a compile, never an error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, cast
 
 _log = logging.getLogger("fusewright.cache")
 
-SCHEMA = 1
+SCHEMA = 2
 DEFAULT_CAP_NBYTES = 1 << 30
 _KEEP_FRACTION = 0.8  # of the cap, after an eviction
 _STALE_SECONDS = 3600.0  # a temporary file this old belongs to a process that died
@@ -81,12 +82,8 @@ class KernelCache:
         if self.problem is not None:
             return False
         record_path, cubin_path = self._paths(key)
-        record = {
-            "schema": SCHEMA,
-            "key": key,
-            "sha256": hashlib.sha256(cubin).hexdigest(),
-            "meta": dict(meta),
-        }
+        entry = json.dumps({"schema": SCHEMA, "key": key, "meta": dict(meta)}, sort_keys=True)
+        record = {"entry": entry, "sha256": _checksum(entry, cubin)}
         text = json.dumps(record, sort_keys=True).encode()
         try:
             record_path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -156,16 +153,32 @@ def _prepare(folder: Path) -> str | None:
 
 def _read(record_path: Path, cubin_path: Path, key: str) -> Entry:
     """Raises OSError when a file is not there, ValueError when they are not what `put` wrote."""
-    loaded: object = json.loads(record_path.read_bytes())
-    if not isinstance(loaded, dict):
-        raise ValueError("the record is not an object")
-    record = cast("dict[str, Any]", loaded)
-    if record.get("schema") != SCHEMA or record.get("key") != key:
-        raise ValueError("the record belongs to another key or version")
-    meta, cubin = record.get("meta"), cubin_path.read_bytes()
-    if not isinstance(meta, dict) or hashlib.sha256(cubin).hexdigest() != record.get("sha256"):
-        raise ValueError("the cubin is not the one the record names")
+    record, cubin = _object(record_path.read_bytes()), cubin_path.read_bytes()
+    text = record.get("entry")
+    if not isinstance(text, str) or _checksum(text, cubin) != record.get("sha256"):
+        raise ValueError("its contents do not match its checksum")
+    entry = _object(text)
+    meta = entry.get("meta")
+    if entry.get("schema") != SCHEMA or entry.get("key") != key or not isinstance(meta, dict):
+        raise ValueError("it belongs to another key or version")
     return Entry(cubin, cast("dict[str, Any]", meta))
+
+
+def _object(text: bytes | str) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for anything else."""
+    try:
+        loaded: object = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested deeper than any entry") from None
+    if not isinstance(loaded, dict):
+        raise ValueError("it is no JSON object")
+    return cast("dict[str, Any]", loaded)
+
+
+def _checksum(entry: str, cubin: bytes) -> str:
+    """The sha256 of a whole entry; text and code do not run together."""
+    text = entry.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(len(text).to_bytes(8, "little") + text + cubin).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

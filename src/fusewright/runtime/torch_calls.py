@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, TypeVar, cast
 
 from fusewright.core.expr import Var
-from fusewright.dtypes import uint8
+from fusewright.dtypes import scalar_text, uint8
 from fusewright.errors import UserError
 from fusewright.runtime.arrays import ArrayInfo, Device
 from fusewright.runtime.config import Config, active
@@ -35,7 +35,7 @@ def _tensor_key(x: Any) -> Hashable:
 
 
 def _float_key(x: float) -> Hashable:
-    return float, x.hex()
+    return float, x.hex() if x == x else scalar_text(x)
 
 
 def _plain_key(x: object) -> Hashable:

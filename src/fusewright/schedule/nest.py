@@ -172,7 +172,8 @@ def mixed_loop(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> Loop | 
 
 def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str | None:
     """Why the loops would not walk along the axis that a stage scans from its first element to its
-    last in one thread; None when they do, and for stages that are no scans."""
+    last, in one thread or with neighbours in the threads of one dimension; None when they do, and
+    for stages that are no scans."""
     if not isinstance(stage.op, Scan):
         return None
     axis = stage.frame.output[stage.op.axis]
@@ -190,7 +191,7 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     for i, x in reversed(list(enumerate(loops))):
         if x.axis.extent == Int(1) or not graph.depends(x.axis, [axis]):
             continue
-        if not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
+        if x.parallel.is_block or (x.parallel.is_thread and inner != ZERO):
             return f"loop {i} runs along the scanned axis and cannot be bound to {x.parallel.value}"
         step = substitute(value, {v: int(v is variables[i]) for v in variables}) - first
         if prove(less(inner, step)) is not True:
@@ -200,12 +201,28 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     return None if walked == value else f"its loops visit the scanned axis at {value}, out of order"
 
 
+def scanning_threads(graph: AxisGraph, stage: Stage) -> Parallel | None:
+    """The dimension of the block along which threads hold neighbours of the axis that a stage
+    scans; None where every thread scans alone."""
+    if not isinstance(stage.op, Scan):
+        return None
+    axis = stage.frame.output[stage.op.axis]
+    for x in stage.loops:
+        along = x.parallel.is_thread and x.axis.extent != Int(1)
+        if along and graph.depends(x.axis, [axis]):
+            return x.parallel
+    return None
+
+
 def check_scans(graph: AxisGraph, body: Iterable[Stage]) -> None:
     """Raises ScheduleError for a scan whose loops do not walk along its axis."""
     for s in body:
         problem = scan_problem(graph, s, s.loops)
         if problem is not None:
-            raise ScheduleError(f"{s.name}: {problem}; keep that axis serial and in order")
+            raise ScheduleError(
+                f"{s.name}: {problem}; keep that axis serial and in order, its innermost loop on "
+                "threads at most"
+            )
 
 
 def _check_reductions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -36,11 +36,13 @@ BATCH_NBYTES = 128 * 1024
 @dataclass(slots=True)
 class SimResult:
     """`outputs`: the arrays of the buffers named as outputs, in parameter order; `races`: all
-    findings; `stats`: counts over the blocks that ran, see `Counters`."""
+    findings; `stats`: counts over the blocks that ran, see `Counters`; `written`: of each output
+    of a kernel, the elements that some thread stored."""
 
     outputs: list[Array]
     races: list[Race]
     stats: dict[str, int | float]
+    written: list[Array] = field(default_factory=list[Array])
 
 
 def _constant(e: Expr, symbols: Mapping[Var, int], what: str) -> int:
@@ -411,4 +413,5 @@ def simulate(
     )
     execution = found.execution
     given = [execution.memory.arrays[b] for b in kernel.params if b in outputs]
-    return SimResult(given, found.races(), dict(execution.counters.totals))
+    written = [execution.memory.initialised[b] for b in kernel.params if b in outputs]
+    return SimResult(given, found.races(), dict(execution.counters.totals), written)

@@ -214,8 +214,7 @@ class GlobalMemory:
         for buffer in kernel.params:
             if buffer in outputs:
                 self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
-                if self.places[buffer].space in self.readers:
-                    self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
+                self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
 
 
 def _checked(

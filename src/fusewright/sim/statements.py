@@ -222,6 +222,47 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
     return step
 
 
+def _thread_scan(s: ir.ThreadScan, run: Run) -> Step:
+    ufunc = _ufuncs[s.fn]
+    axis = len(run.block_dims) - run.block_dims.index(s.dim)
+    source, carried = _operand(s.src, s, run), _operand(s.carry, s, run)
+    to, carry = run.scope.expression(s.dst.index), run.scope.expression(s.carry.index)
+    identity = as_scalar(s.identity.value, s.src.buffer.dtype)
+
+    def prefixes(values: Array, by: np.ufunc, first: object, f: Frame) -> tuple[Array, Array]:
+        """Over the threads before each one, and over all along the dimension."""
+        full = np.broadcast_to(values, (values.shape[0], f.nthreads))
+        shaped = full.reshape(-1, *reversed(run.block_shape))
+        sums = by.accumulate(shaped, axis=axis, dtype=shaped.dtype)
+        before = np.roll(sums, 1, axis)
+        np.moveaxis(before, axis, 0)[0] = first
+        total = np.broadcast_to(sums.take([-1], axis), shaped.shape)
+        return before.reshape(-1, f.nthreads), total.reshape(-1, f.nthreads)
+
+    def step(f: Frame) -> None:
+        f.diverged(s, f.trace.block_nthreads)
+        value, unknown = source(f, f.mask)
+        start, also = carried(f, f.mask)
+        if f.mask is not None:
+            value = np.where(f.mask, value, identity)
+        before, total = prefixes(value, ufunc, identity, f)
+        unsure = None
+        if unknown is not None or also is not None:
+            missing = np.zeros((1, 1), bool)
+            unsure = prefixes(missing if unknown is None else unknown, np.logical_or, False, f)
+            unsure = tuple(u | (missing if also is None else also) for u in unsure)
+        for reg, at, result, k in ((s.dst, to, before, 0), (s.carry, carry, total, 1)):
+            f.registers.write(
+                reg.buffer,
+                f.element(s, reg.buffer, at, f.mask),
+                ufunc(start, result),
+                None if unsure is None else unsure[k],
+                f.mask,
+            )
+
+    return step
+
+
 def _sync(s: ir.SyncStatement, run: Run) -> Step:
     match s:
         case ir.BlockSync():
@@ -247,6 +288,7 @@ MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Compute: _compute,
     ir.Shuffle: _shuffle,
     ir.ThreadReduce: _thread_reduce,
+    ir.ThreadScan: _thread_scan,
     ir.BlockSync: _sync,
     ir.ClusterArrive: _sync,
     ir.ClusterWait: _sync,

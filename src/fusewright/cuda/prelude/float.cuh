@@ -57,10 +57,11 @@ __device__ __forceinline__ T fw_float_rem(T a, T b) {
 }
 
 //: fw_float_floordiv
-// The integer q for which a = q b + rem(a, b), exact where it fits; a / b for a zero divisor.
+// The integer q for which a = q b + rem(a, b), exact where it fits; a / b for a zero divisor and
+// for an infinite operand.
 template <class T>
 __device__ __forceinline__ T fw_float_floordiv(T a, T b) {
-  if (b == 0) return a / b;
+  if (b == 0 || a - a != 0 || b - b != 0) return a / b;
   const T r = fw_fmod(a, b);
   T q = (a - r) / b;
   if (r != 0 && (r < 0) != (b < 0)) q -= 1;

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fusewright.dtypes import dtype_of
+from fusewright.dtypes import dtype_of, scalar_text
 from fusewright.errors import FusewrightError, UnsupportedError
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.table import LOWERINGS, VIEWS, Result, positional
@@ -17,6 +18,8 @@ from fusewright.fusion.array import Array
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.source import Source
 from fusewright.fusion.trace import trace
+
+_log = logging.getLogger("fusewright.torch")
 
 
 def is_getitem(node: Any) -> bool:
@@ -119,10 +122,12 @@ def _value(node: Any) -> Any:
 def call_text(node: Any, number: Mapping[Any, int]) -> str:
     """The arguments of a call as text, nodes by their numbers."""
 
-    def numbered(n: Any) -> _Numbered:
-        return _Numbered(number[n])
+    def told(x: Any) -> Any:
+        if isinstance(x, fx.Node):
+            return _Numbered(number[x])
+        return (scalar_text(x),) if isinstance(x, float) else x
 
-    return repr(fx.node.map_arg((node.args, node.kwargs), numbered))
+    return repr(fx.node.map_aggregate((node.args, node.kwargs), told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,9 @@ def _problem(node: Any) -> str | None:
         _try(node)
     except FusewrightError as e:
         return str(e)
+    except Exception as e:  # a fault of the lowering, which must not cost the graph
+        _log.warning("%s is left to torch: %s: %s", node.target, type(e).__name__, e)
+        return f"{type(e).__name__}: {e}"
     return None
 
 

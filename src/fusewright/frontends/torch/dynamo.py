@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -12,7 +13,10 @@ from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
+from fusewright.frontends.torch.reproducer import write_reproducer
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
+
+_log = logging.getLogger("fusewright.torch")
 
 Observer = Callable[[GraphReport], None]
 
@@ -55,15 +59,37 @@ def fuse_graph(
     kernels: Kernels | None = None,
 ) -> Any:
     """An aten graph module, whose nodes carry example values, as a boxed function that computes its
-    regions fused. Graphs with one table of `kernels` share them."""
+    regions fused. Graphs with one table of `kernels` share them. One that cannot be cut into
+    regions, or put together again, is logged with a file that shows it again, and is torch's."""
+    try:
+        fused = _fused(module, options, name, observe, {} if kernels is None else kernels)
+    except Exception as e:
+        values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
+        written = write_reproducer(name, module, values, options, e)
+        _log.warning(
+            "%s is left to torch: %s: %s; run 'python %s' to see it again",
+            *(name, type(e).__name__, e, written),
+        )
+        fused = module
+
+    def run(args: list[Any]) -> Any:
+        return fused.forward(*args) if fused is module else fused.forward(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _fused(
+    module: Any, options: Options, name: str, observe: Observer | None, kernels: Kernels
+) -> Any:
+    """The module with its regions fused, which takes a list of arguments."""
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
     known: dict[Hashable, Ways] = {}
-    shared: Kernels = {} if kernels is None else kernels
 
     def call(part: Part) -> Region:
         key = part.structure()
-        ways = known.get(key) or known.setdefault(key, Ways(part, options, shared))
+        ways = known.get(key) or known.setdefault(key, Ways(part, options, kernels))
         regions[part.name] = Region(part, ways)
         return regions[part.name]
 
@@ -72,9 +98,4 @@ def fuse_graph(
         ways.start()
     if observe is not None:
         observe(GraphReport(name, tuple(regions.values()), found.reasons))
-
-    def run(args: list[Any]) -> Any:
-        return fused.forward(args)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return fused

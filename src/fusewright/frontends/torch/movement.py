@@ -365,12 +365,21 @@ def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
         raise UnsupportedError("index along axes that are not neighbours")
     sizes = [x.tensor.shape[k] for k, _ in given]
     total, flat = sizes[0], ops.astype(given[0][1], dtypes.int64)
+    inside = _is_inside(flat, total)
     for (_, i), n in zip(given[1:], sizes[1:], strict=True):
-        at, extent = ops.astype(i, dtypes.int64), Array(build.size(n, dtypes.int64))
-        flat = _from_front(flat, total) * extent + ops.where(at < 0, at + extent, at)
+        at = ops.astype(i, dtypes.int64)
+        inside = ops.logical_and(inside, _is_inside(at, n))
+        flat = _from_front(flat, total) * Array(build.size(n, dtypes.int64)) + _from_front(at, n)
         total = mul(total, n)
+    if len(given) > 1:  # an index outside its own axis must not be one inside the product
+        flat = ops.where(inside, flat, Array(build.size(total, dtypes.int64)))
     shape = (*x.tensor.shape[:first], total, *x.tensor.shape[first + len(given) :])
     return ops.take(ops.reshape(x, shape), flat, axis=first)
+
+
+def _is_inside(index: Array, extent: Expr) -> Array:
+    size = Array(build.size(extent, dtypes.int64))
+    return ops.logical_and(index >= -size, index < size)
 
 
 def _from_front(index: Array, extent: Expr) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -135,11 +136,18 @@ def _div(out: Dtypes, x: Operand, y: Operand, *, rounding_mode: str | None = Non
         case None:
             return a / b
         case "floor":
-            return a // b
+            return _floored_quotient(a, b) if out[0].is_float else a // b
         case "trunc":
             return ops.trunc(a / b) if out[0].is_float else _truncated_quotient(a, b)
         case _:
             raise UnsupportedError(f"div with rounding_mode={rounding_mode!r}")
+
+
+def _floored_quotient(a: Array, b: Array) -> Array:
+    """torch's float quotient, which goes with its remainder: -1 for a finite number and an infinity
+    of other signs, NaN for an infinity by anything but 0. `a // b` is `a / b` there."""
+    paired = ops.where(ops.logical_and(ops.isinf(b), a * b < 0), -1.0, a // b)
+    return ops.where(ops.logical_and(ops.isinf(a), b != 0), math.nan, paired)
 
 
 def _truncated_quotient(a: Array, b: Array) -> Array:

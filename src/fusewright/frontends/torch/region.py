@@ -11,13 +11,13 @@ from typing import Any
 
 from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
-from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
+from fusewright.frontends.torch.reproducer import write_reproducer
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
 from fusewright.fusion import ir, ops, trees
 from fusewright.fusion.array import Array
@@ -77,35 +77,63 @@ class Part:
             results.append(x)
         return results
 
-    def as_torch(self) -> Way:
-        """The same nodes, run one by one by torch."""
+    def as_module(self) -> Any:
+        """The same nodes as a graph module."""
         graph = fx.Graph()
         known = {n: graph.placeholder(n.name) for n in self.inputs}
         for n in self.nodes:
             known[n] = graph.node_copy(n, known.__getitem__)
         graph.output([known[n] for n in self.outputs])
-        return fx.GraphModule(torch.nn.Module(), graph).forward
+        return fx.GraphModule(torch.nn.Module(), graph)
 
 
 class Ways:
-    """Callables that compute parts of one structure, best first; the last one is torch's."""
+    """Callables that compute parts of one structure, best first; the last one is torch's, which
+    runs the nodes one by one. `failures` says what became of those that are gone."""
 
     def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
-        self.left = _ways(part, options, kernels)
+        self.failures: list[str] = []
         self._part = part
+        self._options = options
+        self.left: list[Any] = [part.as_module().forward]
+        try:
+            self.left[:0] = _ways(part, options, kernels)
+        except Exception as e:
+            self._report("fused", e)
 
     def start(self) -> None:
         """Compiles for the types at hand before the first call asks for it, so that machine code
         is made while the next region is scheduled. What fails is left to that call to report."""
+        if len(self.left) == 1:
+            return
         way = self.left[0]
         nodes = self._part.tensors if isinstance(way, _Symbolic) else self._part.inputs
         fused = way.fused if isinstance(way, _Symbolic) else way
         if not isinstance(fused, Fused):
             return
-        with contextlib.suppress(FusewrightError):
+        with contextlib.suppress(Exception):
             arguments = tuple(_described(n.meta["val"]) for n in nodes)
             call: tuple[object, ...] = (arguments, dict[str, object]())
             fused.compile_for(*trees.flatten(call))
+
+    def give_up(self, way: Any, error: Exception) -> None:
+        """Leaves one way out from now on, which may have been done by another thread."""
+        if self.left[0] is way:
+            del self.left[0]
+            self._report(getattr(way, "label", "fused"), error)
+
+    def _report(self, label: str, error: Exception) -> None:
+        """Warns of a failure, with a file that shows it again."""
+        part = self._part
+        message = f"{part.name} ({label}): {type(error).__name__}: {error}"
+        self.failures.append(message)
+        try:
+            values = [n.meta["val"] for n in part.inputs]
+            written = write_reproducer(part.name, part.as_module(), values, self._options, error)
+            again = f"run 'python {written}' to see it again"
+        except Exception as e:
+            again = f"no file shows it again ({type(e).__name__}: {e})"
+        _log.warning("%s; torch computes it if nothing else is left; %s", message, again)
 
 
 def _described(value: Any) -> ArrayInfo | int:
@@ -119,45 +147,45 @@ def _described(value: Any) -> ArrayInfo | int:
 
 
 class Region:
-    """Called with tensors and integers in the order of the part's inputs. Fusing that fails is
-    logged, and torch computes the region from then on."""
+    """Called with tensors and integers in the order of the part's inputs. Whatever goes wrong on
+    the way to a result is logged with a file that shows it again, and torch computes the region
+    from then on; what torch raises is the caller's."""
 
     def __init__(self, part: Part, ways: Ways) -> None:
         self.part = part
         self.__name__ = self.__qualname__ = part.name
-        self._ways = ways.left
+        self._ways = ways
         self._strides = {
             k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
         }
-        self.failures: list[str] = []
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong, and was left to the next way."""
+        return self._ways.failures
 
     def __call__(self, *args: Any) -> list[Any]:
+        way, is_torch = self._ways.left[0], len(self._ways.left) == 1
         try:
-            made = self._ways[0](*args)
+            made = way(*args)
             for k, strides in self._strides.items():
                 made[k] = made[k].as_strided(made[k].shape, strides)
             return made
-        except FusewrightError as e:
-            if len(self._ways) == 1:
+        except Exception as e:
+            if is_torch:
                 raise
-            self._give_up(e)
-            return self(*args)
-
-    def _give_up(self, error: FusewrightError) -> None:
-        way = self._ways.pop(0)
-        message = f"{self.part.name} ({getattr(way, 'label', 'fused')}): {error}"
-        self.failures.append(message)
-        _log.warning("%s; torch computes it if nothing else is left", message)
+            self._ways.give_up(way, e)
+        return self(*args)
 
     @property
     def fused(self) -> Fused | OracleCall | None:
         """What computes the region; None for torch."""
-        way = self._ways[0]
-        return way.fused if isinstance(way, _Symbolic) else way if len(self._ways) > 1 else None
+        way, *others = self._ways.left
+        return way.fused if isinstance(way, _Symbolic) else way if others else None
 
 
 def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
-    """Ways to compute a part, best first; the last one is torch's."""
+    """Ways to compute a part without torch, best first."""
     ways: list[Any] = []
     on_host = part.tensors[0].meta["val"].device.type == "cpu"
     if part.integers or any(symbolic_axes(n.meta["val"]) for n in part.tensors):
@@ -167,7 +195,6 @@ def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
         except ValueError as e:
             _log.info("%s: compiled for each size: %s", part.name, e)
     ways.append(_by_size(part, options, kernels, on_host=on_host))
-    ways.append(part.as_torch())
     return ways
 
 

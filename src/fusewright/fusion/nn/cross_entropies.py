@@ -9,6 +9,7 @@ misses that term, so keep indices in range.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from fusewright.dtypes import DType
@@ -46,9 +47,10 @@ class _Labels(NamedTuple):
 
     `share` is the weight of each class's log-probability in the loss, and `total` its sum over the
     classes, None for 1. `hot` tells the only class that has a share, of weight `each` (None for 1);
-    it is None where several have one. `valid` tells the samples that count, None for all; `divisor`
-    is what "mean" divides by. `picked` is the index of that class, of extent 1 along the class axis
-    and 0 for targets outside the classes, where each sample has one class of weight 1.
+    it is None where several have one. `valid` tells the samples that count, `inside` those whose
+    target is a class, each None for all; `divisor` is what "mean" divides by. `picked` is the index
+    of that class, of extent 1 along the class axis and 0 for targets outside the classes, where
+    each sample has one class of weight 1.
     """
 
     axis: int
@@ -57,6 +59,7 @@ class _Labels(NamedTuple):
     share: Array
     total: Array | None
     valid: Array | None
+    inside: Array | None
     divisor: Array
     picked: Array | None = None
 
@@ -129,15 +132,14 @@ def _index_labels(
     else:
         share = where(hot, each, 0)
     term = None if smoothing else hot
+    inside = logical_and(target >= 0, target < element_count(x, (axis,), target.dtype))
     if class_weight is None:
-        inside = logical_and(target >= 0, target < element_count(x, (axis,), target.dtype))
         picked = None if smoothing else expand_dims(where(inside, target, 0), axis)
         valid_count = sum(astype(valid, wide))
-        valid = logical_and(valid, inside) if picked is not None else valid
-        return _Labels(axis, term, None, share, None, valid, valid_count, picked)
+        return _Labels(axis, term, None, share, None, valid, inside, valid_count, picked)
     counted = where(logical_and(hot, expand_dims(valid, axis)), class_weight, 0)
     total = sum(share, axis=axis)
-    return _Labels(axis, term, class_weight, share, total, valid, sum(counted))
+    return _Labels(axis, term, class_weight, share, total, valid, inside, sum(counted))
 
 
 def _soft_labels(
@@ -154,17 +156,23 @@ def _soft_labels(
         share = share * class_weight
     others = tuple(k for k in range(x.ndim) if k != axis)
     samples = element_count(x, others, wide)
-    return _Labels(axis, None, None, share, sum(share, axis=axis), None, samples)
+    return _Labels(axis, None, None, share, sum(share, axis=axis), None, None, samples)
 
 
 def _sample_losses(labels: _Labels, log_p: Array) -> Array:
-    """-sum(share * log_p) over the classes; 0 for what is ignored."""
+    """-sum(share * log_p) over the classes."""
     if labels.hot is None:
         term = labels.share * log_p
     else:  # a class of log-probability -inf must not touch the others
         term = where(labels.hot, log_p if labels.each is None else log_p * labels.each, 0)
-    loss = -sum(term, axis=labels.axis)
-    return loss if labels.valid is None else where(labels.valid, loss, 0)
+    return _counted(labels, -sum(term, axis=labels.axis))
+
+
+def _counted(labels: _Labels, of_samples: Array) -> Array:
+    """A value of every sample: 0 for what is ignored, NaN for a target that is no class."""
+    if labels.inside is not None:
+        of_samples = where(labels.inside, of_samples, math.nan)
+    return of_samples if labels.valid is None else where(labels.valid, of_samples, 0)
 
 
 def _reduced(labels: _Labels, loss: Array, reduction: str, dtype: DType) -> Array:
@@ -187,7 +195,8 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Array:
     """-weight[target] * x[target], x holding log-probabilities and target class indices. "mean"
-    divides by the sum of the weights; samples with target `ignore_index` do not count."""
+    divides by the sum of the weights; samples with target `ignore_index` do not count, and the
+    loss of a target that is no class is NaN."""
     options = _Options("nll_loss", ignore_index, reduction, 0.0)
     _check_options(options)
     x = check_float("nll_loss", x)
@@ -211,7 +220,8 @@ def cross_entropy(
 ) -> Array:
     """nll_loss of log_softmax(x): x holds logits. `label_smoothing` spreads that part of each
     target evenly over the classes. "mean" divides by the sum of the targets' weights for class
-    indices, by the number of samples for probabilities; `ignore_index` is for class indices."""
+    indices, by the number of samples for probabilities; `ignore_index` is for class indices, of
+    which one that is no class gives NaN."""
     return cross_entropy_forward(
         x,
         target,
@@ -243,8 +253,7 @@ def cross_entropy_forward(
     log_sum = log(sum(exp(shifted), axis=labels.axis))
     if labels.picked is not None:  # reads one logit a sample instead of all of them
         chosen = widened(take_along_axis(x, labels.picked, axis=labels.axis))
-        loss = log_sum - (squeeze(chosen, axis=labels.axis) - top)
-        loss = loss if labels.valid is None else where(labels.valid, loss, 0)
+        loss = _counted(labels, log_sum - (squeeze(chosen, axis=labels.axis) - top))
     else:
         loss = _sample_losses(labels, shifted - expand_dims(log_sum, labels.axis))
     return _reduced(labels, loss, reduction, x.dtype), log_sum + top
@@ -275,8 +284,7 @@ def cross_entropy_backward(
     g = widened(check_float(f"{op} (dy)", dy))
     if reduction == "mean":
         g = g / labels.divisor
-    if labels.valid is not None:
-        g = where(labels.valid, g, 0)
+    g = _counted(labels, g)
     if g.ndim:
         g = expand_dims(g, axis)
     p = exp(widened(x) - expand_dims(log_sum_exp, axis))

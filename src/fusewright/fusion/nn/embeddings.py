@@ -43,7 +43,8 @@ def signed_indices(indices: Array) -> Array:
 
 
 def embedding(indices: Array, weight: Array) -> Array:
-    """Row `indices[...]` of weight, of shape (rows, width), for every index."""
+    """Row `indices[...]` of weight, of shape (rows, width), for every index; an index outside reads
+    NaN, as with `take`."""
     indices = _check_indices("embedding", indices)
     weight = check_array("embedding (weight)", weight)
     if weight.ndim != 2:

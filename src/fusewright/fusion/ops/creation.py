@@ -6,6 +6,7 @@ the standard's sake: a value of a program has no device, and None or "host" is a
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import TypeAlias
 
@@ -238,6 +239,12 @@ def _diagonal_distance(shape: Shape) -> Array:
     return columns - rows
 
 
+def _diagonal(op: str, k: object) -> int:
+    """The number of a diagonal, as an int64: no array reaches the least or the greatest."""
+    low, high = dtypes.int64.integer_range
+    return builtins.max(low, builtins.min(high, build.integer(op, "k", k)))
+
+
 def eye(
     n_rows: IntLike,
     n_cols: IntLike | None = None,
@@ -251,8 +258,7 @@ def eye(
     check_device("eye", device)
     shape = shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
     found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
-    k = build.integer("eye", "k", k)
-    return Array(build.cast(equal(_diagonal_distance(shape), k).tensor, found))
+    return Array(build.cast(equal(_diagonal_distance(shape), _diagonal("eye", k)).tensor, found))
 
 
 def _kept(x: Array, keep: Array) -> Array:
@@ -270,13 +276,13 @@ def _check_matrix(op: str, x: Array) -> Array:
 def tril(x: Array, /, *, k: int = 0) -> Array:
     """x on and below the k-th diagonal of its last two axes, 0 above."""
     x = _check_matrix("tril", x)
-    return _kept(x, _diagonal_distance(x.tensor.shape) <= build.integer("tril", "k", k))
+    return _kept(x, _diagonal_distance(x.tensor.shape) <= _diagonal("tril", k))
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
     """x on and above the k-th diagonal of its last two axes, 0 below."""
     x = _check_matrix("triu", x)
-    return _kept(x, _diagonal_distance(x.tensor.shape) >= build.integer("triu", "k", k))
+    return _kept(x, _diagonal_distance(x.tensor.shape) >= _diagonal("triu", k))
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

@@ -150,7 +150,12 @@ add = _binary("add", "add", "numeric", "x1 + x2; integers wrap.")
 subtract = _binary("subtract", "sub", "numeric", "x1 - x2; integers wrap.")
 multiply = _binary("multiply", "mul", "numeric", "x1 * x2; integers wrap.")
 divide = _binary("divide", "div", "float", "x1 / x2.")
-floor_divide = _binary("floor_divide", "floordiv", "numeric", "x1 // x2; integer x // 0 is 0.")
+floor_divide = _binary(
+    "floor_divide",
+    "floordiv",
+    "numeric",
+    "The floor of x1 / x2, at infinities too; integer x // 0 is 0.",
+)
 remainder = _binary("remainder", "rem", "numeric", "x1 % x2, signed as x2; integer x % 0 is 0.")
 pow = _binary("pow", "pow", "numeric", "x1 ** x2; integers wrap.")
 atan2 = _binary("atan2", "atan2", "float", "The angle of the point (x2, x1), in radians.")

@@ -10,7 +10,8 @@ from fusewright.fusion.operands import check_category
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """The slices of x at `indices` along the axis, which the axes of `indices` replace. Negative
-    indices count from the end.
+    indices count from the end. An index outside the axis reads NaN, or 0 where the dtype has no
+    NaN; of known data it is an IndexError.
 
     Raises UserError for indices that are not integers, and for a missing axis of a matrix.
     """
@@ -26,6 +27,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """`result[.., i, ..] = x[.., indices[.., i, ..], ..]`: the other axes broadcast together.
+    Negative indices and those outside the axis mean what they mean to `take`.
 
     Raises UserError for indices that are not integers or of another rank.
     """

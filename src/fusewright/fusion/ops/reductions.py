@@ -69,12 +69,16 @@ def _check_not_empty(op: str, x: Array, axes: tuple[int, ...]) -> None:
 
 
 def max(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The largest element over axes; NaN if any is."""
+    """The largest element over axes; NaN if any is.
+
+    Raises UserError over an axis of size 0; an axis of a symbolic size that turns out to be 0 when
+    the program runs, as a crop may, gives what the reduction starts from, the least value.
+    """
     return _extreme("max", "max", x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The smallest element over axes; NaN if any is."""
+    """The smallest element over axes; NaN if any is. Over nothing as `max`, the largest value."""
     return _extreme("min", "min", x, axis, keepdims)
 
 

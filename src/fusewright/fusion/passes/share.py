@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewright.dtypes import scalar_text
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Op, Tensor
 
@@ -43,5 +44,5 @@ def op_key(op: Op) -> tuple[object, ...]:
 def _field(value: object) -> object:
     """A field as a key: 1, 1.0 and True are different, and so are 0.0 and -0.0."""
     if isinstance(value, bool | int | float):
-        return (type(value).__name__, repr(value))
+        return (type(value).__name__, scalar_text(value))
     return value

@@ -63,8 +63,10 @@ class SyncScope(Enum):
 
     def covers(self, other: SyncScope) -> bool:
         """Whether those who wait here are all who would have to wait for `other`."""
-        widths = list(SyncScope)
-        return widths.index(self) >= widths.index(other)
+        return _WIDTHS[self] >= _WIDTHS[other]
+
+
+_WIDTHS = {scope: width for width, scope in enumerate(SyncScope)}
 
 
 @dataclass(frozen=True, slots=True)

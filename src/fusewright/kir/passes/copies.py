@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
@@ -29,7 +30,45 @@ from fusewright.kir.traverse import (
 )
 
 Slot: TypeAlias = tuple[Buffer, int]
-Copies: TypeAlias = dict[Slot, Operand]
+
+
+@dataclass(slots=True)
+class _Copies:
+    """What registers hold a copy of, and by register those that hold a copy of it."""
+
+    sources: dict[Slot, Operand] = field(default_factory=dict[Slot, Operand])
+    users: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
+
+    def fork(self) -> _Copies:
+        """The same, to be changed by itself."""
+        return _Copies(dict(self.sources), dict(self.users))
+
+    def add(self, slot: Slot, source: Operand) -> None:
+        """Note that a register, which holds no known copy, was copied from a source."""
+        self.sources[slot] = source
+        origin = _slot(source) if isinstance(source, Reg) else None
+        if origin is not None:
+            self.users[origin] = (*self.users.get(origin, ()), slot)
+
+    def forget(self, r: Reg, width: int) -> None:
+        """Note that `width` registers from `r` on are written; all of the buffer where `r` has no
+        literal index."""
+        start = constant_value(r.index)
+        if start is None:
+            known = (*self.sources, *self.users)
+            gone = [slot for slot in known if slot[0] is r.buffer]
+        else:
+            gone = [(r.buffer, start + k) for k in range(width)]
+        for slot in gone:
+            self._drop(slot)
+            for user in self.users.get(slot, ()):
+                self._drop(user)
+
+    def _drop(self, slot: Slot) -> None:
+        source = self.sources.pop(slot, None)
+        origin = _slot(source) if isinstance(source, Reg) else None
+        if origin is not None:
+            self.users[origin] = tuple(u for u in self.users[origin] if u != slot)
 
 
 def propagate_copies(kernel: Kernel) -> Kernel:
@@ -39,29 +78,29 @@ def propagate_copies(kernel: Kernel) -> Kernel:
     checks:   nothing; registers without a literal index are left alone
     order:    before dead statements are removed
     """
-    return with_bodies(kernel, lambda body: _body(body, {}))
+    return with_bodies(kernel, lambda body: _body(body, _Copies()))
 
 
-def _body(body: Body, copies: Copies) -> Body:
+def _body(body: Body, copies: _Copies) -> Body:
     return map_body(body, lambda s: _statement(s, copies))
 
 
-def _statement(s: Statement, copies: Copies) -> Statement:
+def _statement(s: Statement, copies: _Copies) -> Statement:
     """The statement with its reads replaced; `copies` is brought up to date behind it."""
     if bodies_of(s):
         if isinstance(s, For):  # an earlier iteration may have written
             _forget_written(s, copies)
-        new = with_bodies(s, lambda body: _body(body, dict(copies)))
+        new = with_bodies(s, lambda body: _body(body, copies.fork()))
         _forget_written(s, copies)
         return new
     new = _read(s, copies)
     for use in registers_written(new):
-        _forget(use, copies)
+        copies.forget(use.reg, use.width)
     _remember(new, copies)
     return new
 
 
-def _read(s: Statement, copies: Copies) -> Statement:
+def _read(s: Statement, copies: _Copies) -> Statement:
     """The statement with the operands that it reads at once taken from where they were copied."""
     instead: dict[Node, Operand] = {}
     targets: set[Node] = set()
@@ -80,17 +119,17 @@ def _read(s: Statement, copies: Copies) -> Statement:
     return map_children(s, replaced) if instead else s
 
 
-def _operand(use: RegisterUse, copies: Copies) -> Operand:
+def _operand(use: RegisterUse, copies: _Copies) -> Operand:
     slot = _slot(use.reg)
-    return use.reg if slot is None else copies.get(slot, use.reg)
+    return use.reg if slot is None else copies.sources.get(slot, use.reg)
 
 
-def _registers(use: RegisterUse, copies: Copies) -> Reg:
+def _registers(use: RegisterUse, copies: _Copies) -> Reg:
     """Where consecutive registers were copied from, when those are consecutive too."""
     r, slot = use.reg, _slot(use.reg)
     if slot is None:
         return r
-    sources = [copies.get((slot[0], slot[1] + k)) for k in range(use.width)]
+    sources = [copies.sources.get((slot[0], slot[1] + k)) for k in range(use.width)]
     first = sources[0]
     start = _slot(first) if isinstance(first, Reg) else None
     if start is None:
@@ -106,32 +145,20 @@ def _slot(r: Reg) -> Slot | None:
     return None if index is None else (r.buffer, index)
 
 
-def _remember(s: Statement, copies: Copies) -> None:
+def _remember(s: Statement, copies: _Copies) -> None:
     if not isinstance(s, Compute) or s.fn != "copy" or s.predicate != TRUE:
         return
     target, source = _slot(s.dst), s.operands[0]
     is_lasting = isinstance(source, Imm | Arg) or (isinstance(source, Reg) and _slot(source))
     if target is not None and is_lasting and not _is(source, target):
-        copies[target] = source
+        copies.add(target, source)
 
 
 def _is(o: Operand, slot: Slot) -> bool:
     return isinstance(o, Reg) and _slot(o) == slot
 
 
-def _forget_written(s: Statement, copies: Copies) -> None:
+def _forget_written(s: Statement, copies: _Copies) -> None:
     for inner in walk_statements(s):
         for use in registers_written(inner):
-            _forget(use, copies)
-
-
-def _forget(use: RegisterUse, copies: Copies) -> None:
-    start = constant_value(use.reg.index)
-
-    def is_hit(b: Buffer, index: int) -> bool:
-        return b is use.reg.buffer and (start is None or start <= index < start + use.width)
-
-    for slot, source in list(copies.items()):
-        origin = _slot(source) if isinstance(source, Reg) else None
-        if is_hit(*slot) or (origin is not None and is_hit(*origin)):
-            del copies[slot]
+            copies.forget(use.reg, use.width)

@@ -22,8 +22,9 @@ combination depend on the shape of the block and of the cluster alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from fusewright.kir.ir import (
     Body,
     Buffer,
     Compute,
+    Exchange,
     For,
     Kernel,
     Load,
@@ -200,6 +202,31 @@ def _mixed(digits: Iterable[tuple[Expr, int]]) -> Expr:
     return number
 
 
+E = TypeVar("E", bound=Exchange)
+
+
+def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Statement]]) -> Body:
+    """The body with runs of exchanges of a kind replaced by what `expand` makes of them: those
+    that do not depend on each other, as far as what lies between does not depend on them."""
+    if not any(isinstance(s, kind) for s in body):
+        return body
+    out: list[Statement] = []
+    run: list[E] = []
+    between: list[Statement] = []  # behind the last of the run, and independent of it
+    for s in body:
+        is_free = not any(_depends(s, r) for r in run)
+        if isinstance(s, kind) and is_free:
+            out += between
+            run, between = [*run, s], []
+        elif run and is_free:
+            between.append(s)
+        else:
+            out += (*expand(run), *between)
+            run, between = ([s], []) if isinstance(s, kind) else ([], [])
+            out += () if run else (s,)
+    return (*out, *expand(run), *between)
+
+
 @dataclass(slots=True)
 class _Plan:
     """The statements of one ThreadReduce, in the order in which joint ones are interleaved."""
@@ -234,22 +261,7 @@ class _Expander:
 
     def body(self, body: Body) -> Body:
         """The body with runs of ThreadReduces expanded together, stores before loads."""
-        out: list[Statement] = []
-        run: list[ThreadReduce] = []
-        between: list[Statement] = []  # behind the last of the run, and independent of it
-        for s in body:
-            is_free = not any(_depends(s, r) for r in run)
-            if isinstance(s, ThreadReduce) and is_free:
-                out += between
-                run, between = [*run, s], []
-            elif run and is_free:
-                between.append(s)
-            else:
-                out += (*self._expand(run), *between)
-                run, between = ([s], []) if isinstance(s, ThreadReduce) else ([], [])
-                out += () if run else (s,)
-        out += (*self._expand(run), *between)
-        return tuple(out) if any(isinstance(s, ThreadReduce) for s in body) else body
+        return expand_runs(body, ThreadReduce, self._expand)
 
     def _expand(self, run: list[ThreadReduce]) -> list[Statement]:
         shared = self._shareable(run)
@@ -468,15 +480,18 @@ def _same_register(a: Reg, b: Reg) -> bool:
     return a.buffer is b.buffer and a.index == b.index
 
 
-def _depends(later: Statement, earlier: ThreadReduce) -> bool:
-    """Whether `later` cannot stand before `earlier`: it names its result, changes what it
-    reduces, or is more than one access or computation of a thread."""
-    if not isinstance(later, Alloc | Load | Store | Compute | ThreadReduce):
+def _depends(later: Statement, earlier: Exchange) -> bool:
+    """Whether `later` cannot stand before `earlier`: it names its results, changes what it
+    combines, or is more than one access or computation of a thread."""
+    if not isinstance(later, Alloc | Load | Store | Compute | Exchange):
         return True
     written = [(u.reg, u.width) for u in registers_written(later)]
-    if any(_overlaps(r, width, earlier.dst) for r, width in (*written, *registers_read(later))):
-        return True
-    return any(_overlaps(r, width, earlier.src) for r, width in written)
+    named = (*written, *registers_read(later))
+    return any(
+        _overlaps(r, width, u.reg)
+        for u in earlier.register_uses()
+        for r, width in (named if u.writes else written)
+    )
 
 
 def _overlaps(first: Reg, width: int, one: Reg) -> bool:

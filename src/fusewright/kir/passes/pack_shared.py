@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,14 @@ from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet, time
 from fusewright.kir.analysis.hazards import are_exclusive, can_conflict
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.liveness import Interval, begins_within, interferes, intervals_of
-from fusewright.kir.analysis.order import Hazard, SyncPoint, SyncScope, orders, sync_points
+from fusewright.kir.analysis.order import (
+    Hazard,
+    SyncPoint,
+    SyncScope,
+    orders,
+    position_of,
+    sync_points,
+)
 from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
 from fusewright.kir.analysis.sites import are_concurrent, common_loops
 from fusewright.kir.analysis.unfinished import unfinished
@@ -118,12 +126,24 @@ def with_offsets(kernel: Kernel, offsets: dict[Buffer, int]) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Need:
-    """Two accesses that no block-wide sync separates: the bytes they share must have one owner,
-    a thread or, where warp syncs separate them, a warp."""
+class _Group:
+    """Accesses to one buffer, in textual order, that the same syncs separate from any other."""
 
-    a: Access
-    b: Access
+    members: tuple[Access, ...]
+
+    @property
+    def sample(self) -> Access:
+        """An access that stands for all."""
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Need:
+    """Two groups of which no block-wide sync separates any access from any: the bytes they share
+    must have one owner, a thread or, where warp syncs separate them, a warp."""
+
+    a: _Group
+    b: _Group
     scope: SyncScope
 
 
@@ -142,14 +162,17 @@ class _Pairs:
         found = [a for a in accesses(kernel) if a.buffer in buffers]
         self._kernel = kernel
         self._buffers = buffers
+        self._points = points
         self._allocs = [site for site, a in shared_allocs(kernel) if a.buffer in buffers]
         self._barriers = _barriers(kernel)
         self._cell = _cell_nbytes(found, buffers)
-        self._owners: dict[tuple[Access, SyncScope], Array] = {}
+        self._found = found
+        self._groups = [_groups([a for a in found if a.buffer is b], points) for b in buffers]
+        self._prints: dict[Access, Footprint] = {}
+        self._owned: dict[tuple[_Group, SyncScope], _Owners] = {}
         self._answers: dict[tuple[int, int, int], bool] = {}
         self._needs: dict[tuple[int, int], tuple[_Need, ...]] = {}
         self._distances: dict[tuple[int, int], Sequence[int]] = {}
-        self._found = found
         self._line = timeline(kernel)
         self._times: dict[tuple[int, int], CellTimes] = {}
         self._timed: set[tuple[int, int]] = set()
@@ -157,34 +180,19 @@ class _Pairs:
         self.overlap = [[Overlap.FREE] * len(buffers) for _ in buffers]
         for i in range(len(buffers)):
             for j in range(i):
-                kind = self._classify(i, j, lives, found, points)
+                kind = self._classify(i, j, lives)
                 self.overlap[i][j] = self.overlap[j][i] = kind
 
-    def _classify(
-        self,
-        i: int,
-        j: int,
-        lives: Sequence[Interval],
-        found: Sequence[Access],
-        points: Sequence[SyncPoint],
-    ) -> Overlap:
+    def _classify(self, i: int, j: int, lives: Sequence[Interval]) -> Overlap:
         if self._barriers.intersection((self._buffers[i], self._buffers[j])):
             return Overlap.NEVER
-        are_alive = interferes(lives[i], lives[j], found)
+        are_alive = interferes(lives[i], lives[j], self._found)
         if are_alive and (begins_within(lives[i], lives[j]) or not self._in_place):
             return Overlap.NEVER
-        first = [a for a in found if a.buffer is self._buffers[i]]
-        second = [a for a in found if a.buffer is self._buffers[j]]
-        if any(are_concurrent(a.site, b.site) for a in first for b in second):
+        pairs = [(a, b) for a in self._groups[i] for b in self._groups[j]]
+        if any(are_concurrent(a.sample.site, b.sample.site) for a, b in pairs):
             return Overlap.NEVER
-        needs: list[_Need] = []
-        for a in first:
-            for b in second:
-                if not (a.writes or b.writes):
-                    continue
-                scope = self._open_scope(a, b, points)
-                if scope is not None:
-                    needs.append(_Need(a, b, scope))
+        needs = [n for a, b in pairs for n in self._needs_of(a, b)]
         if not needs and not are_alive:
             return Overlap.FREE
         if are_alive:
@@ -193,13 +201,28 @@ class _Pairs:
         self._needs[j, i] = tuple(_Need(n.b, n.a, n.scope) for n in needs)
         return Overlap.SOMETIMES if self.distances(i, j) else Overlap.NEVER
 
-    def _open_scope(self, a: Access, b: Access, points: Sequence[SyncPoint]) -> SyncScope | None:
+    def _needs_of(self, a: _Group, b: _Group) -> list[_Need]:
+        """What two groups need; what holds of one pair holds of all pairs in the same order."""
+        if not (a.sample.writes or b.sample.writes):
+            return []
+        runs = _runs(a, b)
+        scopes: dict[bool, SyncScope | None] = {}
+        for x, y, is_first in runs:
+            if is_first not in scopes:
+                pair = (x.sample, y.sample) if is_first else (y.sample, x.sample)
+                scopes[is_first] = self._open_scope(*pair)
+        if len(set(scopes.values())) == 1:
+            runs = [(a, b, runs[0][2])]
+        found = ((x, y, scopes[is_first]) for x, y, is_first in runs)
+        return [_Need(x, y, scope) for x, y, scope in found if scope is not None]
+
+    def _open_scope(self, first: Access, second: Access) -> SyncScope | None:
         """Who must own a byte that both touch: nobody when syncs separate them always."""
         worst: SyncScope | None = None
-        for h in _assumed_hazards(a, b, self._kernel):
-            if any(orders(p, h) for p in points):
+        for h in _assumed_hazards(first, second, self._kernel):
+            if any(orders(p, h) for p in self._points):
                 continue
-            if not any(orders(p, replace(h, scope=SyncScope.WARP)) for p in points):
+            if not any(orders(p, replace(h, scope=SyncScope.WARP)) for p in self._points):
                 return SyncScope.BLOCK
             worst = SyncScope.WARP
         return worst
@@ -224,15 +247,14 @@ class _Pairs:
     def _cell_times(self, i: int, j: int) -> CellTimes:
         """The times of buffer `i` in an iteration of the loops that hold both allocations."""
         if (i, j) not in self._times:
-            mine = self._buffers[i]
-            rows = [footprint(a, 0, self._cell) for a in self._found if a.buffer is mine]
+            rows = [self._print(a) for g in self._groups[i] for a in g.members]
             around = [loop.path for loop in common_loops(self._allocs[i], self._allocs[j])]
-            ncells = shared_nbytes(mine) // self._cell
+            ncells = shared_nbytes(self._buffers[i]) // self._cell
             self._times[i, j] = cell_times(rows, ncells, self._line, around)
         return self._times[i, j]
 
     def _agree(self, need: _Need, shift: int) -> bool:
-        a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
+        a, b = self._owners(need.a, need.scope).whole, self._owners(need.b, need.scope).whole
         start, stop = max(0, shift), min(a.size, b.size + shift)
         if start >= stop:
             return True
@@ -240,38 +262,69 @@ class _Pairs:
         clash = (x != _NOBODY) & (y != _NOBODY) & ((x != y) | (x == _MANY))
         return not clash.any()
 
-    def _owner(self, access: Access, scope: SyncScope) -> Array:
-        """Per cell of the buffer: the thread or warp that touches it, `_NOBODY` or `_MANY`.
-
-        A need of BLOCK scope has no sync at all to rely on, so one thread must own the cell.
-        """
-        key = (access, scope)
-        if key not in self._owners:
+    def _owners(self, group: _Group, scope: SyncScope) -> _Owners:
+        """A need of BLOCK scope has no sync at all to rely on, so one thread must own a cell."""
+        key = (group, scope)
+        if key not in self._owned:
             unit = 1 if scope is SyncScope.BLOCK else WARP_SIZE
-            rows = footprint(access, 0, self._cell)
-            self._owners[key] = _owners(rows, shared_nbytes(access.buffer) // self._cell, unit)
-        return self._owners[key]
+            rows = [self._print(a) for a in group.members]
+            ncells = shared_nbytes(group.sample.buffer) // self._cell
+            self._owned[key] = _owners(rows, ncells, unit)
+        return self._owned[key]
+
+    def _print(self, access: Access) -> Footprint:
+        if access not in self._prints:
+            self._prints[access] = footprint(access, 0, self._cell)
+        return self._prints[access]
 
     def distances(self, i: int, j: int) -> Sequence[int]:
         """Distances from `i` to `j` at which some thread's bytes coincide and all others fit."""
         if (i, j) not in self._distances:
-            self._distances[i, j] = self._find_distances(i, j)
+            found = self._find_distances(i, j)
+            self._distances[i, j] = _nearest_first(found)
+            self._distances[j, i] = _nearest_first(-d for d in found)
         return self._distances[i, j]
 
     def _find_distances(self, i: int, j: int) -> list[int]:
-        found: dict[int, None] = {0: None}
+        shifts = [np.zeros(1, dtype=np.int64)]
         for need in self._needs[i, j]:
-            a, b = self._owner(need.a, need.scope), self._owner(need.b, need.scope)
-            for x, y in ((a, b), (b, a)):
-                start = int(np.argmax(x >= 0))
-                if x[start] < 0:
-                    continue
-                where = np.flatnonzero(y == x[start])[:_MAX_DISTANCES]
-                sign = 1 if x is a else -1
-                found.update((sign * (start - int(w)) * self._cell, None) for w in where)
+            a, b = self._owners(need.a, need.scope), self._owners(need.b, need.scope)
+            shifts += [a.coincide(b), -b.coincide(a)]
         step = min(self._buffers[k].alignment for k in (i, j))
-        tried = sorted((d for d in found if d % step == 0), key=lambda d: (abs(d), d))
-        return [d for d in tried if self.fits(i, j, d)]
+        found: list[int] = (np.unique(np.concatenate(shifts)) * self._cell).tolist()
+        return [d for d in found if d % step == 0 and self.fits(i, j, d)]
+
+
+def _nearest_first(distances: Iterable[int]) -> list[int]:
+    return sorted(distances, key=lambda d: (abs(d), d))
+
+
+def _groups(found: Sequence[Access], points: Sequence[SyncPoint]) -> list[_Group]:
+    """The accesses by all that decides which syncs stand between them and another access: the
+    body they stand in, the syncs before and behind them, and what kind they are of."""
+    groups: dict[object, list[Access]] = {}
+    for a in sorted(found, key=lambda a: a.order):
+        at = position_of(a.site.path)
+        sides = tuple((at < p.since, p.position < at) for p in points)
+        kind = (a.writes, a.can_precede, a.can_follow, a.use.ends_turn, a.use.is_wait)
+        groups.setdefault((a.site.path[:-1], sides, kind), []).append(a)
+    return [_Group(tuple(g)) for g in groups.values()]
+
+
+def _runs(a: _Group, b: _Group) -> list[tuple[_Group, _Group, bool]]:
+    """The pairs of both groups as pairs of parts, and of each whether its first part comes first:
+    before some of `b` stand all of a part of `a`, and behind the others."""
+    orders_of_b = [y.order for y in b.members]
+    parts: dict[int, list[Access]] = {}
+    for x in a.members:
+        parts.setdefault(bisect_right(orders_of_b, x.order), []).append(x)
+    out: list[tuple[_Group, _Group, bool]] = []
+    for count, members in parts.items():
+        part = _Group(tuple(members))
+        earlier, later = b.members[:count], b.members[count:]
+        out += [(part, _Group(earlier), False)] if earlier else []
+        out += [(part, _Group(later), True)] if later else []
+    return out
 
 
 def _barriers(kernel: Kernel) -> frozenset[Buffer]:
@@ -285,25 +338,57 @@ def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer]) -> int:
     return int(np.gcd.reduce([*cells, *(b.alignment for b in buffers)]))
 
 
-def _owners(rows: Footprint, ncells: int, unit: int) -> Array:
-    assert rows.cells is not None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Owners:
+    """Per cell of a buffer the thread or warp that touches it, `_NOBODY` or `_MANY`: in `whole` by
+    any of some accesses, in `each` by one of them. `starts` lists, by owner, where the accesses
+    that it begins begin."""
+
+    whole: Array
+    each: tuple[Array, ...]
+    starts: dict[int, list[int]]
+
+    def coincide(self, other: _Owners) -> Array:
+        """Shifts of the other buffer that bring one of the first cells of an owner there to where
+        an access of the same owner begins here."""
+        shifts = [np.zeros(0, dtype=np.int64)]
+        for owner, starts in self.starts.items():
+            where = [np.flatnonzero(e == owner)[:_MAX_DISTANCES] for e in other.each]
+            cells = np.unique(np.concatenate(where))
+            shifts.append(np.subtract.outer(np.array(starts), cells).reshape(-1))
+        return np.concatenate(shifts)
+
+
+def _owners(prints: Sequence[Footprint], ncells: int, unit: int) -> _Owners:
+    each = tuple(_owner_of_cells([rows], ncells, unit) for rows in prints)
+    starts: dict[int, dict[int, None]] = {}
+    for owner in each:
+        start = int(np.argmax(owner >= 0))
+        if owner[start] >= 0:
+            starts.setdefault(int(owner[start]), {})[start] = None
+    lists = {owner: list(found) for owner, found in starts.items()}
+    return _Owners(_owner_of_cells(prints, ncells, unit), each, lists)
+
+
+def _owner_of_cells(prints: Sequence[Footprint], ncells: int, unit: int) -> Array:
     owner = np.full(ncells, _NOBODY, dtype=np.int64)
-    first, last = rows.first // unit, rows.last // unit
-    owner[rows.cells] = first
-    owner[rows.cells[(owner[rows.cells] != first) | (first != last)]] = _MANY
+    cells = np.concatenate([f.cells for f in prints if f.cells is not None])
+    first = np.concatenate([f.first for f in prints]) // unit
+    last = np.concatenate([f.last for f in prints]) // unit
+    owner[cells] = first
+    owner[cells[(owner[cells] != first) | (first != last)]] = _MANY
     return owner
 
 
-def _assumed_hazards(a: Access, b: Access, kernel: Kernel) -> list[Hazard]:
+def _assumed_hazards(first: Access, second: Access, kernel: Kernel) -> list[Hazard]:
     """The pairs of instances that would conflict if the two touched the same bytes."""
-    loops = common_loops(a.site, b.site)
+    loops = common_loops(first.site, second.site)
     carriers = [loop.path for loop in loops if loop.trips is None or loop.trips > 1]
-    first, second = (a, b) if a.order < b.order else (b, a)
     out: list[Hazard] = []
     if can_conflict(first, second) and not are_exclusive(first.site, second.site, kernel):
         out.append(_assumed(first, second))
     for path in carriers:
-        both = ((a, b), (b, a))
+        both = ((first, second), (second, first))
         out += [_assumed(x, y, carried=path) for x, y in both if can_conflict(x, y)]
     return out
 

@@ -16,13 +16,13 @@ from fusewright.kir.ir import (
     Body,
     Buffer,
     Compute,
+    Exchange,
     For,
     Kernel,
     Load,
     Reg,
     RegVar,
     Statement,
-    ThreadReduce,
 )
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_bodies, walk_statements
@@ -59,7 +59,7 @@ def prefetch(kernel: Kernel, target: Target) -> Kernel:
 def _body(body: Body, most: int) -> Body:
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For) and any(isinstance(x, ThreadReduce) for x in s.body):
+        if isinstance(s, For) and any(isinstance(x, Exchange) for x in s.body):
             out += _ahead(s, most)
         else:
             out.append(s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from fusewright.core.node import Node, rewrite
 from fusewright.kir.analysis.completion import has_operations
@@ -16,7 +17,6 @@ from fusewright.kir.analysis.order import (
     orders,
     sync_id,
     sync_points,
-    unordered_by,
 )
 from fusewright.kir.analysis.sites import sites
 from fusewright.kir.analysis.split_barriers import replace_split_barriers, split_barriers
@@ -49,10 +49,10 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     if not points:
         return kernel
     found = hazards(kernel)
-    missing = unordered_by(points.values(), found)
-    settled = [h for h in found if h not in missing]
-    kept = _without_redundant(points, settled)
-    warps = _weakened(kept, settled)
+    listed = {h: {n for n, p in points.items() if orders(p, h)} for h in found}
+    keepers = {h: by for h, by in listed.items() if by}
+    kept = _without_redundant(points, keepers)
+    warps = _weakened(kept, keepers)
     narrower = [b for b in split_barriers(kernel) if b.wait.id not in kept or b.wait.id in warps]
     if narrower:
         instead = {b.wait: WarpSync(b.wait.id, b.wait.why) for b in narrower if b.wait.id in warps}
@@ -73,31 +73,35 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     return rewrite(kernel, edit) if warps or len(kept) < len(points) else kernel
 
 
-def _without_redundant(points: dict[int, SyncPoint], settled: list[Hazard]) -> dict[int, SyncPoint]:
-    """The syncs that are left when each, in program order, goes if the rest suffice."""
-    keepers = {h: [n for n, p in points.items() if orders(p, h)] for h in settled}
+_Keepers: TypeAlias = dict[Hazard, set[int]]
+"""By hazard the ids of the syncs that order it."""
+
+
+def _without_redundant(points: dict[int, SyncPoint], keepers: _Keepers) -> dict[int, SyncPoint]:
+    """The syncs that are left when each, in program order, goes if the rest suffice; those that go
+    are taken from `keepers`."""
     kept = dict(points)
     for number in points:
         if all(len(by) > 1 for by in keepers.values() if number in by):
             del kept[number]
             for by in keepers.values():
-                if number in by:
-                    by.remove(number)
+                by.discard(number)
     return kept
 
 
-def _weakened(kept: dict[int, SyncPoint], settled: list[Hazard]) -> frozenset[int]:
+def _weakened(kept: dict[int, SyncPoint], keepers: _Keepers) -> frozenset[int]:
     """The block-wide syncs that may become warp-wide: what only they order stays in warps."""
-    points = dict(kept)
     out: set[int] = set()
     for number, point in kept.items():
         if point.scope is not SyncScope.BLOCK:
             continue
         here = replace(point, scope=SyncScope.WARP, since=point.position)
-        weaker = {**points, number: here}
-        if not unordered_by(weaker.values(), settled):
-            points = weaker
+        if all(orders(here, h) for h, by in keepers.items() if by == {number}):
             out.add(number)
+            for h, by in keepers.items():
+                by.discard(number)
+                if orders(here, h):
+                    by.add(number)
     return frozenset(out)
 
 

@@ -47,7 +47,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     """Those that may take a segment, each made only when the ones before it had nothing."""
     separate_coordinates(flow)
     if any(isinstance(s.op, Scan) for s in flow.stages):
-        yield ScanScheduler(flow)
+        yield ScanScheduler(flow, target)
     elif has_partials(flow):
         yield RowsScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):

@@ -1,47 +1,176 @@
-"""Scans: a thread walks along the (short) scanned axis, threads share the other axes."""
+"""Groups with scans along one axis: prefix sums, and what is computed before and after them.
+
+scanned axis fast in memory     a block takes rows; a thread scans a vector, the threads of the
+                                block their totals, trip after trip, with a carry from trip to trip
+another axis fast               threads side by side over that axis, runs of the scanned one down
+                                the block; with enough columns, every thread walks alone
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from fusewright.errors import InternalError
+from fusewright.axes.classes import AxisClass
+from fusewright.core.expr import Int
 from fusewright.fusion.ir import Scan
-from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.candidates import Candidate, Listed
-from fusewright.schedule.heuristics.common import Params, merge_all, split
+from fusewright.schedule.block_scan import block_scan
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
+from fusewright.schedule.heuristics.common import (
+    Params,
+    by_stride,
+    cache_inputs,
+    estimate,
+    merge_all,
+    numel,
+    split,
+    vectorize_accesses,
+)
+from fusewright.schedule.heuristics.plan import widest_vector
+from fusewright.schedule.heuristics.reduction_plans import threads_along
 from fusewright.schedule.inline import inline_most
+from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
+from fusewright.schedule.untangle import untangle
+from fusewright.target import WARP_SIZE, Target
 
-THREADS = (128, 64, 256)
-"""Threads of a block, what is taken first first."""
+THREADS = 256
+"""Threads of a block of several lines."""
+MAX_ALONG = 512
+"""Threads that share a line at most."""
+RUN = 4
+"""Elements of a line that a thread takes side by side where it has no vector of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
+    for all of them), threads along the line, and lines of a block."""
+
+    inner: bool
+    vector: int
+    run: int
+    along: int
+    beside: int
+
+    @property
+    def candidate(self) -> Candidate[Plan]:
+        """The plan with its parameters by name."""
+        kind = "rows" if self.inner else "columns"
+        what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
+        if not self.run:
+            what = f"a line a thread, blocks of {self.beside}"
+        values = (
+            ("vector", self.vector),
+            ("run", self.run),
+            ("along", self.along),
+            ("beside", self.beside),
+        )
+        return Candidate(what, Params(f"scan_{kind}", values), self)
 
 
 class ScanScheduler:
-    """One thread a line; the scanned axis is a serial loop."""
+    """Groups whose scans all run along one axis."""
 
-    def __init__(self, flow: Dataflow) -> None:
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        untangle(flow)
         self._flow = flow
+        self._target = target
+        cache_inputs(flow)
+        self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
+        reference = self._scans[0]
+        assert isinstance(reference.op, Scan)
+        self._axis = reference.op.axis
+        line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
+        self._has_runs = (line.extent.interval[0] or 0) > 0
+        self._length, self._lines = estimate(line.extent), numel(reference.shape)
+        self._lines //= max(self._length, 1)
+        self._inner = kept is None or _is_fast(flow, line)
+        self._vector = widest_vector(flow, reference, kept, Loop(line), inner=self._inner)
 
-    def candidates(self) -> Iterator[Listed[int]]:
-        """Blocks of more or fewer threads."""
-        for n in THREADS:
-            params = Params("scan", (("threads", n),))
-            yield Candidate(f"a line a thread, blocks of {n}", params, n)
+    def candidates(self) -> Iterator[Listed[Plan]]:
+        """As many threads along a line as it takes, then fewer and more."""
+        yield from distinct(p.candidate for p in self._plans())
 
-    def apply(self, plan: int) -> bool:
-        """Binds the other axes to blocks and threads."""
+    def _plans(self) -> Iterator[Plan]:
+        if self._has_runs:
+            yield from self._rows() if self._inner else self._columns()
+        yield Plan(False, 1, 0, 1, THREADS // 2)
+
+    def _rows(self) -> Iterator[Plan]:
+        run = self._vector if self._vector > 1 else RUN
+        first, _ = threads_along(self._length, run, most=MAX_ALONG)
+        for along in (first, first // 2, 2 * first):
+            if 1 <= along <= MAX_ALONG:
+                beside = max(1, min(THREADS // along, self._lines))
+                yield Plan(True, self._vector, run, along, beside)
+
+    def _columns(self) -> Iterator[Plan]:
+        """A warp side by side, as many down the block as fill it; fewer where columns abound."""
+        side = max(1, min(WARP_SIZE, self._lines // self._vector))
+        down = max(1, min(THREADS // side, -(-self._length // RUN)))
+        crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
+        for along in (down // 4, down) if crowded else (down, down // 2):
+            if along >= 1:
+                yield Plan(False, self._vector, RUN, along, side)
+
+    def apply(self, plan: Plan) -> bool:
+        """Cuts the lines in runs, and binds the loops."""
         flow = self._flow
-        for s in flow.stages:
-            if isinstance(s.op, Scan):
-                line = s.frame.output[s.op.axis]
-                rest = merge_all(flow, [x for x in s.loops if x.axis is not line])
-                loops: list[Loop] = []
-                if rest is not None:
-                    blocks, threads = split(flow, rest, plan)
-                    loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
-                s.loops = (*loops, Loop(line))
-                transform_like(flow, s)
-                inline_most(flow)
-                return True
-        raise InternalError("a scan schedule for a group without scans")
+        for s in self._scans if plan.run else ():
+            block_scan(flow, s, plan.run)
+        reference = self._scans[0]
+        reference.loops = _loops(flow, reference, self._axis, plan)
+        transform_like(flow, reference, align=True)
+        if plan.run and (plan.vector > 1 or plan.inner):
+            lanes = plan.vector if plan.vector > 1 else plan.run
+            vectorize_accesses(flow, reference.loops[-1].axis, lanes)
+        inline_most(flow)
+        return True
+
+
+def _loops(flow: Dataflow, reference: Stage, axis: int, plan: Plan) -> tuple[Loop, ...]:
+    """Lines over blocks and threads; of a line trips, threads, and the run of a thread. The lanes
+    of a vector stand last."""
+    line = reference.frame.output[axis]
+    kept = _kept_loop(flow, reference, axis)
+    if not plan.run:
+        if kept is None:
+            return (Loop(line),)
+        blocks, threads = split(flow, kept, plan.beside)
+        bound = (Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX))
+        return (*bound, Loop(line))
+    outer, run = split(flow, Loop(line), plan.run)
+    trips, along = split(flow, outer, plan.along)
+    out: list[Loop] = []
+    lanes: list[Loop] = []
+    if kept is not None:
+        if plan.vector > 1 and not plan.inner:
+            kept, vector = split(flow, kept, plan.vector)
+            lanes.append(vector)
+        blocks, beside = split(flow, kept, plan.beside)
+        side = Parallel.TIDY if plan.inner else Parallel.TIDX
+        out += [Loop(blocks.axis, Parallel.BIDX), Loop(beside.axis, side)]
+    down = Parallel.TIDX if plan.inner else Parallel.TIDY
+    out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
+    return (*out, *lanes)
+
+
+def _kept_loop(flow: Dataflow, s: Stage, axis: int) -> Loop | None:
+    """One loop over the axes that are not scanned, the one that is fast in memory innermost."""
+    own = tuple(c for k, c in enumerate(s.frame.output) if k != axis)
+    return merge_all(flow, by_stride(flow, own))
+
+
+def _is_fast(flow: Dataflow, line: AxisClass) -> bool:
+    """Whether the scanned axis is the fast one of the largest tensor that is read."""
+    best = (-1, True)
+    for s in computed(flow.stages):
+        for p, read in zip(s.operands, s.frame.operands, strict=True):
+            for index, stride in zip(read, strides_of(p), strict=True) if p.is_input else ():
+                if isinstance(index, AxisClass) and stride == Int(1):
+                    found = (numel(p.shape), flow.graph.depends(index, [line]))
+                    best = max(best, found, key=lambda x: x[0])
+    return best[1]

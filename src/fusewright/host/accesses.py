@@ -1,0 +1,179 @@
+"""What launches touch of one root: which accesses may meet, found at once among thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import Expr, constant_value
+from fusewright.host.ir import Binding, Box
+from fusewright.host.regions import Region, meet, region_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """One binding of a launch, and its bytes where they are known numbers."""
+
+    launch: int
+    binding: Binding
+    region: Region | None
+
+
+def bound(launch: int, b: Binding) -> Bound:
+    """A binding of a launch with its bytes."""
+    return Bound(launch, b, region_of(b))
+
+
+def overlaps(p: Bound, c: Bound) -> bool | None:
+    """Whether two bindings touch a common byte; None when it depends on sizes not known, or takes
+    too long to find out."""
+    a, b = p.binding, c.binding
+    if a.root is not b.root:
+        return False
+    if p.region is not None and c.region is not None:
+        return meet(p.region, c.region)
+    if constant_value(a.nbytes) == 0 or constant_value(b.nbytes) == 0:
+        return False
+    before, after = _before(a, b), _before(b, a)
+    if before is True or after is True:
+        return False
+    if a.box is not None and b.box is not None and _boxes_apart(a.box, b.box):
+        return False
+    return None if before is None or after is None else True
+
+
+def _before(a: Binding, b: Binding) -> bool | None:
+    return prove(less_equal(a.offset + a.nbytes, b.offset))
+
+
+def _boxes_apart(a: Box, b: Box) -> bool:
+    if a.base != b.base or a.step != b.step:
+        return False
+    axes = zip(a.start, a.extent, b.start, b.extent, strict=True)
+    return any(
+        prove(less_equal(s + n, t)) is True or prove(less_equal(t + m, s)) is True
+        for s, n, t, m in axes
+    )
+
+
+# --- many accesses of one root -------------------------------------------------------------------
+
+Ints = npt.NDArray[np.int64]
+_FAR = np.iinfo(np.int64).max
+
+
+class Accesses:
+    """Accesses of one root. Those near to another one are found by their hulls, and by their boxes
+    where bases and steps agree. What is not a known number is near to everything."""
+
+    def __init__(self) -> None:
+        self.accesses: list[Bound] = []
+        self.hulls: Ints = np.empty((0, 2), np.int64)
+        self.writes: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.boxes: dict[object, _Boxes] = {}
+
+    def add(self, x: Bound) -> None:
+        k = len(self.accesses)
+        self.accesses.append(x)
+        self.hulls = _put(self.hulls, k, _hull(x))
+        self.writes = _put(self.writes, k, x.binding.access.writes)
+        ranges = _ranges(x.binding.box)
+        if ranges is not None:
+            of = self.boxes.setdefault(_pitch(x.binding), _Boxes(len(ranges)))
+            of.add(k, ranges)
+
+    def near(self, x: Bound) -> list[Bound]:
+        """Those that may conflict with an access, in order."""
+        count = len(self.accesses)
+        start, end = _hull(x)
+        hulls = self.hulls[:count]
+        chosen = (hulls[:, 0] < end) & (hulls[:, 1] > start)
+        if not x.binding.access.writes:
+            chosen &= self.writes[:count]
+        ranges, of = _ranges(x.binding.box), self.boxes.get(_pitch(x.binding))
+        if ranges is not None and of is not None:
+            chosen[of.apart(ranges)] = False
+        return [self.accesses[k] for k in np.flatnonzero(chosen).tolist()]
+
+    def cover(self, x: Bound) -> None:
+        """Forgets what a later access replaces: it writes every byte of it."""
+        b, count = x.binding, len(self.accesses)
+        if not (b.total and b.access.writes) or b.box is not None:
+            return
+        if x.region is not None and x.region.axes:
+            return
+        if x.region is None:
+            covered = [k for k, p in enumerate(self.accesses) if _covers(b, p.binding)]
+        else:
+            start, end = _hull(x)
+            hulls = self.hulls[:count]
+            covered = np.flatnonzero((hulls[:, 0] >= start) & (hulls[:, 1] <= end)).tolist()
+        for k in covered:
+            if self.accesses[k].launch != x.launch:
+                self.hulls[k] = _FAR, -_FAR
+
+
+class _Boxes:
+    """Boxes of one base and pitch: the numbers of their accesses, per axis where they start and
+    end."""
+
+    def __init__(self, naxes: int) -> None:
+        self.count = 0
+        self.numbers: Ints = np.empty(0, np.int64)
+        self.ranges: Ints = np.empty((0, naxes, 2), np.int64)
+
+    def add(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
+        self.numbers = _put(self.numbers, self.count, number)
+        self.ranges = _put(self.ranges, self.count, ranges)
+        self.count += 1
+
+    def apart(self, ranges: Sequence[tuple[int, int]]) -> Ints:
+        """The accesses whose boxes share no element with another box."""
+        held, other = self.ranges[: self.count], np.array(ranges, np.int64).reshape(-1, 2)
+        outside = (held[:, :, 0] >= other[:, 1]) | (held[:, :, 1] <= other[:, 0])
+        return self.numbers[: self.count][outside.any(axis=1)]
+
+
+def _put(array: npt.NDArray[Any], k: int, row: object) -> npt.NDArray[Any]:
+    """The array with a row; its room doubles where it has none left."""
+    if k == len(array):
+        more = np.empty((max(8, 2 * k), *array.shape[1:]), array.dtype)
+        more[:k] = array
+        array = more
+    array[k] = row
+    return array
+
+
+def _hull(x: Bound) -> tuple[int, int]:
+    return (-_FAR, _FAR) if x.region is None else (x.region.start, x.region.end)
+
+
+def _pitch(b: Binding) -> object:
+    return None if b.box is None else (b.box.base, b.box.step)
+
+
+def _ranges(box: Box | None) -> list[tuple[int, int]] | None:
+    """Where a box starts and ends along every axis; None where that is not known."""
+    if box is None:
+        return None
+    out: list[tuple[int, int]] = []
+    for first, count in zip(box.start, box.extent, strict=True):
+        start, extent = constant_value(first), constant_value(count)
+        if start is None or extent is None:
+            return None
+        out.append((start, start + extent))
+    return out
+
+
+def _covers(b: Binding, p: Binding) -> bool:
+    starts = _at_most(b.offset, p.offset)
+    return starts and _at_most(p.offset + p.nbytes, b.offset + b.nbytes)
+
+
+def _at_most(a: Expr, b: Expr) -> bool:
+    return prove(less_equal(a, b)) is True

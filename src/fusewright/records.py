@@ -1,0 +1,169 @@
+"""Kernels and their places as records of text, from which they are read back and checked.
+
+Files of `Program.save` and pickles hold these, and machine code beside them. A kernel is one object
+wherever it is copied: copies of what holds it share its machine code.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusewright.core.expr import Expr, Var
+from fusewright.core.substitution import substitute
+from fusewright.cuda.compile import Compiled
+from fusewright.errors import SpecError, UserError
+from fusewright.fusion.ir import Fusion, Input, Sym, Tensor
+from fusewright.fusion.printing import print_fusion
+from fusewright.fusion.text import parse_expression, parse_fusion
+from fusewright.host.sites import Site
+from fusewright.kernel import Kernel, TensorInfo
+from fusewright.kir.names import with_unique_names
+from fusewright.kir.text import parse_kernel
+from fusewright.runtime.archive import pack, unpack
+from fusewright.target import Target, target_of
+
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, SpecError)
+"""What reading a record raises that is not what was written."""
+
+
+def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:
+    """A kernel as text; `code` numbers its machine code among the members, None leaves it out."""
+    printed = with_unique_names(k.ir)
+    symbols = dict(
+        zip((s.name for s in printed.symbols), (s.name for s in k.ir.symbols), strict=True)
+    )
+    built = k.compiled() if code is not None else None
+    return {
+        "name": k.name,
+        "text": str(k.ir),
+        "symbols": symbols,
+        "values": [number_record(v) for v in k.argument_values],
+        "arrays": _arrays_text((*k.inputs, *k.outputs)),
+        "inputs": len(k.inputs),
+        "schedule": k.schedule,
+        "code": None if built is None else [f"{code}.cubin", built.ptx, built.log],
+    }
+
+
+def site_record(s: Site) -> dict[str, Any]:
+    """A site as text: expressions in the shape symbols."""
+    return {
+        "tensor": s.tensor.name,
+        "root": s.root.name,
+        "offset": str(s.offset),
+        "shape": [str(e) for e in s.shape],
+        "strides": [str(e) for e in s.strides],
+        "box": [[str(start), str(extent)] for start, extent in s.box],
+        "axes": list(s.axes),
+    }
+
+
+def restored_site(
+    r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
+) -> Site:
+    """The site of a record over these values and symbols."""
+
+    def read(texts: Sequence[str]) -> tuple[Expr, ...]:
+        return tuple(parse_expression(t, symbols) for t in texts)
+
+    pairs = [read(pair) for pair in r["box"]]
+    return Site(
+        values[r["tensor"]],
+        read(r["shape"]),
+        values[r["root"]],
+        parse_expression(r["offset"], symbols),
+        read(r["strides"]),
+        tuple((start, extent) for start, extent in pairs),
+        tuple(r["axes"]),
+    )
+
+
+def restored_kernel(
+    r: dict[str, Any], members: Mapping[str, bytes], target: Target, known: Mapping[str, Var]
+) -> Kernel:
+    """The kernel of a record over these symbols; code that the record lacks is made when it is
+    asked for."""
+    kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
+    arrays = parse_fusion(r["arrays"])
+    here = {s: known[s.name] for s in arrays.symbols}
+    infos = [
+        TensorInfo(
+            t.name,
+            tuple(substitute(e, here) for e in t.shape),
+            t.dtype,
+            tuple(substitute(e, here) for e in TensorInfo.of(t).strides),
+        )
+        for t in arrays.inputs
+    ]
+    values = tuple(number_of(v) for v in r["values"])
+    n = r["inputs"]
+    made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
+    if r["code"] is not None:
+        name, ptx, log = r["code"]
+        made.adopt(Compiled(members[name], ptx, log, 0.0))
+    return made
+
+
+def _arrays_text(infos: Sequence[TensorInfo]) -> str:
+    """Arrays as the text of a fusion that takes them and returns the last."""
+    tensors = tuple(
+        Tensor(i.name, i.shape, i.dtype, Input((), k, i.strides, i.dtype.nbytes))
+        for k, i in enumerate(infos)
+    )
+    return print_fusion(Fusion(tensors, tensors[-1:], tensors))
+
+
+def number_record(v: bool | int | float) -> list[str]:
+    """A scalar as text that keeps every bit of a number, and its type."""
+    return [type(v).__name__, v.hex() if isinstance(v, float) else repr(int(v))]
+
+
+def number_of(v: list[str]) -> bool | int | float:
+    """The scalar of a record."""
+    kind, text = v
+    match kind:
+        case "float":
+            return float.fromhex(text)
+        case "bool":
+            return bool(int(text))
+        case _:
+            return int(text)
+
+
+# --- kernels by themselves ----------------------------------------------------------------------
+
+
+def _sizes(k: Kernel) -> list[list[Any]]:
+    """The symbols of a kernel, each with its bounds."""
+    arrays = parse_fusion(_arrays_text((*k.inputs, *k.outputs)))
+    found = {s.name: s for s in (*arrays.symbols, *k.ir.symbols)}
+    return [[s.name, *s.interval, s.multiple_of] for s in found.values()]
+
+
+def _restored(content: bytes) -> Kernel:
+    """The kernel of a pickle. Raises UserError for text that describes none."""
+    record, members = unpack(content, "the pickle of a kernel")
+    try:
+        known = {
+            name: Sym(name, min=low, max=high, multiple_of=multiple)
+            for name, low, high, multiple in record["sizes"]
+        }
+        return restored_kernel(record["kernel"], members, target_of(record["target"]), known)
+    except DAMAGE as e:
+        raise UserError(f"a pickle does not describe a kernel ({e!r}); pickle it again") from e
+
+
+def _reduced(k: Kernel) -> tuple[Callable[[bytes], Kernel], tuple[bytes]]:
+    """A pickle holds text, and the machine code if it has been made."""
+    code = k.compiled() if k.is_compiled else None
+    record = {
+        "target": k.target.arch,
+        "sizes": _sizes(k),
+        "kernel": kernel_record(k, None if code is None else 0),
+    }
+    return _restored, (pack(record, {} if code is None else {"0.cubin": code.cubin}),)
+
+
+copyreg.pickle(Kernel, _reduced)

@@ -1,0 +1,228 @@
+"""Faults on the way from a torch graph to a result: torch computes what is left, a warning names a
+file that shows the fault again, and nothing else is lost."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fusewright as fw  # noqa: E402
+from fusewright.errors import InternalError  # noqa: E402
+from fusewright.frontends.torch import dynamo, region  # noqa: E402
+from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.report import GraphReport  # noqa: E402
+from fusewright.frontends.torch.table import LOWERINGS  # noqa: E402
+from fusewright.program import Program  # noqa: E402
+from fusewright.runtime import builds  # noqa: E402
+from fusewright.sim.machine import SimResult  # noqa: E402
+
+driver = importlib.import_module("fusewright.driver")
+program = importlib.import_module("fusewright.program")
+
+
+class Fault(RuntimeError):
+    """No error of this package."""
+
+
+def fail(*args: Any, **options: Any) -> Any:
+    raise Fault('injected \\ with """ quotes')
+
+
+def f(x: Any, y: Any) -> Any:
+    return torch.softmax(x * 2 + y, dim=-1) + y.sin()
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the simulated path compile, load and launch as the one of a device does."""
+
+    def run(self: Program, arrays: list[Any], device: str, sizes: Any) -> list[Any]:
+        for loaded in self._load():
+            loaded.launch()
+        return self.simulate(*arrays).outputs
+
+    class Loaded:
+        def __init__(self, code: bytes, ir: Any) -> None:
+            assert code[:4] == b"\x7fELF"
+
+        def launch(self) -> None:
+            pass
+
+    monkeypatch.setattr(Program, "_on_host", run)
+    monkeypatch.setattr(program, "LoadedKernel", Loaded)
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", "0")
+    builds.BUILDER.forget()
+
+
+def run(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, list[GraphReport]]:
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    compiled = torch.compile(fn, backend=compiler(Options(**options), reports.append))
+    return compiled(*args), reports
+
+
+def reproducer(caplog: pytest.LogCaptureFixture) -> Path:
+    """The file that the only warning names."""
+    (message,) = [r.getMessage() for r in caplog.records if r.name == "fusewright.torch"]
+    found = re.search(r"run 'python (.*\.py)' to see it again", message)
+    assert found, message
+    return Path(found[1])
+
+
+def arguments() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return torch.randn(6, 40), torch.randn(40)
+
+
+STAGES: dict[str, tuple[Any, str]] = {
+    "trace": (region.Part, "trace"),
+    "form": (driver, "form"),
+    "place": (driver, "place"),
+    "schedule": (driver, "schedule_group"),
+    "lower": (driver, "lower"),
+    "passes": (driver, "run_pipeline"),
+    "compile": (builds, "compile_cubin"),
+    "load": (program.LoadedKernel, "__init__"),
+    "launch": (program.LoadedKernel, "launch"),
+    "simulate": (Program, "simulate"),
+    "ways": (region, "_by_size"),
+}
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("stage", list(STAGES))
+def test_a_fault_at_any_stage_leaves_the_region_to_torch(
+    stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    owner, name = STAGES[stage]
+    owner = program.LoadedKernel if stage in ("load", "launch") else owner  # the fixture's
+    monkeypatch.setattr(owner, name, fail)
+    x, y = arguments()
+    with caplog.at_level(logging.WARNING):
+        found, reports = run(f, x, y, cpu="sim")
+    torch.testing.assert_close(found, f(x, y))
+    (failure,) = [m for g in reports for r in g.regions for m in r.failures]
+    assert "Fault: injected" in failure
+    text = reproducer(caplog).read_text()
+    assert "Fault: injected" in text and "tensor((6, 40), (40, 1), torch.float32, 'cpu')" in text
+    compile(text, "reproducer", "exec")
+
+
+@pytest.mark.usefixtures("on_device")
+def test_without_a_fault_nothing_is_left(caplog: pytest.LogCaptureFixture):
+    x, y = arguments()
+    found, reports = run(f, x, y, cpu="sim")
+    torch.testing.assert_close(found, f(x, y))
+    assert [r.failures for g in reports for r in g.regions] == [[]]
+    assert [r for r in caplog.records if r.name == "fusewright.torch"] == []
+
+
+@pytest.mark.parametrize("stage", ["partition", "parts_of", "rewrite"])
+def test_a_fault_in_cutting_a_graph_leaves_it_to_torch(
+    stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    real = getattr(dynamo, stage)
+
+    def late(*args: Any, **options: Any) -> Any:
+        real(*args, **options)
+        fail()
+
+    monkeypatch.setattr(dynamo, stage, late)
+    x, y = arguments()
+    x.requires_grad_()
+    with caplog.at_level(logging.WARNING):
+        found, reports = run(lambda x, y: f(x, y).sum(), x, y)
+        found.backward()
+    grad, x.grad = x.grad, None
+    f(x, y).sum().backward()
+    torch.testing.assert_close(grad, x.grad)
+    assert reports == []
+    messages = [r.getMessage() for r in caplog.records if r.name == "fusewright.torch"]
+    assert [m.split(" is left")[0] for m in messages] == ["forward", "backward"]
+
+
+def test_a_fault_of_one_lowering_leaves_its_operator_to_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.sin.default, fail)
+    x, y = arguments()
+    found, reports = run(f, x, y)
+    torch.testing.assert_close(found, f(x, y))
+    assert any("Fault: injected" in why for g in reports for _, why in g.left)
+    assert "aten.sin.default is left to torch: Fault: injected" in caplog.text
+
+
+def test_a_region_is_left_once_for_all_calls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(Program, "simulate", fail)
+    torch.compiler.reset()
+    compiled = torch.compile(f, backend=compiler(Options(cpu="sim")))
+    x, y = arguments()
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+    assert len([r for r in caplog.records if r.name == "fusewright.torch"]) == 1
+
+
+def test_what_torch_raises_is_the_callers(caplog: pytest.LogCaptureFixture):
+    def gather(x: Any, i: Any) -> Any:
+        return torch.nn.functional.embedding(i, x) * 2 + 1
+
+    with pytest.raises(IndexError, match="out of range"):
+        run(gather, torch.randn(4, 8), torch.tensor([1, 7]))
+    assert "index 7 is outside axis 0 of size 4" in caplog.text
+
+
+def raced(self: Program, *arrays: Any, **options: Any) -> SimResult:
+    found = simulate(self, *arrays, **options)
+    found.races.append("a write of thread 3 and a read of thread 4")  # type: ignore[arg-type]
+    return found
+
+
+simulate = Program.simulate
+
+
+def test_a_race_is_a_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(Program, "simulate", raced)
+    x, y = arguments()
+    found, reports = run(f, x, y, cpu="sim")
+    torch.testing.assert_close(found, f(x, y))
+    (failure,) = reports[0].regions[0].failures
+    assert "InternalError: the program: the simulator found 1 races, the first: a write" in failure
+    assert reproducer(caplog).exists()
+    with pytest.raises(InternalError, match="the simulator found 1 races, the first: a write"):
+        fw.fuse(lambda x: x + 1, device="sim")(np.ones(3, np.float32))
+
+
+def test_the_file_runs_the_region_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(Program, "simulate", fail)
+
+        def mixed(x: Any, i: Any, mask: Any) -> Any:
+            filled = torch.where(mask, x.t(), torch.inf)
+            return filled.clamp(max=3.0)[i] * 2, (x * 0.5).half().sum(0)
+
+        x = torch.randn(5, 4)
+        run(mixed, x, torch.tensor([2, 1]), torch.ones(4, 5, dtype=torch.bool), cpu="sim")
+    again = {p: None for r in caplog.records for p in re.findall(r"python (.*?\.py)'", r.message)}
+    for path in again:
+        made = subprocess.run(
+            [sys.executable, path], capture_output=True, text=True, timeout=200, check=False
+        )
+        assert made.returncode == 0, made.stderr
+        assert "is left to torch" not in made.stderr
+    assert again

@@ -1,0 +1,71 @@
+"""Long scans of few lines in parts: same values, and kernels enough."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from fusion_cases import assert_same
+
+from fusewright.fusion import ops as fw
+from fusewright.fusion.evaluate import evaluate
+from fusewright.fusion.ir import Reshape, Resize, Scan, TensorSpec
+from fusewright.fusion.passes.split_scans import LEAST_PART, split_scans
+from fusewright.fusion.spec import check
+from fusewright.fusion.text import parse_fusion
+from fusewright.fusion.trace import trace
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+
+
+def _cumulative(shape: tuple[int | str, ...], axis: int, fn: object = fw.cumulative_sum):
+    return trace(lambda a: fn(a, axis=axis), TensorSpec(shape, "int64"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((1 << 17,), 0), ((99991,), 0), ((3, 40000), 1), ((30000, 2), 0), ((2, 99991, 3), 1)],
+)
+def test_parts_have_the_same_values(shape: tuple[int, ...], axis: int):
+    fusion = _cumulative(shape, axis)
+    out = split_scans(fusion, TARGET)
+    check(out)
+    assert str(parse_fusion(str(out))) == str(out)
+    x = np.random.default_rng(7).integers(-9, 9, shape)
+    assert_same(evaluate(out, x)[0], np.cumsum(x, axis=axis))
+    extents = [t.shape[t.op.axis] for t in out.values if isinstance(t.op, Scan)]
+    assert len(extents) == 2 and all(int(str(e)) < shape[axis] for e in extents)
+
+
+@pytest.mark.parametrize("fn", [fw.cumulative_sum, fw.cumulative_prod])
+def test_padding_adds_nothing(fn: object):
+    x = np.random.default_rng(1).integers(1, 3, 99991)
+    out = split_scans(_cumulative(x.shape, 0, fn), TARGET)
+    theirs = {fw.cumulative_sum: np.cumsum, fw.cumulative_prod: np.cumprod}[fn](x)
+    assert any(isinstance(t.op, Resize) for t in out.values)
+    assert_same(evaluate(out, x)[0], theirs)
+
+
+def test_parts_that_divide_the_line_need_no_padding():
+    out = split_scans(_cumulative((1 << 20,), 0), TARGET)
+    assert any(isinstance(t.op, Reshape) for t in out.values)
+    assert not any(isinstance(t.op, Resize) for t in out.values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((2 * LEAST_PART - 1,), 0), ((4096, 1 << 15), 1), ((1 << 15, 4096), 0), (("n", 8), 0)],
+)
+def test_short_lines_and_many_lines_stay_whole(shape: tuple[int | str, ...], axis: int):
+    fusion = _cumulative(shape, axis)
+    assert split_scans(fusion, TARGET) is fusion
+
+
+def test_the_number_of_parts_fills_the_chip_and_no_more():
+    out = split_scans(_cumulative((1 << 26,), 0), TARGET)
+    (whole,) = (t for t in out.values if isinstance(t.op, Scan) and t.ndim == 2)
+    parts = int(str(whole.shape[0]))
+    assert TARGET.multiprocessors <= parts <= 4 * TARGET.multiprocessors
+    assert math.prod(int(str(e)) for e in whole.shape) == 1 << 26

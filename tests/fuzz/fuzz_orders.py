@@ -1,0 +1,201 @@
+"""Programs of several launches, drawn from a seed, and their runs in any order of the edges."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tests.host.host_runs import random_order
+
+import fusewright as fw
+from fusewright.core.substitution import evaluate
+from fusewright.host.ir import Binding, HostLaunch, Root, RootKind
+from fusewright.kernel import flatten
+from fusewright.sim.machine import simulate
+
+# --- drawing ------------------------------------------------------------------------------------
+
+
+class Drawn:
+    """A program of kernels that cannot be one: rows, scans and columns, joins of them, parts and
+    views of joins. Every value has two axes, or three for a moment."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.rows = [rng.choice([1, 3, 4, 5, 6]) for _ in range(rng.randint(1, 2))]
+        self.columns = [rng.choice([8, 31, 64, 96]) for _ in range(rng.randint(1, 2))]
+        names = iter("nm")
+        symbols = {n: next(names) for n in [rng.choice(self.columns)] if rng.random() < 0.05}
+        self.sizes = {name: n for n, name in symbols.items()}
+        shapes = [
+            (rng.choice(self.rows), rng.choice(self.columns)) for _ in range(rng.randint(1, 4))
+        ]
+        self.shapes = shapes
+        self.specs = [fw.TensorSpec((a, symbols.get(b, b)), "float32") for a, b in shapes]
+        self.seed = rng.randrange(1 << 30)
+        self.steps = rng.randint(3, 12)
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        rng = random.Random(self.seed)
+        values = list(arguments)
+        for _ in range(self.steps):
+            values += rng.choice(STEPS)(rng, values)
+        made = values[len(arguments) :]
+        return [made[-1], *rng.sample(made[:-1], min(len(made) - 1, rng.randint(1, 4)))]
+
+    def arrays(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(self.seed)
+        return [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
+
+
+def _soft(x: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1)
+
+
+def _unary(rng: random.Random, values: list[Any]) -> list[Any]:
+    x = rng.choice(values[-5:])
+    return [rng.choice(UNARY)(x)]
+
+
+UNARY: list[Callable[[Any], Any]] = [
+    _soft,
+    lambda x: fw.cumulative_sum(x, axis=1),
+    lambda x: fw.cumulative_sum(x, axis=0),
+    lambda x: x - fw.max(x, axis=1, keepdims=True),
+    lambda x: fw.sum(x, axis=0, keepdims=True),
+    lambda x: fw.sum(x, axis=1, keepdims=True),
+    lambda x: x * fw.sum(fw.cumulative_sum(x, axis=1), axis=1, keepdims=True),
+    fw.flip,
+    lambda x: fw.tanh(x) * 2.0,
+]
+
+
+def _join(rng: random.Random, values: list[Any]) -> list[Any]:
+    """A concatenation or stack of values that fit, some of them made by kernels of their own."""
+    x = rng.choice(values[-6:])
+    axis = rng.randrange(2)
+    fits = [v for v in values if v.shape[1 - axis] == x.shape[1 - axis]]
+    parts = [x, *(rng.choice(fits) for _ in range(rng.randint(1, 3)))]
+    parts = [_soft(p) if rng.random() < 0.4 else p for p in parts]
+    if rng.random() < 0.2:
+        whole = fw.stack([parts[0], _soft(parts[0])], axis=rng.randrange(3))
+        return [fw.max(whole, axis=rng.randrange(3))]
+    return [fw.concat(parts, axis=axis)]
+
+
+def _pad(rng: random.Random, values: list[Any]) -> list[Any]:
+    x = rng.choice(values[-4:])
+    widths = [(rng.randrange(3), rng.randrange(3)) for _ in range(2)]
+    return [fw.pad(_soft(x) if rng.random() < 0.5 else x, widths)]
+
+
+def _insert(rng: random.Random, values: list[Any]) -> list[Any]:
+    x = rng.choice(values[-4:])
+    part = fw.sum(x, axis=rng.randrange(2), keepdims=True)
+    return [fw.insert(_soft(x), part, (0, 0))]
+
+
+def _parts(rng: random.Random, values: list[Any]) -> list[Any]:
+    """A value cut in two, each part read by a kernel of its own."""
+    x = rng.choice(values[-3:])
+    axis = rng.randrange(2)
+    n = x.shape[axis]
+    if not isinstance(n, int) or n < 2:
+        return _unary(rng, values)
+    at = rng.choice([n // 2, rng.randrange(1, n)])
+    cut = [slice(None)] * 2
+    halves = []
+    for piece in (slice(0, at), slice(at, n)):
+        cut[axis] = piece
+        halves.append(x[tuple(cut)])
+    reader = rng.choice(UNARY)
+    return [reader(h) for h in halves]
+
+
+def _add(rng: random.Random, values: list[Any]) -> list[Any]:
+    x = rng.choice(values[-4:])
+    fits = [v for v in values if v.shape == x.shape or v.shape[0] == 1 == v.shape[1]]
+    return [x + rng.choice(fits)]
+
+
+STEPS = [_unary, _unary, _unary, _join, _join, _parts, _parts, _pad, _insert, _add]
+
+# --- running ------------------------------------------------------------------------------------
+
+
+class Orders:
+    """A program on given arrays, run in any order of its launches. A launch whose inputs have been
+    seen is not run again: what it wrote then is put into memory."""
+
+    def __init__(self, program: fw.Program, arrays: Sequence[Any]) -> None:
+        self.program, self.host = program, program.host
+        self.sizes = program.symbol_values(arrays)
+        inputs = [r for r in self.host.roots if r.kind is RootKind.INPUT]
+        self.given = {
+            r: flatten(np.asarray(a), info, self.sizes).view(np.uint8)
+            for r, a, info in zip(inputs, arrays, program.inputs, strict=True)
+        }
+        self.seen: dict[object, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def run(self, order: Sequence[int], poison: int) -> list[bytes]:
+        """The bytes of the results; memory that nobody has written holds the byte `poison`."""
+        memory = {
+            r: np.full(evaluate(r.nbytes, self.sizes), poison, np.uint8) for r in self.host.roots
+        }
+        for r, given in self.given.items():
+            memory[r][:] = given
+        for number in order:
+            self._launch(self.host.launches[number], memory)
+        return [memory[self.host.roots[at]].tobytes() for at in self.host.outputs]
+
+    def _launch(self, x: HostLaunch, memory: dict[Root, np.ndarray]) -> None:
+        views = [self._view(b, memory) for b in x.bindings]
+        pairs = list(zip(x.kernel.params, x.bindings, views, strict=True))
+        reads = {p: v.copy() for p, b, v in pairs if b.access.reads}
+        key = (x.kernel, x.values, *(v.tobytes() for v in reads.values()))
+        if key not in self.seen:
+            fresh = {p: np.zeros_like(v) for p, b, v in pairs if not b.access.reads}
+            result = simulate(
+                x.kernel,
+                {p: a.view(p.dtype.numpy) for p, a in (reads | fresh).items()},
+                arguments=dict(zip(x.kernel.arguments, x.values, strict=True)),
+                symbols={s: self.sizes[s] for s in x.kernel.symbols},
+                outputs=[p for p, b, _ in pairs if not b.access.reads],
+                check_races=False,
+            )
+            self.seen[key] = list(zip(result.outputs, result.written, strict=True))
+        targets = [(p, v) for p, b, v in pairs if not b.access.reads]
+        for (p, v), (made, written) in zip(targets, self.seen[key], strict=True):
+            v.view(p.dtype.numpy)[written] = made[written]
+
+    def _view(self, b: Binding, memory: dict[Root, np.ndarray]) -> np.ndarray:
+        start, nbytes = evaluate(b.offset, self.sizes), evaluate(b.nbytes, self.sizes)
+        return memory[b.root][start : start + nbytes]
+
+
+def order_problem(program: fw.Program, arrays: Sequence[Any], seed: int, count: int) -> str | None:
+    """What differs between the results in program order and in other orders that the edges allow,
+    each over memory that held something else before."""
+    orders, rng = Orders(program, arrays), random.Random(seed)
+    first = list(range(len(program.host.launches)))
+    wanted = orders.run(first, 0xFF)
+    for k in range(count):
+        order = random_order(program.host, rng)
+        for number, (got, want) in enumerate(zip(orders.run(order, 17 * k), wanted, strict=True)):
+            if got != want:
+                return f"order: result {number} has other bytes in the order {order}"
+    return None
+
+
+def problem_of_seed(seed: int, count: int, wrong: Callable[..., str | None]) -> str | None:
+    """What is wrong with the program of a seed: its compilation, its values by `wrong`, reads of
+    what nobody wrote, or its values in some of `count` orders."""
+    drawn = Drawn(seed)
+    fusion = fw.trace(drawn, *drawn.specs)
+    program, arrays = fw.compile(fusion), drawn.arrays()
+    result = program.simulate(*arrays)
+    if result.races:
+        return f"race: {result.races[0]}"
+    return wrong(program, arrays, result.outputs) or order_problem(program, arrays, seed, count)
