@@ -13,6 +13,7 @@ from fusewright.kir.ir import Kernel
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
 from fusewright.kir.sync_spec import SYNC_CHECKS
+from fusewright.kir.tensor_spec import TENSOR_CHECKS
 from fusewright.kir.text import parse_kernel
 from fusewright.target import target_of
 
@@ -163,7 +164,7 @@ def test_a_second_alloc_and_a_strange_variable_are_refused() -> None:
 
 def test_every_check_has_a_rejection() -> None:
     named = {case[0] for case in REFUSED} | {"allocated once", "variables in scope"}
-    elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS, *ORDER_CHECKS)
+    elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS)
     own = {"arguments declared", "no decided conditions"}
     own |= {"proved facts"}  # in test_proved_facts.py
     assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}

@@ -7,6 +7,7 @@ read, at the moment of the call, and graph nodes keep what they were given.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import struct
 from collections import Counter
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from fusewright.core.substitution import evaluate
 from fusewright.cuda.emit import parameters
 from fusewright.cuda.names import identifier
-from fusewright.kir.ir import Argument, Buffer, Kernel
+from fusewright.kir.ir import Argument, Buffer, Kernel, TensorMap
 from fusewright.runtime.launch import slot_format
 from fusewright.sim.machine import simulate
 
@@ -27,6 +28,15 @@ class Struct:
     """A bag of fields, as the binding's structures are."""
 
     hStream = 0
+
+
+class _Named(type):
+    def __getattr__(cls, name: str) -> str:
+        return name
+
+
+class _Words(metaclass=_Named):
+    """An enumeration of the binding whose members are their names."""
 
 
 class FakeDriver:
@@ -156,7 +166,7 @@ class FakeDriver:
 
     def _read(self, handle: int, table: int) -> list[Any]:
         kernel = self.kernels[handle]
-        formats = ["Q"] * len(kernel.params) + slot_format(kernel)
+        formats = ["Q"] * len(kernel.params) + slot_format(kernel) + ["128s"] * len(kernel.maps)
         slots = (ctypes.c_void_p * len(formats)).from_address(table)
         return [
             struct.unpack(form, ctypes.string_at(slot, struct.calcsize(form)))[0]
@@ -172,8 +182,43 @@ class FakeDriver:
             count = evaluate(b.size, sizes)
             raw = (ctypes.c_char * (count * b.dtype.nbytes)).from_address(table[b])
             arrays[b] = np.frombuffer(raw, b.dtype.numpy)
+        for m in kernel.maps:
+            assert table[m] == self._map_of(m, table[m.buffer], sizes)
         arguments = {a: _scalar(a, table[a]) for a in kernel.arguments}
         simulate(kernel, arrays, arguments=arguments, symbols=sizes, check_races=False)
+
+    # --- tensor maps ----------------------------------------------------------------------------
+
+    cuuint64_t = cuuint32_t = int
+
+    class CUtensorMapDataType(_Words): ...
+
+    class CUtensorMapInterleave(_Words): ...
+
+    class CUtensorMapSwizzle(_Words): ...
+
+    class CUtensorMapL2promotion(_Words): ...
+
+    class CUtensorMapFloatOOBfill(_Words): ...
+
+    def _cuTensorMapEncodeTiled(
+        self, dtype: str, rank: int, address: int, sizes: Any, strides: Any, box: Any,
+        steps: Any, interleave: str, swizzle: str, promotion: str, fill: str,
+    ) -> Any:  # fmt: skip
+        assert steps == [1] * rank and interleave.endswith("NONE") and fill.endswith("NONE")
+        return _Map(_map_bytes(dtype, address, sizes, strides, box, swizzle))
+
+    def _map_of(self, m: TensorMap, address: int, sizes: Any) -> bytes:
+        """What a map of an array at an address must hold."""
+        itemsize = m.buffer.dtype.nbytes
+        return _map_bytes(
+            f"CU_TENSOR_MAP_DATA_TYPE_{m.buffer.dtype.name.upper()}",
+            address,
+            [evaluate(e, sizes) for e in m.sizes],
+            [evaluate(e, sizes) * itemsize for e in m.strides[1:]],
+            list(m.box),
+            f"CU_TENSOR_MAP_SWIZZLE_{f'{m.swizzle}B' if m.swizzle else 'NONE'}",
+        )
 
     # --- graphs ---------------------------------------------------------------------------------
 
@@ -202,6 +247,20 @@ class FakeDriver:
     def _cuGraphExecDestroy(self, graph: int) -> None: ...
 
     def _cuGraphDestroy(self, graph: int) -> None: ...
+
+
+def _map_bytes(*parts: Any) -> bytes:
+    return hashlib.sha512(repr(parts).encode()).digest() * 2
+
+
+class _Map:
+    """An encoded tensor map, as the binding holds it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(content, len(content))
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self._buffer)
 
 
 def _scalar(argument: Argument, bits: Any) -> Any:

@@ -20,6 +20,7 @@ from fusewright.runtime import (
     launch,
     memory,
     plan,
+    tensor_maps,
     torch_calls,
 )
 
@@ -28,7 +29,7 @@ from fusewright.runtime import (
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """Every module sees the fake driver; kernels are known to it once their code is asked for."""
     fake = FakeDriver()
-    for module in (bound, clock, device, executor, graphs, launch, memory, plan):
+    for module in (bound, clock, device, executor, graphs, launch, memory, plan, tensor_maps):
         monkeypatch.setattr(module, "driver", lambda: fake)
     for module in (device, program_module, kernel_module):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
@@ -40,9 +41,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(Kernel, "cubin", cubin)
     monkeypatch.setattr(Kernel, "start_compiling", lambda self, together=(): None)
     launch._library.cache_clear()
+    tensor_maps._known.clear()
     device._primary_context.cache_clear()
     device.device_name.cache_clear()
     yield fake
+    tensor_maps._known.clear()
     launch._library.cache_clear()
     device._primary_context.cache_clear()
     device.device_name.cache_clear()

@@ -18,6 +18,7 @@ from async_suite import (
     without,
 )
 from cluster_rules import CLUSTER_RULES
+from product_suite import PRODUCT_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
 from fusewright.kir.text import parse_kernel
@@ -115,7 +116,9 @@ def test_a_useless_barrier_goes_as_a_whole() -> None:
 
 
 RULES = [
-    f.name for f in dataclasses.fields(MODEL) if f.name not in (*SYNCHRONOUS_RULES, *CLUSTER_RULES)
+    f.name
+    for f in dataclasses.fields(MODEL)
+    if f.name not in (*SYNCHRONOUS_RULES, *CLUSTER_RULES, *PRODUCT_RULES)
 ]
 FLIPPED = [dataclasses.replace(MODEL, **{f: not getattr(MODEL, f)}) for f in RULES]
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fusewright.core.conditions import all_of, less, less_equal
 from fusewright.core.expr import Var
 from fusewright.core.functions import FUNCTIONS
-from fusewright.core.node import walk
-from fusewright.cuda import asynchronous, exprs, movement, scalars, words
+from fusewright.cuda import asynchronous, exprs, movement, scalars, tensor, words
 from fusewright.cuda.names import identifier
+from fusewright.cuda.parameters import (
+    Parameter as Parameter,
+    parameters as parameters,
+    shared_nbytes as shared_nbytes,
+    shared_offset,
+)
 from fusewright.cuda.pieces import prelude
 from fusewright.cuda.scalars import converted
 from fusewright.cuda.writer import Spellings, Writer, constant_size
@@ -29,37 +33,6 @@ from fusewright.target import WARP_SIZE, Target
 _AXES = "xyz"
 
 _SHUFFLES = {"xor": "xor", "down": "down", "up": "up", "index": ""}
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of the emitted kernel, in order. `symbol` is the Buffer, Argument or Var;
-    `nbytes` its size in the argument block, which is also its alignment."""
-
-    symbol: Buffer | ir.Argument | Var
-    ctype: str
-    nbytes: int
-
-
-def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
-    """The parameters in order: buffers, arguments, symbols."""
-    buffers = (Parameter(b, f"{scalars.ctype(b.dtype)}*", 8) for b in kernel.params)
-    arguments = (Parameter(a, scalars.ctype(a.dtype), a.dtype.nbytes) for a in kernel.arguments)
-    symbols = (
-        Parameter(s, "int", 4) if exprs.fits_int(s) else Parameter(s, "long long", 8)
-        for s in kernel.symbols
-    )
-    return (*buffers, *arguments, *symbols)
-
-
-def shared_nbytes(kernel: Kernel) -> int:
-    """Bytes of shared memory a block needs. Raises SpecError for a buffer without an offset."""
-    ends = [
-        _shared_offset(a) + constant_size(a.buffer) * a.buffer.dtype.nbytes
-        for a in walk(kernel)
-        if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
-    ]
-    return max(ends, default=0)
 
 
 def sync_ids_in_ptx(text: str) -> set[int]:
@@ -83,14 +56,10 @@ def emit_module(kernels: Sequence[Kernel], target: Target) -> str:
     if len(set(names)) != len(names):
         raise UserError(f"kernels of one module need different names, got {', '.join(names)}")
     bodies = [_Emitter(k, target).text() for k in kernels]
+    products = tensor.product_functions(kernels)
+    bodies = [products, *bodies] if products else bodies
     definitions = prelude("\n".join(bodies))
     return "\n".join((*([definitions] if definitions else []), *bodies))
-
-
-def _shared_offset(alloc: ir.Alloc) -> int:
-    if alloc.offset is None:
-        raise SpecError(f"shared buffer {alloc.buffer} has no address; pack shared memory first")
-    return alloc.offset
 
 
 class _Emitter(Writer):
@@ -133,6 +102,9 @@ class _Emitter(Writer):
                 noalias = dict(self.kernel.attributes).get("noalias") == "true"
                 restrict = " __restrict__" if noalias else ""
                 return f"{const}{p.ctype}{restrict} {self.names.of(p.symbol, p.symbol.name)}"
+            case ir.TensorMap():
+                name = tensor.map_name(self, p.symbol)
+                return f"const __grid_constant__ {p.ctype} {name}"
             case ir.Argument():
                 return f"{p.ctype} {self.names.of(p.symbol, p.symbol.name)}"
             case Var():
@@ -163,10 +135,12 @@ def _alloc(w: Writer, s: ir.Alloc) -> None:
             size = constant_size(s.buffer)
             w.line(f"{ctype} {name};" if size == 1 else f"{ctype} {name}[{size}];")
         case Memory.SHARED:
-            base = f"fw_shared + {_shared_offset(s)}"
+            base = f"fw_shared + {shared_offset(s)}"
             w.line(f"{ctype}* const {name} = reinterpret_cast<{ctype}*>({base});")
         case Memory.GLOBAL:
             raise SpecError(f"global buffer {s.buffer} is allocated in a kernel")
+    w.in_scope[s.buffer] = None
+    tensor.allocated(w, s.buffer)
 
 
 def _for(w: Writer, s: ir.For) -> None:
@@ -269,5 +243,6 @@ SPELLINGS: Spellings = {
     ir.Load: movement.load,
     ir.Store: movement.store,
     **asynchronous.SPELLINGS,
+    **tensor.SPELLINGS,
 }
 """By class of statement."""

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "prelude"
-_FILES = ("convert", "vector", "policy", "integer", "float", "approximate", "memory")
+_FILES = ("convert", "vector", "policy", "integer", "float", "approximate", "memory", "tensor")
 _NAME = re.compile(r"\b(?:fw|FW)_\w+")
 _MARK = re.compile(r"^//: (\w+)\n", re.MULTILINE)
 

@@ -69,8 +69,12 @@ def sync_instruction(s: ir.SyncStatement, *, in_cluster: bool = False) -> str | 
             return f"bar.sync {s.barrier}, {s.nthreads};"
         case ir.BarrierArrive():
             return f"bar.arrive {s.barrier}, {s.nthreads};"
+        case ir.MmaFence():
+            return "wgmma.fence.sync.aligned;"
         case ir.AsyncCommit():
-            return f"{_group(s.kind)}.commit_group;"
+            return f"{_group(s.kind)}.commit_group{_aligned(s.kind)};"
+        case ir.AsyncWait(kind=ir.AsyncKind.MMA):
+            return f"wgmma.wait_group.sync.aligned {s.keep};"
         case ir.AsyncWait():
             return f"{_group(s.kind)}.wait_group{'.read' if s.reads_only else ''} {s.keep};"
         case ir.ProxyFence():
@@ -96,6 +100,12 @@ def _group(kind: ir.AsyncKind) -> str:
             return "cp.async"
         case ir.AsyncKind.BULK:
             return "cp.async.bulk"
+        case ir.AsyncKind.MMA:
+            return "wgmma"
+
+
+def _aligned(kind: ir.AsyncKind) -> str:
+    return ".sync.aligned" if kind is ir.AsyncKind.MMA else ""
 
 
 _STORED = {1: ("u8", "r"), 2: ("u16", "h"), 4: ("u32", "r"), 8: ("u64", "l")}
@@ -139,6 +149,24 @@ def bulk_instruction(s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> str:
             fn = f"{s.fn}{_reduced_type(s.fn, s.dst.dtype)}"
             kind = f"global.shared::cta.bulk_group.{fn}"
             return f"cp.reduce.async.bulk.{kind} [%0], [%1], {nbytes};"
+
+
+def box_instruction(s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> str:
+    """A copy between %0 in shared memory and a box of the tensor map %1; a load counts on the
+    mbarrier %2. The coordinates are the operands behind."""
+    rank = len(s.coordinates)
+    first = 3 if isinstance(s, ir.BoxLoad) else 2
+    tensor = f"[%1, {{{', '.join(f'%{first + d}' for d in range(rank))}}}]"
+    match s:
+        case ir.BoxLoad():
+            kind = f"{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+            return f"cp.async.bulk.tensor.{kind} [%0], {tensor}, [%2];"
+        case ir.BoxStore():
+            kind = f"{rank}d.global.shared::cta.tile.bulk_group"
+            return f"cp.async.bulk.tensor.{kind} {tensor}, [%0];"
+        case ir.BoxReduce():
+            kind = f"{rank}d.global.shared::cta.{s.fn}.tile.bulk_group"
+            return f"cp.reduce.async.bulk.tensor.{kind} {tensor}, [%0];"
 
 
 def _reduced_type(fn: str, dtype: DType) -> str:

@@ -12,6 +12,7 @@ from fusewright.core.node import walk
 from fusewright.cuda import exprs, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
+from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Reg, RegVar, Statement
@@ -29,17 +30,6 @@ def check_target(s: Statement, target: Target) -> None:
         )
 
 
-def constant_size(buffer: Buffer) -> int:
-    """The elements of a buffer. Raises SpecError where that is not constant."""
-    size = ex.constant_value(buffer.size)
-    if size is None:
-        raise SpecError(
-            f"buffer {buffer} in {buffer.memory.value} memory has size {buffer.size}; "
-            "only global buffers may have a symbolic size"
-        )
-    return size
-
-
 class Writer:
     """The text of one kernel so far, and what is in scope. `spellings` say how to write each class
     of statement."""
@@ -53,6 +43,7 @@ class Writer:
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
+        self.in_scope: dict[Buffer, None] = {}
         self.lines: list[str] = []
         self._depth = 1
         self._spellings = spellings
@@ -66,9 +57,11 @@ class Writer:
     def block(self, head: str, body: Callable[[], None]) -> None:
         """What `body` writes, in braces."""
         self.line(f"{head}{{" if not head else f"{head} {{")
+        outside = dict(self.in_scope)
         self._depth += 1
         body()
         self._depth -= 1
+        self.in_scope = outside
         self.line("}")
 
     def otherwise(self, body: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import ALL, DType, scalar_text
 from fusewright.errors import InternalError
 from fusewright.kir import ir
+from fusewright.kir.tiles import Major
 from fusewright.kir.tokens import Token, TokenParser
 
 
@@ -26,6 +27,10 @@ class Reader(TokenParser):
 
     def argument(self) -> ir.Argument:
         """Read the name of a scalar parameter."""
+        raise NotImplementedError
+
+    def tensor_map(self) -> ir.TensorMap:
+        """Read the name of a tensor map."""
         raise NotImplementedError
 
     def declare(self, symbol: ir.Buffer | Var, at: Token) -> None:
@@ -122,6 +127,27 @@ def _parse_operand(reader: Reader) -> ir.Operand:
     return _parse_reg(reader) if is_register else ir.Arg(reader.argument())
 
 
+def _print_multiplicand(operand: ir.Reg | ir.Matrix) -> str:
+    if isinstance(operand, ir.Reg):
+        return _print_operand(operand)
+    return f"{operand.major.value} {operand.buffer.name}[{operand.index}]"
+
+
+def _parse_matrix(reader: Reader) -> ir.Matrix:
+    major = codec_of(Major).parse(reader)
+    assert isinstance(major, Major)
+    buffer = reader.buffer()
+    reader.expect("[")
+    index = reader.expression()
+    reader.expect("]")
+    return ir.Matrix(major, buffer, index)
+
+
+def _parse_multiplicand(reader: Reader) -> ir.Reg | ir.Matrix:
+    is_matrix = reader.peek().text in [m.value for m in Major]
+    return _parse_matrix(reader) if is_matrix else _parse_reg(reader)
+
+
 def quote(text: str) -> str:
     """The text in double quotes, on one line."""
     flat = " ".join(text.split("\n"))
@@ -149,6 +175,9 @@ _CODECS: dict[object, Codec] = {
     ir.Argument: Codec(lambda a: a.name, lambda r: r.argument()),
     ir.Reg: Codec(_print_operand, _parse_reg),
     ir.Imm: Codec(literal_text, _parse_literal),
+    ir.TensorMap: Codec(lambda m: m.name, lambda r: r.tensor_map()),
+    ir.Matrix: Codec(_print_multiplicand, _parse_matrix),
+    ir.Reg | ir.Matrix: Codec(_print_multiplicand, _parse_multiplicand),
     ir.Index: OPERAND,
     ir.Arg: OPERAND,
 }

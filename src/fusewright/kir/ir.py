@@ -8,8 +8,8 @@ Indices are `core.expr` expressions in the kernel's variables, in elements of th
 index. Values live in LOCAL buffers (a thread's registers); nothing else is computed on.
 
 Symbols and operands stand in `kir/symbols.py`, what statements say of themselves in
-`kir/traits.py`, asynchronous work in `kir/asynchronous.py`, syncs in `kir/synchronisation.py`; this
-module names them all.
+`kir/traits.py`, asynchronous work in `kir/asynchronous.py`, syncs in `kir/synchronisation.py`,
+matrix products in `kir/tensor.py`; this module names them all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from fusewright.kir.symbols import (
     Operand as Operand,
     Reg as Reg,
     RegVar as RegVar,
+    TensorMap as TensorMap,
 )
 from fusewright.kir.synchronisation import (
     AsyncCommit as AsyncCommit,
@@ -48,9 +49,22 @@ from fusewright.kir.synchronisation import (
     MbarInit as MbarInit,
     MbarInvalidate as MbarInvalidate,
     MbarWait as MbarWait,
+    MmaFence as MmaFence,
     NamedSync as NamedSync,
     ProxyFence as ProxyFence,
     WarpSync as WarpSync,
+)
+from fusewright.kir.tensor import (
+    BoxLoad as BoxLoad,
+    BoxReduce as BoxReduce,
+    BoxStore as BoxStore,
+    LdMatrix as LdMatrix,
+    Matrix as Matrix,
+    Mma as Mma,
+    PrefetchMap as PrefetchMap,
+    SetMaxRegisters as SetMaxRegisters,
+    StMatrix as StMatrix,
+    WarpMma as WarpMma,
 )
 from fusewright.kir.traits import (
     AsyncKind as AsyncKind,
@@ -310,6 +324,7 @@ class Kernel(Node):
     `grid` and `block` are x, y, z; block extents are constant. With a `cluster` of one dimension
     `cx` of constant extent the grid counts clusters: `cx` tells the blocks of one apart, which are
     neighbours along x and may write each other's shared memory.
+    `maps` are the tensor maps of parameters by which boxes are copied.
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `stored_once`: the parameters of which this launch stores every element once at most, and loads
     none, so that two stores to one of them never meet.
@@ -327,6 +342,7 @@ class Kernel(Node):
     min_blocks: int = 0
     stored_once: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def nthreads(self) -> int:

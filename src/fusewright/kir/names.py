@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from fusewright.core.expr import Var
 from fusewright.core.node import Node
-from fusewright.kir.ir import Alloc, Argument, Buffer, For, Kernel, Statement
+from fusewright.kir.ir import Alloc, Argument, Buffer, For, Kernel, Statement, TensorMap
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.syntax import TEMPLATES
+from fusewright.kir.tiles import Major
 from fusewright.kir.tokens import EXPRESSION_WORDS
 from fusewright.kir.traverse import gathered, positions
 
@@ -20,7 +21,8 @@ KEYWORDS = frozenset(
     (
         *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "cluster",
         "stored_once", "attribute", "in", "inf", "nan", "none", "align", "multiple_of", "given",
-        "index", "store", "load", *(word for t in TEMPLATES.values() for word in t.lead),
+        "index", "store", "load", "map",
+        *(m.value for m in Major), *(word for t in TEMPLATES.values() for word in t.lead),
     )
 )  # fmt: skip
 
@@ -60,6 +62,8 @@ class _Naming(Substitution):
             self._claim_variable(v, name)
         for b in kernel.params:
             self._claim_buffer(b)
+        for m in kernel.maps:
+            self._claim_map(m)
         for a in kernel.arguments:
             name = self._claim_name(a.name)
             if name != a.name:
@@ -110,7 +114,12 @@ class _Naming(Substitution):
         self._global.add(name)
         size = self.expr(b.size)
         if name != b.name or size is not b.size:
-            self.buffers[b] = Buffer(name, b.dtype, size, b.memory, b.alignment)
+            self.buffers[b] = Buffer(name, b.dtype, size, b.memory, b.alignment, b.tile)
+
+    def _claim_map(self, m: TensorMap) -> None:
+        name = self._unused(m.name, self._global)
+        self._global.add(name)
+        self.rename_map(m, name)
 
     def _merge_positions(self, statement: Statement) -> None:
         """One object per gathered register of a statement, so that equal indices are equal."""

@@ -54,6 +54,7 @@ from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.rules import is_misaligned
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
+from fusewright.kir.tensor_spec import TENSOR_CHECKS
 from fusewright.kir.text import print_statement
 from fusewright.kir.traits import Team
 from fusewright.kir.traverse import (
@@ -309,7 +310,7 @@ def _uniform_extents(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the extent depends on {v}; all threads of a block run the same trips"
 
 
-_UNIFORM = {
+_UNIFORM = {  # of warpgroups `kir/tensor_spec.py` asks more
     Team.WARP: is_warp_uniform,
     Team.BLOCK: is_block_uniform,
     Team.CLUSTER: is_cluster_uniform,
@@ -319,10 +320,11 @@ _UNIFORM = {
 def _convergence(facts: Facts) -> Iterator[Problem]:
     for place in facts.places:
         s, team = place.statement, place.statement.executed_by()
-        if team is None:
+        is_uniform = None if team is None else _UNIFORM.get(team)
+        if team is None or is_uniform is None:
             continue
         for c in place.conditions:
-            if not _UNIFORM[team](c, facts.kernel):
+            if not is_uniform(c, facts.kernel):
                 whole = team.value
                 yield s, f"the threads of a {whole} meet here, but may disagree on '{c}' around it"
 
@@ -462,6 +464,7 @@ CHECKS: tuple[Check, ...] = (
     Check("unique sync ids", "lowered", _unique_ids),
     *SYNC_CHECKS,
     *CLUSTER_CHECKS,
+    *TENSOR_CHECKS,
     Check("no exchange of threads", "expanded", _no_exchange),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

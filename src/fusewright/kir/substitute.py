@@ -13,7 +13,7 @@ from fusewright.core.conditions import Cond, substitute_condition
 from fusewright.core.expr import Expr, IntLike, Var, variables
 from fusewright.core.node import Node, fields_of
 from fusewright.core.substitution import substitute
-from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar
+from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, TensorMap
 
 N = TypeVar("N", bound=Node)
 
@@ -31,6 +31,7 @@ class Substitution:
         self.variables: dict[Var, IntLike] = dict(variables or {})
         self.buffers: dict[Buffer, Buffer] = dict(buffers or {})
         self.arguments: dict[Argument, Argument] = dict(arguments or {})
+        self._maps: dict[TensorMap, TensorMap] = {}
         self._exprs: dict[Expr, Expr | None] = {}
         self._conditions: dict[Cond, Cond | None] = {}
 
@@ -96,6 +97,18 @@ class Substitution:
         if v not in self.variables and (lower is not v.lower or upper is not v.upper):
             self.replace(v, Var(v.name, lower, upper, v.multiple_of))
 
+    def rename_map(self, m: TensorMap, name: str) -> TensorMap:
+        """The tensor map with the symbols in it replaced, under a name, from now on."""
+        buffer = self.buffers.get(m.buffer, m.buffer)
+        sizes = tuple(self.expr(e) for e in m.sizes)
+        strides = tuple(self.expr(e) for e in m.strides)
+        same = all(a is b for a, b in zip((*sizes, *strides), (*m.sizes, *m.strides), strict=True))
+        if not same or buffer is not m.buffer or name != m.name:
+            self._maps[m] = TensorMap(name, buffer, sizes, strides, m.box, m.swizzle)
+        else:
+            self._maps[m] = m
+        return self._maps[m]
+
     def _value(self, value: object) -> object:
         match value:
             case Expr():
@@ -106,6 +119,8 @@ class Substitution:
                 return self.node(value)
             case Buffer():
                 return self.buffers.get(value, value)
+            case TensorMap():
+                return self._maps.get(value) or self.rename_map(value, value.name)
             case Argument():
                 return self.arguments.get(value, value)
             case tuple():

@@ -98,6 +98,9 @@ class AsyncCommit(SyncStatement):
 
     kind: AsyncKind
 
+    def executed_by(self) -> Team | None:
+        return Team.WARPGROUP if self.kind is AsyncKind.MMA else None
+
     def feature(self) -> Feature:
         return self.kind.feature
 
@@ -110,6 +113,9 @@ class AsyncWait(SyncStatement):
     kind: AsyncKind
     keep: int = 0
     reads_only: bool = False
+
+    def executed_by(self) -> Team | None:
+        return Team.WARPGROUP if self.kind is AsyncKind.MMA else None
 
     def feature(self) -> Feature:
         return self.kind.feature
@@ -134,6 +140,17 @@ class ProxyFence(SyncStatement):
     def problems(self) -> Iterator[str]:
         if self.space is Memory.LOCAL:
             yield "registers are not seen by the async proxy"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MmaFence(SyncStatement):
+    """Orders what the thread did with its registers before the matrix products that follow."""
+
+    def executed_by(self) -> Team:
+        return Team.WARPGROUP
+
+    def feature(self) -> Feature:
+        return Feature.WGMMA
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeAlias, cast, get_type_hints
@@ -17,6 +18,7 @@ from fusewright.core.expr import Expr, Int, Var
 from fusewright.core.node import Node, defaults_of, fields_of
 from fusewright.kir import ir
 from fusewright.kir.codecs import BARE, OPERAND, Codec, Reader, codec_of, dtype_in
+from fusewright.kir.tiles import Tile
 from fusewright.kir.traverse import body_fields, gathered
 from fusewright.memory import Memory
 
@@ -62,13 +64,16 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A field by the codec of its type."""
+    """A field by the codec of its type. Where it is `bare`, with no brackets of the template around
+    it, a division would read as the beginning of a comment."""
 
     cls: type[Node]
     field: str
+    bare: bool = False
 
     def print(self, node: Node) -> str:
-        return self._codec.print(getattr(node, self.field))
+        text = self._codec.print(getattr(node, self.field))
+        return f"({text})" if self.bare and _divides_outside_brackets(text) else text
 
     def parse(self, reader: Reader, found: Fields) -> None:
         found[self.field] = self._codec.parse(reader)
@@ -76,6 +81,15 @@ class Slot:
     @property
     def _codec(self) -> Codec:
         return codec_of(_hints(self.cls)[self.field])
+
+
+def _divides_outside_brackets(text: str) -> bool:
+    depth = 0
+    for k, sign in enumerate(text):
+        depth += (sign in "([") - (sign in ")]")
+        if not depth and text.startswith("//", k):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +263,10 @@ def indent(text: str) -> str:
 def buffer_text(b: ir.Buffer) -> str:
     """`shared s: float32[128] align 16`."""
     kind = "param" if b.memory is Memory.GLOBAL else b.memory.value
-    aligned = "" if b.alignment == b.dtype.nbytes else f" align {b.alignment}"
-    return f"{kind} {b.name}: {b.dtype}[{b.size}]{aligned}"
+    usual = b.dtype.nbytes if b.tile is None else b.tile.alignment
+    aligned = "" if b.alignment == usual else f" align {b.alignment}"
+    tile = "" if b.tile is None else f" {tile_text(b.tile)}"
+    return f"{kind} {b.name}: {b.dtype}[{b.size}]{tile}{aligned}"
 
 
 def parse_buffer(reader: Reader, name: str, memory: Memory) -> ir.Buffer:
@@ -260,8 +276,50 @@ def parse_buffer(reader: Reader, name: str, memory: Memory) -> ir.Buffer:
     reader.expect("[")
     size = reader.expression()
     reader.expect("]")
+    tile = parse_tile(reader, dtype.nbytes) if reader.accept("tile") else None
     alignment = reader.integer() if reader.accept("align") else 0
-    return ir.Buffer(name, dtype, size, memory, alignment)
+    return ir.Buffer(name, dtype, size, memory, alignment, tile)
+
+
+def tile_text(t: Tile) -> str:
+    """`tile 64 x 32 swizzle 64`."""
+    return f"tile {t.rows} x {t.columns}{f' swizzle {t.swizzle}' if t.swizzle else ''}"
+
+
+def parse_tile(reader: Reader, itemsize: int) -> Tile:
+    """What `tile_text` prints, after the word `tile`."""
+    rows = reader.integer()
+    reader.expect("x")
+    columns = reader.integer()
+    return Tile(rows, columns, itemsize, reader.integer() if reader.accept("swizzle") else 0)
+
+
+def map_text(m: ir.TensorMap) -> str:
+    """`map w: x sizes (k, m) strides (1, k) box (64, 128) swizzle 128`."""
+    swizzle = f" swizzle {m.swizzle}" if m.swizzle else ""
+    parts = (f"{w} {_listed(v)}" for w, v in zip(_MAP, (m.sizes, m.strides, m.box), strict=True))
+    return f"map {m.name}: {m.buffer.name} {' '.join(parts)}{swizzle}"
+
+
+_MAP = ("sizes", "strides", "box")
+
+
+def _listed(values: Iterable[object]) -> str:
+    return f"({', '.join(map(str, values))})"
+
+
+def parse_map(reader: Reader, name: str) -> ir.TensorMap:
+    """What `map_text` prints, after the name."""
+    reader.expect(":")
+    buffer = reader.buffer()
+    found: list[tuple[Expr, ...]] = []
+    for word in _MAP[:2]:
+        reader.expect(word)
+        found.append(cast("tuple[Expr, ...]", codec_of(tuple[Expr, ...]).parse(reader)))
+    reader.expect(_MAP[2])
+    box = cast("tuple[int, ...]", codec_of(tuple[int, ...]).parse(reader))
+    swizzle = reader.integer() if reader.accept("swizzle") else 0
+    return ir.TensorMap(name, buffer, found[0], found[1], box, swizzle)
 
 
 def limits_text(v: Var) -> str:
@@ -320,6 +378,7 @@ def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]
     """Pieces from a short spelling: a string is a Text, `"{x}"` a Slot, a tuple an Optional whose
     field is that of its last Slot."""
     pieces: list[Piece] = []
+    depth = 0
     for item in row:
         if isinstance(item, tuple):
             inner = _rows(cls, cast("tuple[object, ...]", item))
@@ -327,7 +386,8 @@ def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]
             pieces.append(Optional(slot.field, defaults_of(cls)[slot.field], inner))
         elif isinstance(item, str):
             slot_name = re.fullmatch(r"\{(\w+)\}", item)
-            pieces.append(Slot(cls, slot_name[1]) if slot_name else Text(item))
+            pieces.append(Slot(cls, slot_name[1], not depth) if slot_name else Text(item))
+            depth += len(re.findall(r"[(\[]", item)) - len(re.findall(r"[)\]]", item))
         else:
             pieces.append(cast("Piece", item))
     return tuple(pieces)
@@ -353,6 +413,8 @@ _CACHE = (" .", "{cache}")
 
 _BULK = ("{dst}", "[", "{index}", "] = ", "{src}", "[", "{src_index}", "] size ", "{size}")
 _BY = (" by thread ", "{issuer}")
+_BOX = ("{map}", " at ", "{coordinates}")
+_ROWS = (Flag("transposed", "transposed"),)
 _BARRIER = (" ", "{barrier}", "[", "{slot}", "]")
 _MBARRIERS: tuple[tuple[type[ir.Statement], tuple[object, ...]], ...] = (
     (ir.MbarInit, (*_BARRIER, " count ", "{count}", *_BY)),
@@ -390,6 +452,20 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.BulkLoad, "bulk_load ", *_BULK, " on ", "{barrier}", "[", "{slot}", "]", *_BY),
     _template(ir.BulkStore, "bulk_store ", *_BULK, *_BY),
     _template(ir.BulkReduce, "bulk_reduce.", Word("fn"), " ", *_BULK, *_BY),
+    _template(ir.BoxLoad, "box_load ", "{dst}", "[", "{index}", "] = ", *_BOX, " on ", "{barrier}",
+              "[", "{slot}", "]", *_BY),
+    _template(ir.BoxStore, "box_store ", *_BOX, " = ", "{src}", "[", "{src_index}", "]", *_BY),
+    _template(ir.BoxReduce, "box_reduce.", Word("fn"), " ", *_BOX, " = ", "{src}", "[",
+              "{src_index}", "]", *_BY),
+    _template(ir.PrefetchMap, "prefetch_map ", "{map}", *_BY),
+    _template(ir.Mma, "mma ", "{dst}", " = ", "{a}", " * ", "{b}", " n ", "{n}",
+              (" accumulate (", "{accumulate}", ")")),
+    _template(ir.WarpMma, "warp_mma ", "{dst}", " = ", "{a}", " * ", "{b}"),
+    _template(ir.LdMatrix, "{dst}", " = ldmatrix ", "{src}", "[", "{index}", "] count ", "{count}",
+              *_ROWS, assigns=True),
+    _template(ir.StMatrix, "stmatrix ", "{dst}", "[", "{index}", "] = ", "{src}", " count ",
+              "{count}", *_ROWS),
+    _template(ir.SetMaxRegisters, "set_max_registers ", "{count}", Flag("grows", "grows")),
     *(_template(cls, f"{snake(cls)} #", "{id}", *row, Comment("why")) for cls, row in _MBARRIERS),
     _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
               Items("dims", BARE), ") identity ", "{identity}", assigns=True),

@@ -33,6 +33,7 @@ from fusewright.kir.ir import (
     Reg,
     RegVar,
     Statement,
+    TensorMap,
 )
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.syntax import (
@@ -42,8 +43,10 @@ from fusewright.kir.syntax import (
     buffer_text,
     indent,
     limits_text,
+    map_text,
     parse_buffer,
     parse_limits,
+    parse_map,
     parse_range,
     print_statement,
     range_text,
@@ -53,7 +56,9 @@ from fusewright.kir.tokens import Token
 __all__ = ["parse_kernel", "print_kernel", "print_statement"]
 
 _DIMS = ("grid", "block", "cluster")
-_HEADER = ("name", "params", "arguments", "symbols", *_DIMS, "body", "stored_once", "attributes")
+_HEADER = (
+    "name", "params", "maps", "arguments", "symbols", *_DIMS, "body", "stored_once", "attributes",
+)  # fmt: skip
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
@@ -64,6 +69,7 @@ def print_kernel(kernel: Kernel) -> str:
     k = with_unique_names(kernel)
     lines = [f"symbol {s.name}{limits_text(s)}" for s in k.symbols]
     lines += [buffer_text(b) for b in k.params]
+    lines += [map_text(m) for m in k.maps]
     lines += [f"argument {a.name}: {a.dtype}" for a in k.arguments]
     lines.append(_dims_text("grid", k.grid))
     lines.append(_dims_text("block", k.block))
@@ -116,6 +122,7 @@ class _Parser(Reader):
         self._by_assignment = _by_word(assigns=True)
         self._buffers: dict[str, Buffer] = {}
         self._arguments: dict[str, Argument] = {}
+        self._maps: dict[str, TensorMap] = {}
         self._variables: list[dict[str, Var]] = [{}]
         self._gathered: dict[str, RegVar] = {}
 
@@ -153,14 +160,22 @@ class _Parser(Reader):
         known = self._known(list(self._arguments))
         return found or self.fail(f"a register, a literal or an argument ({known})", token)
 
-    def declare(self, symbol: Buffer | Var, at: Token) -> None:
-        taken: dict[str, object] = {**self._buffers, **self._arguments}
+    def tensor_map(self) -> TensorMap:
+        token = self.word("a tensor map")
+        found = self._maps.get(token.text)
+        known = self._known(list(self._maps))
+        return found or self.fail(f"a tensor map of the header ({known})", token)
+
+    def declare(self, symbol: Buffer | TensorMap | Var, at: Token) -> None:
+        taken: dict[str, object] = {**self._buffers, **self._arguments, **self._maps}
         for scope in self._variables:
             taken |= scope
         if symbol.name in taken:
             self.reject(f"the name '{symbol.name}' is taken; give every symbol its own", at)
         if isinstance(symbol, Var):
             self._variables[-1][symbol.name] = symbol
+        elif isinstance(symbol, TensorMap):
+            self._maps[symbol.name] = symbol
         else:
             self._buffers[symbol.name] = symbol
 
@@ -181,6 +196,8 @@ class _Parser(Reader):
                 symbols.append(self._symbol())
             elif self.accept("param"):
                 params.append(self._param())
+            elif self.accept("map"):
+                self._map()
             elif self.accept("argument"):
                 self._scalar()
             elif self.accept("stored_once"):
@@ -211,6 +228,7 @@ class _Parser(Reader):
             body=body,
             stored_once=tuple(once),
             attributes=tuple(attributes),
+            maps=tuple(self._maps.values()),
             **found,  # type: ignore[arg-type]
         )
 
@@ -234,6 +252,10 @@ class _Parser(Reader):
         buffer = parse_buffer(self, name.text, Memory.GLOBAL)
         self.declare(buffer, name)
         return buffer
+
+    def _map(self) -> None:
+        name = self.word("the name of a tensor map")
+        self.declare(parse_map(self, name.text), name)
 
     def _scalar(self) -> None:
         name = self.word("the name of an argument").text

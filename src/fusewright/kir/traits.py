@@ -24,10 +24,12 @@ from fusewright.target import WARP_SIZE, Feature
 
 
 class AsyncKind(Enum):
-    """What completes by groups: copies by a thread, and bulk stores and bulk reductions."""
+    """What completes by groups: copies by a thread, bulk stores and bulk reductions, and matrix
+    products of a warpgroup."""
 
     CP_ASYNC = "cp_async"
     BULK = "bulk"
+    MMA = "mma"
 
     @property
     def waits_for_reads(self) -> bool:
@@ -42,6 +44,8 @@ class AsyncKind(Enum):
                 return Feature.CP_ASYNC
             case AsyncKind.BULK:
                 return Feature.BULK
+            case AsyncKind.MMA:
+                return Feature.WGMMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,11 @@ class RegisterUse:
 
 
 class Team(Enum):
-    """Who executes a statement together: all lanes of a warp, all threads of a block, or all of a
-    cluster."""
+    """Who executes a statement together: all lanes of a warp, the four warps of a warpgroup, all
+    threads of a block, or all of a cluster."""
 
     WARP = "warp"
+    WARPGROUP = "warpgroup"
     BLOCK = "block"
     CLUSTER = "cluster"
 

@@ -19,9 +19,10 @@ from fusewright.cuda.emit import Parameter, parameters, shared_nbytes
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
 from fusewright.kir.analysis.uses import global_reads, written_buffers
-from fusewright.kir.ir import Argument, Buffer, Kernel
+from fusewright.kir.ir import Argument, Buffer, Kernel, TensorMap
 from fusewright.runtime.device import check, current, driver
 from fusewright.runtime.locks import after_fork
+from fusewright.runtime.tensor_maps import encoded, shape_of
 from fusewright.target import MAX_GRID_X, MAX_GRID_YZ
 
 _SLOT_NBYTES = 8
@@ -55,32 +56,43 @@ class ArgumentBlock:
     """The packed arguments of one kernel: a slot per parameter and the table of their addresses
     that the driver reads. Patched in place, so that a launch allocates nothing."""
 
-    __slots__ = ("_buffer", "_formats", "_pointers", "address")
+    __slots__ = ("_buffer", "_formats", "_places", "_pointers", "address")
 
     def __init__(self, params: Sequence[Parameter]) -> None:
-        self._formats = [
-            struct.Struct("Q" if isinstance(p.symbol, Buffer) else _FORMATS[p.ctype])
-            for p in params
-        ]
-        self._buffer = ctypes.create_string_buffer(max(1, len(params)) * _SLOT_NBYTES)
+        self._formats = [struct.Struct(_format(p)) for p in params]
+        sizes = [max(p.nbytes, _SLOT_NBYTES) for p in params]
+        self._places = [sum(sizes[:k]) for k in range(len(params))]
+        self._buffer = ctypes.create_string_buffer(max(_SLOT_NBYTES, sum(sizes)))
         base = ctypes.addressof(self._buffer)
-        slots = [base + k * _SLOT_NBYTES for k in range(len(params))]
+        slots = [base + place for place in self._places]
         self._pointers = (ctypes.c_void_p * max(1, len(params)))(*slots)
         self.address = ctypes.addressof(self._pointers)
 
-    def fill(self, values: Sequence[bool | int | float]) -> None:
-        """Write every argument: addresses of buffers, scalars (short floats as bits), sizes."""
-        for k, (layout, value) in enumerate(zip(self._formats, values, strict=True)):
-            layout.pack_into(self._buffer, k * _SLOT_NBYTES, value)
+    def fill(self, values: Sequence[bool | int | float | bytes]) -> None:
+        """Write every argument: addresses of buffers, scalars (short floats as bits), sizes, tensor
+        maps."""
+        for layout, place, value in zip(self._formats, self._places, values, strict=True):
+            layout.pack_into(self._buffer, place, value)
 
-    def contents(self, k: int) -> bool | int | float:
+    def contents(self, k: int) -> bool | int | float | bytes:
         """The value of parameter `k` as it will reach the kernel."""
-        return self._formats[k].unpack_from(self._buffer, k * _SLOT_NBYTES)[0]
+        return self._formats[k].unpack_from(self._buffer, self._places[k])[0]
+
+
+def _format(p: Parameter) -> str:
+    match p.symbol:
+        case Buffer():
+            return "Q"
+        case TensorMap():
+            return f"{p.nbytes}s"
+        case _:
+            return _FORMATS[p.ctype]
 
 
 def slot_format(kernel: Kernel) -> list[str]:
     """The struct formats of a kernel's scalar parameters: arguments, then sizes."""
-    return [_FORMATS[p.ctype] for p in parameters(kernel) if not isinstance(p.symbol, Buffer)]
+    scalars = (p for p in parameters(kernel) if not isinstance(p.symbol, Buffer | TensorMap))
+    return [_FORMATS[p.ctype] for p in scalars]
 
 
 def argument_bits(value: bool | int | float, argument: Argument) -> bool | int | float:
@@ -170,7 +182,7 @@ class LoadedKernel:
 
     def launch(
         self,
-        values: Sequence[bool | int | float],
+        values: Sequence[bool | int | float | bytes],
         launch: Launch,
         *,
         stream: int = 0,
@@ -232,10 +244,12 @@ def run(
             for b, a in zip(kernel.params, buffers, strict=True)
         ]
         try:
-            values = [
-                *(m.address for m in memory),
+            address = {b: m.address for b, m in zip(kernel.params, memory, strict=True)}
+            values: list[bool | int | float | bytes] = [
+                *address.values(),
                 *(argument_bits(v, a) for v, a in zip(arguments, kernel.arguments, strict=True)),
                 *(symbols[s] for s in kernel.symbols),
+                *(encoded(address[m.buffer], shape_of(m, symbols)) for m in kernel.maps),
             ]
             loaded.launch(values, launch_of(kernel, symbols), device=device)
             check(driver().cuCtxSynchronize(), f"kernel {kernel.name}")

@@ -18,14 +18,18 @@ from fusewright.core.expr import ZERO, Var
 from fusewright.host.assemble import HostProgram
 from fusewright.host.graph import by_consumer
 from fusewright.host.ir import HostLaunch
+from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
 from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, check_grid, slot_format
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
 from fusewright.runtime.straight import address_writer
+from fusewright.runtime.tensor_maps import encoded, shape_of
+from fusewright.target import TENSOR_MAP_NBYTES
 
 _SLOT_NBYTES = 8
+_ADDRESS = struct.Struct("=Q")
 GRAPH_LAUNCHES = 3
 """Launches from which a graph costs less than launching one by one (3.1 us each)."""
 
@@ -51,6 +55,17 @@ class _Part:
     table: int
     block: tuple[int, int, int]
     shared_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _MapSlot:
+    """One tensor map in the buffer: the position of its slots, that of its array's address, and the
+    positions of the sizes it depends on."""
+
+    at: int
+    address: int
+    map: TensorMap
+    position: Mapping[Var, int]
 
 
 class PlanTemplate:
@@ -90,6 +105,7 @@ class PlanTemplate:
                 end += 1
             shape = kernel.constant_shape
             parts.append(_Part(tuple(taken), 0, shape.block, shape.shared_nbytes))
+        parts, self.maps, end = _map_slots(host.launches, parts, position, end)
         self.scalars = values
         self.scalar_format = struct.Struct("=" + "".join(formats))
         self.scalars_at = len(slots) * _SLOT_NBYTES
@@ -108,6 +124,23 @@ class PlanTemplate:
     def writer(self, buffer: Any, offsets: Sequence[int]) -> Callable[[Sequence[int]], None]:
         """Writes the slots of addresses in a buffer, given those of the roots."""
         return self._writer(self._pack, buffer, *offsets)
+
+
+def _map_slots(
+    launches: Sequence[HostLaunch], parts: Sequence[_Part], position: Mapping[Var, int], end: int
+) -> tuple[list[_Part], list[_MapSlot], int]:
+    """The launches with slots for their tensor maps, these, and the end of all slots."""
+    out: list[_Part] = []
+    maps: list[_MapSlot] = []
+    for x, part in zip(launches, parts, strict=True):
+        own: list[int] = []
+        for m in x.kernel.maps:
+            address = part.slots[x.kernel.params.index(m.buffer)]
+            maps.append(_MapSlot(end, address, m, position))
+            own.append(end)
+            end += TENSOR_MAP_NBYTES // _SLOT_NBYTES
+        out.append(replace(part, slots=(*part.slots, *own)) if own else part)
+    return out, maps, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +182,12 @@ class Plan:
         self._graphs: dict[int, GraphCache] = {}
         self._prepared_for: set[int] = set()
         self._buffer = ctypes.create_string_buffer(t.nbytes)
-        self._write = t.writer(self._buffer, offsets)
+        self._write_addresses = t.writer(self._buffer, offsets)
+        self._maps = [
+            (m, shape_of(m.map, {v: sizes[k] for v, k in m.position.items()})) for m in t.maps
+        ]
+        self._written: tuple[int, ...] = ()
+        self._write = self._write_with_maps if self._maps else self._write_addresses
         base = ctypes.addressof(self._buffer)
         scalars = list(t.scalars)
         for at, position in t.sized:
@@ -198,6 +236,17 @@ class Plan:
                         check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
             if self._ranges is not None:
                 self._ranges.pop()
+
+    def _write_with_maps(self, roots: Sequence[int]) -> None:
+        """Writes addresses, and the tensor maps of those that are new."""
+        if self._written == tuple(roots):
+            return
+        self._write_addresses(roots)
+        for m, shape in self._maps:
+            (address,) = _ADDRESS.unpack_from(self._buffer, m.address * _SLOT_NBYTES)
+            first = m.at * _SLOT_NBYTES
+            self._buffer[first : first + TENSOR_MAP_NBYTES] = encoded(address, shape)
+        self._written = tuple(roots)
 
     def _move_to(self, stream: int) -> None:
         """Makes a stream the one of all launches."""

@@ -15,6 +15,7 @@ from fusewright.core.functions import FUNCTIONS
 from fusewright.kir import ir
 from fusewright.kir.traits import WITH_PHASE
 from fusewright.sim.accesses import compile_store, elements_of, reach_of
+from fusewright.sim.boxes import Box, box_step
 from fusewright.sim.compute import Array, Mask, narrow
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.report import statement_text
@@ -119,6 +120,19 @@ def _bulk(s: _Bulk, run: Run) -> Step:
             barrier.take(f, mask, 0, -nbytes, issue)
 
     return step
+
+
+def _box(s: Box, run: Run) -> Step:
+    barrier = _MbarrierSlot(s, run) if isinstance(s, ir.BoxLoad) else None
+
+    def issue(f: Frame, mask: Mask) -> int:
+        return f.record(SyncEvent(s, mask, -1 if barrier is None else barrier.number(f)))
+
+    def done(f: Frame, mask: Mask, number: int) -> None:
+        if barrier is not None:
+            barrier.take(f, mask, 0, -s.map.box_nbytes, number)
+
+    return box_step(s, run, lambda f: issued_by(f, s.issuer), issue, done)
 
 
 # --- stores to other blocks that an mbarrier counts -----------------------------------------------
@@ -284,6 +298,9 @@ ASYNCHRONOUS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.BulkLoad: _bulk,
     ir.BulkStore: _bulk,
     ir.BulkReduce: _bulk,
+    ir.BoxLoad: _box,
+    ir.BoxStore: _box,
+    ir.BoxReduce: _box,
     ir.RemoteStore: _remote_store,
     ir.MbarInit: _mbarrier_start,
     ir.MbarInvalidate: _mbarrier_start,

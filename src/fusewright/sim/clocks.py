@@ -19,6 +19,7 @@ from fusewright.kir.traits import Completes, with_group
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
+from fusewright.target import WARP_SIZE, WARPGROUP_SIZE
 
 KINDS = tuple(ir.AsyncKind)
 ENGINES: tuple[Completes, ...] = tuple(
@@ -30,6 +31,7 @@ ENGINES: tuple[Completes, ...] = tuple(
 """A thread has one engine for each way in which groups of a kind complete: for their reads alone,
 where a wait may be for these, and altogether."""
 SPACES = (Memory.SHARED, Memory.GLOBAL)
+WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
 making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
@@ -98,6 +100,7 @@ class Snapshot:
     commits: Array
     fence: Array
     fence_own: Array
+    fence_mma: Array
     epoch: Array
 
 
@@ -119,6 +122,7 @@ class Clocks:
     issued: Array = field(init=False)
     fence: Array = field(init=False)
     fence_own: Array = field(init=False)
+    fence_mma: Array = field(init=False)
     history: list[Snapshot] = field(default_factory=list[Snapshot])
 
     def __post_init__(self) -> None:
@@ -133,6 +137,7 @@ class Clocks:
         self.issued = np.zeros((n, len(KINDS)), np.int32)
         self.fence = np.zeros((n, spaces), np.int32)
         self.fence_own = np.zeros((n, spaces, len(ENGINES)), np.int32)
+        self.fence_mma = np.zeros(n, np.int32)
         self.note(np.arange(n), -np.inf)
 
     # --- handing on ---------------------------------------------------------------------------
@@ -210,6 +215,8 @@ class Clocks:
         """All but the `keep` latest groups of each thread are complete."""
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
+        if kind is ir.AsyncKind.MMA:
+            self._wait_mma(strands, done)
         only_reads = reads_only and self.model.reads_only_frees_sources
         for k in engines_of(kind):
             if only_reads and not ENGINES[k].is_read:
@@ -219,6 +226,23 @@ class Clocks:
                 for s in range(self.columns.nstrands):
                     part = self.known[s, self.columns.engine(k)]
                     part[strands] = np.maximum(part[strands], done)
+
+    def _wait_mma(self, strands: Array, done: Array) -> None:
+        """A warp makes its products together: each of its lanes learns of all of them."""
+        part, warps = (
+            self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])],
+            self.warps,
+        )
+        if not self.model.mma_waits_stay_in_warp:
+            warps = warps // WARPS_OF_MMA
+        for strand, groups in zip(strands.tolist(), done.tolist(), strict=True):
+            mine = warps == warps[strand]
+            part[strand, mine] = np.maximum(part[strand, mine], groups)
+
+    def fence_mma_registers(self, strands: Array) -> None:
+        """What the strands did with their registers so far comes before later products."""
+        self.fence_mma[strands] = self.epoch[strands] + 1
+        self.epoch[strands] += 1
 
     def fence_proxy(self, strands: Array, space: Memory) -> None:
         """What the strands did in a space so far is visible to the async proxy."""
@@ -248,6 +272,7 @@ class Clocks:
                 self.commits[strands],
                 self.fence[strands],
                 self.fence_own[strands],
+                self.fence_mma[strands],
                 self.epoch[strands],
             )
         )
@@ -268,7 +293,16 @@ class History:
         order = np.lexsort((np.arange(len(strands)), places, strands))
         parts = {
             name: np.concatenate([getattr(s, name) for s in found])[order]
-            for name in ("known", "seen", "own", "commits", "fence", "fence_own", "epoch")
+            for name in (
+                "known",
+                "seen",
+                "own",
+                "commits",
+                "fence",
+                "fence_own",
+                "fence_mma",
+                "epoch",
+            )
         }
         state = Snapshot(strands[order], 0.0, **parts)
         return History(strands[order], places[order], state)

@@ -15,23 +15,27 @@ import numpy as np
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import GENERIC, Access, Trace, Undefine, rows_of
+from fusewright.sim.trace import GENERIC, REGISTERS, Access, Trace, Undefine, rows_of
 
 
 @dataclass(slots=True)
 class Touches:
     """Who touched which cell: one packed int64 (row, cell, event, thread) per touch, sorted.
 
-    `cell_nbytes` bytes a cell; cell 0 of row r begins at byte `base[r]` of the space.
+    Cells begin `cuts` bytes behind byte `base[r]` of the space, in row r; the last cut is an end.
     """
 
     space: int
     keys: Array
-    cells: int
+    cuts: Array
     event_bits: int
     thread_bits: int
-    cell_nbytes: int
     base: Array
+
+    @property
+    def cells(self) -> int:
+        """Cells of a row."""
+        return len(self.cuts) - 1
 
     def place(self) -> Array:
         """Row and cell, as one number."""
@@ -140,25 +144,17 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     low = [a - base[:, None] for a in low]
     sizes = [e.nbytes for _, e in events]
     grid = [int(np.gcd.reduce(a[m])) for a, m in zip(low, active, strict=True)]
-    cell_nbytes = int(np.gcd.reduce(sizes + grid))
-    span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True))
-    cells = span // cell_nbytes
     event_bits = len(trace.events).bit_length()
     thread_bits = (trace.nthreads - 1).bit_length()
-    threads = np.arange(trace.nthreads)
-    row = np.arange(len(base))[:, None] * cells
-    pieces: list[Array] = []
-    for (i, e), a, m in zip(events, low, active, strict=True):
-        first = row + a // cell_nbytes
-        tail = (i << thread_bits) | np.broadcast_to(threads, m.shape)[m]
-        start = np.broadcast_to(first, m.shape)[m]
-        per_thread = e.nbytes // cell_nbytes
-        if per_thread > _MANY:
-            start = (start[:, None] + np.arange(per_thread)).reshape(-1)
-            tail, per_thread = np.repeat(tail, per_thread), 1
-        for k in range(per_thread):
-            pieces.append(((start + k) << (event_bits + thread_bits)) | tail)
-    keys = np.concatenate(pieces)
+    places = _Places(event_bits, thread_bits, [e for _, e in events], low, active)
+    if any(e.runs is not None for _, e in events):
+        cuts, keys = places.by_boundaries([i for i, _ in events])
+    else:
+        cell_nbytes = int(np.gcd.reduce(sizes + grid))
+        span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True))
+        cuts = np.arange(0, span + 1, cell_nbytes)
+        keys = places.by_grid([i for i, _ in events], cell_nbytes, len(cuts) - 1)
+    cells = len(cuts) - 1
     place = keys >> (event_bits + thread_bits)
     thread = keys & ((1 << thread_bits) - 1)
     owner = np.empty(cells * len(base), np.int32)
@@ -170,7 +166,59 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     keys = np.sort(keys[contested[place]])
     if not len(keys):
         return None
-    return Touches(space, keys, cells, event_bits, thread_bits, cell_nbytes, base)
+    return Touches(space, keys, cuts, event_bits, thread_bits, base)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The accesses of one space: first bytes behind the base of each row, and who makes them."""
+
+    event_bits: int
+    thread_bits: int
+    accesses: list[Access]
+    low: list[Array]
+    active: list[Array]
+
+    def _pack(self, place: Array, tail: Array) -> Array:
+        return (place << (self.event_bits + self.thread_bits)) | tail
+
+    def _tail(self, number: int, m: Array) -> Array:
+        return (number << self.thread_bits) | np.nonzero(m)[1]
+
+    def by_grid(self, numbers: list[int], cell_nbytes: int, cells: int) -> Array:
+        """Keys of cells of equal size."""
+        row = np.arange(len(self.low[0]))[:, None] * cells
+        pieces: list[Array] = []
+        for i, e, a, m in zip(numbers, self.accesses, self.low, self.active, strict=True):
+            tail = self._tail(i, m)
+            start = np.broadcast_to(row + a // cell_nbytes, m.shape)[m]
+            per_thread = e.nbytes // cell_nbytes
+            if per_thread > _MANY:
+                start = (start[:, None] + np.arange(per_thread)).reshape(-1)
+                tail, per_thread = np.repeat(tail, per_thread), 1
+            for k in range(per_thread):
+                pieces.append(self._pack(start + k, tail))
+        return np.concatenate(pieces)
+
+    def by_boundaries(self, numbers: list[int]) -> tuple[Array, Array]:
+        """Cells cut where an access begins or ends, and the keys."""
+        firsts: list[Array] = []
+        rows: list[Array] = []
+        tails: list[Array] = []
+        for i, e, a, m in zip(numbers, self.accesses, self.low, self.active, strict=True):
+            runs = np.zeros(1, np.int64) if e.runs is None else e.runs
+            firsts.append((a[m][:, None] + runs).reshape(-1))
+            rows.append(np.repeat(np.nonzero(m)[0], len(runs)))
+            tails.append(np.repeat(self._tail(i, m), len(runs)))
+        sizes = [np.full(len(f), e.nbytes) for f, e in zip(firsts, self.accesses, strict=True)]
+        first, size = np.concatenate(firsts), np.concatenate(sizes)
+        cuts = np.sort(np.concatenate([first, first + size]))
+        cuts = cuts[np.concatenate([[True], cuts[1:] != cuts[:-1]])]
+        start = np.searchsorted(cuts, first)
+        count = np.searchsorted(cuts, first + size) - start
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        place = np.repeat(np.concatenate(rows) * (len(cuts) - 1) + start, count) + within
+        return cuts, self._pack(place, np.repeat(np.concatenate(tails), count))
 
 
 def _addresses(trace: Trace, rows: Array, events: list[Access]) -> tuple[list[Array], list[Array]]:
@@ -228,6 +276,8 @@ def _edges(
     second = np.concatenate([p[1] for p in pairs])
     same = thread[first] == thread[second]
     keep = (place[first] == place[second]) & ~(same & generic[first] & generic[second])
+    if touches.space == REGISTERS:  # products that share an accumulator are done in order
+        keep &= generic[first] | generic[second]
     first, second, same = first[keep], second[keep], same[keep]
     key = _pack(
         event[first],
@@ -266,8 +316,11 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
     access = trace.events[(key >> touches.thread_bits) & ((1 << touches.event_bits) - 1)]
     assert isinstance(access, Access)
     row = place // touches.cells
-    first = int(touches.base[row]) + place % touches.cells * touches.cell_nbytes
+    cell = place % touches.cells
+    first = int(touches.base[row]) + int(touches.cuts[cell])
+    nbytes = int(touches.cuts[cell + 1] - touches.cuts[cell])
     first = (first if touches.space else first % trace.shared_nbytes) - access.base
+    first = 0 if touches.space == REGISTERS else first
     rank, thread = divmod(key & ((1 << touches.thread_bits) - 1), trace.block_nthreads)
     return Site(
         access.statement,
@@ -275,7 +328,7 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
         thread,
         access.buffer.name,
         first,
-        touches.cell_nbytes,
+        nbytes,
         first // access.buffer.dtype.nbytes,
         access.writes,
     )
@@ -295,11 +348,16 @@ def check_initialised(trace: Trace, rows: Array, model: Model, findings: Finding
             low = stride + rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n)
             active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)
             start = low[active]
+            if e.runs is not None:
+                start = (start[:, None] + e.runs).reshape(-1)
             if e.writes:
                 flat[_spread(start, e.nbytes, 1)] = True
                 continue
             parts: Array = ~flat[_spread(start, e.nbytes, e.buffer.dtype.nbytes)]
             missing = np.asarray(parts.any(axis=1))
+            if e.runs is not None:
+                missing = np.asarray(missing.reshape(-1, len(e.runs)).any(axis=1))
+                start = low[active]
             if missing.any():
                 _report_unwritten(
                     trace, rows, e, active, missing, start - start % shared_nbytes, low, findings

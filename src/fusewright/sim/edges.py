@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fusewright.kir.traits import AsyncKind
 from fusewright.sim.clocks import ENGINES, KIND_OF, Barrier, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.lives import Deliveries
 from fusewright.sim.model import Model
-from fusewright.sim.trace import Access, Agent, Trace
+from fusewright.sim.trace import REGISTERS, Access, Agent, Trace
 
 _THREAD, _COUNTED = -1, -2
 """Who makes an access that is no engine's: the thread itself, or what an mbarrier counts."""
@@ -19,7 +20,8 @@ _THREAD, _COUNTED = -1, -2
 
 def _agents(trace: Trace, model: Model) -> Array:
     """For each event the number of the engine that makes it, or who else, whether that is in the
-    async proxy, whether it writes, 1 beyond shared memory, and what issued it."""
+    async proxy, whether it writes, 1 beyond shared memory, -1 for registers, and what issued it.
+    """
     known: dict[Agent, tuple[int, int]] = {}
     table: list[tuple[int, int, int, int, int]] = []
     for e in trace.events:
@@ -28,14 +30,20 @@ def _agents(trace: Trace, model: Model) -> Array:
             continue
         if e.agent not in known:
             known[e.agent] = _number(e.agent, model)
-        table.append((*known[e.agent], int(e.writes), int(e.space > 0), e.issue))
+        table.append((*known[e.agent], int(e.writes), _where(e.space), e.issue))
     return np.array(table).T
+
+
+def _where(space: int) -> int:
+    return -1 if space == REGISTERS else int(space > 0)
 
 
 def _number(agent: Agent, model: Model) -> tuple[int, int]:
     """Who makes an access, and whether it is in the async proxy."""
     way = agent.completes
-    if agent.in_async_proxy:
+    if way.kind is AsyncKind.MMA:
+        is_asynchronous = model.mma_is_asynchronous
+    elif agent.in_async_proxy:
         is_asynchronous = model.bulk_is_asynchronous
     elif way.by_mbarrier:
         is_asynchronous = model.remote_stores_are_asynchronous
@@ -88,6 +96,9 @@ class EdgeTest:
             )
             fenced |= (same == 1) & (mine > stamp)
             ordered = np.where(crosses, fenced, ordered)
+        taken = (beyond[a] < 0) & (first == _THREAD) & (agent[b] != _THREAD)
+        if self.model.mma_needs_fence and taken.any():
+            ordered = np.where(taken, state.fence_mma[after] > stamp, ordered)
         if self.model.warps_are_lockstep:
             ordered |= self.warps[sa] == self.warps[sb]
         executed = (a < self.ends[sa]) & (b < self.ends[sb])

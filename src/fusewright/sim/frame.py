@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from fusewright.kir import ir
 from fusewright.sim.compute import MIXED, Array, ExprFn, Mask, Scope, Value
 from fusewright.sim.counters import Counters
 from fusewright.sim.memory import GlobalMemory, Pool, Registers, SharedMemory
+from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, statement_text
 from fusewright.sim.sync_state import SyncState
-from fusewright.sim.trace import Event, SyncEvent, Trace
+from fusewright.sim.trace import GENERIC, Access, Agent, Event, SyncEvent, Trace
 
 Step: TypeAlias = "Callable[[Frame], None]"
 Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
@@ -35,6 +36,26 @@ class Blocking:
 AnyStep: TypeAlias = "Step | Blocking"
 
 
+class Tracked(Protocol):
+    """The registers whose accesses are recorded, as numbered cells."""
+
+    @property
+    def ncells(self) -> int: ...
+    def cells(self, buffer: ir.Buffer, index: Expr, count: int) -> tuple[int, int] | None: ...
+    def record(
+        self,
+        f: Frame,
+        s: ir.Statement,
+        buffer: ir.Buffer,
+        cells: tuple[int, int],
+        mask: Mask,
+        *,
+        writes: bool,
+        agent: Agent = GENERIC,
+        issue: int = -1,
+    ) -> None: ...
+
+
 @dataclass(slots=True)
 class Execution:
     """One run of a kernel: its memory, what went wrong, and counts."""
@@ -46,6 +67,8 @@ class Execution:
     counters: Counters
     nthreads: int
     """Threads of a block, or of a whole cluster."""
+    model: Model
+    tracked: Tracked
 
 
 @dataclass(slots=True)
@@ -131,7 +154,8 @@ class Frame:
     """The state of one batch: values of variables, active threads, registers, and the trace.
 
     `base` numbers the blocks of the batch: 0, or (B, 1). Roles run in frames of their own that
-    share all but the values and the mask; `own` lists the numbers of the frame's events.
+    share all but the values and the mask; `own` lists the numbers of the frame's events, `nsyncs`
+    counts those that are no accesses, and `touched` says when registers of products last were.
     """
 
     run: Run
@@ -143,6 +167,8 @@ class Frame:
     syncs: SyncState
     mask: Mask = None
     own: list[int] = field(default_factory=list[int])
+    nsyncs: int = 0
+    touched: dict[object, tuple[int, Mask]] = field(default_factory=dict[object, tuple[int, Mask]])
 
     @property
     def nblocks(self) -> int:
@@ -162,6 +188,7 @@ class Frame:
         number = len(self.trace.events)
         self.trace.events.append(event)
         self.own.append(number)
+        self.nsyncs += not isinstance(event, Access)
         return number
 
     def note_moves(self, first: int, end: int, above: int, below: int) -> None:

@@ -24,6 +24,7 @@ from fusewright.sim.report import Findings, Race, statement_text
 from fusewright.sim.statements import compile_statement
 from fusewright.sim.sync_state import Mbarriers, SyncState
 from fusewright.sim.trace import Trace
+from fusewright.sim.tracked import TrackedRegisters
 from fusewright.target import MBARRIER_NBYTES, WARP_SIZE
 
 _PHASED = (ir.NamedSync, ir.MbarWait)
@@ -76,6 +77,7 @@ class Machine:
         symbols: Mapping[Var, int],
         outputs: Collection[ir.Buffer],
         seed: int,
+        model: Model = MODEL,
     ) -> None:
         missing = [a for a in kernel.arguments if a not in arguments]
         if missing:
@@ -86,9 +88,11 @@ class Machine:
         nthreads = int(np.prod(self.block)) * self.cluster
         shared = SharedMemory(kernel, symbols)
         memory = GlobalMemory(kernel, arrays, symbols, outputs)
+        self.locals = locals_of(kernel, symbols)
         self.execution = Execution(
-            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads
-        )
+            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, model,
+            TrackedRegisters(kernel, self.locals),
+        )  # fmt: skip
         self.scope = Scope()
         self.start: list[int | Array] = []
         for var in kernel.symbols:
@@ -96,7 +100,6 @@ class Machine:
                 raise UserError(f"no value for the symbol {var}; pass symbols")
             self._bind(var, UNIFORM, symbols[var])
         self._bind_dimensions(kernel)
-        self.locals = locals_of(kernel, symbols)
         self.run = Run(
             execution=self.execution,
             scope=self.scope,
@@ -304,7 +307,7 @@ def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
         for members, steps in roles:
             mask, some = narrow(f.mask, members)
             if some:
-                mine = dataclasses.replace(f, values=list(f.values), mask=mask, own=[])
+                mine = dataclasses.replace(f, values=list(f.values), mask=mask, own=[], touched={})
                 runs.append(_all(steps, mine))
         yield from take_turns(runs, f.trace)
 
@@ -365,7 +368,7 @@ def analyse(
     model: Model = MODEL,
 ) -> Analysed:
     """Run the kernel in place on `arrays` and collect the conflicts of its blocks."""
-    machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed)
+    machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed, model)
     detector = Detector(machine.execution, model) if check_races else None
     chosen = machine.chosen_rows(blocks)
     if seed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,6 +37,19 @@ def elements(buffer: ir.Buffer, symbols: Mapping[Var, int]) -> int:
     return size
 
 
+class Held(Protocol):
+    """Registers from `first` on whose values are kept as something else; undefined where
+    `unknown` says."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def unknown(self) -> Mask: ...
+    def planes(self) -> Array:
+        """The registers as (count, B, T)."""
+        ...
+
+
 class Registers:
     """A thread's registers: one (1 or B, 1 or T) array per element, replaced and never modified.
 
@@ -45,6 +58,7 @@ class Registers:
     """
 
     def __init__(self, buffers: Mapping[ir.Buffer, int]) -> None:
+        self.held: dict[ir.Buffer, Held] = {}
         self.planes: dict[ir.Buffer, list[Array]] = {}
         self.undefined: dict[ir.Buffer, list[Mask]] = {}
         for buffer, size in buffers.items():
@@ -52,11 +66,13 @@ class Registers:
 
     def reset(self, buffer: ir.Buffer, size: int) -> None:
         """Make the buffer's contents undefined."""
+        self.held.pop(buffer, None)
         self.planes[buffer] = [poison(buffer.dtype)] * size
         self.undefined[buffer] = [EVERYWHERE] * size
 
     def read(self, buffer: ir.Buffer, index: int | Array) -> tuple[Array, Mask]:
         """The element and where it is undefined; the index may differ between threads."""
+        self.settle(buffer)
         planes, undefined = self.planes[buffer], self.undefined[buffer]
         if isinstance(index, int):
             return planes[index], undefined[index]
@@ -71,12 +87,21 @@ class Registers:
         self, buffer: ir.Buffer, index: int | Array, value: Array, unknown: Mask, where: Mask
     ) -> None:
         """Store a value in the threads of `where`; the index may differ between threads."""
+        self.settle(buffer)
         if isinstance(index, int):
             self._write_one(buffer, index, value, unknown, where)
             return
         for k in range(len(self.planes[buffer])):
             here = (index == k) if where is None else (index == k) & where
             self._write_one(buffer, k, value, unknown, here)
+
+    def settle(self, buffer: ir.Buffer) -> None:
+        """Write what is held in another form to the registers."""
+        held = self.held.pop(buffer, None) if self.held else None
+        if held is not None:
+            for k, plane in enumerate(held.planes()):
+                self.planes[buffer][held.first + k] = plane
+                self.undefined[buffer][held.first + k] = held.unknown
 
     def _write_one(
         self, buffer: ir.Buffer, k: int, value: Array, unknown: Mask, where: Mask

@@ -67,6 +67,15 @@ class Model:
     """What threads wrote is invisible to bulk copies until a proxy fence."""
     fences_stand_at_writers: bool = True
     """A proxy fence covers what its own thread wrote in shared memory, not what it knows of."""
+    mma_is_asynchronous: bool = True
+    """A product reads its operands and writes its registers at any time until it is waited for."""
+    mma_waits_stay_in_warp: bool = True
+    """Who waits for products learns of those of its own warp, not of the whole warpgroup."""
+    mma_needs_fence: bool = True
+    """A product comes behind a fence for registers, and the registers it uses were touched before
+    the last one."""
+    registers_are_counted: bool = True
+    """A warpgroup gets more registers only when others have given them back."""
     groups_end_before_exit: bool = True
     """A thread waits for its copies, and for the reads of its bulk copies, before it exits."""
     loads_are_awaited: bool = True

@@ -224,10 +224,12 @@ class _Replay:
 
     def _steps(self, unit: Array) -> list[_Step]:
         found: list[_Step] = []
+        is_member = np.zeros(self.group.nstrands, bool)
+        is_member[unit] = True
         for p in self.group.points:
             if p.statement in self.change.without:
                 continue
-            mine = np.flatnonzero(np.isin(p.strands, unit))
+            mine = np.flatnonzero(is_member[p.strands])
             if len(mine):
                 found.append(_Step(p, _place(p, self.change), mine))
         found.sort(key=lambda s: s.place)
@@ -260,7 +262,8 @@ class _Replay:
                     if p.statement.group() is kind and np.isin(late, p.strands).any()
                 )
                 text = statement_text(statement)
-                message = f"a thread may exit before `{text}` has read its source; wait for it"
+                what = "is complete" if kind is ir.AsyncKind.MMA else "has read its source"
+                message = f"a thread may exit before `{text}` {what}; wait for it"
                 self.faults.append(Fault("rule", message, statement))
         for (event, _), (which, phase) in self.loads.items():
             column = c.columns.barrier(which)
@@ -308,6 +311,8 @@ class _Replay:
         match s:
             case ir.AsyncCommit():
                 c.commit(strands, s.kind)
+            case ir.MmaFence():
+                c.fence_mma_registers(strands)
             case ir.AsyncWait():
                 c.wait(strands, s.kind, s.keep, reads_only=s.reads_only)
             case ir.ProxyFence():
@@ -331,18 +336,22 @@ class _Replay:
                 raise TypeError(f"no order is known for {type(s).__name__}")
             case _:
                 self._issue(step, s)
+        if s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time:
+            for members in self._warps(strands):
+                c.meet(members)
         c.note(strands, step.place)
 
     def _issue(self, step: _Step, s: ir.Statement) -> None:
-        """A statement that is no sync starts work, or brings the lanes of its warp together."""
+        """A statement that is no sync starts work that completes later."""
         use, kind = s.mbarrier_use(), s.group()
         if use is not None:
             self._deliver(step, s, use.nbytes)
         if kind is not None:
             self.clocks.issue(step.strands, kind)
-        if s.executed_by() is Team.WARP and self.model.lanes_meet_in_time:
-            for members in self._warps(step.strands):
-                self.clocks.meet(members)
+        needs_fence = kind is ir.AsyncKind.MMA and self.model.mma_needs_fence
+        if needs_fence and (self.clocks.fence_mma[step.strands] == 0).any():
+            message = f"`{statement_text(s)}` comes before any fence for its registers"
+            self.faults.append(Fault("rule", message, s))
 
     def _meet(self, step: _Step, teams: list[Array], *, orders: bool) -> bool:
         """All strands of each team wait for each other."""

@@ -117,8 +117,10 @@ class Ownership:
             per_thread = e.nbytes // ledger.cell_nbytes
             if e.agent is not GENERIC:
                 met.add(e.space)
-                cells = (np.reshape(cells, -1)[:, None] + np.arange(per_thread)).reshape(-1)
-                mine, per_thread = np.repeat(np.reshape(mine, -1), per_thread), 1
+                runs = np.zeros(1, np.int64) if e.runs is None else e.runs // ledger.cell_nbytes
+                span = (runs[:, None] + np.arange(per_thread)).reshape(-1)
+                cells = (np.reshape(cells, -1)[:, None] + span).reshape(-1)
+                mine, per_thread = np.repeat(np.reshape(mine, -1), len(span)), 1
             for k in range(per_thread):
                 touch = _Touch(e, ledger, cells + k if k else cells, mine)
                 if self._enter_write(touch) if e.writes else self._enter_read(touch):

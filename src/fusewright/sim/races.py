@@ -13,7 +13,7 @@ from fusewright.sim.model import Model
 from fusewright.sim.order import Change, Replayable, Unordered, Verdict, replay, replayable
 from fusewright.sim.ownership import Ownership
 from fusewright.sim.report import Findings, Race
-from fusewright.sim.trace import SyncEvent, Trace, signatures, strands_of
+from fusewright.sim.trace import REGISTERS, SyncEvent, Trace, signatures, strands_of
 
 _NO_CHANGE = Change()
 
@@ -36,6 +36,8 @@ class Detector:
     def observe(self, trace: Trace) -> None:
         """Take in one batch."""
         spaces = self.ownership.observe(trace) | {0}
+        if self.execution.tracked.ncells:
+            spaces |= {REGISTERS}
         found = signatures(trace, spaces)
         sequence = tuple(id(e.statement) for e in trace.events)
         fresh: dict[tuple[object, ...], list[int]] = {}

@@ -16,8 +16,10 @@ from fusewright.sim.asynchrony import ASYNCHRONOUS
 from fusewright.sim.compute import Array, Mask, Value, narrow
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step
 from fusewright.sim.memory import as_scalar
+from fusewright.sim.products import PRODUCTS
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent
+from fusewright.sim.tracked import follow_registers
 from fusewright.target import WARP_SIZE
 
 OperandFn: TypeAlias = "Callable[[Frame, Mask], tuple[Array, Mask]]"
@@ -292,8 +294,17 @@ MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.ClusterWait: _sync,
     ir.WarpSync: _sync,
     **ASYNCHRONOUS,
+    **PRODUCTS,
 }
 """By class of statement."""
+
+
+def _both(first: Step, second: Step) -> Step:
+    def step(f: Frame) -> None:
+        first(f)
+        second(f)
+
+    return step
 
 
 def compile_statement(s: ir.Statement, run: Run) -> AnyStep:
@@ -306,6 +317,9 @@ def compile_statement(s: ir.Statement, run: Run) -> AnyStep:
     totals = run.execution.counters.totals
     if isinstance(inner, Blocking):
         return inner
+    follow = None if isinstance(s, ir.Mma | ir.Alloc) else follow_registers(s, run)
+    if follow is not None:
+        inner = _both(follow, inner)
 
     def step(f: Frame) -> None:
         totals["statements"] += f.nblocks

@@ -64,6 +64,8 @@ class SyncState:
 
     nblocks: int
     mbarriers: Mbarriers
+    registers: Array | None = None
+    """Registers of each thread, by row and warpgroup, once they are allotted anew."""
     named: dict[int, NamedBarrier] = field(default_factory=dict[int, NamedBarrier])
 
     def barrier(self, number: int) -> NamedBarrier:

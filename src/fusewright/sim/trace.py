@@ -15,6 +15,9 @@ from fusewright.kir.traits import AT_ONCE, Act, Completes, MemoryUse
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import WARP_SIZE
 
+REGISTERS = -1
+"""The space of the registers that products use; a cell of each is a byte of its thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
@@ -39,7 +42,8 @@ class Access:
 
     `buffer` and `base` (its first byte in the space) name the element in a report. `issue` is the
     number of the event that issued an asynchronous access. `rank` is the block of the cluster whose
-    shared memory another block writes, -1 for an access to a thread's own.
+    shared memory another block writes, -1 for an access to a thread's own. With `runs` there are
+    several runs of `nbytes` bytes, so far behind the first.
     """
 
     statement: ir.Statement
@@ -54,6 +58,7 @@ class Access:
     agent: Agent = GENERIC
     issue: int = -1
     rank: Value = -1
+    runs: Array | None = None
 
 
 @dataclass(slots=True)
@@ -173,8 +178,10 @@ def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
             case Access() if e.space in spaces:
                 mask = _digest(e.mask, weights)
                 where = _digest(e.block, weights) + _digest(e.thread, weights)
-                if e.space:
+                if e.space > 0:
                     where = where - _origin(e, first) * everyone
+                if e.runs is not None:
+                    tag = tag + _digest(e.runs[None], _weights(len(e.runs)))
                 full = (full * _MIX + mask) * _MIX + where + tag
             case Undefine():
                 full = full * _MIX + _digest(e.mask, weights) + tag

@@ -76,7 +76,7 @@ def trip_of(loop: For, k: int) -> Body:
     for s in walk_statements(loop):
         if isinstance(s, Alloc):
             b = s.buffer
-            new = Buffer(f"{b.name}_{k}", b.dtype, b.size, b.memory, b.alignment)
+            new = Buffer(f"{b.name}_{k}", b.dtype, b.size, b.memory, b.alignment, b.tile)
             substitution.buffers[b] = new
         elif isinstance(s, For):
             v = s.var

@@ -1,0 +1,150 @@
+"""Matrix products as CUDA: the text, and what ptxas makes of it. Needs no GPU."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+
+from product_kernels import Product, Ring, packed
+from product_suite import SUITE
+
+from fusewright.cuda.compile import Compiled, compile_cubin
+from fusewright.cuda.emit import emit, emit_module, parameters, sync_ids_in_ptx
+from fusewright.cuda.resources import resources
+from fusewright.cuda.sass import sass
+from fusewright.errors import UnsupportedError
+from fusewright.kir import ir
+from fusewright.kir.text import parse_kernel
+from fusewright.sim.verify import syncs_of
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+RIGHT = [c for c in SUITE if not c.wrong]
+
+
+def _compiled(kernel: ir.Kernel) -> Compiled:
+    return compile_cubin(emit(kernel, TARGET), TARGET, name=kernel.name)
+
+
+def _assert_clean(kernel: ir.Kernel, compiled: Compiled) -> Counter[str]:
+    """No message of ptxas, spill, stack or local memory; every sync reached the PTX; the
+    instructions by name."""
+    (used,) = resources(compiled.log).values()
+    assert used.warnings == () and "C75" not in compiled.log
+    assert (used.spill_stores, used.spill_loads, used.stack_nbytes) == (0, 0, 0)
+    assert sync_ids_in_ptx(compiled.ptx) == {s.id for s in syncs_of(kernel)}
+    found = Counter(re.findall(r"\*/\s+(?:@!?U?P\d\s+)?([A-Z0-9]+)\b", sass(compiled.cubin)))
+    assert not found["STL"] and not found["LDL"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Product(),
+        Product(n=256, k=128),
+        Product(n=8, k=16, swizzle=32),
+        Product(n=96, k=32, swizzle=64, a_major="mn_major", b_major="mn_major", dtype="float16"),
+    ],
+    ids=str,
+)
+def test_one_tile_compiles_clean(case: Product) -> None:
+    kernel = packed(parse_kernel(case.text()))
+    found = _assert_clean(kernel, _compiled(kernel))
+    assert found["HGMMA"] == case.k // 16
+    loads = [s for s in kernel.body if isinstance(s, ir.BoxLoad)]
+    assert found["UTMALDG"] == len(loads)
+
+
+def test_products_of_a_batch_are_not_waited_for_one_by_one() -> None:
+    kernel = packed(parse_kernel(Product(k=128).text()))
+    listing = re.findall(
+        r"\b(HGMMA|WARPGROUP\.DEPBAR|WARPGROUP\.ARRIVE)\b", sass(_compiled(kernel).cubin)
+    )
+    assert listing == ["WARPGROUP.ARRIVE", *["HGMMA"] * 8, "WARPGROUP.DEPBAR"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Ring(4096, 4096, 4096, 132), Ring(200, 328, 264, 2)], ids=str)
+def test_a_ring_with_roles_compiles_clean(case: Ring) -> None:
+    kernel = packed(parse_kernel(case.text()))
+    compiled = _compiled(kernel)
+    found = _assert_clean(kernel, compiled)
+    assert found["HGMMA"] and found["UTMALDG"] and found["UTMASTG"] and found["STSM"]
+    assert found["USETMAXREG"] == 3
+    (used,) = resources(compiled.log).values()
+    assert used.registers == 168
+
+
+@pytest.mark.parametrize("case", [c for c in RIGHT if c.name != "ring"], ids=lambda c: c.name)
+def test_the_suite_compiles(case: object) -> None:
+    kernel = packed(case.kernel())  # type: ignore[attr-defined]
+    _assert_clean(kernel, _compiled(kernel))
+
+
+def test_matrices_of_a_warp_compile() -> None:
+    for count, transposed in ((1, ""), (2, " transposed"), (4, ""), (4, " transposed")):
+        text = f"""kernel k {{
+  param y: float16[2048] align 16
+  grid (bx < 1)
+  block (tx < 32)
+  shared s: float16[512] align 16
+  local r: float16[8]
+  local d: float32[4]
+  r[0..8] = load y[8*tx]
+  stmatrix s[8*tx] = r[0] count {count}{transposed}
+  warp_sync #0
+  r[0] = ldmatrix s[8*(31 - tx)] count {count}{transposed}
+  d[0] = copy(0.0:float32)
+  d[1] = copy(0.0:float32)
+  d[2] = copy(0.0:float32)
+  d[3] = copy(0.0:float32)
+  warp_mma d[0] = r[0] * r[4]
+  r[0] = cast(d[3])
+  store y[8*tx] = r[0..8]
+}}"""
+        kernel = packed(parse_kernel(text))
+        found = _assert_clean(kernel, _compiled(kernel))
+        assert found["HMMA"] == 1
+        assert found["LDSM"] == 1 and found["STSM"] == 1
+
+
+def test_maps_are_parameters_of_128_bytes() -> None:
+    kernel = packed(parse_kernel(Product().text()))
+    text = emit(kernel, TARGET)
+    assert (
+        "const __grid_constant__ fw_tensor_map xm, const __grid_constant__ fw_tensor_map wm" in text
+    )
+    assert [p.nbytes for p in parameters(kernel)] == [8, 8, 8, 128, 128]
+
+
+def test_a_tensor_that_only_boxes_write_is_not_const() -> None:
+    text = emit(packed(parse_kernel(Ring(128, 128, 64, 1, 3, 64).text())), TARGET)
+    assert "const fw_bf16* x, const fw_bf16* w, fw_bf16* y" in text
+
+
+def test_descriptors_begin_once_and_move_in_their_lower_half() -> None:
+    text = emit(packed(parse_kernel(Product(k=128).text())), TARGET)
+    assert text.count("fw_chunk(sx)") == 1
+    assert "fw_descriptor(sx_k_major + (unsigned)(2), 0x40000040u)" in text
+    assert "fw_descriptor(sx_k_major + (unsigned)(512), 0x40000040u)" in text
+
+
+def test_kernels_of_a_module_share_the_functions_of_products() -> None:
+    first = packed(parse_kernel(Product().text()))
+    second = packed(parse_kernel(Product().text().replace("kernel product", "kernel again")))
+    text = emit_module([first, second], TARGET)
+    assert text.count("void fw_mma_64_bf16_k_major_k_major(") == 1
+    compile_cubin(text, TARGET, name="two")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_other_targets_have_no_such_products(arch: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"needs compute capability 9\.0a?, which"):
+        emit(packed(parse_kernel(Product().text())), target_of(arch))

@@ -1,0 +1,118 @@
+# ruff: noqa: F811  (a fixture and its uses)
+"""Tensor maps on their way to kernels: encoded by the driver, kept, patched when addresses move."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_cuda import FakeDriver
+from fake_fixtures import gpu  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+
+from product_cases import assert_close, inputs_of, kernel_of
+from product_kernels import Product, Ring
+
+import fusewright as fw
+from fusewright.core.expr import Int, Var
+from fusewright.errors import InternalError
+from fusewright.kir.ir import Kernel, TensorMap
+from fusewright.kir.text import parse_kernel
+from fusewright.runtime import tensor_maps
+from fusewright.runtime.launch import ArgumentBlock, LoadedKernel, parameters
+from fusewright.runtime.plan import Plan, PlanTemplate
+
+CASE = Product()
+
+
+def _plan(gpu: FakeDriver, kernel: Kernel, launches: int = 1) -> Plan:
+    """A program of launches of the kernel on two arrays and a result each."""
+    specs = [fw.TensorSpec((64, 64), "bfloat16")] * 2
+    wide = fw.trace(lambda x, w: fw.astype(x, "float32") + fw.astype(w, "float32"), *specs)
+    program = fw.compile(wide)
+    (launch,) = program.host.launches
+    gpu.register(kernel)
+    own = replace(launch, kernel=kernel, values=())
+    host = replace(program.host, launches=(own,) * launches)
+    return Plan(PlanTemplate(host, [LoadedKernel(b"code", kernel)] * launches, ()), ())
+
+
+class Arrays:
+    """Device memory of one call."""
+
+    def __init__(self, gpu: FakeDriver, seed: int) -> None:
+        x, w, self.expected = inputs_of(CASE, seed)
+        self.y = np.zeros(4096, np.float32)
+        self._gpu, self._sources = gpu, (x, w, self.y)
+        self.addresses = [gpu._cuMemAllocAsync(a.nbytes, 0) for a in self._sources]
+        for address, a in zip(self.addresses, self._sources, strict=True):
+            gpu._cuMemcpyHtoD(address, a.ctypes.data, a.nbytes)
+
+    def check(self) -> None:
+        self._gpu._cuMemcpyDtoH(self.y.ctypes.data, self.addresses[2], self.y.nbytes)
+        assert_close(CASE, self.y, self.expected)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_maps_follow_the_addresses_of_each_call(gpu: FakeDriver, graph: bool) -> None:
+    plan = _plan(gpu, kernel_of(CASE), launches=2 if graph else 1)
+    calls = [Arrays(gpu, seed) for seed in range(3)]
+    for a in (*calls, *calls):
+        plan.enqueue(a.addresses, 0, 0, graph=graph)
+        a.check()
+    assert gpu.calls["cuTensorMapEncodeTiled"] == 6  # two maps of three calls, whatever repeats
+
+
+def test_a_call_with_the_same_addresses_writes_nothing(
+    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _plan(gpu, kernel_of(CASE))
+    a = Arrays(gpu, 0)
+    plan.enqueue(a.addresses, 0, 0, graph=False)
+    monkeypatch.setattr(plan, "_write_addresses", None)
+    plan.enqueue(a.addresses, 0, 0, graph=False)
+    a.check()
+
+
+def test_maps_lie_behind_the_scalars_of_an_argument_block() -> None:
+    head = "kernel product {"
+    kernel = parse_kernel(Product().text().replace(head, f"{head} argument alpha: float32"))
+    block = ArgumentBlock(parameters(kernel))
+    one, two = bytes(range(128)), bytes(range(128, 256))
+    values: list[Any] = [16, 32, 48, 1.5, one, two]
+    block.fill(values)
+    assert [block.contents(k) for k in range(6)] == values
+
+
+def test_sizes_and_strides_are_those_of_the_call() -> None:
+    n = Var("n", 1, 512, 8)
+    text = Ring(128, 128, 64, 1, 3, 64).text()
+    (x, *_) = parse_kernel(text).maps
+    shaped = TensorMap(x.name, x.buffer, (n, n // 8), (Int(1), n), x.box, x.swizzle)
+    assert tensor_maps.shape_of(shaped, {n: 24}) == tensor_maps.MapShape(
+        "xm", "BFLOAT16", (24, 3), (48,), (64, 128), 128
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "strides"), [(0x1008, (128,)), (0x1000, (120,))], ids=["address", "stride"]
+)
+def test_what_no_map_takes_is_our_fault(
+    gpu: FakeDriver, address: int, strides: tuple[int, ...]
+) -> None:
+    shape = tensor_maps.MapShape("xm", "BFLOAT16", (64, 64), strides, (64, 64), 128)
+    with pytest.raises(InternalError, match=r"tensor map xm: the address 0x100[08]"):
+        tensor_maps.encoded(address, shape)
+
+
+def test_only_so_many_maps_are_kept(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_maps, "MAX_KNOWN", 2)
+    shape = tensor_maps.MapShape("xm", "BFLOAT16", (64, 64), (128,), (64, 64), 128)
+    for address in (16, 32, 16, 48, 16):
+        tensor_maps.encoded(address, shape)
+    assert gpu.calls["cuTensorMapEncodeTiled"] == 4
