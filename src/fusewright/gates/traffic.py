@@ -70,7 +70,6 @@ EXEMPT: Mapping[str, Exempt] = {
     ),
     "cross_entropy_backward": Exempt("one block counts the rows that are kept", wavefronts=4.0),
     "embedding_backward": Exempt("a sum of products with a one-hot matrix", nbytes=17.0),
-    "cumulative_sum": Exempt("a thread sums neighbours one after the other", sectors=8.5),
 }
 """By fusion; the reason says what would have to change."""
 
