@@ -249,7 +249,7 @@ def test_rejects_what_it_cannot_take(call, message: str) -> None:
 def test_a_function_may_return_no_array(result: object, device: str) -> None:
     f = fw.fuse(lambda x: result, device=device)
     assert f(normal(2, 3)) == result
-    assert f.explain(normal(2, 3)).kernels == ()
+    assert "0 kernels" in str(f.explain(normal(2, 3)))
 
 
 def test_without_a_gpu_the_oracle_computes_and_says_so_once() -> None:
