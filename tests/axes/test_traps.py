@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -417,3 +418,16 @@ def test_variables_of_loops_are_one_for_a_name_and_an_extent(graph: AxisGraph) -
     assert graph.variable("i", Int(8)) is i and i.interval == (0, 7)
     assert graph.variable("i", Int(9)) is not i and graph.variable("j", Int(8)) is not i
     assert AxisGraph().variable("i", Int(8)) is not i
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (8, 9), (8, 15), (16, 9), (9, 8), (3, 4, 9)])
+def test_a_merged_axis_is_covered_however_it_is_split(shape: tuple[int, ...]) -> None:
+    """Twice by divisors: what is known of one axis then begins at one place in several lengths."""
+    total = math.prod(shape)
+    for lanes in (n for n in range(2, total) if total % n == 0):
+        for threads in (n for n in range(2, total // lanes) if total // lanes % n == 0):
+            graph = AxisGraph()
+            domain = axes(graph, "a", *shape)
+            rest, lane = graph.split(flat(graph, domain), lanes)
+            covers(graph, [*graph.split(rest, threads), lane], domain)
+            check_graph(graph)

@@ -373,3 +373,10 @@ def test_reductions_of_one_reshaped_input_run_side_by_side() -> None:
     x = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     for got, want in zip(program.simulate(x).outputs, fw.evaluate(fusion, x), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(128, 33), (64, 66), (128, 3, 11)])
+def test_totals_are_shared_by_threads_that_divide_no_axis(shape: tuple[int, ...]) -> None:
+    """352 threads walk over rows of 33: 32 of them over rows, 11 over a part of one."""
+    program = assert_compiles_right(lambda x: fw.sum(x), Spec(shape, "float32"))
+    assert len(program.launches) == 1

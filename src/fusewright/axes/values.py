@@ -159,40 +159,52 @@ def unpacked(word: Word, value: Expr) -> list[Expr]:
 
 
 def gaps(pieces: Sequence[P], extent: Expr) -> list[tuple[Expr, Expr]]:
-    """The parts (stride, extent) of an atom that lie between its pieces."""
-    found: list[tuple[Expr, Expr]] = []
-    position: Expr = ONE
-    while position != extent:
-        here = [p for p in pieces if p.stride == position and p.extent != ONE]
-        if here:
-            position = mul(position, here[0].extent)
+    """The parts (stride, extent) of an atom that lie between its pieces; where several pieces begin
+    at one place, the parts behind each of them."""
+    found: dict[tuple[Expr, Expr], None] = {}
+    seen: dict[Expr, None] = {ONE: None}
+    ahead: list[Expr] = [ONE]
+    while ahead:
+        position = ahead.pop()
+        if position == extent:
             continue
-        ends = [p.stride for p in pieces if ratio(p.stride, position) is not None] + [extent]
-        nearest = [e for e in ends if all(ratio(other, e) is not None for other in ends)]
-        size = ratio(nearest[0], position) if nearest else None
-        if size is None:
-            break
-        found.append((position, size))
-        position = nearest[0]
-    return found
+        following = _ends_from(pieces, position)
+        if not following:
+            ends = [p.stride for p in pieces if ratio(p.stride, position) is not None] + [extent]
+            nearest = [e for e in ends if all(ratio(other, e) is not None for other in ends)]
+            size = ratio(nearest[0], position) if nearest else None
+            if size is None:
+                continue
+            found[position, size] = None
+            following = [nearest[0]]
+        ahead += [p for p in following if p not in seen]
+        seen |= dict.fromkeys(following)
+    return list(found)
 
 
 def stretches(facts: Sequence[Fact]) -> list[Digit]:
-    """The longest parts of an atom that its facts cover without a break."""
+    """The parts of an atom that its facts cover without a break and that none continues. Facts of
+    several lengths may begin at one place: each way on is followed to its end."""
     ends = [mul(f.stride, f.extent) for f in facts]
-    found: list[Digit] = []
+    found: dict[Digit, None] = {}
     for first in facts:
         if first.stride in ends:
             continue
-        extent = first.extent
-        while True:
-            top = mul(first.stride, extent)
-            following = [f for f in facts if f.stride == top and f.extent != ONE]
-            if not following:
-                break
-            extent = mul(extent, following[0].extent)
-        found.append(Digit(first.atom, first.stride, extent))
-    return found
+        ahead = [mul(first.stride, first.extent)]
+        while ahead:
+            top = ahead.pop()
+            following = _ends_from(facts, top)
+            ahead += following
+            size = ratio(top, first.stride)
+            if not following and size is not None:
+                found[Digit(first.atom, first.stride, size)] = None
+    return list(found)
+
+
+def _ends_from(pieces: Sequence[P], position: Expr) -> list[Expr]:
+    """Where the pieces that begin at a position end, each place once."""
+    ends = [mul(p.stride, p.extent) for p in pieces if p.stride == position and p.extent != ONE]
+    return list(dict.fromkeys(ends))
 
 
 class Table:
