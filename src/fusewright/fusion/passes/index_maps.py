@@ -9,6 +9,7 @@ A move of a move is one map: the expressions of the inner one, at the places of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, ZERO, Expr, Var, add, mul, variables
@@ -66,7 +67,7 @@ def map_of(t: Tensor) -> Map | None:
             return None
 
 
-def _before_split(old: Shape, new: Shape, places: list[Expr]) -> tuple[Expr, ...] | None:
+def _before_split(old: Shape, new: Shape, places: Sequence[Expr]) -> tuple[Expr, ...] | None:
     """The places on the axes from before a reshape that splits axes, and adds or drops axes of
     size one; None for other reshapes."""
     out: list[Expr] = []
