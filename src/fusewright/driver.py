@@ -18,8 +18,10 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
+from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
+from fusewright.fusion.passes.hoist_moves import hoist_moves
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
@@ -362,7 +364,9 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
     plain = hoist_gathers(decompose(fold_empty(owned)))
-    small = copy_moved_leaves(share(fold_crops(hoist_crops(plain))))
+    moves = fold_moves(fold_crops(hoist_crops(plain)))
+    read = own_outputs(fold_moves(hoist_moves(moves, target)))
+    small = copy_moved_leaves(share(read))
     narrow = cut_joins(small, MAX_OPERANDS)
     parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
     return split_reductions(parted, target)

@@ -261,3 +261,23 @@ def test_edges_follow_the_write_that_a_read_sees() -> None:
     """Data flows from the writers of pieces to the readers of the whole, in one memory."""
     program = fw.compile(fw.trace(lambda a, b: halves(a, b, fw.flip), X, X))
     assert {e.kind.value for e in program.host.edges} == {"RAW"}
+
+
+def test_an_index_map_is_the_box_that_it_reaches_over() -> None:
+    p = compiled(lambda x: fw.flip(x[3:9], axis=0) + 1, X)
+    assert reads(p) == [(str(3 * 160), str(9 * 160))]
+    p = compiled(lambda x: x[4:20:4, 3:30:3] + 1, X)
+    assert reads(p) == [(str(4 * 160 + 12), str(16 * 160 + 28 * 4))]
+    for whole in (lambda x: x[1::2] + 1, lambda x: fw.roll(x[1:], 3, axis=1) + x[1:]):
+        compiled(whole, X)
+    assert reads(compiled(lambda x: x[1::2] + x[::2], X)) == [("0", "3840")]
+    n = S((fw.Sym("n", min=12), 40), "float32")
+    compiled(lambda x: fw.flip(x[3:-2], axis=0)[::3] * 2, n, sizes={"n": 23})
+
+
+def test_an_index_map_does_not_wait_for_what_it_does_not_reach() -> None:
+    def f(x, y):
+        joined = fw.concat([soft(x), soft(y)], axis=0)
+        return joined, fw.sum(fw.flip(joined[24:], axis=0) * 2, axis=1)
+
+    compiled(f, X, X)

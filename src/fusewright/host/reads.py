@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import ZERO, Expr, add, mul
-from fusewright.fusion.ir import Resize, Tensor
+from fusewright.core.expr import ZERO, Expr, add, as_expr, mul, parts_of, sum_of, variables
+from fusewright.fusion.ir import IndexMap, Resize, Tensor
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.host.groups import MAX_OPERANDS
 from fusewright.host.sites import Range
@@ -20,8 +20,8 @@ from fusewright.host.sites import Range
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One binding of a value: a start and an extent along every axis, and the crops of the group
-    that look into it; without crops the group reads the whole value."""
+    """One binding of a value: a start and an extent along every axis, and the crops and index maps
+    of the group that look into it; without any the group reads the whole value."""
 
     value: Tensor
     box: tuple[Range, ...]
@@ -33,8 +33,10 @@ def reads_of(group: Sequence[Tensor], values: Sequence[Tensor]) -> list[Read]:
     found: list[Read] = []
     for t in values:
         users = [u for u in group if t in u.op.operands]
-        if users and all(is_crop(u) for u in users):
-            found += _merged([Read(t, box_of(u), (u,)) for u in users])
+        boxes = [_part_of(u) for u in users]
+        parts = [Read(t, b, (u,)) for u, b in zip(users, boxes, strict=True) if b is not None]
+        if users and len(parts) == len(users):
+            found += _merged(parts)
         else:
             found.append(_whole(t))
     if len(found) <= MAX_OPERANDS:
@@ -48,14 +50,54 @@ def box_of(crop: Tensor) -> tuple[Range, ...]:
     return tuple((mul(low, -1), n) for low, n in zip(crop.op.low, crop.shape, strict=True))
 
 
-def within(crop: Tensor, box: Sequence[Range]) -> Resize:
-    """The crop of what lies in a box of its operand; the operand is for the caller to put in."""
-    op = crop.op
+def _part_of(user: Tensor) -> tuple[Range, ...] | None:
+    """The box of its operand that a move reads; None for other ops, and for index maps that reach
+    over all of it but for less than a step at an end."""
+    if is_crop(user):
+        return box_of(user)
+    if not isinstance(user.op, IndexMap):
+        return None
+    whole = _whole(user.op.operands[0]).box
+    box = tuple(_reach(user, e, n) for e, (_, n) in zip(user.op.index, whole, strict=True))
+    return None if box == whole else box
+
+
+def _reach(user: Tensor, index: Expr, extent: Expr) -> Range:
+    """What an index of a map reads along an axis: of sums of multiples of coordinates from the
+    first place to the last, or the axis where that is less than a step shorter, and of others."""
+    assert isinstance(user.op, IndexMap)
+    pairs = zip(user.op.coordinates, user.shape, strict=True)
+    last: dict[Expr, Expr] = {c: add(n, -1) for c, n in pairs}
+    constant, terms = parts_of(index)
+    start, end, step = as_expr(constant), as_expr(constant + 1), 1
+    for t in terms:
+        product = sum_of(0, (t,))
+        if not any(c in last for c in variables(product)):
+            start, end = add(start, product), add(end, product)
+        elif len(t.atoms) == 1 and t.atoms[0] in last:
+            span = mul(last[t.atoms[0]], t.coefficient)
+            step = max(step, abs(t.coefficient))
+            start, end = (add(start, span), end) if t.coefficient < 0 else (start, add(end, span))
+        else:
+            return ZERO, extent
+    is_first = _at_most(start, as_expr(step - 1))
+    is_last = _at_most(extent, add(end, step - 1))
+    low = ZERO if is_first else start
+    return low, add(extent if is_last else end, mul(low, -1))
+
+
+def within(move: Tensor, box: Sequence[Range]) -> Resize | IndexMap:
+    """The crop or index map of what lies in a box of its operand; the operand is for the caller to
+    put in."""
+    op = move.op
+    if isinstance(op, IndexMap):
+        starts = (mul(start, -1) for start, _ in box)
+        return replace(op, index=tuple(map(add, op.index, starts)))
     assert isinstance(op, Resize)
     low = tuple(add(a, start) for a, (start, _) in zip(op.low, box, strict=True))
     high = tuple(
         add(n, mul(add(a, extent), -1))
-        for n, a, (_, extent) in zip(crop.shape, low, box, strict=True)
+        for n, a, (_, extent) in zip(move.shape, low, box, strict=True)
     )
     return replace(op, low=low, high=high)
 

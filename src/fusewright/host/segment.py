@@ -16,6 +16,7 @@ from fusewright.fusion.ir import (
     with_operands,
 )
 from fusewright.fusion.leaves import is_leaf
+from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.share import op_key
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
@@ -112,8 +113,9 @@ def _segment(
 
 
 def _cropped(crop: Tensor, box: Sequence[Range], bound: Tensor) -> Tensor:
-    """A crop inside of the box of its operand that is bound: the binding where it is all of it."""
-    if crop.shape == bound.shape:
+    """A move inside of the box of its operand that is bound: the binding where it is a crop that
+    takes all of it."""
+    if is_crop(crop) and crop.shape == bound.shape:
         return bound
     op = with_operands(within(crop, box), (bound,))
     return crop.with_op(op)

@@ -1,28 +1,36 @@
-"""Crops of crops are one crop."""
+"""Crops of crops, and of pads of arguments, are one resize."""
 
 from __future__ import annotations
 
-from fusewright.core.expr import Expr, add
-from fusewright.fusion.ir import Fusion, Resize, Tensor
+from fusewright.core.expr import ZERO, Expr, add
+from fusewright.fusion.ir import Fusion, Input, Resize, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
 
 def fold_crops(fusion: Fusion) -> Fusion:
     """Reads a part of a part where it lies in the whole.
 
-    rewrite:  x[a:b][c:d]  ->  x[a+c : a+d]
-    checks:   both resizes only crop, so that neither brings a fill value in
+    rewrite:  x[a:b][c:d]       ->  x[a+c : a+d]
+              pad(x, 1)[:, 2:]  ->  x shifted by one, with the pad's fill at the high end
+    checks:   the outer resize only crops, so that no fill of its own comes in; pads of computed
+              values stay, which are padded where they are made
     order:    before the cut, where a move of a moved value would need memory between them
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not (is_crop(t) and is_crop(operands[0])):
+        inner = operands[0].op if operands else None
+        if not is_crop(t) or not isinstance(inner, Resize):
             return None
-        outer, inner = t.op, operands[0].op
-        assert isinstance(outer, Resize) and isinstance(inner, Resize)
+        source = inner.operands[0]
+        if not (is_crop(operands[0]) or isinstance(source.op, Input)):
+            return None
+        outer = t.op
+        assert isinstance(outer, Resize)
         low = tuple(add(a, b) for a, b in zip(outer.low, inner.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(outer.high, inner.high, strict=True))
-        return t.with_op(Resize(inner.operands, low, high, outer.fill))
+        if all(e == ZERO for e in (*low, *high)):
+            return source
+        return t.with_op(Resize(inner.operands, low, high, inner.fill))
 
     return rebuild(fusion, replace)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from fusewright.core.expr import Var
+from fusewright.core.substitution import substitute
 from fusewright.dtypes import scalar_text
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Op, Tensor
@@ -34,11 +38,20 @@ def share(fusion: Fusion) -> Fusion:
 
 
 def op_key(op: Op) -> tuple[object, ...]:
-    """Equal for ops of one kind with equal attributes, whatever their operands."""
+    """Equal for ops of one kind with equal attributes, whatever their operands. The coordinates of
+    an index map are its own: maps that read the same places are equal."""
+    if isinstance(op, ir.IndexMap):
+        places = dict(zip(op.coordinates, _coordinates(len(op.coordinates)), strict=True))
+        return ("IndexMap", len(places), tuple(substitute(e, places) for e in op.index))
     fields = [
         (name, _field(getattr(op, name))) for name in op.__dataclass_fields__ if name != "operands"
     ]
     return (type(op).__name__, *fields)
+
+
+@cache
+def _coordinates(rank: int) -> tuple[Var, ...]:
+    return tuple(Var(f"i{k}") for k in range(rank))
 
 
 def _field(value: object) -> object:

@@ -7,11 +7,12 @@ symbolic sizes count a typical number of trips.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.core.substitution import estimate, substitute
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Reduce, Resize, Scan
@@ -41,17 +42,6 @@ FIXED_REGISTERS = 22
 """Registers of a thread beside what it loads."""
 MOVE_INSTRUCTIONS = 2.0
 """Of an element that is chosen by its place: a pad, a concatenation, a crop."""
-
-# Instructions of one value of 32 bits: exact, and where only 16 bits of it are needed; on the way
-# that arguments of a usual size take. Source: counted in cubins for sm_90a (notes/measured.md).
-INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
-    "exp": (8, 2), "exp_added": (4, 4), "exp2": (6, 1), "expm1": (16, 16), "log": (14, 14),
-    "log2": (14, 14), "log10": (16, 16), "log1p": (18, 18), "sin": (20, 20), "cos": (20, 20),
-    "tan": (30, 30), "tanh": (15, 12), "erf": (22, 15), "sqrt": (8, 1), "rsqrt": (4, 1),
-    "reciprocal": (8, 1), "div": (9, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35),
-    "where": (2, 2), "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
-}  # fmt: skip
-"""Functions that are not one instruction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,126 @@
+"""Where moves read: for every axis of the operand an expression in the coordinates of the result.
+
+    x[a:b:s]            i -> s*i + a
+    x.T                 i, j -> j, i
+    roll(flip(x), k)    i -> n - 1 - (i - k) mod n
+
+A move of a move is one map: the expressions of the inner one, at the places of the outer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.core.expr import ONE, ZERO, Expr, Var, add, mul, variables
+from fusewright.core.substitution import substitute
+from fusewright.fusion import build
+from fusewright.fusion.ir import (
+    Broadcast,
+    IndexMap,
+    Permute,
+    Reshape,
+    Resize,
+    Shape,
+    Tensor,
+)
+from fusewright.fusion.passes.fold_crops import is_crop
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A result of `shape` with coordinates `at` reads an operand at `index`."""
+
+    shape: Shape
+    at: tuple[Var, ...]
+    index: tuple[Expr, ...]
+
+    def through(self, inner: Map) -> Map:
+        """The map of a move by this one of what `inner` moved."""
+        places = dict(zip(inner.at, self.index, strict=True))
+        return Map(self.shape, self.at, tuple(substitute(e, places) for e in inner.index))
+
+
+def map_of(t: Tensor) -> Map | None:
+    """Where a value reads its operand; None for what is no move, pads, and reshapes that join
+    axes."""
+    at = t.op.coordinates if isinstance(t.op, IndexMap) else build.coordinates(t.shape)
+    places = [ZERO if n == ONE else c for c, n in zip(at, t.shape, strict=True)]
+    match t.op:
+        case IndexMap():
+            known = dict(zip(at, places, strict=True))
+            return Map(t.shape, at, tuple(substitute(e, known) for e in t.op.index))
+        case Resize() if is_crop(t):
+            lows = (mul(low, -1) for low in t.op.low)
+            return Map(t.shape, at, tuple(map(add, places, lows)))
+        case Permute():
+            return Map(t.shape, at, tuple(places[t.op.axes.index(a)] for a in range(t.ndim)))
+        case Broadcast():
+            source = t.op.operands[0].shape
+            known = {a: c for a, c in zip(t.op.axes, places, strict=True) if a is not None}
+            index = tuple(ZERO if n == ONE else known[a] for a, n in enumerate(source))
+            return Map(t.shape, at, index)
+        case Reshape():
+            index = _before_split(t.op.operands[0].shape, t.shape, places)
+            return None if index is None else Map(t.shape, at, index)
+        case _:
+            return None
+
+
+def _before_split(old: Shape, new: Shape, places: Sequence[Expr]) -> tuple[Expr, ...] | None:
+    """The places on the axes from before a reshape that splits axes, and adds or drops axes of
+    size one; None for other reshapes."""
+    out: list[Expr] = []
+    at = iter(range(len(new)))
+    for n in old:
+        size: Expr = ONE
+        index: Expr = ZERO
+        while size != n:
+            j = next(at, None)
+            if j is None:
+                return None
+            size = mul(size, new[j])
+            index = add(mul(index, new[j]), places[j])
+        out.append(index)
+    return tuple(out) if all(new[j] == ONE for j in at) else None
+
+
+def moved(source: Tensor, by: Map) -> Tensor:
+    """The value that a map reads of a source: the source itself, a crop of it in any order of its
+    axes, or an IndexMap; axes that the map does not look at are broadcast."""
+    used = [c for c in by.at if any(c in variables(e) for e in by.index)]
+    extents = dict(zip(by.at, by.shape, strict=True))
+    out = _box(source, used, by, extents) or _mapped(source, used, by, extents)
+    if len(used) == len(by.at):
+        return out
+    axes = tuple(used.index(c) if c in used else None for c in by.at)
+    return build.value(by.shape, source.dtype, Broadcast((out,), axes))
+
+
+def _mapped(source: Tensor, used: list[Var], by: Map, extents: dict[Var, Expr]) -> Tensor:
+    shape = tuple(extents[c] for c in used)
+    at = build.coordinates(shape)
+    fresh = dict(zip(used, at, strict=True))
+    return build.index_map(source, shape, at, [substitute(e, fresh) for e in by.index])
+
+
+def _box(source: Tensor, used: list[Var], by: Map, extents: dict[Var, Expr]) -> Tensor | None:
+    """What a map reads if it is a box of the source, its axes as the map has them; None for other
+    maps."""
+    found: list[Var] = []
+    low: list[Expr] = []
+    shape: list[Expr] = []
+    for e in by.index:
+        known = [c for c in used if c in variables(e)]
+        start = add(e, mul(known[0], -1)) if known else e
+        if len(known) > 1 or (known and (known[0] in variables(start) or known[0] in found)):
+            return None
+        found += known
+        low.append(mul(start, -1))
+        shape.append(extents[known[0]] if known else ONE)
+    high = [
+        add(n, mul(add(a, whole), -1)) for n, a, whole in zip(shape, low, source.shape, strict=True)
+    ]
+    box = build.resize(source, low, high, 0)
+    plain = build.reshape("index", box, tuple(extents[c] for c in found))
+    return build.permute(plain, [found.index(c) for c in used])

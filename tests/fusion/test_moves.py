@@ -1,0 +1,256 @@
+"""Moves of moves are one read, and moves of computed values read the arguments: values against the
+oracle in the simulator, kernels counted, and what stays as it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.fusion.ir import Broadcast, IndexMap, Input, Permute, Pointwise, Resize
+from fusewright.fusion.passes.fold_crops import fold_crops
+from fusewright.fusion.passes.fold_moves import fold_moves
+from fusewright.fusion.passes.hoist_crops import hoist_crops
+from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.share import share
+from fusewright.target import target_of
+
+S = fw.TensorSpec
+TARGET = target_of("sm_90a")
+X = S((12, 20), "float32")
+SIZES = {"n": 13, "m": 18}
+
+
+def arrays_of(specs: tuple[fw.TensorSpec, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = [[SIZES.get(getattr(e, "name", str(e)), e) for e in s.shape] for s in specs]
+    return [
+        (rng.standard_normal(shape) * 4).astype(s.dtype.numpy)
+        for s, shape in zip(specs, shapes, strict=True)
+    ]
+
+
+def launches(fn: Any, *specs: fw.TensorSpec) -> int:
+    """How many kernels a function is; oracle and simulator agree, bit for bit where nothing is
+    approximated, no race."""
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    arrays = arrays_of(specs)
+    result = program.simulate(*arrays)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        wide = [np.asarray(a, np.float64) for a in (got, want)]
+        np.testing.assert_allclose(*wide, rtol=1e-2 if got.dtype.itemsize == 2 else 1e-5, atol=1e-5)
+    return len(program.host.launches)
+
+
+MOVES: dict[str, Callable[[fw.Array], fw.Array]] = {
+    "a flip of a crop": lambda x: fw.flip(x[5:], axis=0),
+    "a step in a crop": lambda x: x[2:11:3, 1:-2:2],
+    "a negative step in a crop": lambda x: x[10:2:-2, 17:3:-3],
+    "a crop of a flip": lambda x: fw.flip(x, axis=1)[1:, 3:-2],
+    "a roll of a flip": lambda x: fw.roll(fw.flip(x, axis=1), 3, axis=1),
+    "a flip of a roll": lambda x: fw.flip(fw.roll(x, -4, axis=0), axis=0),
+    "a step in a roll": lambda x: fw.roll(x, 7, axis=1)[::2, ::3],
+    "a roll of a roll": lambda x: fw.roll(fw.roll(x, 7, axis=1), 5, axis=(0, 1))[1:],
+    "a flip of a transposed crop": lambda x: fw.flip(x.T[2:], axis=0)[:, ::2],
+    "a step in what a unit axis was added to": lambda x: x[:, None, 2:][:, :, ::2],
+    "a flip of a broadcast": lambda x: fw.flip(fw.broadcast_to(x[:, 1:2], (12, 20)), axis=0),
+    "an even place of pairs": lambda x: fw.reshape(x, (12, 10, 2))[1:, :, 1],
+    "a reflection of a crop": lambda x: fw.pad(x[1:, 2:], ((2, 1), (3, 4)), mode="reflect"),
+    "an edge around a flip": lambda x: fw.pad(fw.flip(x, axis=1), ((2, 0), (0, 3)), mode="edge"),
+    "a crop of a wrap": lambda x: fw.pad(x, ((2, 3), (4, 5)), mode="wrap")[1:-1, 3:],
+    "a symmetric pad of a step": lambda x: fw.pad(x[::2], ((2, 1), (0, 0)), mode="symmetric"),
+    "rows of a repeat": lambda x: fw.repeat(x[:, 3:], 2, axis=1)[::-1],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_of_moves_are_one_kernel(name: str, dtype: str) -> None:
+    assert launches(lambda x: MOVES[name](x) + 1, S((12, 20), dtype)) == 1
+
+
+@pytest.mark.parametrize("name", [n for n in MOVES if "broadcast" not in n and "pairs" not in n])
+def test_moves_of_computed_values_are_one_kernel(name: str) -> None:
+    assert launches(lambda x: MOVES[name](fw.nn.relu(x) * 2), X) == 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: fw.flip(x[1:], axis=0)[::2],
+        lambda x: fw.roll(fw.nn.relu(x), 3, axis=1)[2:, ::-1],
+        lambda x: fw.pad(x[:, 1:] * 2, ((1, 1), (2, 2)), mode="reflect"),
+        lambda x: fw.flip(fw.roll(x, 5, axis=0), axis=0)[:, :-3],
+    ],
+)
+def test_symbolic_sizes(fn: Any) -> None:
+    assert launches(fn, S((fw.Sym("n", min=8), fw.Sym("m", min=8)), "float32")) == 1
+
+
+def test_what_a_move_undoes_is_gone() -> None:
+    fusion = fw.trace(lambda x: fw.exp(fw.flip(fw.flip(x, axis=1), axis=1)), X)
+    after = fold_moves(fusion)
+    assert [type(t.op) for t in after.values] == [Input, Pointwise]
+    assert fold_moves(after) is after
+    assert launches(lambda x: fw.flip(fw.flip(x, axis=1), axis=1), X) == 1
+
+
+def test_a_box_is_a_crop_and_what_no_map_looks_at_is_a_broadcast() -> None:
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        twice = fw.flip(fw.flip(x, axis=1)[:, 2:], axis=1)
+        rows = fw.flip(fw.broadcast_to(x[:1], (12, 20)), axis=0)
+        return twice, fw.flip(fw.flip(x.T, axis=0), axis=0), rows
+
+    after = fold_moves(fold_crops(hoist_crops(fw.trace(f, X))))
+    assert [type(t.op) for t in after.outputs] == [Resize, Permute, Broadcast]
+    assert not any(isinstance(t.op, IndexMap) for t in after.values)
+
+
+def test_equal_maps_are_computed_once() -> None:
+    fusion = fw.trace(lambda x: fw.flip(x, axis=1) * fw.flip(x, axis=1) + fw.flip(x, axis=0), X)
+    assert len([t for t in share(fusion).values if isinstance(t.op, IndexMap)]) == 2
+
+
+def test_crops_of_pads_are_shifts() -> None:
+    def stencil(x: fw.Array) -> fw.Array:
+        y = fw.pad(x, ((0, 0), (1, 1)), constant_values=3)
+        return y[:, :-2] + y[:, 1:-1] * 2 + y[:, 2:]
+
+    after = fold_crops(hoist_crops(fw.trace(stencil, X)))
+    assert [t.op.fill for t in after.values if isinstance(t.op, Resize)] == [3.0, 3.0]
+    assert fold_crops(after) is after
+    for dtype in ("float32", "bfloat16", "int32"):
+        assert launches(stencil, S((12, 20), dtype)) == 1
+    assert launches(stencil, S((12, fw.Sym("m", min=8)), "float32")) == 1
+
+
+def test_shared_neighbours_of_computed_values() -> None:
+    def stencil(x: fw.Array) -> fw.Array:
+        y = fw.exp(x)
+        return y[:, :-2] + y[:, 1:-1] + y[:, 2:]
+
+    def rolled(x: fw.Array) -> fw.Array:
+        y = fw.astype(x, fw.float32)
+        return y + fw.roll(y, 1, axis=1)
+
+    assert launches(stencil, X) == 1
+    assert launches(rolled, S((12, 20), "bfloat16")) == 1
+
+
+def test_all_operands_are_read_at_the_place() -> None:
+    assert launches(lambda x, y: (x + y)[:, 5:-5], X, X) == 1
+    assert launches(lambda x, w: fw.flip(x * w, axis=1), X, S((20,), "float32")) == 1
+    assert launches(lambda x, w: fw.flip(x * w[:, None], axis=1), X, S((12,), "float32")) == 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("name", ["a roll of a flip", "a crop of a wrap", "a step in a crop"])
+def test_coordinates_move_with_the_values(dtype: str, name: str) -> None:
+    def f(x: fw.Array) -> fw.Array:
+        at = fw.arange(20, dtype=getattr(fw, dtype))
+        return MOVES[name](fw.where(at % 3 == 1, x, fw.astype(at, fw.float32)))
+
+    assert launches(f, X) == 1
+
+
+def is_hoisted(fn: Any, *specs: fw.TensorSpec) -> bool:
+    fusion = fold_moves(fold_crops(hoist_crops(fw.trace(fn, *specs))))
+    after = hoist_moves(fusion, TARGET)
+    assert hoist_moves(after, TARGET) is after
+    arrays = arrays_of(specs)
+    for a, b in zip(fw.evaluate(fusion, *arrays), fw.evaluate(after, *arrays), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return after is not fusion
+
+
+def stored_and_rolled(f: Callable[[fw.Array], fw.Array]) -> Any:
+    """A function of an argument as a result, and another one of it at other places."""
+
+    def fn(x: fw.Array) -> tuple[fw.Array, ...]:
+        y = f(x)
+        return y, fw.roll(y, 1, axis=1) * 2
+
+    return fn
+
+
+def test_values_that_are_stored_anyway_are_computed_again_for_fewer_bytes_only() -> None:
+    half = S((12, 20), "bfloat16")
+    assert is_hoisted(stored_and_rolled(lambda x: fw.astype(x, fw.float32)), half)
+    assert not is_hoisted(stored_and_rolled(lambda x: x * 2), X)
+    assert is_hoisted(lambda x: fw.roll(x * 2, 1, axis=1), X), "nobody else needs it"
+
+
+def test_expensive_values_that_are_needed_in_place_stay_stored() -> None:
+    def beside(f: Callable[[fw.Array], fw.Array]) -> Any:
+        return lambda x: (lambda y: y + fw.flip(y, axis=1))(f(x))
+
+    assert is_hoisted(beside(fw.exp), X)
+    assert launches(beside(fw.exp), X) == 1
+    assert not is_hoisted(beside(fw.tan), X)
+    assert launches(beside(lambda x: fw.tan(x * 0.1)), X) == 2
+
+
+def test_values_of_many_arguments_that_are_needed_in_place_stay_stored() -> None:
+    def fn(*xs: fw.Array) -> fw.Array:
+        y = sum(xs[1:], xs[0])
+        return y + fw.flip(y, axis=1)
+
+    assert not is_hoisted(fn, X, X, X)
+    assert is_hoisted(lambda *xs: fw.flip(sum(xs[1:], xs[0]), axis=1), X, X, X)
+
+
+def test_moves_of_reductions_stay() -> None:
+    assert not is_hoisted(lambda x: fw.flip(fw.nn.softmax(x, axis=1), axis=0), X)
+    assert not is_hoisted(lambda x: fw.flip(fw.pad(x, ((0, 0), (1, 1))) * 2, axis=0), X)
+
+
+def test_stencils_of_stencils_are_bounded() -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        for _ in range(5):
+            y = x * 2
+            x = y[:, :-2] + y[:, 1:-1] + y[:, 2:]
+        return x
+
+    assert launches(fn, X) > 1
+
+
+def random_moves(rng: random.Random, x: fw.Array) -> fw.Array:
+    """A few moves of a matrix of at least 4 x 4, one after the other, with functions between."""
+    for _ in range(rng.randint(2, 5)):
+        axis = rng.randint(0, 1)
+        n = int(str(x.shape[axis]))
+        match rng.choice(("flip", "roll", "crop", "step", "pad", "turn", "map")):
+            case "flip":
+                x = fw.flip(x, axis=axis)
+            case "roll":
+                x = fw.roll(x, rng.randint(-n, n), axis=axis)
+            case "crop" if n > 6:
+                x = x[1:-2] if axis == 0 else x[:, 2:-1]
+            case "step" if n > 8:
+                x = x[1::2] if axis == 0 else x[:, ::-2]
+            case "pad":
+                mode = rng.choice(("reflect", "edge", "wrap", "symmetric", "constant"))
+                x = fw.pad(x, ((1, 2), (2, 0)), mode=mode)
+            case "turn":
+                x = x.T
+            case _:
+                x = x * 2 + 1
+    return x
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_moves(seed: int) -> None:
+    rng = random.Random(seed)
+    state = rng.getstate()
+
+    def fn(x: fw.Array) -> fw.Array:
+        rng.setstate(state)
+        return random_moves(rng, x) + 1
+
+    launches(fn, S((14, 12), rng.choice(("float32", "int32", "bfloat16"))))
