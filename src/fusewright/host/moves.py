@@ -26,6 +26,7 @@ from fusewright.core.expr import (
     variables,
 )
 from fusewright.fusion.ir import Scalar
+from fusewright.fusion.literals import is_parameter
 from fusewright.host.sites import VECTOR_ALIGNMENT, Site
 from fusewright.kir.ir import (
     Alloc,
@@ -43,7 +44,6 @@ from fusewright.kir.ir import (
     Statement,
     Store,
 )
-from fusewright.kir.reading import is_parameter
 
 THREADS = 128
 

@@ -16,11 +16,11 @@ from fusewright.fusion.ir import (
     with_operands,
 )
 from fusewright.fusion.leaves import is_leaf
+from fusewright.fusion.literals import is_parameter, values_in_text
 from fusewright.fusion.passes.share import op_key
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
 from fusewright.host.sites import Range, Site, natural
-from fusewright.kir.reading import is_parameter
 from fusewright.schedule.graph import Dataflow
 
 
@@ -149,15 +149,18 @@ def parameter(value: Scalar, dtype: DType) -> Parameter:
 
 def structure_of(fusion: Fusion) -> tuple[object, tuple[Parameter, ...]]:
     """(key, parameters): the key is equal for fusions that differ only in the names of their
-    tensors and in the values of the scalars that kernels take as parameters."""
+    tensors and in the values of the scalars that kernels take as parameters. A literal that one op
+    needs in the text and another reads as a parameter is both."""
     number = {t: i for i, t in enumerate(fusion.values)}
     parameters: dict[Parameter, int] = {}
     out: list[object] = []
+    in_text = values_in_text(fusion)
     for t in fusion.values:
         kind: object = op_key(t.op)
         if isinstance(t.op, Constant) and is_parameter(t.op.value):
             p = parameter(t.op.value, t.dtype.compute)
-            kind = ("parameter", parameters.setdefault(p, len(parameters)))
+            text = p.text if t in in_text else None
+            kind = ("parameter", parameters.setdefault(p, len(parameters)), text)
         out.append((kind, tuple(number[o] for o in t.op.operands), t.shape, t.dtype))
     out.append(tuple(number[t] for t in fusion.inputs))
     out.append(tuple(number[t] for t in fusion.outputs))

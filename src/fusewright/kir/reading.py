@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +32,7 @@ from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Constant, Resize, Size
+from fusewright.fusion.literals import is_parameter, needs_value
 from fusewright.kir.ir import (
     Alloc,
     Arg,
@@ -55,16 +55,6 @@ from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
-
-UNNAMED = (0, 1, -1, math.inf, -math.inf)
-"""Literals that stay in the kernel's text; all others are parameters, so that programs that
-differ in them share one kernel."""
-
-
-def is_parameter(value: bool | int | float) -> bool:
-    """Whether a literal of the program is a parameter of its kernel."""
-    return not (isinstance(value, bool) or value in UNNAMED or value != value)
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -159,7 +149,8 @@ class Reader:
         """Operand `position`, one value a lane (the same one where it does not depend on it);
         where its own conditions do not hold, a fill, or anything if it is used `only_inside`."""
         p = self.s.operands[position]
-        literal = self.literal(p)
+        in_text = needs_value(self.s.op, position, p.dtype)
+        literal = self.literal(p, in_text=in_text)
         if literal is not None and not isinstance(self.s.op, Resize):
             return [literal] * self.width
         found = operand(self.graph, self.view, position)
@@ -175,22 +166,24 @@ class Reader:
         conditions = (*self.predicates(writes=False), *found.predicates)
         return self._load(p, index, conditions, exact=bool(found.predicates) and not only_inside)
 
-    def literal(self, p: Stage) -> Operand | None:
+    def literal(self, p: Stage, *, in_text: bool = False) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""
         if not p.is_virtual:
             return None
         while p.operands:
             p = p.operands[0]
-        return self.constant(p)
+        return self.constant(p, in_text=in_text)
 
-    def constant(self, p: Stage) -> Operand:
-        """A literal in place: an immediate, a parameter, or a size."""
+    def constant(self, p: Stage, *, in_text: bool = False) -> Operand:
+        """A literal in place: a size, a parameter, or an immediate where it stays `in_text`."""
         if isinstance(p.op, Size):
             return Index(p.op.expr, p.dtype)
         assert isinstance(p.op, Constant)
         value, dtype = p.op.value, p.dtype.compute
         if not is_parameter(value):
             return Imm(value, dtype)
+        if in_text:
+            return Imm(literal_as(value, dtype), dtype)
         arguments = self.storage.context.arguments
         key = (value, dtype)
         if key not in arguments:

@@ -1,0 +1,50 @@
+"""Literals: which scalars of a program are parameters of its kernels, and which stay in their text.
+
+A parameter costs nothing, and programs that differ in it alone share one kernel. A literal stays
+where its value makes other code: an integer division by a known number is a multiplication, by a
+number that is known when the kernel runs some thirty-five instructions.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.dtypes import DType
+from fusewright.fusion.ir import Broadcast, Fusion, Op, Permute, Pointwise, Reshape, Tensor
+
+UNNAMED = (0, 1, -1, math.inf, -math.inf)
+"""Literals that stay in the text of a kernel wherever they are read."""
+_UNROLLED = frozenset(("floordiv", "rem", "pow", "shl", "shr"))
+"""Functions of integers that become other instructions where their second operand is known:
+division and remainder a multiplication, a power its products, a shift one without its guard."""
+
+
+def is_parameter(value: bool | int | float) -> bool:
+    """Whether a literal of the program is a parameter of its kernel, unless the op that reads it
+    `needs_value`."""
+    return not (isinstance(value, bool) or value in UNNAMED or value != value)
+
+
+def needs_value(op: Op, position: int, dtype: DType) -> bool:
+    """Whether a literal of some dtype stays in the text of the kernel where it is operand
+    `position` of an op."""
+    second = isinstance(op, Pointwise) and op.fn in _UNROLLED and position == 1
+    return second and dtype.is_integer
+
+
+def values_in_text(fusion: Fusion) -> frozenset[Tensor]:
+    """The operands that some op of a fusion needs in the text of its kernel where they are
+    literals."""
+    return frozenset(
+        _spread(o)
+        for t in fusion.values
+        for position, o in enumerate(t.op.operands)
+        if needs_value(t.op, position, o.dtype)
+    )
+
+
+def _spread(t: Tensor) -> Tensor:
+    """What a value repeats or arranges, which a kernel reads in its stead."""
+    while isinstance(t.op, Broadcast | Reshape | Permute):
+        t = t.op.operands[0]
+    return t

@@ -1,0 +1,106 @@
+"""Literals whose value makes other code stay in the text of a kernel; all others are parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "//": lambda x, k: x // k,
+    "%": lambda x, k: x % k,
+    "**": lambda x, k: x**k,
+    "<<": lambda x, k: x << k,
+    ">>": lambda x, k: x >> k,
+}
+
+
+def values_of(dtype: str) -> np.ndarray:
+    """All that is near a border of a dtype, and some between."""
+    r = np.iinfo(dtype)
+    near = [n for b in (r.min, 0, r.max) for n in range(b - 40, b + 41) if r.min <= n <= r.max]
+    return np.array(near + near[: -len(near) % 8], dtype)
+
+
+def literals_of(op: str, dtype: str) -> list[int]:
+    """Divisors, exponents or shifts, with 0 and what is out of range."""
+    r = np.iinfo(dtype)
+    if op in ("//", "%"):
+        return [k for k in (r.min, -7, -4, -2, -1, 0, 1, 2, 3, 5, 8, 100, r.max) if r.min <= k]
+    if op == "**":
+        return [k for k in (-3, -2, 0, 2, 3, 7, 8) if r.min <= k]
+    return [k for k in (-3, 0, 2, 7, 8 * np.dtype(dtype).itemsize, 100) if r.min <= k]
+
+
+def kernels_of(f: Callable[..., Any], *specs: fw.TensorSpec) -> list[fw.Kernel]:
+    return list(fw.compile(fw.trace(f, *specs)).kernels)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", OPS)
+def test_integer_literals_are_in_the_text_and_right(op: str, dtype: str) -> None:
+    literals = literals_of(op, dtype)
+    x = values_of(dtype)
+
+    def f(x: Any) -> Any:
+        return tuple(OPS[op](x, k) for k in literals)
+
+    spec = fw.TensorSpec(x.shape, dtype)
+    program = fw.compile(fw.trace(f, spec))
+    assert not any(k.ir.arguments for k in program.kernels)
+    result = program.simulate(x)
+    assert not result.races
+    with np.errstate(all="ignore"):
+        for k, got, want in zip(
+            literals, result.outputs, fw.evaluate(fw.trace(f, spec), x), strict=True
+        ):
+            np.testing.assert_array_equal(got, want, err_msg=f"{op} {k}")
+
+
+def test_a_division_by_a_literal_multiplies() -> None:
+    """The text divides by a number, so that the machine code has no division by a variable, which
+    asks the unit for reciprocals (MUFU.RCP) or calls a routine."""
+    spec = fw.TensorSpec((4096, 512), "int32")
+    (known,) = kernels_of(lambda x: x // 3, spec)
+    assert "fw_floordiv<int>(x_c[0], 3)" in known.cuda
+    assert "MUFU" not in known.sass()
+
+
+def sums(f: Callable[[Any, int], Any]) -> fw.Program:
+    """Two kernels that differ in one literal alone."""
+
+    def both(x: Any, y: Any) -> Any:
+        return fw.sum(f(x, 3), axis=1), fw.sum(f(y, 5), axis=1)
+
+    spec = fw.TensorSpec((64, 512), "int32")
+    return fw.compile(fw.trace(both, spec, spec))
+
+
+def test_other_divisors_are_other_kernels() -> None:
+    assert len(sums(lambda x, k: x // k).kernels) == 2
+
+
+def test_other_summands_share_a_kernel() -> None:
+    (kernel,) = sums(lambda x, k: x + k).kernels
+    assert len(kernel.ir.arguments) == 1
+
+
+def test_float_divisors_are_parameters() -> None:
+    real = fw.TensorSpec((64, 512), "float32")
+    (kernel,) = kernels_of(lambda x: x // 3.0, real)
+    assert len(kernel.ir.arguments) == 1
+
+
+def test_a_literal_may_be_a_divisor_and_a_summand() -> None:
+    """One constant of the program with both kinds of readers is text to one, a parameter to the
+    other; programs that differ in it do not share a kernel."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-99, 99, (64, 512), dtype=np.int32) for _ in range(2))
+    program = sums(lambda v, k: v // k + k)
+    got = program.simulate(x, y).outputs
+    np.testing.assert_array_equal(got[0], (x // 3 + 3).sum(1))
+    np.testing.assert_array_equal(got[1], (y // 5 + 5).sum(1))
+    assert [len(k.ir.arguments) for k in program.kernels] == [1, 1]
