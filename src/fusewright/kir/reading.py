@@ -56,6 +56,7 @@ from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
 
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """`width` lanes from `first` on that one access covers. Where it is ragged some of them may

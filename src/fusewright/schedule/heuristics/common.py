@@ -20,6 +20,12 @@ from fusewright.schedule.untangle import is_loose
 from fusewright.schedule.views import View, operand
 from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
+MOST_LANES = 8
+"""Lanes of a thread where some large tensor is wider than 8 bits: 16 lanes of 32 bits would be four
+accesses and 16 registers for each value that a thread holds."""
+SMALL = 16
+"""A tensor with so many times fewer elements than the largest is read from a cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Params:
@@ -40,6 +46,17 @@ def numel(shape: Sequence[Expr]) -> int:
     for e in shape:
         n *= estimate(e)
     return n
+
+
+def full_width(narrow: Sequence[Stage], tensors: Sequence[Stage]) -> int:
+    """Lanes of a thread that accesses some tensors: elements of the smallest type among the
+    `narrow` ones that 16 bytes hold, which are more than `MOST_LANES` only where all large tensors
+    are of that size."""
+    most = max((numel(t.shape) for t in tensors), default=1)
+    large = [t.dtype.nbytes for t in tensors if numel(t.shape) * SMALL > most]
+    smallest = min((t.dtype.nbytes for t in narrow), default=4)
+    lanes = max(MOST_LANES, MAX_VECTOR_NBYTES // max(large, default=4))
+    return min(MAX_VECTOR_NBYTES // smallest, lanes)
 
 
 def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:

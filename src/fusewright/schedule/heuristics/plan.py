@@ -14,6 +14,7 @@ from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import (
     aligned,
     by_stride,
+    full_width,
     global_accesses,
     is_wide,
     is_wide_read,
@@ -26,7 +27,6 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES
 
 
 def reference_of(flow: Dataflow) -> Stage:
@@ -231,11 +231,9 @@ def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop, ...]) -> set[St
 
 
 def _full_width(flow: Dataflow) -> int:
-    """Elements of the smallest input that 16 bytes hold, at most 8."""
-    smallest = min(
-        [o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input] or [4]
-    )
-    return min(MAX_VECTOR_NBYTES // smallest, 8)
+    """Lanes that the smallest input allows."""
+    inputs = [o for s in computed(flow.stages) for o in s.operands if o.is_input]
+    return full_width(inputs, [*inputs, *flow.outputs])
 
 
 def widest_vector(

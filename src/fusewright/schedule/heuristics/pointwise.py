@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
+    SMALL,
+    Access,
     Params,
     aligned,
     cache_inputs,
+    full_width,
     global_accesses,
     is_wide,
     is_wide_read,
@@ -40,8 +44,6 @@ MAX_APART = 512
 """Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
 ROUNDS = 16
 """Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
-SMALL = 16
-"""A tensor with so many times fewer elements than the output is read from a cache."""
 
 
 def reference_output(flow: Dataflow) -> Stage:
@@ -215,8 +217,8 @@ def _period(small: Stage, width: int) -> int:
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
     those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
-    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), and the stages that
-    cannot follow."""
+    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), the `accesses` that a
+    thread makes for its lanes, to small tensors as well, and the stages that cannot follow."""
 
     loop: Loop
     width: int
@@ -224,6 +226,7 @@ class Walk:
     aligned: int = 0
     cut: int = 0
     narrow: int = 0
+    accesses: int = 0
     refused: frozenset[Stage] = frozenset()
 
 
@@ -235,9 +238,10 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     if flat is None:
         return None
     full = _full_width(flow, reference, target)
-    widths = [w for w in (8, 4, 2) if w <= full]
+    widths = [w for w in (16, 8, 4, 2) if w <= full]
     plain = [_measured(flow, reference, flat, w) for w in widths]
-    best = next((w for w in plain if w.is_wide), Walk(flat, 1))
+    wide = [w for w in plain if w.is_wide]
+    best = min(wide, key=lambda w: Fraction(w.accesses, w.width), default=Walk(flat, 1))
     if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
         return best
     even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
@@ -261,14 +265,11 @@ def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
-    """Elements of the smallest input or output that 16 bytes hold, at most 8, and fewer where the
-    chip would not be full."""
-    smallest = min(
-        (o.dtype.nbytes for s in computed(flow.stages) for o in s.operands if o.is_input),
-        default=4,
-    )
-    smallest = min([smallest, *(o.dtype.nbytes for o in flow.outputs)])
-    best = min(MAX_VECTOR_NBYTES // smallest, 8)
+    """Lanes that the smallest input or output allows, and fewer where the chip would not be
+    full."""
+    inputs = [o for s in computed(flow.stages) for o in s.operands if o.is_input]
+    tensors = [*inputs, *flow.outputs]
+    best = full_width(tensors, tensors)
     while best > 1 and numel(reference.shape) // best < target.multiprocessors * 32:
         best //= 2
     return best
@@ -284,10 +285,12 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     size = numel(reference.shape)
     nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
     large: list[bool] = []
+    accesses = 0
     for a in global_accesses(flow, reference.loops[-1].axis, lane):
         elements = numel(a.tensor.shape)
         cut = "cut" if is_wide_read(a, lane, width) else "narrow"
         kind = "aligned" if is_wide(a, lane, width) else cut
+        accesses += _accesses(a, lane, width, kind)
         if elements * SMALL > size:
             nbytes[kind] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
@@ -295,4 +298,12 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     for s, loops in saved.items():
         s.loops = loops
     all_large = bool(large) and all(large)
-    return Walk(flat, width, all_large, **nbytes, refused=frozenset(refused))
+    return Walk(flat, width, all_large, **nbytes, accesses=accesses, refused=frozenset(refused))
+
+
+def _accesses(a: Access, lane: Var, width: int, kind: str) -> int:
+    """How many accesses bring the lanes of a thread."""
+    if lane not in variables(a.address):
+        return 1
+    words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
+    return {"aligned": words, "cut": 2 * words, "narrow": width}[kind]
