@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -204,6 +206,29 @@ def test_large_sums_are_split_and_mean_the_same(axis: int | None) -> None:
     parts = split_reductions(f, TARGET)
     assert len([t for t in parts.values if isinstance(t.op, Reduce)]) == 2
     assert_same(f, parts, np.random.default_rng(3).normal(size=shape).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((2501, 256), None), ((400009,), None), ((300017, 3), 0)],
+    ids=["parts", "padded parts", "dealt rows"],
+)
+def test_reductions_of_one_value_read_its_parts_once(
+    shape: tuple[int, ...], axis: int | None
+) -> None:
+    """Parts of one kernel, whatever each of the reductions fills short ones with; and a kernel for
+    each result."""
+
+    def both(x: Any) -> Any:
+        return fw.max(x, axis=axis), fw.min(x, axis=axis)
+
+    program = fw.compile(fw.trace(both, fw.TensorSpec(shape, "float32")))
+    assert len(program.launches) == 3
+    x = np.random.default_rng(4).normal(size=shape).astype(np.float32)
+    result = program.simulate(x)
+    assert not result.races
+    np.testing.assert_array_equal(result.outputs[0], x.max(axis))
+    np.testing.assert_array_equal(result.outputs[1], x.min(axis))
 
 
 def test_parts_divide_and_follow_whole_axes() -> None:

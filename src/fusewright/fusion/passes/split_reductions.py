@@ -20,6 +20,7 @@ from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
 from fusewright.fusion.passes.cuts import Cut, cut_axes, deal_rows, parts_of_rows
 from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.share import share
 from fusewright.target import Target
 
 LEAST_PART = 8192
@@ -46,7 +47,8 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
               shape is split as well: its operand is then read twice, by more blocks
     order:    after decompose, before the fusion is cut into kernels
 
-    Parts are summed in the compute dtype and stored in it between the two kernels.
+    Parts are summed in the compute dtype and stored in it between the two kernels. Reductions of
+    one value along the same axes share its parts, so that one kernel reads them once.
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
@@ -58,7 +60,7 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         whole = _split(t, build.cast(operands[0], t.dtype.compute), parts)
         return build.cast(whole, t.dtype)
 
-    return rebuild(fusion, replace)
+    return share(rebuild(fusion, replace))
 
 
 def parts_of_reduction(t: Tensor, target: Target) -> int:

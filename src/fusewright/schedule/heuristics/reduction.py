@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import Int, constant_value
+from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Pointwise, Reshape
+from fusewright.fusion.ir import Pointwise, Reshape, Resize
+from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Listed
@@ -200,6 +201,15 @@ def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:
 
 
 def _meets_others(flow: Dataflow, s: Stage) -> bool:
-    """Whether a reshape of an input stands beside others of its readers: all then run along the
-    same axes, those of one copy."""
-    return isinstance(s.op, Reshape) and len(flow.consumers(s.operands[0])) > 1
+    """Whether a reshape of an input, or one that is padded at its end, stands beside others of its
+    readers: all then run along the same axes, those of one copy. So parts of an input that each
+    reduction pads with its own fill are read once."""
+    match s.op:
+        case Reshape():
+            stays = True
+        case Resize():
+            starts = all(e == ZERO for e in s.op.low)
+            stays = starts and all(only_grows(e) for e in s.op.high)
+        case _:
+            stays = False
+    return stays and len(flow.consumers(s.operands[0])) > 1
