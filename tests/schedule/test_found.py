@@ -369,7 +369,7 @@ def test_reductions_of_one_reshaped_input_run_side_by_side() -> None:
     fusion = fw.trace(lambda x: (fw.min(x), fw.max(x)), Spec((1024, 1024), "float32"))
     program = fw.compile(fusion)
     first = program.launches[0].kernel
-    assert len(first.outputs) == 2 and str(first.schedule).count("copy(x)") == 1
+    assert len(first.outputs) == 2 and str(first.schedule).count("(x)") == 1  # read once
     x = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     for got, want in zip(program.simulate(x).outputs, fw.evaluate(fusion, x), strict=True):
         np.testing.assert_array_equal(got, want)
