@@ -51,3 +51,14 @@ def test_too_few_arrays_are_refused() -> None:
     program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
     with pytest.raises(fw.UserError, match="the program takes 1 arrays, got 2"):
         fw.verify(program, *[np.zeros(SHAPE, np.float32)] * 2)
+
+
+@pytest.mark.parametrize("shape", [("n", "m"), ("n", "n"), ("n", 3, "m")])
+def test_every_symbol_is_long_in_some_witness(shape: tuple[int | str, ...]) -> None:
+    """A scan of rows of 1024 and more has trips, and between two of them a barrier that no
+    witness needs whose rows are shorter."""
+    program = fw.compile(
+        fw.trace(lambda x: fw.cumulative_sum(x, axis=-1), fw.TensorSpec(shape, "float32"))
+    )
+    report = fw.verify(program)
+    assert report.ok and len(report.necessary) == 2, str(report)

@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 1 << 18
 """Elements that an array of a witness with symbolic sizes may have."""
+MAX_LONG_ELEMENTS = 1 << 22
+"""The same where one size is to be long enough for several trips of a loop over it."""
+LONG = 4096
 
 
 @dataclass(slots=True)
@@ -67,8 +70,8 @@ def verify(
     Of a program the launches are verified too: `missing` lists edges that its host program lacks,
     and bytes that are read before they are written. Its kernels see what they would in a run on
     the arrays. Without arrays random ones are drawn; symbolic sizes are tried at a small, an odd
-    and a larger value each. `blocks`: "sample" (the first two, the middle, the last two), None for
-    all, or block numbers.
+    and a larger value, and each of them alone at a large one where they cannot be large together.
+    `blocks`: "sample" (the first two, the middle, the last two), None for all, or block numbers.
     """
     report = VerifyReport()
     if isinstance(kernel, Program):
@@ -113,28 +116,32 @@ def case_of(k: Kernel, arrays: Sequence[Array], known: Mapping[Var, int] | None 
 
 
 def random_cases(k: Kernel, seed: int) -> list[Case]:
-    """Witnesses with random arrays: one when all sizes are fixed, three for symbolic ones."""
+    """Witnesses with random arrays: one when all sizes are fixed; for symbolic ones a small, an odd
+    and a larger one, and where all cannot be large at once, one with each of them large alone, so
+    that every loop has several trips in one of them."""
     rng = np.random.default_rng(seed)
     shapes = [e for t in (*k.inputs, *k.outputs) for e in t.shape]
     symbols = list(dict.fromkeys([*(v for e in shapes for v in variables(e)), *k.ir.symbols]))
     if not symbols:
         return [case_of(k, [random_array(rng, t, {}) for t in k.inputs])]
-    picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: 4096]
-    cases: list[Case] = []
-    for pick in picks:
-        sizes = _affordable(k, {s: clamp(s, pick(i)) for i, s in enumerate(symbols)})
-        cases.append(case_of(k, [random_array(rng, t, sizes) for t in k.inputs], sizes))
-    return cases
+    picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: LONG]
+    drawn = [{s: clamp(s, pick(i)) for i, s in enumerate(symbols)} for pick in picks]
+    witnesses = [_affordable(k, sizes, MAX_ELEMENTS) for sizes in drawn]
+    if witnesses[-1] != drawn[-1]:
+        for long in symbols:
+            sizes = {s: clamp(s, LONG if s is long else 2) for s in symbols}
+            witnesses.append(_affordable(k, sizes, MAX_LONG_ELEMENTS))
+    return [case_of(k, [random_array(rng, t, w) for t in k.inputs], w) for w in witnesses]
 
 
-def _affordable(k: Kernel, sizes: dict[Var, int]) -> dict[Var, int]:
-    """The sizes, halved until every array has few enough elements for the simulator."""
+def _affordable(k: Kernel, sizes: dict[Var, int], most: int) -> dict[Var, int]:
+    """The sizes, halved until no array has more than `most` elements."""
     tensors = (*k.inputs, *k.outputs)
 
     def largest(at: dict[Var, int]) -> int:
         return max(math.prod(size_of(e, at) for e in t.shape) for t in tensors)
 
-    while largest(sizes) > MAX_ELEMENTS:
+    while largest(sizes) > most:
         less = {s: clamp(s, n // 2) for s, n in sizes.items()}
         if less == sizes:
             break
