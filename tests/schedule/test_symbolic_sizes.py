@@ -108,6 +108,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
         (Spec((17, "n", 1), "bfloat16"), Spec((), "int32")),
     ),
     "one array at two places of a join": (lambda x: fw.concat([x * 2.0, x + 2.0], axis=1), (ROWS,)),
+    "what is gathered, at two places of a join": (
+        lambda x, i: fw.concat([fw.take(x, i, axis=0), fw.take(x, i, axis=0) + 1.0], axis=1),
+        (ROWS, Spec((2,), "int32")),
+    ),
+    "a value with coordinates, at two places of a join": (
+        lambda x: fw.concat([y := x + fw.astype(fw.arange(17), "float32")[:, None], y * 2], axis=1),
+        (ROWS,),
+    ),
     "a crop that is stored and joined twice": (
         lambda x, s: (x[:-1], fw.concat([x[:-1] * s, x[:-1] + s], axis=0)),
         (Spec(("n", 4), "float32"), SCALAR),

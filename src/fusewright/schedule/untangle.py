@@ -10,7 +10,7 @@ clone of its own.
 from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
-from fusewright.fusion.ir import Pointwise
+from fusewright.fusion.ir import Iota, Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 
@@ -55,7 +55,10 @@ def is_loose(s: Stage, position: int) -> bool:
 
 
 def _is_cheap(p: Stage) -> bool:
-    return p.memory is Memory.LOCAL and (isinstance(p.op, Pointwise) or moves_data(p.op))
+    """Whether a value costs no more to make again than an element costs to read: what is computed
+    by element, moved, gathered, or a coordinate."""
+    by_element = isinstance(p.op, Pointwise | Iota | Take | TakeAlong) or moves_data(p.op)
+    return p.memory is Memory.LOCAL and by_element
 
 
 def _cone(flow: Dataflow, s: Stage, position: int) -> list[Stage]:
