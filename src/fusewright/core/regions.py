@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.conditions import (
@@ -19,6 +20,9 @@ from fusewright.core.conditions import (
     negate,
 )
 from fusewright.core.expr import Expr, add, mul, parts_of
+
+KEPT = 1 << 15
+"""Pairs of conditions whose answer is kept: regions of one kernel are compared many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +134,26 @@ def hull(regions: Iterable[Region]) -> Region:
     return Region().within(all_of(kept)) or Region()
 
 
+@lru_cache(maxsize=KEPT)
 def follows(c: Cond, given: Cond) -> bool:
     """Whether a condition is known to hold wherever another one does.
 
-    For `c` as `a < 0` and the other as `b < 0`, which means `b <= -1`, it does if there are
-    positive n and m so that `m*a - n*b < n` everywhere: `i < 513` where `8*i - lane < 4096`.
+    For `c` as `0 <= a` and the other as `0 <= b` it does if there are positive n and m so that
+    `n*b - m*a < m` everywhere: `i < 513` where `8*i - lane < 4096`.
     """
     if not isinstance(c, Less) or not isinstance(given, Less):
         return c == given
-    a, b = add(c.left, mul(c.right, -1)), add(given.left, mul(given.right, -1))
-    for s in parts_of(a)[1]:
-        for t in parts_of(b)[1]:
-            if s.atoms == t.atoms and s.coefficient * t.coefficient > 0:
-                n, m = abs(s.coefficient), abs(t.coefficient)
-                most = add(mul(a, m), mul(b, -n)).interval[1]
-                if most is not None and most < n:
-                    return True
+    a, b = c.gap, given.gap
+    scales = dict.fromkeys(
+        (abs(s.coefficient), abs(t.coefficient))
+        for s in parts_of(a)[1]
+        for t in parts_of(b)[1]
+        if s.atoms == t.atoms and s.coefficient * t.coefficient > 0
+    )
+    for n, m in scales:
+        most = add(mul(b, n), mul(a, -m)).interval[1]
+        if most is not None and most < m:
+            return True
     return False
 
 

@@ -129,7 +129,7 @@ class _Boxes:
 
     def add(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
         self.numbers = _put(self.numbers, self.count, number)
-        self.ranges = _put(self.ranges, self.count, ranges)
+        self.ranges = _put(self.ranges, self.count, np.array(ranges, np.int64).reshape(-1, 2))
         self.count += 1
 
     def apart(self, ranges: Sequence[tuple[int, int]]) -> Ints:
