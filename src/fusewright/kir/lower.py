@@ -73,6 +73,7 @@ def lower(
         body=body,
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
+        maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
         attributes=(("contract", "true"),),
     )

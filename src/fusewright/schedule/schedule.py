@@ -19,7 +19,8 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
-from fusewright.schedule.parallel import UNAVAILABLE, Loop, Parallel
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.products import has_instructions, mma_loops, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
@@ -130,14 +131,17 @@ class ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""
         i = self._axis(axis, "parallelize")
-        if parallel in UNAVAILABLE:
-            raise UnsupportedError(
-                f"parallelize({self.name}, axis={axis}, {parallel.value}): lowering makes no such "
-                "loops yet; bind the axis to a grid or block dimension, or to Vectorize"
-            )
+        self._check_instruction(i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
         loops = list(self.stage.loops)
+        if parallel is Parallel.MMA:
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={axis}, Mma): the loops inside of a matrix "
+                "instruction are made together; call mma()"
+            )
+        if parallel is Parallel.BULK:
+            self._check_box(i)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
-        if taken and not parallel.is_serial:
+        if taken and not parallel.is_serial and parallel is not Parallel.BULK:
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
                 f"{self.name} is bound to {parallel.value} already; merge them first"
@@ -240,7 +244,7 @@ class ScheduledTensor:
         if not readers:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
         s = self.stage
-        if by is not None and not s.is_input:
+        if by is not None and not s.is_input and not (by == "bulk" and view_in_place(flow, s)):
             raise ScheduleError(
                 f"cache_after({self.name}, by={by!r}): asynchronous copies read global memory, and "
                 f"{self.name} is computed here; use by=None"
@@ -344,14 +348,49 @@ class ScheduledTensor:
             "sums in one kernel yet; rfactor the reduction and make the partial result an output"
         )
 
-    def mma(self, *operands: object) -> ScheduledTensor:
-        """Computes a product by matrix instructions. Raises UnsupportedError."""
-        raise UnsupportedError(
-            f"mma({self.name}): there is no lowering to matrix instructions yet; products run as "
-            "sums of products"
-        )
+    def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
+        """Computes a product by the matrix instructions of warpgroups. Its last three loops run over
+        a tile of rows, of columns and of the axis that is summed over:
+
+            [.., m, n, k]  ->  [.., TIDx{128 warpgroups}, k/16, 16, m/(64 warpgroups), n/8, 2, 2]
+
+        of which the last six are inside of instructions; the last four count a thread's registers.
+        Thread 128 g + 32 w + l holds row 64 (m/64/warpgroups g + i) + 16 w + 8 h + l // 4, column
+        8 j + 2 (l % 4) + e. `warpgroups` share the rows, by default 64 each.
+        """
+        s = self.stage
+        loops = mma_loops(self._schedule.flow.graph, s, warpgroups)
+        if s.inline_depth > len(s.loops) - 3:
+            raise ScheduleError(f"mma({self.name}): its tile is shared with readers; inline after")
+        self._commit(loops)
+        return self
 
     # --- internals ------------------------------------------------------------------------------
+
+    def _check_instruction(self, i: int, what: str) -> None:
+        if self.stage.loops[i].parallel is Parallel.MMA:
+            raise ScheduleError(
+                f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
+            )
+
+    def _check_box(self, i: int) -> None:
+        extent = self.stage.loops[i].axis.extent
+        if self.stage.copied != "bulk":
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): only the copy engine copies boxes; make "
+                "the tensor with cache_after(by='bulk')"
+            )
+        if not isinstance(extent, Int):
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): extent {extent} is not constant; split "
+                "by the size of the box first"
+            )
+        others = [k for k in self.stage.boxed if k != i]
+        if len(others) > 1:
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): loops {others[0]} and {others[1]} are "
+                "the rows and columns of its box already"
+            )
 
     def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
         if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
@@ -385,6 +424,7 @@ class ScheduledTensor:
                 f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
                 "transform first, inline after"
             )
+        self._check_instruction(i, f"{what}({self.name}, axis={axis})")
         return i
 
     def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:
@@ -418,7 +458,7 @@ class Schedule:
 
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
-        self.flow = Dataflow(decompose(fold_empty(fusion)))
+        self.flow = Dataflow(decompose(fold_empty(fusion), keeps=has_instructions))
         self.min_blocks = 0
         self.max_blocks: int | None = None
         self.cluster: int | None = None
