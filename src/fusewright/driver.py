@@ -35,6 +35,7 @@ from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
+from fusewright.host.products import product_kernels, refused_products
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.sites import Site, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -347,7 +348,8 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    reasons = (*cut.reasons, *pieces.reasons, *compiler.reasons)
+    sums = (Reason(name, why) for name, why in refused_products(fusion, target))
+    reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
     return _checked(Program(whole, ordered, reasons, target, pieces, held))
 
@@ -363,7 +365,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(decompose(fold_empty(owned)))
+    plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_leaves(share(read))

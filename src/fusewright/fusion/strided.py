@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from fusewright.core.expr import ONE, ZERO, Expr, Int, add, is_multiple, mul
-from fusewright.fusion.ir import Broadcast, Input, Op, Permute, Reshape, Resize, Shape
+from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, is_multiple, mul
+from fusewright.core.substitution import substitute
+from fusewright.fusion.ir import Broadcast, IndexMap, Input, Op, Permute, Reshape, Resize, Shape
 from fusewright.target import BULK_ALIGNMENT, MAX_BOX_RANK
 
 
@@ -43,7 +44,7 @@ def strided_view(
     are known. None where some view between them is no stride along every axis."""
     chain: list[V] = []
     while (known := strides(t)) is None:
-        if not isinstance(t.op, Permute | Broadcast | Resize | Reshape):
+        if not isinstance(t.op, Permute | Broadcast | Resize | Reshape | IndexMap):
             return None
         chain.append(t)
         t = operands(t)[0]
@@ -73,6 +74,8 @@ def _step(op: Op, shape: Shape, s: Strided[V]) -> Strided[V] | None:
                     return None
                 offset = add(offset, mul(mul(low, -1), stride))
             return Strided(s.source, shape, s.strides, offset)
+        case IndexMap():
+            return _mapped(op, shape, s)
         case _:
             strides = _reshaped(s, shape)
             return None if strides is None else Strided(s.source, shape, strides, s.offset)
@@ -80,6 +83,20 @@ def _step(op: Op, shape: Shape, s: Strided[V]) -> Strided[V] | None:
 
 def _crops(amount: Expr) -> bool:
     return isinstance(amount, Int) and amount.value <= 0
+
+
+def _mapped(op: IndexMap, shape: Shape, s: Strided[V]) -> Strided[V] | None:
+    """An index map whose address is a sum over its coordinates."""
+    address = add(*(mul(i, stride) for i, stride in zip(op.index, s.strides, strict=True)))
+    origin = {v: 0 for v in op.coordinates}
+    first = substitute(address, origin)
+    strides = tuple(
+        add(substitute(address, origin | {v: 1}), mul(first, -1)) for v in op.coordinates
+    )
+    back = add(first, *(mul(v, stride) for v, stride in zip(op.coordinates, strides, strict=True)))
+    if back != address or any((constant_value(stride) or 0) < 0 for stride in strides):
+        return None
+    return Strided(s.source, shape, strides, add(s.offset, first))
 
 
 def _reshaped(s: Strided[V], shape: Shape) -> tuple[Expr, ...] | None:

@@ -47,7 +47,8 @@ class Stage:
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
     those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
-    they are used. `from_any_address`: vectors that it reads may begin between two words.
+    they are used, copied by warps of their own where it is `warp_specialized`, with so many
+    `registers` for their threads and for others. `from_any_address`: vectors that it reads may begin between two words.
     `is_viewed`: a view of an input that copies by boxes read in place.
     """
 
@@ -69,9 +70,11 @@ class Stage:
         "op",
         "operands",
         "promote",
+        "registers",
         "shape",
         "stages",
         "strides",
+        "warp_specialized",
     )
 
     def __init__(
@@ -89,6 +92,8 @@ class Stage:
         self.copied: str | None = None
         self.stages = 1
         self.ahead = 0
+        self.warp_specialized = False
+        self.registers: tuple[int, ...] = ()
         self.from_any_address = False
         self.is_viewed = False
         self.cache = Cache.DEFAULT

@@ -24,7 +24,12 @@ from fusewright.schedule.products import has_instructions, mma_loops, view_in_pl
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.target import MAX_CLUSTER
+from fusewright.target import (
+    MAX_CLUSTER,
+    MAX_SET_REGISTERS,
+    MIN_SET_REGISTERS,
+    REGISTER_UNIT,
+)
 
 
 class ScheduledTensor:
@@ -320,12 +325,18 @@ class ScheduledTensor:
     ) -> ScheduledTensor:
         """Keeps `stages` tiles of this tensor in shared memory, and copies `prefetch` (default
         stages - 1) of them before they are used. A tile is what one iteration of the serial loop
-        reads in which this tensor is computed. Raises UnsupportedError for warps of their own."""
-        if warp_specialized or registers is not None:
-            raise UnsupportedError(
-                f"circular_buffer({self.name}): copies are issued by the warps that compute; leave "
-                "warp_specialized and registers out"
+        reads in which this tensor is computed.
+
+        `warp_specialized`: a warp of its own issues the copies; `registers` are those that each
+        thread of its warpgroup keeps, and that each of the others gets."""
+        what = f"circular_buffer({self.name}, {stages})"
+        if warp_specialized and self.stage.copied != "bulk":
+            raise ScheduleError(
+                f"{what}: warps of their own issue copies of the copy engine only; make it with "
+                "cache_after(by='bulk'), or leave warp_specialized out"
             )
+        if registers is not None:
+            self._check_registers(what, warp_specialized, registers)
         if self.stage.copied is None:
             raise ScheduleError(
                 f"circular_buffer({self.name}): only asynchronous copies run ahead; make it with "
@@ -338,6 +349,8 @@ class ScheduledTensor:
                 "which at least 1 and all but one at most are copied ahead"
             )
         self.stage.stages, self.stage.ahead = stages, ahead
+        self.stage.warp_specialized = warp_specialized
+        self.stage.registers = registers or ()
         return self
 
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
@@ -366,6 +379,19 @@ class ScheduledTensor:
         return self
 
     # --- internals ------------------------------------------------------------------------------
+
+    def _check_registers(self, what: str, specialized: bool, registers: tuple[int, int]) -> None:
+        low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
+        if not specialized:
+            raise ScheduleError(
+                f"{what}: registers move between warps that copy and warps that compute; give "
+                "warp_specialized=True, or leave registers out"
+            )
+        if len(registers) != 2 or any(r % unit or not low <= r <= high for r in registers):
+            raise ScheduleError(
+                f"{what}, registers={registers}: give two multiples of {unit} from {low} to {high}, "
+                "of the warps that copy and of those that compute"
+            )
 
     def _check_instruction(self, i: int, what: str) -> None:
         if self.stage.loops[i].parallel is Parallel.MMA:
@@ -458,10 +484,21 @@ class Schedule:
 
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
-        self.flow = Dataflow(decompose(fold_empty(fusion), keeps=has_instructions))
+        self._begin(Dataflow(decompose(fold_empty(fusion), keeps=has_instructions)))
+
+    def _begin(self, flow: Dataflow) -> None:
+        self.flow = flow
         self.min_blocks = 0
         self.max_blocks: int | None = None
         self.cluster: int | None = None
+
+    @classmethod
+    def of(cls, flow: Dataflow) -> Schedule:
+        """The same handle on a dataflow that exists; heuristics schedule through it."""
+        s = cls.__new__(cls)
+        s.original = flow.fusion()
+        s._begin(flow)
+        return s
 
     @property
     def tensors(self) -> tuple[ScheduledTensor, ...]:
