@@ -129,16 +129,19 @@ def _reshaped(s: Strided[V], shape: Shape) -> tuple[Expr, ...] | None:
     return tuple(reversed(out)) if not runs and left == ONE else None
 
 
-def box_problem(s: Strided[V], itemsize: int) -> str | None:
-    """Why no tensor map describes a view; None where one does.
+def box_problem(s: Strided[V], itemsize: int, *, is_bound: bool = False) -> str | None:
+    """Why no tensor map describes a view; None where one does. A kernel that `is_bound` to the view
+    finds its first element where its argument begins.
 
     The fastest axis is one of the last two; addresses and all other strides are multiples of 16
     bytes (CUDA driver API, `cuTensorMapEncodeTiled`).
     """
     op = s.source.op
     alignment = op.alignment if isinstance(op, Input) else BULK_ALIGNMENT
-    if s.offset != ZERO:
+    if s.offset != ZERO and not is_bound:
         return f"it begins {s.offset} elements into its memory; a map begins at an argument"
+    if is_bound and not is_multiple(mul(s.offset, itemsize), BULK_ALIGNMENT):
+        return f"it begins {s.offset} elements into its memory, not at {BULK_ALIGNMENT} bytes"
     if alignment % BULK_ALIGNMENT:
         return f"its address is a multiple of {alignment} bytes, a map's of {BULK_ALIGNMENT}"
     fastest = fastest_axis(s)

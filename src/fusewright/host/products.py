@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fusewright.core.expr import ZERO, Expr
 from fusewright.core.substitution import estimate
@@ -54,7 +54,7 @@ def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
         return f"{m} x {n} x {k} is too small for matrix instructions"
     for o in t.op.operands:
         source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape), ZERO)
-        wrong = box_problem(source, o.dtype.nbytes)
+        wrong = box_problem(source, o.dtype.nbytes, is_bound=True)
         if wrong is not None:
             return f"no tensor map takes its operand {o.name}: {wrong}"
     return None
@@ -111,6 +111,38 @@ def _may_follow(t: Tensor, *, on_result: bool) -> bool:
             return not on_result and is_reading(t)
         case _:
             return False
+
+
+def behind_product(values: Sequence[Tensor]) -> int | None:
+    """Where to cut a kernel that lowering refused: how many of its values, operands first, make the
+    product. None where there is no product, or nothing behind it. The product and what it needs
+    come first in `product_first`."""
+    product = next((t for t in values if isinstance(t.op, MatMul)), None)
+    if product is None:
+        return None
+    needed = len(_needed(product, values))
+    return needed if needed < len(values) else None
+
+
+def product_first(values: Sequence[Tensor]) -> list[Tensor]:
+    """The values with the product, and what it needs of them, before all others."""
+    product = next((t for t in values if isinstance(t.op, MatMul)), None)
+    if product is None:
+        return list(values)
+    needed = _needed(product, values)
+    return [*(t for t in values if t in needed), *(t for t in values if t not in needed)]
+
+
+def _needed(product: Tensor, values: Sequence[Tensor]) -> dict[Tensor, None]:
+    known = set(values)
+    found: dict[Tensor, None] = {}
+    stack = [product]
+    while stack:
+        t = stack.pop()
+        if t in known and t not in found:
+            found[t] = None
+            stack.extend(t.op.operands)
+    return found
 
 
 def operand_views(members: Mapping[Tensor, None]) -> set[Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import constant_value
 from fusewright.errors import ScheduleError
@@ -33,23 +35,23 @@ def strided_operand(s: Stage) -> Strided[Stage] | None:
     return strided_view(s, lambda t: t.operands, lambda t: strides_of(t) if t.is_input else None)
 
 
-def view_in_place(flow: Dataflow, s: Stage) -> bool:
-    """Makes copies by boxes read a view where its input lies; False, and nothing changed, for what
-    is no view by strides. Views that others compute with, too, are cloned."""
-    if strided_operand(s) is None:
-        return False
+def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage | None:
+    """The view that copies by boxes read where its input lies, for some of its readers; None, and
+    nothing changed, for what is no view by strides. Views that others read, too, are cloned."""
+    if s.is_input or strided_operand(s) is None:
+        return None
+    first: Stage | None = None
+    users = list(readers)
     while not s.is_input:
-        s.is_viewed = True
-        source = s.operands[0]
-        if not source.is_input and len(flow.consumers(source)) > 1:
-            clone = flow.insert(
-                source, source.name, source.shape, source.dtype, source.op, source.operands
-            )
-            flow.attach(clone)
-            flow.replace_operand([s], source, clone)
-            source = clone
-        s = source
-    return True
+        own = s
+        if len(flow.consumers(s)) > len(users):
+            own = flow.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
+            flow.attach(own)
+            flow.replace_operand(users, s, own)
+        own.is_viewed = True
+        first = first or own
+        users, s = [own], own.operands[0]
+    return first
 
 
 def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop, ...]:

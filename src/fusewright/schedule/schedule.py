@@ -240,22 +240,34 @@ class ScheduledTensor:
 
     # --- dataflow -------------------------------------------------------------------------------
 
-    def cache_after(self, by: str | None = None) -> ScheduledTensor:
-        """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers; `by` "cp_async"
-        or "bulk" in shared memory, filled by copies that pass by the registers."""
+    def cache_after(
+        self, by: str | None = None, readers: Iterable[ScheduledTensor] | None = None
+    ) -> ScheduledTensor:
+        """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
+        `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
+        "bulk" a view by strides of an input is copied from where the input lies."""
         self._check_by(by, ("cp_async", "bulk"))
         flow = self._schedule.flow
-        readers = flow.consumers(self.stage)
-        if not readers:
+        users = flow.consumers(self.stage)
+        chosen = users if readers is None else [r.stage for r in readers]
+        strange = [r.name for r in chosen if r not in users]
+        if strange:
+            raise ScheduleError(
+                f"cache_after({self.name}): {', '.join(strange)} does not read it; its readers are "
+                f"{', '.join(r.name for r in users)}"
+            )
+        if not chosen:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
         s = self.stage
-        if by is not None and not s.is_input and not (by == "bulk" and view_in_place(flow, s)):
+        if by == "bulk":
+            s = view_in_place(flow, s, chosen) or s
+        if by is not None and not s.is_input and not s.is_viewed:
             raise ScheduleError(
                 f"cache_after({self.name}, by={by!r}): asynchronous copies read global memory, and "
                 f"{self.name} is computed here; use by=None"
             )
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
-        flow.replace_operand(readers, s, c)
+        flow.replace_operand(chosen, s, c)
         flow.attach(c)
         flow.retie()
         c.loops = tuple(Loop(a) for a in c.frame.output)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul
-from fusewright.fusion.strided import box_problem
+from fusewright.fusion.ir import MatMul, Permute
+from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, vectorize_accesses
@@ -40,6 +40,7 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LEAST_EXCHANGE_NBYTES = 32
 MAX_STAGES = 8
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
@@ -70,6 +71,7 @@ class MatmulScheduler:
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self._flow, self._target = flow, target
         self._product = next(s for s in flow.stages if isinstance(s.op, MatMul))
+        _separate_operands(flow, self._product)
 
     def candidates(self) -> Iterator[Listed[Plan]]:
         """Tiles in the order of their predicted time."""
@@ -77,7 +79,7 @@ class MatmulScheduler:
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        plans = [self._plan(*tile) for tile in _MENU]
+        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile[:2])]
         for p in sorted(plans, key=self._predicted):
             yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
 
@@ -103,6 +105,16 @@ class MatmulScheduler:
         for e in p.shape[:-2]:
             batch *= estimate(e)
         return batch, estimate(p.shape[-2]), estimate(p.shape[-1]), estimate(p.operands[0].shape[-1])
+
+    def _fits(self, rows: int, columns: int) -> bool:
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
+        sizes = zip(self._product.operands, (rows, columns), (-2, -1), strict=True)
+        for o, extent, axis in sizes:
+            source = strided_operand(o)
+            along = source is not None and fastest_axis(source) == len(o.shape) + axis
+            if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
+                return False
+        return True
 
     def _plan(self, rows: int, columns: int, warpgroups: int) -> Plan:
         itemsize = self._product.operands[0].dtype.nbytes
@@ -159,11 +171,24 @@ def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
     s.inline_most(suffix)
 
 
+def _separate_operands(flow: Dataflow, product: Stage) -> None:
+    """Gives `x @ x` a view of its own for the second operand, which has other tiles."""
+    first, second = product.operands
+    if first is second:
+        axes = tuple(range(len(first.shape)))
+        own = flow.insert(
+            first, first.name, first.shape, first.dtype, Permute((), axes), [first]
+        )
+        flow.attach(own)
+        product.operands = (first, own)
+        flow.retie()
+
+
 def _operands(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
     """Copies of the operands by the copy engine; one that is both is copied twice."""
     found: list[ScheduledTensor] = []
     for stage in dict.fromkeys(product.stage.operands):
-        found.append(ScheduledTensor(s, stage).cache_after(by="bulk"))
+        found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=[product]))
     return found
 
 
