@@ -96,7 +96,7 @@ class Lowered:
 
     def _boxes(self, row: str, column: str) -> str:
         """Through tiles in shared memory, a box for each panel of a warpgroup."""
-        lines: list[str] = [f"local out: bfloat16[8]"]
+        lines: list[str] = ["local out: bfloat16[8]"]
         lane = "(tx % 16 + 16*(tx//32 % 4))"
         panels = self.tile_n // 64
         for p in range(panels):
