@@ -41,6 +41,9 @@ _MENU = (
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
 LEAST_EXCHANGE_NBYTES = 32
+LARGE_TILE = 128 * 192
+"""Of two warpgroups: accumulators that an equal share of the registers does not hold well."""
+LARGE_REGISTERS = (40, 232)
 MAX_STAGES = 8
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
@@ -56,6 +59,12 @@ class Plan:
     depth: int
     warpgroups: int
     stages: int
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Those that a thread which loads keeps, and one that multiplies gets, where many
+        accumulators need more than an equal share."""
+        return LARGE_REGISTERS if self.rows * self.columns >= LARGE_TILE else None
 
     @property
     def params(self) -> Params:
@@ -163,7 +172,7 @@ def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
         if plan.stages > 1:
-            o.circular_buffer(plan.stages)
+            o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
         o.inline_at(product, depth)
     s.transform_like(product, suffix)
     pairs = product.stage.loops[-1].axis
