@@ -6,6 +6,7 @@ Each resource gives a time of its own, as if it were the only limit:
     cache     bytes that warps ask the second-level cache for, in whole sectors
     issue     warp instructions, over what the schedulers issue
     shared    bytes through the banks of shared memory
+    products  matrix instructions, over what a multiprocessor multiplies
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
@@ -82,6 +83,7 @@ def cost(work: Work, target: Target) -> Cost:
         ("cache", far / (L2_NBYTES_PER_CLOCK * chip)),
         ("issue", issued / (ISSUE_PER_CLOCK * chip)),
         ("shared", near / (SHARED_NBYTES_PER_CLOCK * chip)),
+        *((("products", work.blocks * work.product_clocks / chip),) if work.product_clocks else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
     norm = sum(t**OVERLAP for _, t in parts) ** (1 / OVERLAP)
