@@ -70,12 +70,13 @@ def coarse_part(constant: int, terms: tuple[Term, ...], modulus: int) -> Coarse 
         if unit == 1:
             return None
         fine = [t for t in terms if t.coefficient % unit]
-        low, high = intervals.add(((constant % unit,) * 2, *(t.interval for t in fine)))
+        least = constant % unit
+        low, high = intervals.add(((least, least), *(t.interval for t in fine)))
         if low is not None and low >= 0 and high is not None and high < unit:
             whole = [
                 Term(t.atoms, t.coefficient // unit) for t in terms if not t.coefficient % unit
             ]
-            return Coarse(unit, constant // unit, whole, constant % unit, fine)
+            return Coarse(unit, constant // unit, whole, least, fine)
     return None
 
 
