@@ -68,14 +68,9 @@ class Array:
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
-<<<<<<< HEAD
     waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, bytes of
-    loads under way together."""
-=======
-    waits for memory. Of a thread: registers, instructions, bytes of loads under way together. Of
-    the launch: `lines`, the look-ups in first-level caches, and `narrow`, the accesses of warps to
-    any memory with less than 16 bytes a lane."""
->>>>>>> lot
+    loads under way together. Of the launch: `lines`, the look-ups in first-level caches, and
+    `narrow`, the accesses of warps to any memory with less than 16 bytes a lane."""
 
     blocks: int
     threads: int
