@@ -253,7 +253,7 @@ def _loop_plans(
 
 
 def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
-    loop, v, n = found.loop, found.loop.node.var, found.loop.trips
+    v, n = found.loop.node.var, found.loop.trips
     period = _period(list(found.exprs), v)
     if n is None or n > MAX_WHOLE:
         if period is None or 4 * period + 2 > MAX_TRIPS:

@@ -183,7 +183,7 @@ class AsyncRun:
                     )
                 for k, value in enumerate(values):
                     inner = _At(
-                        {**at.known, s.var: value}, (*at.loops, here), (*at.coords, k), at.branches,
+                        {**at.known, s.var: np.asarray(value)}, (*at.loops, here), (*at.coords, k), at.branches,
                         at.role, at.agent,
                     )  # fmt: skip
                     yield from self._run(s.body, here, inner, plan, around)
@@ -230,9 +230,8 @@ class AsyncRun:
         return self._made[key]
 
     def _event(self, s: Statement, here: Path, at: _At) -> Event | None:
-        if isinstance(s, Guarded) and not s.where_false():
-            if not bool(np.any(self._holds(s.predicate, here, at).may)):
-                return None
+        if self._never_happens(s, here, at):
+            return None
         use = s.mbarrier_use()
         is_split = any(isinstance(b, tuple) for b in at.branches)
         everybody = s.issuing_thread() is None and not is_split
@@ -247,6 +246,11 @@ class AsyncRun:
             s, use, instance, nthreads, self._value(use.slot, at), self._value(use.parity, at),
             self._delivered(s, use, at),
         )  # fmt: skip
+
+    def _never_happens(self, s: Statement, here: Path, at: _At) -> bool:
+        if not isinstance(s, Guarded) or s.where_false():
+            return False
+        return not bool(np.any(self._holds(s.predicate, here, at).may))
 
     def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
         """The bytes that one execution brings to an mbarrier, where that is known."""

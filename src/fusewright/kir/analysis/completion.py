@@ -25,9 +25,9 @@ from fusewright.kir.traits import WITH_PHASE, Completes, is_asynchronous, with_g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completions:
-    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each by operation
-    and way to be complete, as far as the first that its threads certainly come to, and how roles
-    know of each other."""
+    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each by
+    operation and way to be complete, as far as the first that its threads certainly come to, the
+    ends of groups, and how roles know of each other."""
 
     issued: Mapping[int, Sequence[Instance]]
     ends: Mapping[tuple[Instance, Completes], Sequence[Instance]]

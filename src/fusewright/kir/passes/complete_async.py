@@ -96,8 +96,8 @@ class _Work:
                 m.agent, m.issue.agent
             ):  # fmt: skip
                 raise UnsupportedError(
-                    f"{self.kernel.name}: no barrier stands between the {_what(m)} and {end}, which "
-                    "another role runs; let one arrive where the other waits"
+                    f"{self.kernel.name}: no barrier stands between the {_what(m)} and {end}, "
+                    "which another role runs; let one arrive where the other waits"
                 )
 
     # --- groups -----------------------------------------------------------------------------------
@@ -133,8 +133,9 @@ class _Work:
 
     def _fence(self) -> None:
         """A fence before each row of products that follow each other."""
+        loops = {loop.path for site in self.run.places for loop in site.loops}
         for path, body in _bodies(self.kernel.body, ()):
-            if _is_all(AsyncKind.MMA, body):
+            if path in loops and _is_all(AsyncKind.MMA, body):
                 continue
             before: Statement | None = None
             for i, s in enumerate(body):
@@ -198,7 +199,7 @@ class _Work:
         return out
 
     def _time(self, m: Meeting, gap: Gap) -> int:
-        """When control is at the place of a meeting, behind what is planned there, before it meets."""
+        """When control is at the place of a meeting, behind what is planned there."""
         if m.meets is None:
             return NEVER
         loops = [x.path for x in m.meets.loops if contains(x.path, gap[0])]
