@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.kir.analysis.accesses import Found, find
+from fusewright.kir.analysis.accesses import find
 from fusewright.kir.analysis.async_run import Branch
 from fusewright.kir.analysis.completion import Completions, has_operations
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
@@ -23,14 +23,7 @@ def unfinished(kernel: Kernel) -> tuple[Unfinished, ...]:
     """What is met too early, one example for each pair of statements, in the order of meeting."""
     if not has_operations(kernel):
         return ()
-    return unfinished_in(kernel, find(kernel))
-
-
-def unfinished_in(kernel: Kernel, found: Found) -> tuple[Unfinished, ...]:
-    """`unfinished`, for accesses that have been found already."""
-    if not found.completions.issued:
-        return ()
-    return tuple(open_meetings(meetings(kernel, found), found.completions))
+    return tuple(open_meetings(meetings(kernel), find(kernel).completions))
 
 
 def open_meetings(listed: tuple[Meeting, ...], done: Completions) -> Iterator[Unfinished]:
