@@ -44,7 +44,7 @@ from fusewright.target import WARP_SIZE
 MAX_ENTRIES = 1 << 18
 """Byte ranges enumerated per access; an access with more is treated as touching everything."""
 
-MAX_PLACES = 1 << 10
+MAX_PLACES = 1 << 14
 """Different places of wide accesses."""
 
 MAX_TRIPS = 1 << 12
@@ -346,7 +346,7 @@ def _access(
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
         entries //= nthreads // ncopies
-    if use.run is None and entries * use.width > MAX_ENTRIES:
+    if entries * use.width > MAX_ENTRIES:
         entries = _nplaces(lo)
     if entries * use.width > MAX_ENTRIES and entries > MAX_PLACES:
         return unknown
