@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +12,6 @@ from product_texts import Lowered
 from fusewright.errors import ScheduleError
 from fusewright.kir import ir
 from fusewright.kir.passes.materialise_rings import materialise_rings
-from fusewright.kir.passes.persist_blocks import persist_blocks
 from fusewright.kir.pipeline import Options, run_pipeline
 from fusewright.kir.text import parse_kernel
 from fusewright.sim.machine import simulate
@@ -114,38 +112,3 @@ def test_roles_need_room_for_their_warps() -> None:
     text = Lowered(m=512, groups=8, ring="stages 2 warp_specialized").text()
     with pytest.raises(ScheduleError, match="no room for 32 that copy"):
         materialise_rings(parse_kernel(text), TARGET)
-
-
-# --- blocks that stay -----------------------------------------------------------------------------
-
-
-def staying(p: Lowered, nblocks: int) -> ir.Kernel:
-    k = parse_kernel(p.text())
-    return replace(k, attributes=(("persistent", str(nblocks)),))
-
-
-@pytest.mark.parametrize("nblocks", [1, 2, 4])
-@pytest.mark.parametrize("ring", ["stages 3 ahead 2", f"stages 3 {ROLES}"])
-def test_blocks_that_stay_compute_the_same(nblocks: int, ring: str) -> None:
-    """Six tiles: all in one block, as many in each, or more in some."""
-    p = Lowered(m=256, n=192, k=320, suffix="boxes", ring=ring)
-    k = run_pipeline(staying(p, nblocks), TARGET, Options(spec=3))
-    assert int(str(k.grid[0].extent)) == nblocks
-    case, expected = case_of(p, k)
-    arrays = {b: a.copy() for b, a in case.arrays.items()}
-    assert not simulate(k, arrays).races
-    y = arrays[k.params[2]].astype(np.float64).reshape(p.m, p.n)
-    assert (np.abs(y - expected) <= 2.0**-8 * np.abs(expected) + 2.0**-20 * p.k).all()
-
-
-def test_a_grid_of_fewer_blocks_stays_as_it_is() -> None:
-    k = staying(Lowered(m=256, n=192), 8)
-    new = persist_blocks(k)
-    assert new.body is k.body and new.grid is k.grid and not new.attributes
-
-
-def test_blocks_of_a_grid_of_two_dimensions_do_not_stay() -> None:
-    text = Lowered(m=256).text().replace("grid (bx < 2)", "grid (bx < 2, by < 2)")
-    k = replace(parse_kernel(text), attributes=(("persistent", "1"),))
-    with pytest.raises(ScheduleError, match="is to stay on 1 blocks, but has clusters or a grid"):
-        persist_blocks(k)

@@ -25,7 +25,6 @@ from fusewright.kir.passes.materialise_async import materialise_async
 from fusewright.kir.passes.materialise_rings import materialise_rings
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.peel_loops import peel_loops
-from fusewright.kir.passes.persist_blocks import persist_blocks
 from fusewright.kir.passes.place_fences import place_fences
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prefetch import prefetch
@@ -58,12 +57,6 @@ def _for_any_target(f: Callable[[Kernel], Kernel]) -> Run:
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass(
-        "persist_blocks",
-        _for_any_target(persist_blocks),
-        "lowered",
-        "rings and roles then live across all that a block does",
-    ),
     Pass(
         "materialise_rings",
         materialise_rings,
