@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fusewright import knobs
+from fusewright import knobs, logs
+from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.leaves import is_leaf
@@ -27,6 +29,7 @@ from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
+from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form, nbytes_estimate
@@ -59,11 +62,21 @@ from fusewright.schedule.schedule import Schedule as HandSchedule
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
+_compiled = logging.getLogger("fusewright.compile")
+
+
+_PROGRAM = instance_of(
+    Fusion,
+    HandSchedule,
+    words="a fusion, which fw.trace returns, or a fw.Schedule of one",
+    hint=traced_first,
+)
 
 
 class Schedule(HandSchedule):
     """A schedule by hand: nvFuser's vocabulary, and the way down to a kernel."""
 
+    @takes(name=TEXT)
     def lower(self, target: str | Target | None = "sm_90a", *, name: str = "kernel") -> Kernel:
         """The kernel of this schedule. Raises ScheduleError when it is not legal."""
         return by_hand(self, name, target_of(target))
@@ -80,6 +93,7 @@ class Schedule(HandSchedule):
 
 def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     """The kernel of a schedule by hand, with the launch it asks for."""
+    logs.start()
     asked, cluster = schedule.min_blocks, schedule.cluster
     return finish(schedule.flow, name, target, None, min_blocks=asked, cluster=cluster)
 
@@ -179,6 +193,7 @@ class _Compiler:
         params = schedule_group(flow, self.target, winner.params if winner else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         kernel = finish(flow, name, self.target, params, fills=segment.fills)
+        _compiled.debug("%s: scheduled as %s", name, params)
         kernel.segment = segment
         kernel.measured = winner.measured if winner else ()
         own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
@@ -204,6 +219,7 @@ class _Compiler:
                 return self.launches(replace(segment, fusion=decompose(segment.fusion)))
             if halves is None:
                 raise
+            _compiled.debug("%s: cut in two: %s", name, e)
             self.reasons.append(Reason(segment.writes[-1].tensor.name, f"cut in two: {e}"))
             out = [x for h in halves for x in self.launches(h)]
             return [*out, self.move(fills)] if fills.moves else out
@@ -276,6 +292,7 @@ def _cheapest_cut(values: Sequence[Tensor]) -> int:
     return min(places, key=lambda k: (crossing[k], abs(2 * k - count)))
 
 
+@takes(fusion=_PROGRAM, dynamic=FLAG, donate=NAMES)
 def compile(
     fusion: Fusion | HandSchedule,
     target: str | Target | None = "sm_90a",
@@ -332,6 +349,8 @@ def compile_in_place(
     a position, or any that fits where that is None. Kernels are scheduled as `winner_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
     taken from there, others added."""
+    logs.start()
+    began = time.perf_counter()
     whole = prepare(fusion, target)
     cut = form(whole)
     known: Kernels = {} if kernels is None else kernels
@@ -365,7 +384,26 @@ def compile_in_place(
     sums = (Reason(name, why) for name, why in refused_products(fusion, target))
     reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
-    return _checked(Program(whole, ordered, reasons, target, pieces, held))
+    program = _checked(Program(whole, ordered, reasons, target, pieces, held))
+    _say(program, time.perf_counter() - began)
+    return program
+
+
+def _say(program: Program, seconds: float) -> None:
+    """Logs what was compiled: the program as information, each reason and kernel for debugging."""
+    if not _compiled.isEnabledFor(logging.INFO):
+        return
+    names = ", ".join(k.name for k in program.kernels)
+    _compiled.info(
+        "compiled in %.0f ms: ops %d, launches %d, kernels %d: %s",
+        1000 * seconds,
+        len(program.fusion.ops) - len(program.fusion.inputs),
+        len(program.launches),
+        len(program.kernels),
+        names,
+    )
+    for reason in program.reasons:
+        _compiled.info("%s", reason)
 
 
 def _checked(program: Program) -> Program:

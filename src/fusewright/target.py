@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
+from fusewright.arguments import shown
 from fusewright.errors import UserError
 
 WARP_SIZE = 32
@@ -176,7 +178,8 @@ def target_of(arch: str | Target | None) -> Target:
     """The Target for an architecture name (default sm_90a). Raises UserError for others."""
     if isinstance(arch, Target):
         return arch
-    found = _TARGETS.get(arch or "sm_90a")
+    name = cast("object", "sm_90a" if arch is None else arch)
+    found = _TARGETS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise UserError(f"target {arch!r} is not known; use one of {', '.join(_TARGETS)}")
+        raise UserError(f"target {shown(name)} is not known; use one of {', '.join(_TARGETS)}")
     return found

@@ -90,7 +90,7 @@ def _crops(amount: Expr) -> bool:
 def _mapped(op: IndexMap, shape: Shape, s: Strided[V]) -> Strided[V] | None:
     """An index map whose address is a sum over its coordinates."""
     address = add(*(mul(i, stride) for i, stride in zip(op.index, s.strides, strict=True)))
-    origin = {v: 0 for v in op.coordinates}
+    origin = dict.fromkeys(op.coordinates, 0)
     first = substitute(address, origin)
     strides = tuple(
         add(substitute(address, origin | {v: 1}), mul(first, -1)) for v in op.coordinates

@@ -29,6 +29,7 @@ from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
 from fusewright.host.products import operand_views, product_problem
+from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
 MAX_OPS = 96
 MAX_OPERANDS = 24
@@ -126,6 +127,7 @@ class Group:
     many reductions of the group stand one after the other up to a member. `lines`: what its scans
     run along. `widths`: from how many places joins choose an element of a member. `parts`: leading
     axes cut in parts, so that partial results of them may stand beside reductions of the others.
+    `regrouped`: the digits of members, and the regroupings behind them.
     """
 
     number: int
@@ -139,6 +141,7 @@ class Group:
     widths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     parts: list[Parts] = field(default_factory=list[Parts])
+    regrouped: dict[Tensor, Regrouped] = field(default_factory=dict[Tensor, Regrouped])
 
 
 def is_view(t: Tensor) -> bool:
@@ -170,6 +173,7 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
     for t in out.members:
         out.depths[t] = _depth(out, t)
         out.widths[t] = _width(out, t)
+        out.regrouped[t] = regrouped(t, out.regrouped)
     out.successors -= {g.number for g in groups}
     out.sources = {o: None for g in groups for o in g.sources if o not in out.members}
     return out
@@ -200,6 +204,9 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     g.widths[t] = _width(g, t)
     if g.widths[t] > MAX_OPERANDS:
         return f"its elements would be chosen from more than {MAX_OPERANDS} places"
+    g.regrouped[t] = regrouped(t, g.regrouped)
+    if g.regrouped[t].count > MAX_REGROUPINGS:
+        return f"its elements would be regrouped more than {MAX_REGROUPINGS} times in a row"
     g.depths[t] = _depth(g, t)
     if max(g.depths.values()) > MAX_DEPTH:
         return f"the kernel has {MAX_DEPTH} reductions in a row already"
@@ -232,6 +239,7 @@ def add_between(g: Group, t: Tensor) -> None:
     g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
     g.depths[t] = _depth(g, t)
     g.widths[t] = _width(g, t)
+    g.regrouped[t] = regrouped(t, g.regrouped)
 
 
 def _width(g: Group, t: Tensor) -> int:

@@ -36,7 +36,6 @@ class Box:
         return (column, row, *others)
 
 
-
 def box_of(graph: AxisGraph, s: Stage) -> Box:
     """The box of a stage with Bulk loops. Raises ScheduleError, with the numbers, where no tensor
     map or swizzle takes it."""
@@ -56,9 +55,7 @@ def box_of(graph: AxisGraph, s: Stage) -> Box:
     found: dict[int, int] = {}
     for i in s.boxed:
         over = [
-            j
-            for j, axis in enumerate(s.frame.output)
-            if graph.depends(s.loops[i].axis, [axis])
+            j for j, axis in enumerate(s.frame.output) if graph.depends(s.loops[i].axis, [axis])
         ]
         if len(over) != 1 or over[0] in found:
             raise ScheduleError(
@@ -75,7 +72,9 @@ def box_of(graph: AxisGraph, s: Stage) -> Box:
     nbytes = columns * s.dtype.nbytes
     swizzle = next((w for w in reversed(SWIZZLES) if w and nbytes % w == 0), 0)
     tile = Tile(rows, columns, s.dtype.nbytes, swizzle)
-    wrong = next(tile.problems(), None) if swizzle else f"{nbytes} bytes of a row are no multiple of 32"
+    wrong = (
+        next(tile.problems(), None) if swizzle else f"{nbytes} bytes of a row are no multiple of 32"
+    )
     if wrong is not None:
         raise ScheduleError(f"{what}: a tile of {rows} x {columns}: {wrong}; split by other sizes")
     return Box(tile, source, (row, column), (found[row], found[column]))

@@ -134,7 +134,9 @@ def tensor_map(storage: Storage, s: Stage) -> TensorMap:
     box = storage.box(s)
     dims = box.dimensions
     row = box.axes[0]
-    most = next(r for r in range(min(box.tile.rows, MAX_BOX_EXTENT), 0, -1) if box.tile.rows % r == 0)
+    most = next(
+        r for r in range(min(box.tile.rows, MAX_BOX_EXTENT), 0, -1) if box.tile.rows % r == 0
+    )
     extents = {box.axes[1]: box.tile.panel, row: most}
     source = box.source
     unit = Int(16 // s.dtype.nbytes)  # a stride that a map takes, where there is but one row

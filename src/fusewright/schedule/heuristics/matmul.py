@@ -123,7 +123,12 @@ class MatmulScheduler:
         batch = 1
         for e in p.shape[:-2]:
             batch *= estimate(e)
-        return batch, estimate(p.shape[-2]), estimate(p.shape[-1]), estimate(p.operands[0].shape[-1])
+        return (
+            batch,
+            estimate(p.shape[-2]),
+            estimate(p.shape[-1]),
+            estimate(p.operands[0].shape[-1]),
+        )
 
     def _fits(self, rows: int, columns: int) -> bool:
         """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
@@ -232,9 +237,7 @@ def _separate_operands(flow: Dataflow, product: Stage) -> None:
     first, second = product.operands
     if first is second:
         axes = tuple(range(len(first.shape)))
-        own = flow.insert(
-            first, first.name, first.shape, first.dtype, Permute((), axes), [first]
-        )
+        own = flow.insert(first, first.name, first.shape, first.dtype, Permute((), axes), [first])
         flow.attach(own)
         product.operands = (first, own)
         flow.retie()
