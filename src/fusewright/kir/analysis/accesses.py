@@ -346,7 +346,7 @@ def _access(
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
         entries //= nthreads // ncopies
-    if use.run is None and entries * use.width > MAX_ENTRIES:
+    if entries * use.width > MAX_ENTRIES:
         entries = _nplaces(lo)
     if entries * use.width > MAX_ENTRIES and entries > MAX_PLACES:
         return unknown
