@@ -141,7 +141,8 @@ class Stage:
     @property
     def is_mma(self) -> bool:
         """Whether matrix instructions compute it."""
-        return any(x.parallel is Parallel.MMA for x in self.loops)
+        inside = any(x.parallel is Parallel.MMA for x in self.loops)
+        return inside and isinstance(self.op, MatMul)
 
     @property
     def axes(self) -> tuple[AxisClass, ...]:

@@ -8,9 +8,11 @@ Everything is done by public calls on a schedule by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
@@ -48,6 +50,7 @@ MAX_STAGES = 8
 STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
+GROUPS = (1, 2, 4, 8, 16)
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
 
@@ -56,7 +59,8 @@ BLOCK_US = 2.0
 class Plan:
     """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
     operand that are in memory together; `staged` columns of results leave through shared memory
-    together, 0 where threads store them."""
+    together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, on so many
+    `blocks` in turn, 0 where each has a block of its own."""
 
     rows: int
     columns: int
@@ -64,6 +68,8 @@ class Plan:
     warpgroups: int
     stages: int
     staged: int = 0
+    group: int = 1
+    blocks: int = 0
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -80,6 +86,8 @@ class Plan:
             ("warpgroups", self.warpgroups),
             ("stages", self.stages),
             ("staged", self.staged),
+            ("group", self.group),
+            ("blocks", self.blocks),
         )
         return Params("matmul", values, min_blocks=1)
 
@@ -151,7 +159,22 @@ class MatmulScheduler:
             staged = 0
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
         stages = max(1, min(room // stage, trips, MAX_STAGES))
-        return Plan(rows, columns, depth, warpgroups, stages, staged)
+        group, blocks = self._raster(rows, columns)
+        return Plan(rows, columns, depth, warpgroups, stages, staged, group, blocks)
+
+    def _raster(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows of tiles of a group, which divide all, so that the tiles that run together read the
+        fewest rows and columns; and the blocks, where each takes several tiles."""
+        shape = [constant_value(e) for e in self._product.shape]
+        if None in shape:
+            return 1, 0
+        *lead, m, n = (e or 1 for e in shape)
+        down, across = -(-m // rows), -(-n // columns)
+        sms = self._target.multiprocessors
+        fits = [g for g in GROUPS if down % g == 0]
+        group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
+        tiles = math.prod(lead) * down * across
+        return group, sms if tiles > sms else 0
 
     def _predicted(self, plan: Plan) -> float:
         """Microseconds: rounds of tiles, each its products or its operands, whichever takes
@@ -206,6 +229,8 @@ def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
     pairs = suffix[-1].stage.loops[-1].axis
     vectorize_accesses(s.flow, pairs, 2)
     s.inline_most(suffix)
+    reader = s.flow.consumers(product.stage)[0]
+    product.inline_at(ScheduledTensor(s, reader), around)
 
 
 def _can_stage(y: Stage) -> bool:
@@ -252,15 +277,22 @@ def _operands(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
 
 
 def _tile(product: ScheduledTensor, plan: Plan) -> int:
-    """`[.., m, n, k] -> [BIDx, k/depth, rows, columns, depth]`: neighbours in the grid share
-    columns of the second operand. Returns the number of loops around a tile."""
+    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
+    that run together share rows of the first operand and columns of the second. Returns the number
+    of loops around a tile."""
     lead = len(product.stage.shape) - 2
     product.split(lead, plan.rows)
     product.split(lead + 2, plan.columns)
     product.split(lead + 4, plan.depth)
-    first = [*range(lead), lead + 2, lead]
+    first = [*range(lead), lead, lead + 2]
     product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
-    for _ in range(len(first) - 1):
+    product.split(lead, plan.group)
+    product.reorder({lead + 1: lead + 2})
+    for _ in range(lead + 2):
         product.merge(0)
-    product.parallelize(0, Parallel.BIDX)
-    return 1
+    if not plan.blocks:
+        product.parallelize(0, Parallel.BIDX)
+        return 1
+    product.split(0, plan.blocks)
+    product.parallelize(1, Parallel.BIDX)
+    return 2
