@@ -87,10 +87,12 @@ class Lowered:
 
     def _registers(self, row: str, column: str) -> str:
         """Pairs of registers to global memory."""
-        at = f"{row} + 16*(tx//32) + tx % 32 // 4"
+        at = f"{row} + 16*(tx//32) + tx % 32 // 4 + 8*h"
+        column = f"{column} + 8*j + 2*(tx % 4)"
         return f"""for (j < {self.tile_n // 8}) {{
       for (h < 2) {{
-        store y[{self.n}*({at} + 8*h) + {column} + 8*j + 2*(tx % 4)] = acc[4*j + 2*h..4*j + 2*h + 2] if ({at} + 8*h < {self.m} && {column} + 8*j + 2*(tx % 4) < {self.n})
+        store y[{self.n}*({at}) + {column}] = acc[4*j + 2*h..4*j + 2*h + 2] if (
+          {at} < {self.m} && {column} < {self.n})
       }}
     }}"""
 

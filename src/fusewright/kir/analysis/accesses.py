@@ -253,7 +253,7 @@ def _loop_plans(
 
 
 def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
-    loop, v, n = found.loop, found.loop.node.var, found.loop.trips
+    v, n = found.loop.node.var, found.loop.trips
     period = _period(list(found.exprs), v)
     if n is None or n > MAX_WHOLE:
         if period is None or 4 * period + 2 > MAX_TRIPS:
@@ -272,11 +272,11 @@ def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
 def _shortened(
     n: int, period: int | None, conditions: list[Cond], v: Var, threads: Known
 ) -> Array | None:
-    """The first two periods and one more iteration, and the last period, with the iterations that
-    make the rest whole periods: what lies between is like what comes right before it."""
+    """The first period and one more iteration, and the last period, with the iterations that make
+    the rest whole periods: what lies between is like what comes right before it."""
     if period is None:
         return None
-    first = 2 * period + 1
+    first = period + 1
     last = period + (n - first - period) % period
     if first + last + period > n:
         return None

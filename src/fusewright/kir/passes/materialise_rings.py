@@ -45,8 +45,8 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
     rewrite:  for k { s <- box k; use s }   ->   for p < ahead { expect p; s[p] <- box p }
                                                  for k { wait k; use s[k];
                                                          expect k + ahead; s[k + ahead] <- ... }
-              or, warp specialised:              role { for k { wait empty; expect; s[k] <- box k } }
-                                                 role { for k { wait full; use s[k]; arrive } }
+              or, warp specialised,              role { for k { wait empty k; s[k] <- box k } }
+                                                 role { for k { wait k; use s[k]; arrive } }
     checks:   tiles of one loop agree on their ring, boxes fill them under no condition, else
               ScheduleError
     order:    first, while loops stand as scheduled; waits for products, fences and barriers follow
