@@ -112,6 +112,14 @@ def tiled(by: str | None = "cp_async"):
     return edit
 
 
+def multiplied(**options: Any) -> str:
+    """A tile of a product by the instructions of warpgroups."""
+    given = fw.TensorSpec((128, 64), "bfloat16"), fw.TensorSpec((64, 128), "bfloat16")
+    s = fw.Schedule(fw.trace(fw.matmul, *given))
+    (product,) = s.outputs
+    return str(product.cache_before().mma(**options).axes)
+
+
 def fused(fn: Any = scaled, x: Any = X, **options: Any) -> str:
     f = fw.fuse(fn, **{"device": "sim", **options})
     made = [a.strides for a in np.atleast_1d(f(x))] if "out_layouts" in options else f(x).tolist()
@@ -242,7 +250,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "kwargs": (lambda: str(fw.trace(summed, S, y=S)), lambda: str(fw.trace(summed, S, y=2.0))),
     },
     "tune": {
-        "fn": (lambda: 0, (lambda: fw.tune(3, X, clock=None), "GPU|decorate|fuse")),
+        "fn": (lambda: 0, (lambda: fw.tune(3, X), "must be a function")),
         "args": (lambda: 0, (lambda: fw.tune(fw.fuse(scaled)), "GPU|argument")),
         "clock": (lambda: 0, (lambda: fw.tune(fw.fuse(scaled), X), "clock= takes times")),
         "kwargs": (lambda: 0, (lambda: fw.tune(fw.fuse(scaled), x=X), "GPU")),
@@ -360,7 +368,14 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: h.set_allocation_order((1, 0)),
         ),
     },
-    "ScheduledTensor.cache_after": {"by": edits(tiled(None), tiled("bulk"))},
+    "ScheduledTensor.cache_after": {
+        "by": edits(tiled(None), tiled("bulk")),
+        "readers": edits(
+            lambda s, h, t: s["x"].cache_after(),
+            lambda s, h, t: h.cache_after(readers=[h]),
+            "readers",
+        ),
+    },
     "ScheduledTensor.cache_before": {
         "by": edits(
             lambda s, h, t: t.cache_before(), lambda s, h, t: t.cache_before("stmatrix"), "stmatrix"
@@ -400,7 +415,7 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
     },
     "ScheduledTensor.mma": {
-        "operands": edits(lambda s, h, t: "", lambda s, h, t: t.mma(h), "matrix instructions"),
+        "warpgroups": (lambda: multiplied(), lambda: multiplied(warpgroups=1)),
     },
     "Program.__call__": {
         "arrays": (lambda: PROGRAM(X, device="sim"), lambda: PROGRAM(-X, device="sim")),

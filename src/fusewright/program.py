@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.arguments import COUNT, FLAG, PATH, check_device_choice, shown, takes
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import InternalError, UserError
@@ -219,6 +220,7 @@ class Program:
 
     # --- on disk --------------------------------------------------------------------------------
 
+    @takes(path=PATH)
     def save(self, path: str | Path) -> Path:
         """Writes the program with its machine code as one file, which `load` reads without a
         compiler and without tracing. Raises UserError without NVRTC or a place to write."""
@@ -267,6 +269,7 @@ class Program:
 
     # --- running --------------------------------------------------------------------------------
 
+    @takes(check_races=FLAG, seed=COUNT)
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator, on memory whose bytes are 0xFF until one of them is
         written; `races` also lists what launches read, and results hold, of such bytes."""
@@ -326,8 +329,12 @@ class Program:
         there is one, else the numpy oracle, which is said once. `out`: an array or None per
         output, written instead of a new one.
         """
-        if device not in ("auto", "cuda", "sim"):
-            raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
+        check_device_choice(device)
+        if not isinstance(out, tuple | list):
+            raise UserError(
+                f"out={shown(out)} is {type(out).__name__}; it must be a list or tuple of an array "
+                "or None for every output"
+            )
         key = None if device == "sim" else call_key(arrays, {}, out or None)
         found = self._calls.get(key)
         if found is not None:
@@ -437,6 +444,7 @@ class Program:
         return given
 
 
+@takes(path=PATH)
 def load(path: str | Path) -> Program:
     """The program that `Program.save` wrote. Needs no compiler.
 

@@ -12,6 +12,7 @@ from fusewright.fusion.ir import (
     Broadcast,
     Concat,
     IndexMap,
+    MatMul,
     Permute,
     Pointwise,
     Reduce,
@@ -27,6 +28,7 @@ from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
+from fusewright.host.products import operand_views, product_problem
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
 MAX_OPS = 96
@@ -258,6 +260,8 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
     reductions of whole rows; and all else runs over no other axes. Without reductions the axes of
     one value are those that all run over. The axis that a broadcast adds is open until something
     with a known axis meets it."""
+    if (problem := product_problem(g.members)) is not None:
+        return problem
     if g.lines:
         return _line_problem(g, ids)
     if not g.spaces:
@@ -310,12 +314,13 @@ def _loop_problem(g: Group, ids: AxisIds) -> str | None:
     """Why threads, an element of one value each, could not compute all others: a value with an axis
     that this one lacks would be computed whole, along that axis, by every one of them. Axes and
     their parts are one where the kernel computes what is cut; sources are read at any place."""
-    cuts = (_cut_in_parts(t) for t in g.members)
+    operands = operand_views(g.members)
+    cuts = (_cut_in_parts(t) for t in g.members if t not in operands)
     related = all(source in g.members for source in cuts if source is not None)
     named = [
         (_named(g, g.axes[t], ids) if related else ids.named(g.axes[t]), t)
         for t in g.members
-        if not isinstance(t.op, Broadcast) and t not in g.moved
+        if not isinstance(t.op, Broadcast) and t not in g.moved and t not in operands
     ]
     largest = max((n for n, _ in named), key=len, default=frozenset[int]())
     apart = next((t for n, t in named if not n <= largest), None)
@@ -391,6 +396,8 @@ def _move_problem(g: Group, t: Tensor) -> str | None:
     inside = [o for o in t.op.operands if o in g.members]
     computed = [o for o in inside if not _reads_source(g, o)]
     match t.op:
+        case MatMul() if computed:
+            return "it multiplies a value that the same kernel computes"
         case Take() | TakeAlong() if t.op.operands[0] in inside:
             return "it gathers from a value that the same kernel computes"
         case IndexMap() if computed:

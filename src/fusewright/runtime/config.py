@@ -69,7 +69,9 @@ class config:
                     "config(deterministic=False): there are no kernels whose results differ from "
                     "run to run; leave it out"
                 )
-            if value not in _ALLOWED[name]:
+            if not any(
+                value is a or (isinstance(value, str) and value == a) for a in _ALLOWED[name]
+            ):
                 raise UserError(f"config({name}={value!r}): use one of {_ALLOWED[name]}")
         self._changes = changes
         self._tokens: list[Token[Config | None]] = []
