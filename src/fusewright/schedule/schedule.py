@@ -542,7 +542,6 @@ class Schedule:
     def _begin(self, flow: Dataflow) -> None:
         self.flow = flow
         self.min_blocks = 0
-        self.max_blocks: int | None = None
         self.cluster: int | None = None
 
     @classmethod
@@ -605,7 +604,8 @@ class Schedule:
         max_sms: int | None = None,
     ) -> Schedule:
         """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is)."""
+        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
+        for `max_sms`: grids are as large as the loops bound to them."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -615,7 +615,10 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            self.max_blocks = max_sms
+            raise UnsupportedError(
+                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
+                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
+            )
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:
