@@ -187,6 +187,17 @@ def test_parts_across_the_borders_of_axes(
     assert rest is graph.split(graph.merge(p, q), math.prod(sizes[1:]))[0]
 
 
+def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:
+    x, y = axes(graph, "x", 32, 2, 3), axes(graph, "y", 6, 32)
+    rest, last = graph.split(flat(graph, y), 3)
+    assert all(ties(graph, (*graph.split(rest, 2), last), x))
+    part = (graph.resize(x[0], -5, -7), *x[1:])
+    loops = graph.split(flat(graph, y), 16)
+    covers(graph, loops, x)
+    path = domain_path(graph, loop_vars(loops), part)
+    assert isinstance(path, Path), path
+
+
 def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
     (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
     assert graph.tie(flat(graph, v), x)
