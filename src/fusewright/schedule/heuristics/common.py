@@ -174,20 +174,27 @@ def _moves(s: Stage) -> bool:
 @dataclass(frozen=True, slots=True)
 class Access:
     """One access to global memory by a stage: the tensor, the address as a function of the loops'
-    variables, and the conditions under which the element is accessed."""
+    variables, and the conditions under which the element is accessed. `is_gathered`: positions
+    that the program computes count as one unknown number an axis."""
 
     stage: Stage
     tensor: Stage
     variables: tuple[Expr, ...]
     address: Expr
     conditions: tuple[Cond, ...]
+    is_gathered: bool = False
 
 
 def global_accesses(
-    flow: Dataflow, lane_axis: object, lane: Var, stages: Sequence[Stage] | None = None
+    flow: Dataflow,
+    lane_axis: object,
+    lane: Var,
+    stages: Sequence[Stage] | None = None,
+    *,
+    gathers: bool = False,
 ) -> list[Access]:
     """Every access to an input or output by the stages (default all), with the loop whose class is
-    `lane_axis` as `lane`."""
+    `lane_axis` as `lane`; those at positions that the program computes only with `gathers`."""
     found: list[Access] = []
     for s in computed(flow.stages if stages is None else stages):
         variables: list[Expr] = []
@@ -205,23 +212,22 @@ def global_accesses(
         for k, p in enumerate(s.operands):
             if p.memory is Memory.GLOBAL:
                 read = operand(flow.graph, v, k)
-                address = _address(p, read.coordinates)
-                if address is not None:
+                is_gathered = None in read.coordinates
+                if gathers or not is_gathered:
+                    address = _address(flow, p, read.coordinates)
                     conditions = (*v.path.predicates, *read.predicates)
-                    found.append(Access(s, p, v.variables, address, conditions))
+                    found.append(Access(s, p, v.variables, address, conditions, is_gathered))
         if s.memory is Memory.GLOBAL:
-            address = _address(s, v.output)
-            if address is not None:
-                found.append(Access(s, s, v.variables, address, v.path.predicates))
+            address = _address(flow, s, v.output)
+            found.append(Access(s, s, v.variables, address, v.path.predicates))
     return found
 
 
-def _address(p: Stage, coordinates: Sequence[Expr | None]) -> Expr | None:
+def _address(flow: Dataflow, p: Stage, coordinates: Sequence[Expr | None]) -> Expr:
     address: Expr = ZERO
-    for c, stride in zip(coordinates, strides_of(p), strict=True):
-        if c is None:
-            return None
-        address = address + c * stride
+    for k, (c, stride) in enumerate(zip(coordinates, strides_of(p), strict=True)):
+        at = flow.graph.variable(f"at{k}", p.shape[k]) if c is None else c
+        address = address + at * stride
     return address
 
 
@@ -248,7 +254,9 @@ def vectorize_accesses(
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         narrow = [a for a in own if not is_wide(a, lane, width)]
-        wide = bool(own) and all(is_wide_read(a, lane, width) for a in narrow)
+        wide = bool(own) and all(
+            is_wide_read(a, lane, width) and not a.is_gathered for a in narrow
+        )
         s.from_any_address = wide and bool(narrow)
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
@@ -269,8 +277,8 @@ def is_wide_read(a: Access, lane: Var, width: int) -> bool:
 
 
 def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
-    """The accesses of one stage, its innermost loop as `lane`."""
-    return global_accesses(flow, s.loops[-1].axis, lane, [s])
+    """The accesses of one stage, its innermost loop as `lane`, with those of gathers."""
+    return global_accesses(flow, s.loops[-1].axis, lane, [s], gathers=True)
 
 
 def _mentions(e: Expr, v: Var) -> bool:
