@@ -254,9 +254,7 @@ def vectorize_accesses(
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         narrow = [a for a in own if not is_wide(a, lane, width)]
-        wide = bool(own) and all(
-            is_wide_read(a, lane, width) and not a.is_gathered for a in narrow
-        )
+        wide = bool(own) and all(is_wide_read(a, lane, width) and not a.is_gathered for a in narrow)
         s.from_any_address = wide and bool(narrow)
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
