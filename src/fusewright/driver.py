@@ -24,6 +24,7 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
@@ -428,8 +429,8 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_leaves(share(read))
     narrow = cut_joins(small, MAX_OPERANDS)
-    parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
-    return split_reductions(parted, target)
+    nested = nest_reductions(chunk_reductions(narrow, target))
+    return split_reductions(split_scans(row_partials(nested, target), target), target)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]
