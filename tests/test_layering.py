@@ -20,7 +20,9 @@ PACKAGE = ROOT / "fusewright"
 # Top to bottom; layers on one line do not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
+    ("arguments",),
     ("knobs", "memory"),
+    ("logs",),
     ("dtypes",),
     ("target",),
     ("core",),

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import inspect
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fusewright as fw
 from fusewright.errors import FusewrightError, UserError
+from fusewright.fusion.spec_text import parse_spec
 from fusewright.report.explain import Report
 from fusewright.runtime.device import has_gpu
-
-_SHORT = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3",
-    "f8e5m2": "float8_e5m2",
-    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
-    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-}
-_SPEC = re.compile(r"(\w+)\[([^\[\]]*)\]")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("demo", _demo, "compile three fusions, show them, run them, check them")
     _add_target(sub)
     sub = command("explain", _explain, "what a function becomes, and why")
-    sub.add_argument("function", metavar="module:function", help="found from the current directory")
+    sub.add_argument(
+        "function",
+        metavar="module:function",
+        help="found from the current directory; or file.py:function",
+    )
     sub.add_argument(
         "--spec",
         nargs="+",
@@ -125,42 +119,57 @@ def _bench(arguments: argparse.Namespace) -> int:
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def parse_spec(text: str) -> fw.TensorSpec:
-    """The spec that a text such as `f32[1024,n]` describes; `f32[]` is 0-dimensional.
-
-    Raises UserError for another form, or a dtype that does not exist.
-    """
-    found = _SPEC.fullmatch(text.replace(" ", ""))
-    if found is None:
-        raise UserError(f"spec {text!r}: write dtype[sizes], such as f32[1024,1024] or bf16[n,64]")
-    dtype, inside = found.groups()
-    entries = inside.split(",") if inside else []
-    bad = [e for e in entries if not e.isdigit() and not e.isidentifier()]
-    if bad:
-        raise UserError(f"spec {text!r}: size {bad[0]!r} is neither a number nor a name")
-    shape = tuple(int(e) if e.isdigit() else e for e in entries)
-    return fw.TensorSpec(shape, _SHORT.get(dtype, dtype))
-
-
 def load_function(path: str) -> Callable[..., Any]:
-    """The function at `module:function`, found from the current directory too; what `fw.fuse`
-    made of it is taken off.
+    """The function at `module:function`, found from the current directory too, or at
+    `path/to/file.py:function`; what `fw.fuse` made of it is taken off.
 
-    Raises UserError when the module or the function is not there.
+    Raises UserError when the module or the function is not there, and when it cannot be imported.
     """
-    module_name, _, name = path.partition(":")
+    module_name, _, name = path.rpartition(":")
     if not module_name or not name:
-        raise UserError(f"{path!r}: write module:function, such as model:softmax")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as e:
-        raise UserError(f"{path!r}: {e}; run where {module_name} can be imported") from e
+        raise UserError(
+            f"{path!r}: write module:function, such as model:softmax or model.py:softmax"
+        )
+    module = _module(module_name, path)
     fn = getattr(module, name, None)
     if not callable(fn):
-        there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        there = [n for n, v in vars(module).items() if _is_own_function(v, n, module)]
         raise UserError(
             f"{path!r}: {module_name} has no function {name!r}; it has {', '.join(there) or 'none'}"
         )
     return inspect.unwrap(fn)
+
+
+def _is_own_function(value: object, name: str, module: ModuleType) -> bool:
+    own = getattr(value, "__module__", None) == module.__name__
+    return own and callable(value) and not name.startswith("_")
+
+
+def _module(name: str, path: str) -> ModuleType:
+    """The module of a name or of a file. Raises UserError where it cannot be imported."""
+    is_file = name.endswith(".py") or "/" in name or os.sep in name
+    if is_file and not Path(name).is_file():
+        raise UserError(f"{path!r}: there is no file {name}; write path/to/file.py:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return _from_file(Path(name)) if is_file else importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        raise UserError(f"{path!r}: {e}; run where {e.name} can be imported") from e
+    except FusewrightError:
+        raise
+    except Exception as e:
+        raise UserError(f"{path!r}: importing {name} fails: {type(e).__name__}: {e}") from e
+
+
+def _from_file(file: Path) -> ModuleType:
+    """The module of a file, which finds those beside it, as a script would."""
+    sys.path.insert(0, str(file.resolve().parent))
+    name = file.stem if file.stem not in sys.modules else f"_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is no Python file: its name does not end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

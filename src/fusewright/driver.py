@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fusewright import knobs
+from fusewright import knobs, logs
+from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.leaves import is_leaf
@@ -28,6 +30,7 @@ from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
+from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, form, nbytes_estimate
@@ -36,6 +39,12 @@ from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
+from fusewright.host.products import (
+    behind_product,
+    product_first,
+    product_kernels,
+    refused_products,
+)
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.sites import Site, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -48,16 +57,27 @@ from fusewright.runtime.winners import Winner, Winners
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.schedule import Schedule as HandSchedule
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
+_compiled = logging.getLogger("fusewright.compile")
+
+
+_PROGRAM = instance_of(
+    Fusion,
+    HandSchedule,
+    words="a fusion, which fw.trace returns, or a fw.Schedule of one",
+    hint=traced_first,
+)
 
 
 class Schedule(HandSchedule):
     """A schedule by hand: nvFuser's vocabulary, and the way down to a kernel."""
 
+    @takes(name=TEXT)
     def lower(self, target: str | Target | None = "sm_90a", *, name: str = "kernel") -> Kernel:
         """The kernel of this schedule. Raises ScheduleError when it is not legal."""
         return by_hand(self, name, target_of(target))
@@ -74,6 +94,7 @@ class Schedule(HandSchedule):
 
 def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     """The kernel of a schedule by hand, with the launch it asks for."""
+    logs.start()
     asked, cluster = schedule.min_blocks, schedule.cluster
     return finish(schedule.flow, name, target, None, min_blocks=asked, cluster=cluster)
 
@@ -173,6 +194,7 @@ class _Compiler:
         params = schedule_group(flow, self.target, winner.params if winner else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         kernel = finish(flow, name, self.target, params, fills=segment.fills)
+        _compiled.debug("%s: scheduled as %s", name, params)
         kernel.segment = segment
         kernel.measured = winner.measured if winner else ()
         own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
@@ -192,8 +214,13 @@ class _Compiler:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
             halves = _halves(segment)
+            if halves is None and any(map(has_instructions, segment.fusion.values)):
+                rule = f"it is a sum of products: {e}"
+                self.reasons.append(Reason(segment.writes[-1].tensor.name, rule))
+                return self.launches(replace(segment, fusion=decompose(segment.fusion)))
             if halves is None:
                 raise
+            _compiled.debug("%s: cut in two: %s", name, e)
             self.reasons.append(Reason(segment.writes[-1].tensor.name, f"cut in two: {e}"))
             out = [x for h in halves for x in self.launches(h)]
             return [*out, self.move(fills)] if fills.moves else out
@@ -236,7 +263,11 @@ def _halves(segment: Segment) -> list[Segment] | None:
     ]
     if len(inner) < 2:
         return None
-    cut = _cheapest_cut(inner)
+    inner = product_first(inner)
+    cut = behind_product(inner)
+    if cut is None and any(map(has_instructions, inner)):
+        return None
+    cut = cut or _cheapest_cut(inner)
     groups = (*connected(inner[:cut]), *connected(inner[cut:]))
     outer: dict[Tensor, list[Site]] = {}
     for t, site in zip(
@@ -262,6 +293,7 @@ def _cheapest_cut(values: Sequence[Tensor]) -> int:
     return min(places, key=lambda k: (crossing[k], abs(2 * k - count)))
 
 
+@takes(fusion=_PROGRAM, dynamic=FLAG, donate=NAMES)
 def compile(
     fusion: Fusion | HandSchedule,
     target: str | Target | None = "sm_90a",
@@ -318,6 +350,8 @@ def compile_in_place(
     a position, or any that fits where that is None. Kernels are scheduled as `winner_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
     taken from there, others added."""
+    logs.start()
+    began = time.perf_counter()
     whole = prepare(fusion, target)
     cut = form(whole)
     known: Kernels = {} if kernels is None else kernels
@@ -348,9 +382,29 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    reasons = (*cut.reasons, *pieces.reasons, *compiler.reasons)
+    sums = (Reason(name, why) for name, why in refused_products(fusion, target))
+    reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
-    return _checked(Program(whole, ordered, reasons, target, pieces, held))
+    program = _checked(Program(whole, ordered, reasons, target, pieces, held))
+    _say(program, time.perf_counter() - began)
+    return program
+
+
+def _say(program: Program, seconds: float) -> None:
+    """Logs what was compiled: the program as information, each reason and kernel for debugging."""
+    if not _compiled.isEnabledFor(logging.INFO):
+        return
+    names = ", ".join(k.name for k in program.kernels)
+    _compiled.info(
+        "compiled in %.0f ms: ops %d, launches %d, kernels %d: %s",
+        1000 * seconds,
+        len(program.fusion.ops) - len(program.fusion.inputs),
+        len(program.launches),
+        len(program.kernels),
+        names,
+    )
+    for reason in program.reasons:
+        _compiled.info("%s", reason)
 
 
 def _checked(program: Program) -> Program:
@@ -364,7 +418,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(decompose(fold_empty(owned)))
+    plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_leaves(share(split_maps(read)))

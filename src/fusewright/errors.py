@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class FusewrightError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package. `source`: the line of the caller's
+    program that it comes from, where it was raised by an operation of a trace."""
+
+    source = ""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} [{self.source}]" if self.source else text
 
 
 class UserError(FusewrightError, ValueError):

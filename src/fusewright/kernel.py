@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.arguments import COUNT, FLAG, check_device_choice, takes
 from fusewright.core.compiled import compiled
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.node import walk
@@ -254,6 +255,7 @@ class Kernel:
         Raises UserError on a mismatch."""
         return bind_symbols(self.inputs, [a.shape for a in arrays], self.name, known)
 
+    @takes(check_races=FLAG, seed=COUNT)
     def simulate(
         self,
         *arrays: Array,
@@ -306,8 +308,7 @@ class Kernel:
 
     def __call__(self, *arrays: Array, device: str = "auto") -> list[Array]:
         """Runs on numpy arrays: device "cuda", "sim", or "auto" (a GPU if there is one)."""
-        if device not in ("auto", "cuda", "sim"):
-            raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
+        check_device_choice(device)
         if device == "sim" or (device == "auto" and not has_gpu()):
             return without_races(self.simulate(*arrays), self.name)
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))

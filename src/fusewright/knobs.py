@@ -24,6 +24,11 @@ class Knob(Generic[T]):
     allowed: str
     doc: str
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the user chose."""
+        return bool(os.environ.get(self.name, ""))
+
     def get(self) -> T:
         """The value now. Raises UserError for text that is not allowed."""
         text = os.environ.get(self.name, "")

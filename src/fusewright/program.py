@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.arguments import COUNT, FLAG, PATH, check_device_choice, shown, takes
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import UserError
+from fusewright.errors import InternalError, UserError
 from fusewright.fusion.evaluate import evaluate, plain_array
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.fusion.printing import print_fusion
@@ -39,6 +40,7 @@ from fusewright.kernel import (
 from fusewright.memories import Memories
 from fusewright.records import (
     DAMAGE,
+    check_launch,
     kernel_record,
     number_of,
     number_record,
@@ -218,6 +220,7 @@ class Program:
 
     # --- on disk --------------------------------------------------------------------------------
 
+    @takes(path=PATH)
     def save(self, path: str | Path) -> Path:
         """Writes the program with its machine code as one file, which `load` reads without a
         compiler and without tracing. Raises UserError without NVRTC or a place to write."""
@@ -266,6 +269,7 @@ class Program:
 
     # --- running --------------------------------------------------------------------------------
 
+    @takes(check_races=FLAG, seed=COUNT)
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator, on memory whose bytes are 0xFF until one of them is
         written; `races` also lists what launches read, and results hold, of such bytes."""
@@ -325,8 +329,12 @@ class Program:
         there is one, else the numpy oracle, which is said once. `out`: an array or None per
         output, written instead of a new one.
         """
-        if device not in ("auto", "cuda", "sim"):
-            raise UserError(f"device={device!r}: use 'auto', 'cuda' or 'sim'")
+        check_device_choice(device)
+        if not isinstance(out, tuple | list):
+            raise UserError(
+                f"out={shown(out)} is {type(out).__name__}; it must be a list or tuple of an array "
+                "or None for every output"
+            )
         key = None if device == "sim" else call_key(arrays, {}, out or None)
         found = self._calls.get(key)
         if found is not None:
@@ -436,6 +444,7 @@ class Program:
         return given
 
 
+@takes(path=PATH)
 def load(path: str | Path) -> Program:
     """The program that `Program.save` wrote. Needs no compiler.
 
@@ -451,7 +460,8 @@ def _unpickled(content: bytes) -> Program:
 
 
 def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> Program:
-    """The program of a record. Raises UserError for one that describes none."""
+    """The program of a record. Raises UserError for one that describes none, or one whose host
+    program breaks an invariant."""
     try:
         fusion = parse_fusion(record["fusion"])
         target = target_of(record["target"])
@@ -468,11 +478,15 @@ def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> P
             )
             for x in record["launches"]
         )
+        for x in launches:
+            check_launch(x.kernel, x.reads, x.writes, x.values)
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
         held = {values[t]: values[argument] for t, argument in record["held"]}
-    except DAMAGE as e:
+        program = Program(fusion, launches, reasons, target, pieces, held)
+        _ = program.host, program.results, program.holders
+    except (*DAMAGE, InternalError) as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
-    return Program(fusion, launches, reasons, target, pieces, held)
+    return program
 
 
 def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
+from fusewright.arguments import shown
 from fusewright.errors import UserError
 
 WARP_SIZE = 32
@@ -42,6 +44,7 @@ MMA_COLUMNS_UNIT = 8
 MAX_MMA_COLUMNS = 256
 MIN_SET_REGISTERS, MAX_SET_REGISTERS = 24, 256
 ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
+MMA_PER_CLOCK = 2048  # products of 16-bit values that a multiprocessor sums
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
 MEMORY_LATENCY_US = 0.8  # of a load while others are under way
 L2_NBYTES_PER_CLOCK = 46  # of a multiprocessor, all of them reading at once
@@ -175,7 +178,8 @@ def target_of(arch: str | Target | None) -> Target:
     """The Target for an architecture name (default sm_90a). Raises UserError for others."""
     if isinstance(arch, Target):
         return arch
-    found = _TARGETS.get(arch or "sm_90a")
+    name = cast("object", "sm_90a" if arch is None else arch)
+    found = _TARGETS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise UserError(f"target {arch!r} is not known; use one of {', '.join(_TARGETS)}")
+        raise UserError(f"target {shown(name)} is not known; use one of {', '.join(_TARGETS)}")
     return found

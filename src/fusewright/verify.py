@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.arguments import COUNT, instance_of, takes
 from fusewright.core.expr import Var, variables
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
+from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Fusion
+from fusewright.fusion.rules import traced_first
 from fusewright.host.invariants import problems
 from fusewright.kernel import Kernel, Sync, TensorInfo, shaped_view, size_of, span
 from fusewright.program import Program
@@ -22,6 +25,19 @@ from fusewright.sim.report import Kind, Race
 from fusewright.sim.verify import Case, verify_kernel
 
 Array = npt.NDArray[Any]
+
+_PROGRAM = instance_of(
+    Fusion,
+    Schedule,
+    words="a fusion, which fw.trace returns, or a fw.Schedule of one",
+    hint=traced_first,
+)
+_KERNEL = instance_of(
+    Kernel,
+    Program,
+    words="a kernel or a program, which fw.compile returns",
+    hint=traced_first,
+)
 
 MAX_ELEMENTS = 1 << 18
 """Elements that an array of a witness with symbolic sizes may have."""
@@ -56,12 +72,14 @@ class VerifyReport:
         return "\n".join([head, *lines])
 
 
+@takes(fusion=_PROGRAM)
 def evaluate(fusion: Fusion | Schedule, *arrays: Array) -> list[Array]:
     """The outputs by the numpy oracle: float64 throughout, rounded at casts and outputs only."""
     whole = fusion.fusion() if isinstance(fusion, Schedule) else fusion
     return oracle.evaluate(whole, *arrays)
 
 
+@takes(kernel=_KERNEL, seed=COUNT)
 def verify(
     kernel: Kernel | Program, *arrays: Array, blocks: Any = "sample", seed: int = 0
 ) -> VerifyReport:
@@ -80,6 +98,7 @@ def verify(
         for k, given, sizes in kernel.witnesses(*arrays):
             _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)
         return report
+    arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
     for k in kernel.kernels if isinstance(kernel, Program) else [kernel]:
         cases = [case_of(k, arrays)] if arrays else random_cases(k, seed)
         _verify_one(k, cases, blocks, seed, report)

@@ -429,6 +429,7 @@ def test_ranges_name_the_kernels(gpu: FakeDriver, torch: FakeTorch, monkeypatch)
 def test_ranges_without_a_library_say_what_to_install(gpu: FakeDriver, monkeypatch) -> None:
     monkeypatch.setenv("FUSEWRIGHT_NVTX", "1")
     monkeypatch.setitem(sys.modules, "nvtx", None)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     with pytest.raises(UserError, match=r"FUSEWRIGHT_NVTX=1 needs torch or the nvtx package"):
         fw.fuse(softmax)(normal(6, 40))
 
@@ -537,7 +538,9 @@ def test_out_that_several_arguments_share_is_written_last(
 def test_rejects_parameters_that_are_not_there(gpu: FakeDriver, torch: FakeTorch) -> None:
     with pytest.raises(UserError, match="donate: there is no parameter 'y'; use some of cache, x"):
         fw.fuse(append, donate=("y",))
-    with pytest.raises(UserError, match="donate='cache' is a string; pass a tuple of names"):
+    with pytest.raises(
+        UserError, match=r"donate='cache' is str; .*pass a tuple of names: \('cache',\)"
+    ):
         fw.fuse(append, donate="cache")
 
 

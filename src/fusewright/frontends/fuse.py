@@ -14,14 +14,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fusewright import knobs
+from fusewright import knobs, logs
+from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional, takes
 from fusewright.core.expr import Var
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.natural_layouts import Strides, natural_orders
-from fusewright.frontends.out_layouts import Order, OutLayouts
-from fusewright.frontends.signature import Dynamic, Signature, marks_of, signature_of
+from fusewright.frontends.out_layouts import ORDERS, Order, OutLayouts
+from fusewright.frontends.recompiles import reason
+from fusewright.frontends.signature import DYNAMIC, Dynamic, Signature, marks_of, signature_of
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
@@ -132,8 +134,7 @@ class Fused:
         kernels: Kernels | None = None,
     ) -> None:
         """`kernels`: a table to share kernels by with other functions."""
-        if device not in ("auto", "cuda", "sim"):
-            raise UserError(f"fuse(device={device!r}): use 'auto', 'cuda' or 'sim'")
+        check_device_choice(device)
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
@@ -323,7 +324,7 @@ class Fused:
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                self._say(signature)
+                self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
                 program = compile_in_place(
@@ -394,14 +395,17 @@ class Fused:
         args, kwargs = trees.unflatten(tree, list(specs))
         return trace_call(stored, *args, **kwargs), used[0]
 
-    def _say(self, signature: Signature) -> None:
-        """Logs a compile that is not the first; as a warning where the user asked for that."""
-        if not self._programs:
-            return
+    def _say(self, signature: Signature, tree: Tree) -> None:
+        """Logs a compile that is not the first, and its reason; as a warning where the user asked
+        for that."""
+        logs.start()
         level = logging.WARNING if knobs.LOG.get() == "recompiles" else logging.INFO
+        if not self._programs or not _log.isEnabledFor(level):
+            return
         shapes = ", ".join(str(s) for s in signature.specs)
         number = len(self._programs) + 1
-        _log.log(level, "%s: compile %d, for %s", self.name, number, shapes)
+        why = reason(signature, [known for known, _ in self._programs], tree, self._marks)
+        _log.log(level, "%s: compile %d, for %s: %s", self.name, number, shapes, why)
 
 
 def _natural(
@@ -444,6 +448,7 @@ def _fused(fn: Callable[..., Any], options: Mapping[str, Any]) -> Fused:
     return Fused(fn, **options)
 
 
+@takes(fn=optional(FUNCTION), dynamic=DYNAMIC, out_layouts=optional(ORDERS), donate=NAMES)
 def fuse(
     fn: Callable[..., Any] | None = None,
     *,

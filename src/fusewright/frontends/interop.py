@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from fusewright.arguments import FUNCTION, takes
 from fusewright.fusion.ir import Fusion
 
 
+@takes(fn=FUNCTION)
 def from_torch(fn: Callable[..., Any], *args: Any) -> Fusion:
     """What a torch function computes on tensors like `args`. `fw.compile` makes it a program that
     is called with tensors.

@@ -102,7 +102,10 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -
     check_device("from_dlpack", device)
     if not hasattr(x, "__dlpack__"):
         raise UserError(f"from_dlpack of {type(x).__name__}: it has no __dlpack__; use fw.asarray")
-    elements = np.from_dlpack(x)
+    try:
+        elements = np.from_dlpack(x)
+    except (BufferError, TypeError, ValueError, RuntimeError) as e:
+        raise UserError(f"from_dlpack of {type(x).__name__}: {e}; use fw.asarray") from None
     return Array(Known(elements if copy is False else elements.copy()))
 
 

@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from fusewright.arguments import INTEGER, optional, several
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.ops import permute_dims
 
 Order: TypeAlias = "Sequence[Sequence[int] | None]"
 """Per output the axes from slow to fast in memory; None for C order."""
+
+
+ORDERS = several(
+    optional(several(INTEGER, "axes")),
+    "a list of an order of axes, such as (1, 0), or None for every output",
+)
 
 
 class OutLayouts:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
+from fusewright.arguments import INTEGER, Rule, Unfit, several
 from fusewright.core.expr import Expr, as_expr
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
@@ -26,6 +27,21 @@ Dynamic: TypeAlias = bool | Mapping[Any, Sequence[int]] | None
 parameters (by name or position)."""
 
 VECTOR_NBYTES = 16
+
+
+def _dynamic(value: Any) -> Dynamic:
+    if value is None or isinstance(value, bool):
+        return value
+    if not isinstance(value, Mapping):
+        raise Unfit
+    table = cast("Mapping[Any, Any]", value)
+    if not all(isinstance(k, str | int) for k in table):
+        raise Unfit
+    return {k: _AXES.taken(v) for k, v in table.items()}
+
+
+_AXES = several(INTEGER, "axes", or_one=True)
+DYNAMIC = Rule("True, False, or a mapping from parameters to the axes that may change", _dynamic)
 
 
 @dataclass(frozen=True, slots=True)

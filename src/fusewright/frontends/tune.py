@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusewright import knobs
+from fusewright.arguments import FUNCTION, Rule, Unfit, optional, takes
 from fusewright.driver import WinnerOf, compile_in_place, no_winner
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
@@ -76,12 +77,26 @@ class Tuning:
         return "\n".join([*lines, *(f"left out: {x}" for x in self.left_out)])
 
 
+def _clock(value: Any) -> Any:
+    if not callable(value) or not isinstance(getattr(value, "device", None), str):
+        raise Unfit
+    return value
+
+
+_CLOCK = Rule(
+    "a clock: an object with the name of a device as `device`, called with a list of programs, "
+    "which returns microseconds for each",
+    _clock,
+)
+
+
 def _mark(t: Timed) -> str:
     if t.is_winner:
         return "kept, by the rules too" if t.is_default else "kept"
     return "by the rules" if t.is_default else ""
 
 
+@takes(fn=FUNCTION, clock=optional(_CLOCK))
 def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwargs: Any) -> Tuning:
     """Measures a few candidates for every kernel that a call with these arguments runs, and keeps
     the fastest in the disk cache: later calls of `fw.fuse` and `fw.compile` on this kind of device

@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright import dtypes
+from fusewright.arguments import shown
 from fusewright.core.expr import Expr, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
+from fusewright.fusion.advice import INSTEAD_OF_TRUTH, instead_of, instead_of_attribute
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
+from fusewright.fusion.known import Known
 from fusewright.fusion.operands import (
     DEVICE,
     NUMPY_OPERATORS,
@@ -40,19 +43,6 @@ _SMALL = 1 << 16  # elements that are computed for the sake of one of them
 Operand: TypeAlias = "Array | bool | int | float | complex"
 
 
-class Known(Tensor):
-    """A leaf whose elements are at hand."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: npt.NDArray[Any]) -> None:
-        shape = tuple(ir.as_expr(s) for s in data.shape)
-        dtype = dtypes.dtype_of_data(data)
-        op = ir.Input((), -1, ir.contiguous_strides(shape), dtype.nbytes)
-        super().__init__("", shape, dtype, op)
-        self.data = data
-
-
 # --- operands -----------------------------------------------------------------------------------
 
 
@@ -66,7 +56,7 @@ def check_array(op: str, x: object) -> Array:
             f"{op}: a numpy array of shape {shape} stands where a traced array belongs: pass it "
             "as an argument of the function, or wrap it with fw.asarray"
         )
-    raise UserError(f"{op}: expected an array, got {type(x).__name__} {x!r}; wrap it with fw.full")
+    raise UserError(f"{op}: expected an array, got {type(x).__name__} {shown(x)}; {instead_of(x)}")
 
 
 def as_operand(op: str, x: object) -> Operand:
@@ -406,8 +396,8 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         raise NoAttributeError(
-            f"an array has no attribute {name!r}; the functions are fw.{name}(x) and the like, see "
-            "the list of operations"
+            f"an array has no attribute {name!r}; "
+            f"{instead_of_attribute(name, dir(self.__array_namespace__()))}"
         )
 
     def __getitem__(self, key: object) -> Array:
@@ -535,8 +525,7 @@ class Array:
         if known is None:
             raise UserError(
                 f"{asked} of the traced array {self!r}: its value is not known while tracing, so "
-                "Python cannot branch or loop on it; use fw.where(condition, a, b), or fw.any, "
-                "fw.all and fw.minimum on arrays"
+                f"Python cannot branch or loop on it; {INSTEAD_OF_TRUTH}"
             )
         fusion = ir.Fusion(known, (self.tensor,), ir.topological((self.tensor,), known))
         (out,) = evaluate(fusion, *(t.data for t in known), checked=True)
@@ -555,7 +544,7 @@ class Array:
         if self.size != 1:
             raise UserError(
                 f"{asked} of {self!r}: it needs exactly one element; reduce it first, for example "
-                "with fw.any or fw.all"
+                f"with fw.any or fw.all; {INSTEAD_OF_TRUTH}"
             )
 
     def __bool__(self) -> bool:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from fusewright.arguments import INTEGER, TEXT, Rule, optional, several, shown, takes
 from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
@@ -32,6 +33,7 @@ class Sym(Var):
 
     __slots__ = ()
 
+    @takes(name=TEXT, min=INTEGER, max=optional(INTEGER), multiple_of=INTEGER)
     def __init__(
         self, name: str, *, min: int = 2, max: int | None = None, multiple_of: int = 1
     ) -> None:
@@ -51,6 +53,17 @@ Shape: TypeAlias = tuple[Expr, ...]
 ShapeLike: TypeAlias = "tuple[int | str | Sym, ...] | list[int | str | Sym]"
 
 
+def _stride(s: object) -> Any:
+    return s if isinstance(s, Expr) else INTEGER.taken(s)
+
+
+_SIZES = several(
+    Rule("a size", lambda s: s),
+    "a tuple of sizes: integers, names, or fw.Sym objects; (n,) for one axis, () for none",
+)
+_STRIDES = several(Rule("a stride", _stride), "a tuple of integers, in elements, one per axis")
+
+
 class TensorSpec:
     """What is known of an argument: shape, dtype, element strides (None: C order), alignment of
     its first element in bytes. `shape` entries: int, a name (one size per name and trace), Sym.
@@ -61,6 +74,7 @@ class TensorSpec:
 
     __slots__ = ("alignment", "dtype", "shape", "strides")
 
+    @takes(shape=_SIZES, strides=optional(_STRIDES), alignment=INTEGER)
     def __init__(
         self,
         shape: ShapeLike,
@@ -98,9 +112,14 @@ class TensorSpec:
 
 
 def _check_size(s: object, shape: ShapeLike) -> None:
-    if isinstance(s, bool | float):
-        raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is no integer")
-    if isinstance(s, int | np.integer) and s < 0:
+    if isinstance(s, str | Var):
+        return
+    if isinstance(s, bool) or not isinstance(s, int | np.integer):
+        raise UserError(
+            f"TensorSpec: size {shown(s)} in shape {shown(tuple(shape))} is no integer, name or "
+            "fw.Sym"
+        )
+    if s < 0:
         raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is negative")
 
 

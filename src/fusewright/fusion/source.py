@@ -24,6 +24,19 @@ class Source:
         return f"{place} {self.call}".strip()
 
 
+def raising_line(error: BaseException) -> str:
+    """The innermost line outside of this package that an exception passed; "" where there is
+    none."""
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        code, module = step.tb_frame.f_code, str(step.tb_frame.f_globals.get("__name__", ""))
+        if not module.startswith("fusewright."):
+            found = f"{Path(code.co_filename).name}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
 def calling_line() -> Source | None:
     """The innermost line that is outside of this package's operations; None where there is none."""
     frame = inspect.currentframe()

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fusewright.arguments import FUNCTION, TEXT, shown, takes
 from fusewright.core.expr import Expr, as_expr, variables
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
+from fusewright.fusion.source import raising_line
+from fusewright.fusion.spec_text import is_spec_text, parse_spec
 from fusewright.fusion.trees import Tree
 
 
@@ -26,13 +29,30 @@ class Traced:
     out_tree: Tree
 
 
+@takes(fn=FUNCTION)
 def trace(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Fusion:
-    """What `fn` computes on arguments like `specs`: TensorSpecs, nested in tuples, lists and dicts,
-    and None and Python scalars, which `fn` sees as they are.
+    """What `fn` computes on arguments like `specs`: TensorSpecs, or texts such as "f32[1024,n]",
+    nested in tuples, lists and dicts, and None, Python scalars and other strings, which `fn` sees
+    as they are.
 
     Raises UserError when `fn` asks for a value, or returns something that is not an array.
     """
+    specs, kwargs = trees.map_static(_spec, (specs, kwargs))
     return trace_call(fn, *specs, **kwargs).fusion
+
+
+def _spec(value: Any) -> Any:
+    return parse_spec(value) if is_spec_text(value) else value
+
+
+def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the function returns. Errors of this package name the line of the program that they
+    come from."""
+    try:
+        return fn(*args, **kwargs)
+    except (UserError, UnsupportedError) as e:
+        e.source = e.source or raising_line(e)
+        raise
 
 
 def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
@@ -42,12 +62,13 @@ def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
     sizes = _Sizes(leaves)
     inputs = [_input(k, n, s, sizes) for k, (n, s) in enumerate(zip(names, leaves, strict=True))]
     args, kwargs = trees.unflatten(in_tree, [Array(t) for t in inputs])
-    results, out_tree = trees.flatten(fn(*args, **kwargs))
+    results, out_tree = trees.flatten(_called(fn, args, kwargs))
     label = getattr(fn, "__name__", "the traced function")
     outputs = tuple(check_array(f"result of {label}", r).tensor for r in results)
     return Traced(_assemble(tuple(inputs), outputs), in_tree, out_tree)
 
 
+@takes(text=TEXT)
 def name(x: Array, text: str) -> Array:
     """Give the value a name, for schedules and printing. Returns `x`.
 
@@ -112,7 +133,7 @@ class _Sizes:
 def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
     if not isinstance(spec, TensorSpec):
         raise UserError(
-            f"trace: argument {label} is {type(spec).__name__} {spec!r}; give a "
+            f"trace: argument {label} is {type(spec).__name__} {shown(spec)}; give a "
             "fw.TensorSpec(shape, dtype) for every array, and plain Python values for the rest"
         )
     shape: Shape = tuple(sizes.extent(s) for s in spec.shape)

@@ -88,6 +88,22 @@ def _enter(x: object, around: list[int]) -> None:
     around.append(id(x))
 
 
+def map_static(fn: Callable[[Any], Any], structure: Any) -> Any:
+    """The structure with `fn` of each None, Python scalar and string in the place of it."""
+    found, tree = flatten(structure)
+    return unflatten(_with_static(fn, tree), found)
+
+
+def _with_static(fn: Callable[[Any], Any], tree: Tree) -> Tree:
+    match tree:
+        case Leaf():
+            return tree
+        case Static():
+            return Static(fn(tree.value), tree.kind)
+        case Branch():
+            return Branch(tree.kind, tree.keys, tuple(_with_static(fn, t) for t in tree.items))
+
+
 def leaves(structure: object) -> list[Any]:
     """What `flatten` gives first, for structures of plain tuples, lists and dicts."""
     found: list[Any] = []

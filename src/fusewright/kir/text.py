@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
+from fusewright.arguments import TEXT, instance_of, optional, takes
 from fusewright.core.expr import Expr, Var
 from fusewright.kir.codecs import Reader, dtype_in, quote
 from fusewright.kir.ir import (
@@ -95,6 +96,10 @@ def _dims_text(kind: str, dims: tuple[Dim, ...]) -> str:
     return f"{kind} ({', '.join(range_text(d.var, d.extent) for d in dims)})"
 
 
+_SYMBOLS = optional(instance_of(Mapping, words="a mapping from names to shape symbols"))
+
+
+@takes(text=TEXT, symbols=_SYMBOLS)
 def parse_kernel(text: str, symbols: Mapping[str, Var] | None = None) -> Kernel:
     """The kernel that a text describes; `symbols` are shape symbols to use for those of that name.
 

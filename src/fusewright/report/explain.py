@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from fusewright.arguments import PATH, takes
 from fusewright.errors import UserError
 from fusewright.report.facts import Facts, gather
 from fusewright.report.html import report_html
@@ -38,6 +39,7 @@ class Report:
     def _repr_html_(self) -> str:
         return report_html(self.facts)
 
+    @takes(path=PATH)
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one HTML file and return its path.
 

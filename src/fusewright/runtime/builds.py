@@ -6,6 +6,7 @@ the code: the text, the target and its options, and the compiler's version.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from fusewright.runtime.cache import Entry, KernelCache, cache_key
 from fusewright.runtime.locks import after_fork, fork_safe_lock
 from fusewright.target import Target
 
+_log = logging.getLogger("fusewright.machine_code")
 MAX_MODULES = 512
 """Modules kept in memory; about 50 kB each."""
 
@@ -76,8 +78,10 @@ def _make(key: str, source: Source, target: Target) -> Compiled:
     entry = None if cache is None else cache.get(key)
     found = None if entry is None else _restored(entry)
     if found is not None:
+        _log.debug("%s: machine code from %s", source.name, knobs.CACHE_DIR.get())
         return found
     made = compile_cubin(source.text, target, name=source.name, contract=source.contract)
+    _log.debug("%s: machine code in %.0f ms", source.name, 1000 * made.seconds)
     if cache is not None:
         cache.put(key, made.cubin, {"ptx": made.ptx, "log": made.log, "seconds": made.seconds})
     return made

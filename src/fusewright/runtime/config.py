@@ -63,7 +63,9 @@ class config:
         for name, value in changes.items():
             if name not in names:
                 raise UserError(f"config({name}=...): there is no such choice; use {names}")
-            if value not in _ALLOWED[name]:
+            if not any(
+                value is a or (isinstance(value, str) and value == a) for a in _ALLOWED[name]
+            ):
                 raise UserError(f"config({name}={value!r}): use one of {_ALLOWED[name]}")
         self._changes = changes
         self._tokens: list[Token[Config | None]] = []

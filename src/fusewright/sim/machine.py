@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from fusewright.arguments import INTEGER, fitting, several
 from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Expr, Var
 from fusewright.core.node import walk
@@ -52,18 +53,22 @@ def _constant(e: Expr, symbols: Mapping[Var, int], what: str) -> int:
     return value
 
 
+_BLOCKS = several(INTEGER, "'sample', None for all, or a list of block numbers")
+
+
 def chosen_blocks(blocks: Blocks, nblocks: int) -> Array:
     """Linear numbers of the blocks to run: all, given ones, or first, second, middle and the
     last two (the ragged ones are last). Raises UserError for a number outside the grid."""
     if blocks is None:
         return np.arange(nblocks)
-    if blocks == "sample":
+    if isinstance(blocks, str) and blocks == "sample":
         wanted = {0, 1, nblocks // 2, nblocks - 2, nblocks - 1}
         return np.array(sorted(b for b in wanted if 0 <= b < nblocks), np.int64)
-    for b in blocks:
+    numbers = fitting("simulate", "blocks", blocks, _BLOCKS)
+    for b in numbers:
         if not 0 <= b < nblocks:
             raise UserError(f"block {b} is not in the grid of {nblocks} blocks")
-    return np.array(list(blocks), np.int64)
+    return np.array(numbers, np.int64)
 
 
 class Machine:

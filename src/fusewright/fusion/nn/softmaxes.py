@@ -12,7 +12,7 @@ from fusewright.fusion.nn.arguments import check_float, check_shape, widened
 from fusewright.fusion.ops import astype, exp, log, max, sum
 
 
-def softmax(x: Array, axis: int, dtype: object = None) -> Array:
+def softmax(x: Array, axis: int = -1, dtype: object = None) -> Array:
     """exp(x) / sum(exp(x)) along the axis; x is cast to `dtype` first if that is given."""
     x = check_float("softmax", x if dtype is None else astype(x, dtype))
     along = build.axis_of("softmax", axis, x.ndim)
@@ -21,7 +21,7 @@ def softmax(x: Array, axis: int, dtype: object = None) -> Array:
     return astype(e / sum(e, axis=along, keepdims=True), x.dtype)
 
 
-def log_softmax(x: Array, axis: int, dtype: object = None) -> Array:
+def log_softmax(x: Array, axis: int = -1, dtype: object = None) -> Array:
     """x - log(sum(exp(x))) along the axis; x is cast to `dtype` first if that is given."""
     x = check_float("log_softmax", x if dtype is None else astype(x, dtype))
     along = build.axis_of("log_softmax", axis, x.ndim)

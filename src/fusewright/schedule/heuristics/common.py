@@ -12,7 +12,7 @@ from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, mod, variables
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Pointwise, Take, TakeAlong
+from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
@@ -72,7 +72,8 @@ def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
 
 
 def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
-    """Loops over the axes, the one that is fastest in the largest input innermost."""
+    """Loops over the axes, the one that is fastest in the largest input innermost. An axis along
+    which that input is read in other steps than its own counts as in the result of the read."""
     largest = max(
         (
             (numel(p.shape), -i, s, k)
@@ -86,6 +87,8 @@ def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
     strides: dict[AxisClass, int] = {}
     if largest is not None:
         _, _, s, k = largest
+        natural = zip(s.frame.output, contiguous_strides(s.shape), strict=False)
+        strides = {c: estimate(stride) for c, stride in natural if not s.is_reduction}
         for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
             if isinstance(index, AxisClass):
                 for c in axes:
@@ -265,7 +268,7 @@ def vectorize_accesses(
     """Binds the loop over the lanes to Vectorize in every stage that accesses global memory, or one
     of the tensors in shared memory, and may do so at full width; in others it is unrolled."""
     for s in computed(flow.stages):
-        if not s.loops or s.loops[-1].axis is not lane_axis:
+        if not s.loops or s.loops[-1].axis is not lane_axis or s.is_mma:
             continue
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]

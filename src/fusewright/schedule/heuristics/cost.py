@@ -7,6 +7,7 @@ Each resource gives a time of its own, as if it were the only limit:
     issue     warp instructions, over what the schedulers issue
     shared    bytes through the first-level cache and the banks of shared memory, and cache lines
     access    warp accesses of less than 16 bytes a lane
+    products  matrix instructions, over what a multiprocessor multiplies
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
@@ -92,6 +93,7 @@ def cost(work: Work, target: Target) -> Cost:
         ("issue", issued / (ISSUE_PER_CLOCK * chip)),
         ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / LINES_PER_CLOCK) / chip),
         ("access", access),
+        *((("products", work.blocks * work.product_clocks / chip),) if work.product_clocks else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges

@@ -34,7 +34,7 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE
+from fusewright.target import MAX_VECTOR_NBYTES, MMA_PER_CLOCK, REGISTER_UNIT, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -68,9 +68,9 @@ class Array:
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
-    waits for memory. Of a thread: registers, instructions, bytes of loads under way together. Of
-    the launch: `lines`, the look-ups in first-level caches, and `narrow`, the accesses of warps to
-    any memory with less than 16 bytes a lane."""
+    waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, bytes of
+    loads under way together. Of the launch: `lines`, the look-ups in first-level caches, and
+    `narrow`, the accesses of warps to any memory with less than 16 bytes a lane."""
 
     blocks: int
     threads: int
@@ -86,6 +86,7 @@ class Work:
     registers: int
     instructions: float
     flight_nbytes: float
+    product_clocks: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -114,6 +115,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         + EXCHANGE_INSTRUCTIONS * exchanges
         + _instructions(flow, stages, asked),
         flight_nbytes=_flight(stages),
+        product_clocks=sum(map(_product_clocks, stages)),
     )
 
 
@@ -135,7 +137,7 @@ def _trips(s: Stage, start: int = 0) -> int:
     return math.prod(
         estimate(x.axis.extent)
         for x in s.loops[start:]
-        if x.parallel.is_serial or x.parallel is Parallel.VECTORIZE
+        if x.parallel.is_serial or x.parallel in (Parallel.VECTORIZE, Parallel.BULK)
     )
 
 
@@ -154,6 +156,20 @@ def _own_elements(s: Stage) -> int:
     inside = [x for x in s.loops[s.inline_depth :] if not x.parallel.is_block]
     threads = [x for x in s.loops[: s.inline_depth] if x.parallel.is_thread]
     return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
+
+
+def product_clocks(rows: int, columns: int, depth: int) -> float:
+    """Clocks of a multiprocessor for a product of 16-bit values: it multiplies
+    `MMA_PER_CLOCK` pairs."""
+    return rows * columns * depth / MMA_PER_CLOCK
+
+
+def _product_clocks(s: Stage) -> float:
+    """Clocks of a block for its matrix instructions."""
+    if not s.is_mma:
+        return 0.0
+    inside = [x for x in s.loops if not x.parallel.is_block]
+    return math.prod(estimate(x.axis.extent) for x in inside) / MMA_PER_CLOCK
 
 
 def _lanes(s: Stage) -> int:

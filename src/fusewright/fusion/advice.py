@@ -1,0 +1,46 @@
+"""The way out of what newcomers try first, as the ends of messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+INSTEAD_OF_TRUTH = (
+    "use fw.where(condition, a, b) for if, & | ~ for and, or, not, and (a < x) & (x < b) for "
+    "a < x < b"
+)
+
+_OF_PLACES = ("cuda", "cpu", "to", "gpu", "get", "device_put", "pin_memory", "block_until_ready")
+_OF_GRADIENTS = ("backward", "grad", "requires_grad", "requires_grad_", "detach")
+
+
+def instead_of(value: object) -> str:
+    """What to write for a value that stands where an array belongs."""
+    if isinstance(value, list | tuple):
+        return (
+            f"a {'list' if isinstance(value, list) else 'tuple'} is a structure of arguments, not an array; wrap it with fw.asarray, or "
+            "pass numpy.asarray of it"
+        )
+    if isinstance(value, bool | int | float | complex):
+        return "wrap it with fw.asarray, or with fw.full"
+    if isinstance(value, str):
+        return "pass an array; of text nothing can be computed"
+    return "pass an array as an argument of the function, or make one with fw.asarray"
+
+
+def instead_of_attribute(name: str, functions: Iterable[str]) -> str:
+    """What to write for `x.name` that arrays do not have; `functions` are those there are."""
+    known = sorted(functions)
+    if name in _OF_PLACES:
+        return (
+            "a value of a program is on no device yet: the arrays of the call, or device= of "
+            "fw.fuse, say where it is computed; leave it out"
+        )
+    if name in _OF_GRADIENTS:
+        return "a value of a program records no gradients; leave it out"
+    if name in known:
+        return f"write fw.{name}(x, ...)"
+    close = difflib.get_close_matches(name, known, 1)
+    if close:
+        return f"is fw.{close[0]}(x) meant? docs/ops.md lists the operations"
+    return "operations are functions, such as fw.exp(x); docs/ops.md lists them"

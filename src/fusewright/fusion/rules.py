@@ -1,0 +1,20 @@
+"""What arguments that stand for programs must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusewright.arguments import instance_of
+from fusewright.fusion.ir import Fusion
+
+
+def traced_first(value: Any) -> str:
+    """The way out where a function stands for what it computes."""
+    if not callable(value) or isinstance(value, type):
+        return ""
+    name = getattr(value, "__name__", "f")
+    name = name if name.isidentifier() else "f"
+    return f"trace it first: fw.trace({name}, fw.TensorSpec(shape, dtype), ...)"
+
+
+FUSION = instance_of(Fusion, words="a fusion, which fw.trace returns", hint=traced_first)

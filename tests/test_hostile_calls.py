@@ -1,0 +1,183 @@
+"""Every public function that is no operation, with wrong arguments, one at a time: refused by an
+error of this package that says why, or right, but never an exception from the inside.
+
+Operations have a walk of their own (`test_hostile_arguments`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.frontends import eager
+from fusewright.fusion import ops
+from fusewright.schedule.schedule import ScheduledTensor
+
+HOSTILE: list[Any] = [
+    None, "no", "", "f32[4,5]", float("nan"), float("inf"), -1.5, 10**30, -1, 0, 7, True, 1j, b"x",
+    [], (), [1, 2], (-9, 9), (1.5,), ("a",), {}, {"a": 1}, {0: "x"}, object(), np.ones(3),
+    np.ones((4, 8), np.float16), np.ones((2, 2), object), np.ones(3, np.complex64),
+    np.array(["a"]), np.datetime64("2020-01-01"), np.int64(99), slice(None), ..., int, set(), fw,
+    lambda: 0,
+]  # fmt: skip
+
+
+def program(x: Any) -> Any:
+    return fw.exp(x) + fw.sum(x, axis=-1, keepdims=True)
+
+
+SPEC = fw.TensorSpec((4, 8), "float32")
+FUSION = fw.trace(program, SPEC)
+PROGRAM = fw.compile(FUSION)
+KERNEL = PROGRAM.kernels[0]
+X = np.ones((4, 8), np.float32)
+FUSED = fw.fuse(program, device="sim")
+REPORT = fw.Report(PROGRAM)
+
+
+class Clock:
+    device = "a device that nobody has"
+
+    def __call__(self, runs: list[Any]) -> list[float]:
+        return [1.0] * len(runs)
+
+
+def _schedule_calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+    """Each edit of a schedule, on an input's copy, a sum and the output."""
+    good = {
+        "axis": 0, "factor": 2, "order": {0: 1}, "axis2": 1, "parallel": fw.TIDx, "axes": 0,
+        "memory": fw.SHARED, "stages": 2, "consumer": "the output", "operands": [],
+    }  # fmt: skip
+    for name, method in inspect.getmembers(ScheduledTensor, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        for pick in ("copy", "sum", "output"):
+            yield f"{pick}.{name}", _edit(name, method, pick), good
+    for name in ("__getitem__", "transform_like", "inline_most", "launch", "lower", "predict"):
+        method = getattr(fw.Schedule, name)
+        yield f"schedule.{name}", _edit(name, method, "schedule"), {"key": "x", "t": "the output"}
+
+
+def _edit(name: str, method: Callable[..., Any], pick: str) -> Callable[..., Any]:
+    """The edit of a fresh schedule, which is then printed."""
+
+    def edit(*args: Any, **kwargs: Any) -> None:
+        s = fw.Schedule(FUSION)
+        (out,) = s.outputs
+        total = next(t for t in s.tensors if "add" in str(t.stage.op) and t != out)
+        chosen = {"schedule": s, "output": out, "sum": total}
+        on = chosen[pick] if pick in chosen else s.inputs[0].cache_after()
+        given = [out if isinstance(a, str) and a == "the output" else a for a in args]
+        getattr(on, name)(*given, **kwargs)
+        str(s)
+
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    edit.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return edit
+
+
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "TensorSpec": (fw.TensorSpec, {"shape": (2, 3), "dtype": "float32"}),
+    "Sym": (fw.Sym, {"name": "n"}),
+    "trace": (fw.trace, {"fn": program, "specs": [SPEC]}),
+    "compile": (fw.compile, {"fusion": FUSION}),
+    "evaluate": (fw.evaluate, {"fusion": FUSION, "arrays": [X]}),
+    "verify": (fw.verify, {"kernel": KERNEL, "arrays": [X]}),
+    "verify a program": (fw.verify, {"kernel": PROGRAM, "arrays": [X]}),
+    "load": (fw.load, {"path": "there is no such file"}),
+    "parse_kernel": (fw.parse_kernel, {"text": str(KERNEL.ir)}),
+    "fuse": (fw.fuse, {"fn": program}),
+    "name": (fw.name, {"x": X, "text": "a"}),
+    "tune": (fw.tune, {"fn": program, "args": [X], "clock": Clock()}),
+    "Schedule": (fw.Schedule, {"fusion": FUSION}),
+    "Report": (fw.Report, {"program": PROGRAM}),
+    "Report.to_html": (REPORT.to_html, {"path": "a.html"}),
+    "program": (PROGRAM.__call__, {"arrays": [X], "device": "sim"}),
+    "program on any device": (PROGRAM.__call__, {"arrays": [X]}),
+    "program.simulate": (PROGRAM.simulate, {"arrays": [X]}),
+    "program.run_cuda": (PROGRAM.run_cuda, {"arrays": [X]}),
+    "program.save": (PROGRAM.save, {"path": "a"}),
+    "kernel": (KERNEL.__call__, {"arrays": [X]}),
+    "kernel.simulate": (KERNEL.simulate, {"arrays": [X]}),
+    "fused": (lambda x, out=None: FUSED(x, out=out), {"x": X}),
+    "fused.explain": (lambda x: FUSED.explain(x), {"x": X}),
+    "fused.program": (lambda x: FUSED.program(x), {"x": X}),
+    "config.execution": (lambda value: fw.config(execution=value), {}),
+    "config.deterministic": (lambda value: fw.config(deterministic=value), {}),
+    "asarray": (fw.asarray, {"obj": X}),
+    "from_dlpack": (fw.from_dlpack, {"x": X}),
+    "finfo": (fw.finfo, {"type": "float32"}),
+    "iinfo": (fw.iinfo, {"type": "int8"}),
+    "isdtype": (fw.isdtype, {"dtype": "int8", "kind": "bool"}),
+    "result_type": (fw.result_type, {"arrays_and_dtypes": ["int8"]}),
+    "can_cast": (fw.can_cast, {"from_": "int8", "to": "int8"}),
+    **{name: (f, good) for name, f, good in _schedule_calls()},
+}
+INTERNAL = {"kernel.simulate": ("symbols", "values")}
+"""Parameters that programs use to run a kernel as a part of themselves."""
+
+
+def calls(
+    f: Callable[..., Any], good: dict[str, Any], left_out: tuple[str, ...] = ()
+) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Calls with usual arguments but one."""
+    parameters = [
+        p for p in inspect.signature(f).parameters.values() if p.kind is not p.VAR_KEYWORD
+    ]
+    for wrong in parameters:
+        if wrong.name in left_out:
+            continue
+        for value in HOSTILE:
+            args: list[Any] = []
+            named: dict[str, Any] = {}
+            for p in parameters:
+                given = value if p is wrong else good.get(p.name, p.default)
+                if p.kind is p.VAR_POSITIONAL:
+                    args += [value] if p is wrong else good.get(p.name, [])
+                elif p is not wrong and p.name not in good:
+                    assert p.default is not p.empty, f"the walk needs a good {p.name}"
+                elif p.kind is p.KEYWORD_ONLY or p.default is not p.empty:
+                    named[p.name] = given
+                else:
+                    args.append(given)
+            yield args, named
+
+
+def _is_other(value: object) -> bool:
+    """Whether a value is a function of the caller, whose exceptions are the caller's."""
+    return value is int or (inspect.isfunction(value) and value is not program)
+
+
+@pytest.mark.filterwarnings("ignore:no GPU")
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_arguments_are_refused_with_a_message(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(tmp_path))
+    function, good = CALLS[name]
+    for args, named in calls(function, good, INTERNAL.get(name, ())):
+        try:
+            function(*args, **named)
+        except fw.FusewrightError as e:
+            assert not isinstance(e, fw.InternalError), (args, named)
+            assert len(str(e)) > 20, (args, named)
+        except Exception as e:
+            if name in ("trace", "tune", "fuse") and any(map(_is_other, args)):
+                continue
+            raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
+
+
+def test_the_walk_reaches_every_public_function() -> None:
+    """What is missing in both walks is no function, or has no arguments that could be wrong."""
+    walked = {*CALLS, *ops.__all__, *eager.__all__}
+    others = {"from_torch", "config", "DType", "__array_namespace_info__"}
+    named = {n: getattr(fw, n) for n in fw.__all__}
+    functions = {n for n, x in named.items() if callable(x) and not inspect.isclass(x)}
+    assert functions - walked <= others
