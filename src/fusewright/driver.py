@@ -28,6 +28,7 @@ from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
+from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rules import traced_first
@@ -427,7 +428,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
-    small = copy_moved_leaves(share(read))
+    small = copy_moved_leaves(share(split_maps(read)))
     narrow = cut_joins(small, MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
     return split_reductions(split_scans(row_partials(nested, target), target), target)
