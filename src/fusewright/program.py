@@ -34,6 +34,7 @@ from fusewright.kernel import (
     TensorInfo,
     flatten,
     shaped_view,
+    shortened,
     size_of,
     without_races,
 )
@@ -116,6 +117,17 @@ class Program:
     pieces: Pieces = field(default_factory=Pieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     _calls: dict[Any, TorchCall] = field(default_factory=dict[Any, TorchCall], repr=False)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(map(repr, x)) for x in (self.fusion.inputs, self.fusion.outputs)]
+        return (
+            f"<Program for {self.target.arch}: {len(self.launches)} launches of "
+            f"{len(self.kernels)} kernels, ({ends[0]}) -> ({ends[1]})>"
+        )
+
+    def __str__(self) -> str:
+        kernels = [f"  {repr(k)[1:-1]}" for k in self.kernels]
+        return "\n".join([repr(self)[1:-1], *shortened(kernels)])
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -222,6 +222,12 @@ class Fused:
             given = [None if o is None else describe_target(o) for o in stored]
         return arrays, given
 
+    def __repr__(self) -> str:
+        target = "" if self.target is None else f" for {self.target}"
+        count = len(self._programs)
+        programs = "1 program" if count == 1 else f"{count} programs"
+        return f"<fused {self.name}{target} on {self.device}: {programs}>"
+
     # --- copies ---------------------------------------------------------------------------------
 
     def __copy__(self) -> Fused:

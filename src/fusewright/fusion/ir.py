@@ -350,6 +350,10 @@ class Fusion:
     def __str__(self) -> str:
         return print_fusion(self)
 
+    def __repr__(self) -> str:
+        ends = [", ".join(map(repr, x)) for x in (self.inputs, self.outputs)]
+        return f"<Fusion ({ends[0]}) -> ({ends[1]}), {len(self.values)} values>"
+
 
 def tensor_variables(t: Tensor) -> tuple[Var, ...]:
     """The sizes that a value's shape and the expressions in the fields of its op mention, without

@@ -531,3 +531,7 @@ class Schedule:
 
     def __str__(self) -> str:
         return print_schedule(self.flow)
+
+    def __repr__(self) -> str:
+        names = ", ".join(s.name for s in self.flow.stages)
+        return f"<Schedule of {names}: print it to see the loop nest>"
