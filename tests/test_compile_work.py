@@ -68,3 +68,16 @@ def test_of_a_fusion_of_the_corpus(case: Any) -> None:
     programs: list[fw.Program] = []
     work = calls(lambda: programs.append(fw.compile(fw.trace(case.fn, *case.specs))))
     assert work < A_FIFTH_OF_A_SECOND * len(programs[0].kernels)
+
+
+def test_of_a_join_of_many_symbolic_pieces() -> None:
+    """Which lanes lie in which piece is asked of pairs of conditions; most are told apart by the
+    region that their own lane found."""
+    specs = [fw.TensorSpec(("n",), "bfloat16")] * 24
+
+    def f(*pieces: Any) -> Any:
+        joined = fw.concat(pieces)
+        return fw.argmax(joined), joined
+
+    fusion = fw.trace(f, *specs)
+    assert calls(lambda: fw.compile(fusion)) < 10 * A_FIFTH_OF_A_SECOND

@@ -117,7 +117,8 @@ def _copy(read: int, written: int, target: Target) -> Work:
         Array("source", read, (float(read),), False),
         Array("copy", written, (float(written),), True),
     )
-    return Work(blocks, 256, 1, 0, arrays[: 2 if written else 1], 0, 0, 0, 1, 32, 40, 16)
+    lines = (read + written) / 128
+    return Work(blocks, 256, 1, 0, arrays[: 2 if written else 1], lines, 0, 0, 0, 0, 1, 32, 40, 16)
 
 
 def _bound(program: Program) -> list[tuple[Launch, int]]:

@@ -38,6 +38,12 @@ from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
+from fusewright.host.products import (
+    behind_product,
+    product_first,
+    product_kernels,
+    refused_products,
+)
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.sites import Site, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -50,6 +56,7 @@ from fusewright.runtime.winners import Winner, Winners
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.schedule import Schedule as HandSchedule
 from fusewright.target import Target, target_of
@@ -206,6 +213,10 @@ class _Compiler:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
             halves = _halves(segment)
+            if halves is None and any(map(has_instructions, segment.fusion.values)):
+                rule = f"it is a sum of products: {e}"
+                self.reasons.append(Reason(segment.writes[-1].tensor.name, rule))
+                return self.launches(replace(segment, fusion=decompose(segment.fusion)))
             if halves is None:
                 raise
             _compiled.debug("%s: cut in two: %s", name, e)
@@ -251,7 +262,11 @@ def _halves(segment: Segment) -> list[Segment] | None:
     ]
     if len(inner) < 2:
         return None
-    cut = _cheapest_cut(inner)
+    inner = product_first(inner)
+    cut = behind_product(inner)
+    if cut is None and any(map(has_instructions, inner)):
+        return None
+    cut = cut or _cheapest_cut(inner)
     groups = (*connected(inner[:cut]), *connected(inner[cut:]))
     outer: dict[Tensor, list[Site]] = {}
     for t, site in zip(
@@ -366,7 +381,8 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    reasons = (*cut.reasons, *pieces.reasons, *compiler.reasons)
+    sums = (Reason(name, why) for name, why in refused_products(fusion, target))
+    reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
@@ -401,7 +417,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(decompose(fold_empty(owned)))
+    plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_leaves(share(read))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fusewright.arguments import COUNT, FLAG, PATH, check_device_choice, shown, takes
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import UserError
+from fusewright.errors import InternalError, UserError
 from fusewright.fusion.evaluate import evaluate, plain_array
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.fusion.printing import print_fusion
@@ -41,6 +41,7 @@ from fusewright.kernel import (
 from fusewright.memories import Memories
 from fusewright.records import (
     DAMAGE,
+    check_launch,
     kernel_record,
     number_of,
     number_record,
@@ -471,7 +472,8 @@ def _unpickled(content: bytes) -> Program:
 
 
 def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> Program:
-    """The program of a record. Raises UserError for one that describes none."""
+    """The program of a record. Raises UserError for one that describes none, or one whose host
+    program breaks an invariant."""
     try:
         fusion = parse_fusion(record["fusion"])
         target = target_of(record["target"])
@@ -488,11 +490,15 @@ def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> P
             )
             for x in record["launches"]
         )
+        for x in launches:
+            check_launch(x.kernel, x.reads, x.writes, x.values)
         reasons = tuple(Reason(t, rule) for t, rule in record["reasons"])
         held = {values[t]: values[argument] for t, argument in record["held"]}
-    except DAMAGE as e:
+        program = Program(fusion, launches, reasons, target, pieces, held)
+        _ = program.host, program.results, program.holders
+    except (*DAMAGE, InternalError) as e:
         raise UserError(f"{path} does not describe a program ({e!r}); save it again") from e
-    return Program(fusion, launches, reasons, target, pieces, held)
+    return program
 
 
 def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:

@@ -88,11 +88,34 @@ def restored_kernel(
     infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
+    _agree("parameters", [b.dtype for b in kernel.params], [i.dtype for i in infos])
+    _agree("arguments", len(kernel.arguments), len(values))
     made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
     if r["code"] is not None:
         name, ptx, log = r["code"]
         made.adopt(Compiled(members[name], ptx, log, 0.0))
     return made
+
+
+def check_launch(
+    kernel: Kernel,
+    reads: Sequence[Site],
+    writes: Sequence[Site],
+    values: Sequence[bool | int | float],
+) -> None:
+    """Raises ValueError for a launch whose places or values are not what its kernel takes."""
+    infos = (*kernel.inputs, *kernel.outputs)
+    counts = (len(kernel.inputs), len(kernel.outputs), len(kernel.argument_values))
+    _agree(kernel.name, counts, (len(reads), len(writes), len(values)))
+    for info, s in zip(infos, (*reads, *writes), strict=True):
+        _agree(info.name, (info.shape, info.dtype), (s.shape, s.tensor.dtype))
+        _agree(info.name, (s.root.dtype, s.root.ndim), (s.tensor.dtype, len(s.box)))
+        _agree(info.name, (len(s.shape), len(s.shape)), (len(s.strides), len(s.axes)))
+
+
+def _agree(what: str, wanted: object, found: object) -> None:
+    if wanted != found:
+        raise ValueError(f"{what}: {found} where {wanted} belongs")
 
 
 def _array_record(i: TensorInfo) -> dict[str, Any]:
@@ -108,6 +131,7 @@ def _array_record(i: TensorInfo) -> dict[str, Any]:
 def _restored_array(r: dict[str, Any], symbols: Mapping[str, Var]) -> TensorInfo:
     shape = tuple(parse_expression(e, symbols) for e in r["shape"])
     strides = tuple(parse_expression(e, symbols) for e in r["strides"])
+    _agree(r["name"], len(shape), len(strides))
     return TensorInfo(r["name"], shape, dtype_of(r["dtype"]), strides)
 
 

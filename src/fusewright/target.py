@@ -44,6 +44,7 @@ MMA_COLUMNS_UNIT = 8
 MAX_MMA_COLUMNS = 256
 MIN_SET_REGISTERS, MAX_SET_REGISTERS = 24, 256
 ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
+MMA_PER_CLOCK = 2048  # products of 16-bit values that a multiprocessor sums
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
 MEMORY_LATENCY_US = 0.8  # of a load while others are under way
 L2_NBYTES_PER_CLOCK = 46  # of a multiprocessor, all of them reading at once

@@ -50,6 +50,19 @@ def test_mixed_radix_digits_fold() -> None:
     assert (t // 4) // 8 == t // 32
 
 
+def test_digits_below_a_divisor_stay_outside() -> None:
+    a, lane = Var("a", 0, 1 << 20), Var("lane", 0, 3)
+    assert (4 * a + lane) % 8192 == 4 * (a % 2048) + lane
+    assert (4 * a + lane) // 8192 == a // 2048
+    assert (4 * a + lane) % 8192 + 8192 * (a // 2048) == 4 * a + lane
+    assert (24 * a + 4 * J + lane + 3) % 16 != 8 * (a % 2) + 4 * J + lane + 3  # may reach 34
+    assert (8 * a + 12 * J + lane) % 24 == 4 * ((2 * a + 3 * J) % 6) + lane
+    assert (32 * a + 4 * J + lane) % 96 == 32 * (a % 3) + 4 * J + lane
+    assert (4 * a + lane - 4) // 8 == (a - 1) // 2
+    beyond = Var("beyond", 0, 4)
+    assert variables((4 * a + beyond) // 8) == (a, beyond)
+
+
 def test_symbolic_divisors() -> None:
     k = Var("k", 0, N - 1)
     assert (N * A + k) // N == A

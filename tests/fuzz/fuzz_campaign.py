@@ -1,7 +1,6 @@
 """The wider random campaign: `make campaign SEEDS=0:20000`.
 
 Without make, `PYTHONPATH=. python tests/fuzz/fuzz_campaign.py --seeds 0:20000 --jobs 2`.
-Without make: `PYTHONPATH=. python tests/fuzz/fuzz_campaign.py --seeds 0:20000 --jobs 2`.
 
 Every seed is one program: traced, compiled, simulated at several sizes, compared with the oracle.
 Failures are counted by signature; of each the smallest program found is printed.

@@ -153,3 +153,17 @@ def test_schedules_by_hand_store_each_output_by_itself() -> None:
     (x, _) = arrays(compiled())
     for got, want in zip(p.simulate(x).outputs, fw.evaluate(fusion, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_result_of_rank_zero_has_a_box_of_no_axes() -> None:
+    def fn(x):
+        m = fw.mean(x, axis=0, keepdims=True)
+        pieces = fw.pad(fw.repeat(m, 3)[:2], ((1, 0),))
+        return pieces, fw.max(m, axis=0, keepdims=True)
+
+    x = np.arange(12, dtype=np.float32)
+    fusion = fw.trace(fn, fw.TensorSpec((12,), "float32"))
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_array_equal(got, want)

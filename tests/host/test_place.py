@@ -382,3 +382,13 @@ def test_an_inner_join_that_is_a_result_is_looked_through() -> None:
     p = checked(f, X, X)
     assert [x.role for x in p.host.launches] == ["kernel", "kernel", "copy"]
     assert p.host.stats["bytes_copied"] == 24 * 40 * 4
+
+
+def test_a_value_of_one_element_that_two_kernels_read() -> None:
+    """Its reads are boxes without axes."""
+
+    def f(a: Any) -> Any:
+        m = fw.mean(a, keepdims=True)
+        return fw.pad(fw.repeat(m, 3)[:-1], ((1, 0),)), fw.max(m, keepdims=True)
+
+    checked(f, S((12,), "bfloat16"))

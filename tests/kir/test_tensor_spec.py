@@ -181,8 +181,15 @@ def test_a_statement_with_an_unknown_map_does_not_parse() -> None:
         parse_kernel(_text("prefetch_map q by thread 0"))
 
 
+def test_boxes_that_nobody_counts_are_given_an_mbarrier_first() -> None:
+    kernel = parse_kernel(_text("box_load a[0] = m at (0, 0) by thread 0"))
+    check_kernel(kernel, "lowered")
+    with pytest.raises(SpecError, match="no mbarrier counts the bytes of the box"):
+        check_kernel(kernel, "expanded")
+
+
 def test_every_check_has_a_rejection() -> None:
-    here = {"tensor maps", "tensor maps in scope", "tiles", "accumulators"}
+    here = {"tensor maps", "tensor maps in scope", "tiles", "accumulators", "counted boxes"}
     assert {c.name for c in TENSOR_CHECKS} <= here | {check for check, *_ in REFUSED}
 
 

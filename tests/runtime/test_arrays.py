@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from typing import NamedTuple
@@ -171,8 +172,17 @@ def test_numpy_arrays_that_are_refused() -> None:
         describe(DeviceArray(mask=object()))
 
 
-def test_nothing_was_imported() -> None:
-    assert "cupy" not in sys.modules and "torch" not in sys.modules
+def test_nothing_is_imported_to_describe_an_array() -> None:
+    script = (
+        "import sys, numpy\n"
+        "from fusewright.runtime.arrays import describe\n"
+        "describe(numpy.zeros(3))\n"
+        "print(*[m for m in ('cupy', 'jax', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
@@ -9,7 +10,9 @@ import sys
 import threading
 import weakref
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +20,9 @@ import pytest
 import fusewright as fw
 from fusewright import kernel as kernel_module
 from fusewright.cuda import compile as cuda_compile
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.runtime import builds
+from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.builds import Builder
 from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.locks import fork_safe_lock
@@ -106,6 +110,66 @@ def test_rejects_a_record_that_names_what_it_lacks(builder: Builder, tmp_path: P
     _damaged(path, "program.json", json.dumps(record).encode())
     with pytest.raises(UserError, match="does not describe a program"):
         fw.load(path)
+
+
+Place = tuple[str | int, ...]
+
+
+def _places(node: object, at: Place = ()) -> Iterator[Place]:
+    """Where numbers, texts and lists stand in a record, but for the text of kernels."""
+    if isinstance(node, dict):
+        for k, v in node.items():
+            yield from () if k in ("text", "schedule", "fusion") else _places(v, (*at, k))
+    elif isinstance(node, list):
+        yield at
+        for k, v in enumerate(node):
+            yield from _places(v, (*at, k))
+    elif not isinstance(node, float):
+        yield at
+
+
+def _changed(record: Any, at: Place) -> Any:
+    out = copy.deepcopy(record)
+    node = out
+    for k in at[:-1]:
+        node = node[k]
+    match node[at[-1]]:
+        case list() as old:
+            node[at[-1]] = old[1:]
+        case str() as old if old.isdecimal():
+            node[at[-1]] = str(int(old) + 1)
+        case str() as old:
+            node[at[-1]] = f"{old}0"
+        case old:
+            node[at[-1]] = old + 1 if isinstance(old, int) else 0
+    return out
+
+
+def test_rejects_a_record_whose_launches_are_in_another_order(
+    builder: Builder, tmp_path: Path
+) -> None:
+    record, members = read_archive(program(4, 8).save(tmp_path / "p.fw"))
+    write_archive(tmp_path / "q.fw", {**record, "launches": record["launches"][::-1]}, members)
+    with pytest.raises(
+        UserError, match=r"q\.fw does not describe a program .*host program is wrong"
+    ):
+        fw.load(tmp_path / "q.fw")
+
+
+def test_a_changed_record_is_refused_or_runs(builder: Builder, tmp_path: Path) -> None:
+    """Records of the right checksums in which one thing is another: errors of the caller's kind."""
+    record, members = read_archive(program("n", 8).save(tmp_path / "p.fw"))
+    x = np.zeros((4, 8), np.float32)
+    refused = 0
+    places = [p for p in _places(record) if p]
+    for at in places:
+        write_archive(tmp_path / "q.fw", _changed(record, at), members)
+        try:
+            loaded = fw.load(tmp_path / "q.fw")
+            loaded.simulate(x)
+        except (UserError, UnsupportedError):
+            refused += 1
+    assert refused > len(places) // 2
 
 
 def test_kernels_of_a_program_share_modules(builder: Builder) -> None:

@@ -429,6 +429,7 @@ def test_ranges_name_the_kernels(gpu: FakeDriver, torch: FakeTorch, monkeypatch)
 def test_ranges_without_a_library_say_what_to_install(gpu: FakeDriver, monkeypatch) -> None:
     monkeypatch.setenv("FUSEWRIGHT_NVTX", "1")
     monkeypatch.setitem(sys.modules, "nvtx", None)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     with pytest.raises(UserError, match=r"FUSEWRIGHT_NVTX=1 needs torch or the nvtx package"):
         fw.fuse(softmax)(normal(6, 40))
 

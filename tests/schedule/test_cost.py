@@ -37,6 +37,8 @@ STREAM = Work(
     cluster=1,
     min_blocks=0,
     arrays=(Array("x", 1 << 27, (2.0**27,), False), Array("y", 1 << 27, (2.0**27,), True)),
+    lines=2.0**21,
+    narrow=0,
     shared_nbytes=0,
     through_shared=0,
     exchanges=0,
@@ -66,6 +68,8 @@ def test_a_copy_takes_what_copies_take() -> None:
         ({"instructions": 800}, "issue"),
         ({"exchanges": 12}, "latency"),
         ({"through_shared": 1 << 17}, "shared"),
+        ({"lines": 2.0**27}, "shared"),
+        ({"narrow": 1 << 25}, "access"),
         ({"loads": 8}, "latency"),
         ({"registers": 255, "exchanges": 3}, "latency"),
         ({"shared_nbytes": 100 * 1024}, "latency"),
@@ -154,6 +158,50 @@ def test_a_stride_between_threads_fills_sectors_for_nothing() -> None:
     work, _ = counted(fn, ((4096, 4096), "float32"))
     x = next(a for a in work.arrays if not a.is_written)
     assert sum(x.requested) == pytest.approx(8 * 4096 * 512 * 4, rel=0.01)
+
+
+def test_narrow_accesses_of_a_tile_come_on_top() -> None:
+    """They stand between its loads and its stores, apart from them by a barrier."""
+    narrow = {"narrow": 1 << 22}
+    plain = us(STREAM, **narrow) - us(STREAM)
+    tile = us(STREAM, **narrow, shared_nbytes=8192) - us(STREAM, shared_nbytes=8192)
+    assert plain < 0.1 * tile
+
+
+def test_data_decides_which_sectors_a_gather_fills() -> None:
+    """Rows fill whole sectors, single elements one each."""
+    x, y = ((4096, 1024), "float32"), ((4096, 256), "int32")
+    rows, _ = counted(lambda t, i: fw.take(t, i, axis=0) + 1, x, ((4096,), "int32"))
+    single, _ = counted(lambda t, i: fw.take_along_axis(t, i, axis=1) + 1, x, y)
+    (of_rows,) = (a.requested for a in rows.arrays if a.nbytes == 4096 * 4096 and not a.is_written)
+    (of_single,) = (a.requested for a in single.arrays if a.nbytes == 4096 * 4096)
+    assert sum(of_rows) == pytest.approx(4096 * 4096, rel=0.01)
+    assert sum(of_single) > 6 * 4 * 4096 * 256
+
+
+def test_a_move_that_interleaves_asks_for_each_sector_several_times() -> None:
+    def fn(a: fw.Array, b: fw.Array, c: fw.Array) -> fw.Array:
+        return fw.stack([a, b, c], axis=-1)
+
+    spec = ((1 << 20, 8), "int16")
+    work, _ = counted(fn, spec, spec, spec)
+    reads = [a for a in work.arrays if not a.is_written]
+    assert all(sum(a.requested) >= a.nbytes for a in reads)
+
+
+def test_addresses_that_divide_take_instructions() -> None:
+    """A roll of odd rows finds the place of every element anew."""
+    odd, _ = counted(lambda x: fw.roll(x, 5, axis=1), ((1 << 13, 1023), "float16"))
+    flat, _ = counted(lambda x: x + 1, ((1 << 13, 1023), "float16"))
+    per = [w.instructions * w.threads * w.blocks for w in (odd, flat)]
+    assert per[0] > 4 * per[1]
+
+
+def test_an_integer_is_divided_by_a_literal_in_a_few_instructions() -> None:
+    spec = ((1 << 22,), "int32")
+    known, _ = counted(lambda x: x % 5, spec)
+    unknown, _ = counted(lambda x, y: x % y, spec, spec)
+    assert unknown.instructions > 2 * known.instructions
 
 
 def test_a_vector_of_the_rows_is_asked_for_once_a_thread() -> None:

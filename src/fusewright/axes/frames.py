@@ -13,7 +13,6 @@ from typing import TypeAlias, assert_never
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import Expr, Int, Var, as_expr
-from fusewright.errors import InternalError
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
@@ -77,10 +76,7 @@ class Frame:
 def make_frame(
     graph: AxisGraph, op: Op, shape: Shape, operand_shapes: tuple[Shape, ...], name: str
 ) -> Frame:
-    """The frame of an op that makes a tensor of `shape` from operands of `operand_shapes`.
-
-    Raises InternalError for MatMul, which is decomposed before scheduling.
-    """
+    """The frame of an op that makes a tensor of `shape` from operands of `operand_shapes`."""
     out = tuple(graph.axis(e, f"{name}.{j}") for j, e in enumerate(shape))
     match op:
         case Input() | Constant() | Iota() | Size():
@@ -119,7 +115,7 @@ def make_frame(
             read = (*out[: op.axis], gathered, *out[op.axis + 1 :])
             return Frame(out, (), (read, out))
         case MatMul():
-            raise InternalError("matmul reached scheduling; decompose the fusion first")
+            return _matmul(graph, out, operand_shapes[0], name)
         case _:
             assert_never(op)
 
@@ -187,3 +183,10 @@ def _reduce(
     reduced = {a: graph.axis(operand[a], f"{name}.r{a}") for a in op.axes}
     read = tuple(reduced[a] if a in reduced else next(kept) for a in range(len(operand)))
     return Frame(out, tuple(reduced.values()), (read,))
+
+
+def _matmul(graph: AxisGraph, out: tuple[AxisClass, ...], left: Shape, name: str) -> Frame:
+    """Rows of the left operand meet columns of the right one along the axis that is summed over."""
+    k = graph.axis(left[-1], f"{name}.k")
+    *lead, m, n = out
+    return Frame(out, (k,), ((*lead, m, k), (*lead, k, n)))

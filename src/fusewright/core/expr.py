@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias, cast
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
 from fusewright.core.symbolic import Symbolic, parenthesised
-from fusewright.core.terms import Polynomial, Term, copies_in
+from fusewright.core.terms import Polynomial, Term, coarse_part, copies_in
 
 IntLike: TypeAlias = "Expr | int"
 
@@ -399,11 +399,9 @@ def _floordiv_rest(r: Expr, b: Expr) -> Expr:
     bk = constant_value(b)
     if bk is None:
         return FloorDiv(r, b)
-    constant, terms = parts_of(r)
-    g = math.gcd(bk, *(t.coefficient for t in terms))
-    if g > 1:
-        reduced = sum_of(constant // g, [Term(t.atoms, t.coefficient // g) for t in terms])
-        return floordiv(reduced, bk // g)
+    coarse = coarse_part(*parts_of(r), bk)
+    if coarse is not None:
+        return floordiv(sum_of(coarse.constant, coarse.terms), bk // coarse.unit)
     if isinstance(r, FloorDiv):
         return floordiv(r.numerator, mul(r.denominator, bk))
     if isinstance(r, Mod):
@@ -431,11 +429,10 @@ def mod(a: IntLike, b: IntLike) -> Expr:
         return r
     if bk is None:
         return Mod(r, b)
-    constant, terms = parts_of(r)
-    g = math.gcd(bk, *(t.coefficient for t in terms))
-    if g > 1:
-        reduced = sum_of(constant // g, [Term(t.atoms, t.coefficient // g) for t in terms])
-        return add(mul(mod(reduced, bk // g), g), constant % g)
+    coarse = coarse_part(*parts_of(r), bk)
+    if coarse is not None:
+        whole = mod(sum_of(coarse.constant, coarse.terms), bk // coarse.unit)
+        return add(mul(whole, coarse.unit), sum_of(coarse.fine_constant, coarse.fine))
     low, high = r.interval
     if low is not None and high is not None and low // bk == high // bk:
         return add(r, -(low // bk) * bk)

@@ -18,7 +18,8 @@ from fusewright.core.conditions import (
     less_equal,
     negate,
 )
-from fusewright.core.expr import Expr, add, mul, parts_of
+from fusewright.core.expr import Division, Expr, parts_of, sum_of
+from fusewright.core.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +134,41 @@ def hull(regions: Iterable[Region]) -> Region:
 def follows(c: Cond, given: Cond) -> bool:
     """Whether a condition is known to hold wherever another one does.
 
-    For `c` as `a < 0` and the other as `b < 0`, which means `b <= -1`, it does if there are
-    positive n and m so that `m*a - n*b < n` everywhere: `i < 513` where `8*i - lane < 4096`.
+    For `c` as `0 <= a` and the other as `0 <= b` it does if there are positive n and m so that
+    `n*b - m*a < m` everywhere: `i < 513` where `8*i - lane < 4096`.
     """
     if not isinstance(c, Less) or not isinstance(given, Less):
         return c == given
-    a, b = add(c.left, mul(c.right, -1)), add(given.left, mul(given.right, -1))
-    for s in parts_of(a)[1]:
-        for t in parts_of(b)[1]:
+    a, b = parts_of(c.gap), parts_of(given.gap)
+    for s in a[1]:
+        for t in b[1]:
             if s.atoms == t.atoms and s.coefficient * t.coefficient > 0:
                 n, m = abs(s.coefficient), abs(t.coefficient)
-                most = add(mul(a, m), mul(b, -n)).interval[1]
-                if most is not None and most < n:
+                most = _most_of_difference(b, n, a, m)
+                if most is not None and most < m:
                     return True
     return False
+
+
+def _most_of_difference(
+    a: tuple[int, tuple[Term, ...]], m: int, b: tuple[int, tuple[Term, ...]], n: int
+) -> int | None:
+    """An upper bound of `m*a - n*b` for sums in their parts, None when there is none. A bound of
+    this comparison is asked for so often that the difference is only made where digits in it may
+    become whole again."""
+    table = {t.atoms: m * t.coefficient for t in a[1]}
+    for t in b[1]:
+        table[t.atoms] = table.get(t.atoms, 0) - n * t.coefficient
+    left = [Term(atoms, k) for atoms, k in table.items() if k]
+    constant = m * a[0] - n * b[0]
+    if any(isinstance(x, Division) for t in left for x in t.atoms):
+        return sum_of(constant, left).interval[1]
+    for t in left:
+        most = t.interval[1]
+        if most is None:
+            return None
+        constant += most
+    return constant
 
 
 def _conjuncts(c: Cond) -> tuple[Cond, ...]:

@@ -51,6 +51,35 @@ def copies_in(terms: list[Term], constant: int, divisor: tuple[Term, ...]) -> in
     return {t.atoms: t.coefficient for t in terms}.get(lead.atoms, 0) // lead.coefficient
 
 
+class Coarse(NamedTuple):
+    """`unit * (constant + terms) + fine`, where `fine` is in `[0, unit)`."""
+
+    unit: int
+    constant: int
+    terms: list[Term]
+    fine_constant: int
+    fine: list[Term]
+
+
+def coarse_part(constant: int, terms: tuple[Term, ...], modulus: int) -> Coarse | None:
+    """A sum as multiples of a divisor of `modulus`, the largest that is found, and what is less
+    than one of it: 4*a + lane is 4*a and lane for lanes below 4. None where there is no such."""
+    unit = 0
+    for each in sorted({math.gcd(modulus, t.coefficient) for t in terms}, reverse=True):
+        unit = math.gcd(unit, each)
+        if unit == 1:
+            return None
+        fine = [t for t in terms if t.coefficient % unit]
+        least = constant % unit
+        low, high = intervals.add(((least, least), *(t.interval for t in fine)))
+        if low is not None and low >= 0 and high is not None and high < unit:
+            whole = [
+                Term(t.atoms, t.coefficient // unit) for t in terms if not t.coefficient % unit
+            ]
+            return Coarse(unit, constant // unit, whole, least, fine)
+    return None
+
+
 class Polynomial(Symbolic):
     """`constant + terms`. Text, hash, interval and divisor are found when they are first asked
     for: most sums are steps on the way to another."""

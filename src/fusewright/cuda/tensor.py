@@ -169,6 +169,7 @@ def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
     tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
     coordinates = [ptx.number(w.integer(c)) for c in s.coordinates]
     if isinstance(s, ir.BoxLoad):
+        assert s.barrier is not None, "the spec of stage expanded"
         barrier = ptx.shared(w.address(s.barrier, s.slot))
         operands = [ptx.shared(w.address(s.dst, s.index)), tensor, barrier]
     else:

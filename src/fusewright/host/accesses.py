@@ -129,14 +129,19 @@ class _Boxes:
 
     def add(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
         self.numbers = _put(self.numbers, self.count, number)
-        self.ranges = _put(self.ranges, self.count, ranges)
+        self.ranges = _put(self.ranges, self.count, _pairs(ranges))
         self.count += 1
 
     def apart(self, ranges: Sequence[tuple[int, int]]) -> Ints:
         """The accesses whose boxes share no element with another box."""
-        held, other = self.ranges[: self.count], np.array(ranges, np.int64).reshape(-1, 2)
+        held, other = self.ranges[: self.count], _pairs(ranges)
         outside = (held[:, :, 0] >= other[:, 1]) | (held[:, :, 1] <= other[:, 0])
         return self.numbers[: self.count][outside.any(axis=1)]
+
+
+def _pairs(ranges: Sequence[tuple[int, int]]) -> Ints:
+    """One row an axis; a value without axes has none."""
+    return np.array(ranges, np.int64).reshape(-1, 2)
 
 
 def _put(array: npt.NDArray[Any], k: int, row: object) -> npt.NDArray[Any]:

@@ -31,6 +31,7 @@ from fusewright.host.groups import (
     union,
     union_problem,
 )
+from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
 MAX_VISITS = 64
 MAX_RECOMPUTED = 12
@@ -66,6 +67,7 @@ class _Former:
         self.home: dict[Tensor, int] = {}
         self.merged: dict[int, int] = {}
         self.reasons: list[Reason] = []
+        self.views: dict[Tensor, Regrouped] = {}
         self.count = 0
 
     # --- placing --------------------------------------------------------------------------------
@@ -75,7 +77,7 @@ class _Former:
         or of as many of them as accept it."""
         if isinstance(t.op, Input) or is_leaf(t):
             return
-        if (is_view(t) and t not in self.fusion.outputs) or t in self.between:
+        if (is_view(t) and t not in self.fusion.outputs and self._is_near(t)) or t in self.between:
             return
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
@@ -91,6 +93,15 @@ class _Former:
             return
         if self._try([], [], [*views, t], number) is not None:
             self._alone(t)
+
+    def _is_near(self, view: Tensor) -> bool:
+        """Whether a view lies fewer regroupings behind what is stored than a kernel may undo. One
+        that does not is stored itself."""
+        found = regrouped(view, self.views)
+        if found.count == MAX_REGROUPINGS:
+            return False
+        self.views[view] = found
+        return True
 
     def _alone(self, t: Tensor) -> None:
         """A kernel for one op and nothing else, its views made by kernels of their own. Raises

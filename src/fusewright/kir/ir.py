@@ -87,8 +87,10 @@ class Alloc(Statement):
 
     `promote` asks for a sync that frees the buffer's memory for later ones. `copied` asks for
     copies that pass by the registers, `stages` for as many tiles of the loop around it in memory,
-    of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`). Registers
-    `in_words` stay in the machine words that loads fill (`kir/passes/keep_words.py`).
+    of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`); where that
+    is `warp_specialized`, warps of their own do it, and `registers` are those that each of their
+    threads keeps, and that each of the others gets. Registers `in_words` stay in the machine words
+    that loads fill (`kir/passes/keep_words.py`).
     """
 
     buffer: Buffer
@@ -98,6 +100,8 @@ class Alloc(Statement):
     stages: int = 1
     ahead: int = 0
     in_words: bool = False
+    warp_specialized: bool = False
+    registers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,6 +73,7 @@ def lower(
         body=body,
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
+        maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
         attributes=(("contract", "true"),),
     )
@@ -211,7 +212,13 @@ class _Tree:
                 _check_held(buffer)
                 copied = None if s.copied is None else AsyncKind(s.copied)
                 alloc = Alloc(
-                    buffer, promote=s.promote, copied=copied, stages=s.stages, ahead=s.ahead
+                    buffer,
+                    promote=s.promote,
+                    copied=copied,
+                    stages=s.stages,
+                    ahead=s.ahead,
+                    warp_specialized=s.warp_specialized,
+                    registers=s.registers,
                 )
                 table.setdefault(self.nest.shared(s), []).append(alloc)
             carry = self.storage.carry(s)

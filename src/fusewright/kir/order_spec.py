@@ -25,9 +25,10 @@ def _ordered(facts: Facts) -> Iterator[Problem]:
         if not h.is_simultaneous:
             yield at.get(h.after), f"no sync orders {h}; run place_syncs behind what moved them"
     for u in unfinished(k):
-        meets = "the kernel ends" if u.meets is None else f"L{_dots(u.meets.site.path)} runs"
-        where = f"L{_dots(u.access.site.path)}"
-        yield u.access.site.statement, f"the operation of {where} may not be complete when {meets}"
+        m = u.meeting
+        meets = "the kernel ends" if m.meets is None else f"L{_dots(m.meets.path)} runs"
+        where = f"L{_dots(m.site.path)}"
+        yield m.site.statement, f"the operation of {where} may not be complete when {meets}"
     for h in unfenced(k):
         yield at.get(h.after), f"no proxy fence makes {h} visible to the async proxy"
 

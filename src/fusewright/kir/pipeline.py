@@ -22,6 +22,7 @@ from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
 from fusewright.kir.passes.materialise_async import materialise_async
+from fusewright.kir.passes.materialise_rings import materialise_rings
 from fusewright.kir.passes.pack_shared import pack_apart, pack_shared, pack_whole
 from fusewright.kir.passes.peel_loops import peel_loops
 from fusewright.kir.passes.place_fences import place_fences
@@ -56,6 +57,12 @@ def _for_any_target(f: Callable[[Kernel], Kernel]) -> Run:
 
 
 PIPELINE: tuple[Pass, ...] = (
+    Pass(
+        "materialise_rings",
+        materialise_rings,
+        "lowered",
+        "a kernel gets its roles first: all passes see the threads that it will have",
+    ),
     Pass(
         "materialise_async",
         materialise_async,

@@ -12,7 +12,8 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong
-from fusewright.kir.ir import Argument, Buffer, Dim
+from fusewright.kir.boxes import Box, box_of
+from fusewright.kir.ir import Argument, Buffer, Dim, TensorMap
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
@@ -37,6 +38,9 @@ class Context:
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     temporaries: list[int] = field(default_factory=list[int])
+    inside: dict[tuple[Stage, int], Var] = field(default_factory=dict[tuple[Stage, int], Var])
+    maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
+    boxes: dict[Stage, Box] = field(default_factory=dict[Stage, Box])
 
 
 def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:
@@ -86,10 +90,21 @@ class Storage:
             )
         wide = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
         dtype = register_dtype(s)
+        if s.boxed:
+            tile = self.box(s).tile
+            buffer = Buffer(s.name, dtype, Int(tile.size), s.memory, tile=tile)
+            self.context.buffers[s] = buffer
+            return buffer
         alignment = MAX_VECTOR_NBYTES if wide or s.memory is Memory.SHARED else dtype.nbytes
         buffer = Buffer(s.name, dtype, size, s.memory, alignment)
         self.context.buffers[s] = buffer
         return buffer
+
+    def box(self, s: Stage) -> Box:
+        """The box of a stage that the copy engine fills."""
+        if s not in self.context.boxes:
+            self.context.boxes[s] = box_of(self.graph, s)
+        return self.context.boxes[s]
 
     def places(self, s: Stage) -> tuple[AxisClass, ...]:
         """The classes, outer first, that a stage's buffer is indexed by. Raises ScheduleError when
@@ -171,9 +186,18 @@ class Storage:
                 out.append(self.context.nodes[node])
             elif x.parallel is Parallel.VECTORIZE:
                 out.append(self.lane(s))
+            elif x.parallel.is_inside:
+                out.append(self.inside(s, i))
             else:
                 out.append(self.context.dims[(BLOCK_DIMS | THREAD_DIMS)[x.parallel]].var)
         return tuple(out)
+
+    def inside(self, s: Stage, i: int) -> Var:
+        """The variable that stands for a loop inside of a box or an instruction."""
+        table = self.context.inside
+        if (s, i) not in table:
+            table[s, i] = Var(f"inside{i}", 0, s.loops[i].axis.extent - 1)
+        return table[s, i]
 
     def lane(self, s: Stage) -> Var:
         """The variable that stands for the lane of a wide access."""

@@ -195,6 +195,8 @@ class Reader:
         """The index, in the buffer of `p`, of the element that is read."""
         if p.memory is Memory.GLOBAL:
             return self._address(p, read.coordinates)
+        if p.boxed:
+            return self._tile_place(p, read)
         index: Expr = ZERO
         for axis in self.storage.places(p):
             value = class_value(self.graph, self.view, read, axis)
@@ -206,6 +208,17 @@ class Reader:
                 )
             index = index * axis.extent + value
         return index
+
+    def _tile_place(self, p: Stage, read: Access) -> Expr:
+        box = self.storage.box(p)
+        at = [class_value(self.graph, self.view, read, p.loops[i].axis) for i in box.loops]
+        row, column = at
+        if row is None or column is None:
+            raise ScheduleError(
+                f"{self.s.name} reads {p.name} at a place of its tile that is not determined; give "
+                "both the same tiles"
+            )
+        return box.tile.place(box.tile.index(row, column))
 
     def _address(self, p: Stage, coordinates: Sequence[Expr | None]) -> Expr:
         index: Expr = ZERO

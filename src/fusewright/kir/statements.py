@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from fusewright.core.expr import Expr, Var
 from fusewright.core.identities import reduction_identity, scan_identity
-from fusewright.fusion.ir import Reduce, Scan
+from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.definition import Definition
 from fusewright.kir.ir import Compute, For, Imm, Statement
 from fusewright.kir.placement import Storage
+from fusewright.kir.products import box_loads, instructions
 from fusewright.schedule.graph import Stage
 
 
@@ -21,7 +22,12 @@ class Statements:
 
     def stage(self, s: Stage, *, standalone: bool) -> list[Statement]:
         """The statements of a definition inside all its loops."""
-        d = Definition(self.storage, s, self.storage.loop_values(s))
+        values = self.storage.loop_values(s)
+        if s.boxed:
+            return box_loads(self.storage, s, values)
+        if isinstance(s.op, MatMul):
+            return instructions(self.storage, s, values)
+        d = Definition(self.storage, s, values)
         if isinstance(s.op, Reduce):
             body = d.accumulate()
             if not standalone:
@@ -34,6 +40,8 @@ class Statements:
     def initialise(self, s: Stage) -> list[Statement]:
         """Sets the accumulators of a reduction or scan to the identity."""
         op = s.op
+        if isinstance(op, MatMul):
+            return []
         assert isinstance(op, Reduce | Scan)
         first_of = scan_identity if isinstance(op, Scan) else reduction_identity
 
@@ -45,7 +53,7 @@ class Statements:
 
     def finish(self, s: Stage) -> list[Statement]:
         """Combines the accumulators of the threads that share an output, and writes it."""
-        if isinstance(s.op, Scan):
+        if isinstance(s.op, Scan | MatMul):
             return []
         return self._over_lanes(s, Definition.finish)
 

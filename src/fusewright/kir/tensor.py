@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fusewright.core.conditions import FALSE, TRUE, Cond, less, prove
-from fusewright.core.expr import Expr, Var, floordiv, mod
+from fusewright.core.expr import ZERO, Expr, Var, floordiv, mod
 from fusewright.core.node import Node
 from fusewright.dtypes import DType, float32
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
@@ -21,6 +21,7 @@ from fusewright.kir.rules import is_misaligned, lives_in, same_dtype
 from fusewright.kir.symbols import Buffer, Reg, TensorMap
 from fusewright.kir.tiles import CHUNK_NBYTES, GROUP_ROWS, Descriptor, Major, Tile
 from fusewright.kir.traits import (
+    AT_ONCE,
     WITH_PHASE,
     Act,
     AsyncKind,
@@ -140,24 +141,31 @@ class _BoxOut(_Box):
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxLoad(_Box):
     """Thread `issuer` copies the box at `coordinates` of a tensor to `dst[index ..]` in the async
-    proxy; the bytes of the whole box are counted by phase of the mbarrier `barrier[slot]`."""
+    proxy; the bytes of the whole box are counted by phase of the mbarrier `barrier[slot]`, which
+    `materialise_async` gives to those that have none."""
 
     dst: Buffer
     index: Expr
     map: TensorMap
     coordinates: tuple[Expr, ...]
-    barrier: Buffer
-    slot: Expr
     issuer: int
+    barrier: Buffer | None = None
+    slot: Expr = ZERO
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        return (
-            self._global_use(WITH_PHASE, writes=False),
-            self._shared_use(self.dst, self.index, WITH_PHASE, writes=True),
-            MemoryUse(self.barrier, False, self.slot, 1, issuer=self.issuer, in_async_proxy=True),
+        done = AT_ONCE if self.barrier is None else WITH_PHASE
+        source = self._global_use(done, writes=False)
+        target = self._shared_use(self.dst, self.index, done, writes=True)
+        if self.barrier is None:
+            return source, target
+        counts = MemoryUse(
+            self.barrier, False, self.slot, 1, issuer=self.issuer, in_async_proxy=True
         )
+        return source, target, counts
 
-    def mbarrier_use(self) -> MbarrierUse:
+    def mbarrier_use(self) -> MbarrierUse | None:
+        if self.barrier is None:
+            return None
         return MbarrierUse(Act.DELIVER, self.barrier, self.slot, nbytes=self.map.box_nbytes)
 
     def problems(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from fusewright.kir.analysis.uniformity import all_agree, threads_of
 from fusewright.kir.checks import Check, Facts, Problem
 from fusewright.kir.ir import (
     Alloc,
+    BoxLoad,
     Kernel,
     Matrix,
     Mma,
@@ -185,11 +186,19 @@ def _maps_in_scope(facts: Facts) -> Iterator[Problem]:
             yield place.statement, f"tensor map {m} is not in the header of the kernel"
 
 
+def _counted(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, BoxLoad) and s.barrier is None:
+            yield s, "no mbarrier counts the bytes of the box; materialise_rings gives it one"
+
+
 TENSOR_CHECKS: tuple[Check, ...] = (
     Check("tensor maps", "lowered", _maps),
     Check("tensor maps in scope", "lowered", _maps_in_scope),
     Check("tiles", "lowered", _tiles),
     Check("warpgroups", "lowered", _warpgroups),
+    Check("counted boxes", "expanded", _counted),
     Check("accumulators", "final", _accumulators),
     Check("register pool", "lowered", _register_pool),
 )

@@ -20,6 +20,7 @@ from fusewright.fusion.ir import (
     Fusion,
     IndexMap,
     Input,
+    MatMul,
     Op,
     Permute,
     Pointwise,
@@ -35,7 +36,7 @@ from fusewright.fusion.ir import (
     with_operands,
 )
 from fusewright.memory import Cache, Memory
-from fusewright.schedule.parallel import Loop
+from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.target import MAX_VECTOR_NBYTES
 
 
@@ -46,7 +47,9 @@ class Stage:
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
     those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
-    they are used. `from_any_address`: vectors that it reads may begin between two words.
+    they are used, copied by warps of their own where it is `warp_specialized`, with so many
+    `registers` for their threads and for others. `from_any_address`: vectors that it reads may begin between two words.
+    `is_viewed`: a view of an input that copies by boxes read in place.
     """
 
     __slots__ = (
@@ -60,15 +63,18 @@ class Stage:
         "frame",
         "from_any_address",
         "inline_depth",
+        "is_viewed",
         "loops",
         "memory",
         "name",
         "op",
         "operands",
         "promote",
+        "registers",
         "shape",
         "stages",
         "strides",
+        "warp_specialized",
     )
 
     def __init__(
@@ -86,7 +92,10 @@ class Stage:
         self.copied: str | None = None
         self.stages = 1
         self.ahead = 0
+        self.warp_specialized = False
+        self.registers: tuple[int, ...] = ()
         self.from_any_address = False
+        self.is_viewed = False
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None
@@ -103,9 +112,12 @@ class Stage:
 
     @property
     def is_virtual(self) -> bool:
-        """A literal in registers, or one spread over a shape: read in place, never computed."""
+        """A literal in registers, or one spread over a shape, or a view that boxes read: read in
+        place, never computed."""
         if self.memory is not Memory.LOCAL:
             return False
+        if self.is_viewed:
+            return True
         match self.op:
             case Constant() | Size():
                 return True
@@ -117,6 +129,16 @@ class Stage:
     @property
     def is_reduction(self) -> bool:
         return isinstance(self.op, Reduce)
+
+    @property
+    def boxed(self) -> tuple[int, ...]:
+        """The loops over a box that the copy engine copies, outermost first."""
+        return tuple(i for i, x in enumerate(self.loops) if x.parallel is Parallel.BULK)
+
+    @property
+    def is_mma(self) -> bool:
+        """Whether matrix instructions compute it."""
+        return any(x.parallel is Parallel.MMA for x in self.loops)
 
     @property
     def axes(self) -> tuple[AxisClass, ...]:
@@ -285,7 +307,7 @@ def _tie_rank(op: Op) -> int:
     match op:
         case Pointwise() | Scan():
             return 0
-        case Reduce() | Broadcast():
+        case Reduce() | Broadcast() | MatMul():
             return 1
         case Permute() | Reshape() | Resize() | Concat() | IndexMap():
             return 2

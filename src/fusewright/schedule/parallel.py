@@ -11,8 +11,8 @@ from fusewright.axes.classes import AxisClass
 class Parallel(Enum):
     """Serial and Unroll loops appear in the kernel; the others are its grid and block dimensions
     or the lanes of one wide access (Vectorize). A ClusterX loop runs over the blocks of a cluster,
-    which are neighbours along x of the grid. Bulk and Mma are refused by schedules: no lowering
-    makes copies by the copy engine or matrix instructions yet."""
+    which are neighbours along x of the grid. Bulk loops are the rows and columns of a box that the
+    copy engine copies, Mma loops are inside a matrix instruction."""
 
     SERIAL = "Serial"
     UNROLL = "Unroll"
@@ -41,12 +41,16 @@ class Parallel(Enum):
         return self in THREAD_DIMS
 
     @property
+    def is_inside(self) -> bool:
+        """Inside one statement: lanes of a wide access, a box, a matrix instruction."""
+        return self in (Parallel.VECTORIZE, Parallel.BULK, Parallel.MMA)
+
+    @property
     def is_serial(self) -> bool:
         """A loop in the kernel's text."""
         return self in (Parallel.SERIAL, Parallel.UNROLL)
 
 
-UNAVAILABLE = (Parallel.BULK, Parallel.MMA)
 GRID_DIMS = {Parallel.BIDX: "bx", Parallel.BIDY: "by", Parallel.BIDZ: "bz"}
 CLUSTER_DIMS = {Parallel.CLUSTERX: "cx"}
 BLOCK_DIMS = GRID_DIMS | CLUSTER_DIMS

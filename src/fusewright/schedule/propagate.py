@@ -22,11 +22,14 @@ def project_loops(
     """Loops like these over another domain: axes it lacks are dropped, axes of its own that the
     loops do not determine follow as serial loops. A loop bound to the grid or the block that mixes
     in an axis it lacks is kept whole: every thread then computes the value it needs itself; so is
-    one that another loop is twisted by. With `align` loops bound to the grid or the block are kept
+    one that another loop is twisted by. Loops inside of an instruction or a box become loops of the
+    text, those that count accumulators unrolled. With `align` loops bound to the grid or the block are kept
     in front of others even when it lacks them wholly, so that it can be computed inside a reader's
     loops. None when the result does not cover the domain."""
     out: list[Loop] = []
     free: list[Loop] = []
+    plain = {Parallel.BULK: Parallel.SERIAL, Parallel.MMA: Parallel.UNROLL}
+    loops = [Loop(x.axis, plain.get(x.parallel, x.parallel)) for x in loops]
     projected = [(x, graph.project(x.axis, domain)) for x in loops]
     wanted = [c for _, c in projected if c.extent != Int(1)]
     for x, c in projected:

@@ -21,7 +21,8 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
-from fusewright.schedule.parallel import UNAVAILABLE, Loop, Parallel
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.products import has_instructions, mma_loops, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
@@ -35,7 +36,12 @@ from fusewright.schedule.rules import (
     TENSOR,
     TENSORS,
 )
-from fusewright.target import MAX_CLUSTER
+from fusewright.target import (
+    MAX_CLUSTER,
+    MAX_SET_REGISTERS,
+    MIN_SET_REGISTERS,
+    REGISTER_UNIT,
+)
 
 
 class ScheduledTensor:
@@ -147,14 +153,17 @@ class ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""
         i = self._axis(axis, "parallelize")
-        if parallel in UNAVAILABLE:
-            raise UnsupportedError(
-                f"parallelize({self.name}, axis={axis}, {parallel.value}): lowering makes no such "
-                "loops yet; bind the axis to a grid or block dimension, or to Vectorize"
-            )
+        self._check_instruction(i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
         loops = list(self.stage.loops)
+        if parallel is Parallel.MMA:
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={axis}, Mma): the loops inside of a matrix "
+                "instruction are made together; call mma()"
+            )
+        if parallel is Parallel.BULK:
+            self._check_box(i)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
-        if taken and not parallel.is_serial:
+        if taken and not parallel.is_serial and parallel is not Parallel.BULK:
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
                 f"{self.name} is bound to {parallel.value} already; merge them first"
@@ -252,23 +261,35 @@ class ScheduledTensor:
 
     # --- dataflow -------------------------------------------------------------------------------
 
-    @takes(ScheduleError, by=COPY)
-    def cache_after(self, by: str | None = None) -> ScheduledTensor:
-        """`t -> c = copy(t)`; every reader of t reads c. Returns c, in registers; `by` "cp_async"
-        or "bulk" in shared memory, filled by copies that pass by the registers."""
+    @takes(ScheduleError, by=COPY, readers=optional(TENSORS))
+    def cache_after(
+        self, by: str | None = None, readers: Iterable[ScheduledTensor] | None = None
+    ) -> ScheduledTensor:
+        """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
+        `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
+        "bulk" a view by strides of an input is copied from where the input lies."""
         self._check_by(by, ("cp_async", "bulk"))
         flow = self._schedule.flow
-        readers = flow.consumers(self.stage)
-        if not readers:
+        users = flow.consumers(self.stage)
+        chosen = users if readers is None else [r.stage for r in readers]
+        strange = [r.name for r in chosen if r not in users]
+        if strange:
+            raise ScheduleError(
+                f"cache_after({self.name}): {', '.join(strange)} does not read it; its readers are "
+                f"{', '.join(r.name for r in users)}"
+            )
+        if not chosen:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
         s = self.stage
-        if by is not None and not s.is_input:
+        if by == "bulk":
+            s = view_in_place(flow, s, chosen) or s
+        if by is not None and not s.is_input and not s.is_viewed:
             raise ScheduleError(
                 f"cache_after({self.name}, by={by!r}): asynchronous copies read global memory, and "
                 f"{self.name} is computed here; use by=None"
             )
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
-        flow.replace_operand(readers, s, c)
+        flow.replace_operand(chosen, s, c)
         flow.attach(c)
         flow.retie()
         c.loops = tuple(Loop(a) for a in c.frame.output)
@@ -341,12 +362,18 @@ class ScheduledTensor:
     ) -> ScheduledTensor:
         """Keeps `stages` tiles of this tensor in shared memory, and copies `prefetch` (default
         stages - 1) of them before they are used. A tile is what one iteration of the serial loop
-        reads in which this tensor is computed. Raises UnsupportedError for warps of their own."""
-        if warp_specialized or registers is not None:
-            raise UnsupportedError(
-                f"circular_buffer({self.name}): copies are issued by the warps that compute; leave "
-                "warp_specialized and registers out"
+        reads in which this tensor is computed.
+
+        `warp_specialized`: a warp of its own issues the copies; `registers` are those that each
+        thread of its warpgroup keeps, and that each of the others gets."""
+        what = f"circular_buffer({self.name}, {stages})"
+        if warp_specialized and self.stage.copied != "bulk":
+            raise ScheduleError(
+                f"{what}: warps of their own issue copies of the copy engine only; make it with "
+                "cache_after(by='bulk'), or leave warp_specialized out"
             )
+        if registers is not None:
+            self._check_registers(what, warp_specialized, registers)
         if self.stage.copied is None:
             raise ScheduleError(
                 f"circular_buffer({self.name}): only asynchronous copies run ahead; make it with "
@@ -359,6 +386,8 @@ class ScheduledTensor:
                 "which at least 1 and all but one at most are copied ahead"
             )
         self.stage.stages, self.stage.ahead = stages, ahead
+        self.stage.warp_specialized = warp_specialized
+        self.stage.registers = registers or ()
         return self
 
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
@@ -369,14 +398,62 @@ class ScheduledTensor:
             "sums in one kernel yet; rfactor the reduction and make the partial result an output"
         )
 
-    def mma(self, *operands: object) -> ScheduledTensor:
-        """Computes a product by matrix instructions. Raises UnsupportedError."""
-        raise UnsupportedError(
-            f"mma({self.name}): there is no lowering to matrix instructions yet; products run as "
-            "sums of products"
-        )
+    def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
+        """Computes a product by the matrix instructions of warpgroups. Its last three loops run over
+        a tile of rows, of columns and of the axis that is summed over:
+
+            [.., m, n, k]  ->  [.., TIDx{128 warpgroups}, k/16, 16, m/(64 warpgroups), n/8, 2, 2]
+
+        of which the last six are inside of instructions; the last four count a thread's registers.
+        Thread 128 g + 32 w + l holds row 64 (m/64/warpgroups g + i) + 16 w + 8 h + l // 4, column
+        8 j + 2 (l % 4) + e. `warpgroups` share the rows, by default 64 each.
+        """
+        s = self.stage
+        loops = mma_loops(self._schedule.flow.graph, s, warpgroups)
+        if s.inline_depth > len(s.loops) - 3:
+            raise ScheduleError(f"mma({self.name}): its tile is shared with readers; inline after")
+        self._commit(loops)
+        return self
 
     # --- internals ------------------------------------------------------------------------------
+
+    def _check_registers(self, what: str, specialized: bool, registers: tuple[int, int]) -> None:
+        low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
+        if not specialized:
+            raise ScheduleError(
+                f"{what}: registers move between warps that copy and warps that compute; give "
+                "warp_specialized=True, or leave registers out"
+            )
+        if len(registers) != 2 or any(r % unit or not low <= r <= high for r in registers):
+            raise ScheduleError(
+                f"{what}, registers={registers}: give two multiples of {unit} from {low} to {high}, "
+                "of the warps that copy and of those that compute"
+            )
+
+    def _check_instruction(self, i: int, what: str) -> None:
+        if self.stage.loops[i].parallel is Parallel.MMA:
+            raise ScheduleError(
+                f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
+            )
+
+    def _check_box(self, i: int) -> None:
+        extent = self.stage.loops[i].axis.extent
+        if self.stage.copied != "bulk":
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): only the copy engine copies boxes; make "
+                "the tensor with cache_after(by='bulk')"
+            )
+        if not isinstance(extent, Int):
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): extent {extent} is not constant; split "
+                "by the size of the box first"
+            )
+        others = [k for k in self.stage.boxed if k != i]
+        if len(others) > 1:
+            raise ScheduleError(
+                f"parallelize({self.name}, axis={i}, Bulk): loops {others[0]} and {others[1]} are "
+                "the rows and columns of its box already"
+            )
 
     def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
         if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
@@ -410,6 +487,7 @@ class ScheduledTensor:
                 f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
                 "transform first, inline after"
             )
+        self._check_instruction(i, f"{what}({self.name}, axis={axis})")
         return i
 
     def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:
@@ -444,10 +522,21 @@ class Schedule:
     @takes(fusion=FUSION)
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
-        self.flow = Dataflow(decompose(fold_empty(fusion)))
+        self._begin(Dataflow(decompose(fold_empty(fusion), keeps=has_instructions)))
+
+    def _begin(self, flow: Dataflow) -> None:
+        self.flow = flow
         self.min_blocks = 0
         self.max_blocks: int | None = None
         self.cluster: int | None = None
+
+    @classmethod
+    def of(cls, flow: Dataflow) -> Schedule:
+        """The same handle on a dataflow that exists; heuristics schedule through it."""
+        s = cls.__new__(cls)
+        s.original = flow.fusion()
+        s._begin(flow)
+        return s
 
     @property
     def tensors(self) -> tuple[ScheduledTensor, ...]:

@@ -123,7 +123,7 @@ def _bulk(s: _Bulk, run: Run) -> Step:
 
 
 def _box(s: Box, run: Run) -> Step:
-    barrier = _MbarrierSlot(s, run) if isinstance(s, ir.BoxLoad) else None
+    barrier = None if s.mbarrier_use() is None else _MbarrierSlot(s, run)
 
     def issue(f: Frame, mask: Mask) -> int:
         return f.record(SyncEvent(s, mask, -1 if barrier is None else barrier.number(f)))

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
 
-def decompose(fusion: Fusion) -> Fusion:
-    """Write products as sums of products.
+def decompose(fusion: Fusion, keeps: Callable[[Tensor], bool] = lambda t: False) -> Fusion:
+    """Write products as sums of products, but for those that matrix instructions compute.
 
     rewrite:  MatMul(a, b)[.., i, j]  ->  sum over k of a[.., i, k] * b[.., k, j]
-    checks:   afterwards there is no MatMul
+    checks:   afterwards there is no MatMul but those for which `keeps` holds
     order:    before scheduling, on segments that no matmul scheduler took
 
     The products keep the operands' dtype: kernels multiply and add in its compute dtype and round
     only where the sum is stored, which is what MatMul means.
     """
-    return rebuild(fusion, _decomposed)
 
+    def sums(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        wanted = isinstance(t.op, ir.MatMul) and not keeps(t)
+        return _sum_of_products(*operands) if wanted else None
 
-def _decomposed(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-    return _sum_of_products(*operands) if isinstance(t.op, ir.MatMul) else None
+    return rebuild(fusion, sums)
 
 
 def _sum_of_products(a: Tensor, b: Tensor) -> Tensor:

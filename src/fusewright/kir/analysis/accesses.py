@@ -8,7 +8,7 @@ where its completion is known (`kir/analysis/completion.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -19,7 +19,8 @@ from fusewright.core.conditions import TRUE, Cond, negate, substitute_condition
 from fusewright.core.expr import Expr, FloorDiv, Mod, Var, add, constant_value, variables
 from fusewright.core.substitution import substitute
 from fusewright.core.symbolic import walk
-from fusewright.kir.analysis.completion import Completions, Instance, completions
+from fusewright.kir.analysis.async_run import Instance
+from fusewright.kir.analysis.completion import Completions, completions
 from fusewright.kir.analysis.lanes import (
     ALWAYS,
     Array,
@@ -29,6 +30,7 @@ from fusewright.kir.analysis.lanes import (
     conjunction,
     evaluate_lanes,
     holds,
+    is_known,
     split_unknown,
     thread_values,
 )
@@ -42,8 +44,14 @@ from fusewright.target import WARP_SIZE
 MAX_ENTRIES = 1 << 18
 """Byte ranges enumerated per access; an access with more is treated as touching everything."""
 
+MAX_PLACES = 1 << 10
+"""Different places of wide accesses."""
+
 MAX_TRIPS = 1 << 12
 """Iterations enumerated per loop."""
+
+MAX_WHOLE = 1 << 16
+"""Iterations of a loop whose conditions are tried for all."""
 
 
 class Moment(Enum):
@@ -74,8 +82,10 @@ class Access:
     """One use of one buffer by one statement. `order` is its textual position.
 
     `ranges` is None when the addresses are not known; then any byte of the buffer is meant.
-    `trips` gives, per enclosing loop, the number of iterations enumerated. Of a completion, `site`
-    and `order` are those of the wait; it `is_public` when all threads wait. An access to a buffer
+    `trips` gives, per enclosing loop, the number of iterations enumerated, and `stands_for_all`
+    whether they, in order, show all that the loop does. Of a completion, `site`
+    and `order` are those of the wait; it `is_public` when all threads of the role, or of the block,
+    wait. An access to a buffer
     that other blocks of the cluster write is one by the `nthreads` threads of the whole cluster,
     to the `ncopies` copies of all blocks side by side.
     """
@@ -86,6 +96,7 @@ class Access:
     trips: tuple[int, ...]
     ranges: Enumerated | None
     nthreads: int
+    stands_for_all: tuple[bool, ...] = ()
     ncopies: int = 1
     moment: Moment = Moment.WHOLE
     is_public: bool = False
@@ -94,7 +105,8 @@ class Access:
     def can_precede(self) -> bool:
         """Whether syncs behind it can order later accesses after it: all threads that wait for a
         completion are ordered already, and who only issued something does not know its end."""
-        return self.moment is not Moment.ISSUE and not self.is_public
+        is_known = self.is_public and self.site.role is None
+        return self.moment is not Moment.ISSUE and not is_known
 
     @property
     def can_follow(self) -> bool:
@@ -120,13 +132,18 @@ class Access:
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """What `find` found: the accesses that can take part in a hazard, in textual order, the
-    completions of asynchronous ones, the iterations enumerated of each loop, and the sites by
-    textual position."""
+    completions of asynchronous ones, the values of each loop's variable that are enumerated, and
+    the sites by textual position."""
 
     accesses: tuple[Access, ...]
     completions: Completions
-    trips: dict[Path, int]
+    values: dict[Path, Array]
     places: tuple[Site, ...]
+
+    @property
+    def trips(self) -> dict[Path, int]:
+        """How many iterations are enumerated of each loop."""
+        return {path: len(v) for path, v in self.values.items()}
 
 
 def accesses(kernel: Kernel) -> tuple[Access, ...]:
@@ -151,8 +168,8 @@ def find(kernel: Kernel) -> Found:
     ]
     written = {u.buffer for _, _, u in uses if u.writes}.difference(kernel.stored_once)
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
-    plans = _loop_plans(uses, places)
-    trips = {path: plan.trips for path, plan in plans.items()}
+    plans = _loop_plans(uses, places, thread_values(kernel))
+    values = {path: plan.values for path, plan in plans.items()}
     own, every = thread_values(kernel), thread_values(kernel, across_blocks=True)
     base = tuple(
         _access(order, site, use, every, plans, kernel.cluster_size)
@@ -160,9 +177,9 @@ def find(kernel: Kernel) -> Found:
         else _access(order, site, use, own, plans)
         for order, site, use in uses
     )
-    done = completions(kernel, places, trips)
-    ends = (end for a in base for end in _ends(a, done, places, trips))
-    return Found(tuple(sorted((*base, *ends), key=lambda a: a.order)), done, trips, places)
+    done = completions(kernel, places, values)
+    ends = (end for a in base for end in _ends(a, done, places, plans))
+    return Found(tuple(sorted((*base, *ends), key=lambda a: a.order)), done, values, places)
 
 
 def _across(use: MemoryUse, kernel: Kernel) -> MemoryUse:
@@ -183,46 +200,101 @@ def shared_allocs(kernel: Kernel) -> tuple[tuple[Site, Alloc], ...]:
 # --- loops that are too long to enumerate -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _LoopPlan:
-    """How many iterations stand for a loop; `is_whole` when that is all of them."""
+    """The values of a loop's variable that stand for all of them, after `period` of which
+    everything in the loop is the same again; `is_whole` when they are all, `stands_for_all` when
+    whole periods only are left out, between iterations that begin and end as the loop does."""
 
-    trips: int
-    is_whole: bool
+    values: Array
+    period: int = 0
+    is_whole: bool = False
+    stands_for_all: bool = False
+
+    @property
+    def trips(self) -> int:
+        """How many iterations stand for the loop."""
+        return len(self.values)
+
+
+@dataclass(slots=True, eq=False)
+class _Inside:
+    """A loop, the expressions in it that must repeat, and the conditions."""
+
+    loop: LoopScope
+    exprs: dict[Expr, None]
+    conditions: dict[Cond, None]
 
 
 def _loop_plans(
-    uses: Iterable[tuple[int, Site, MemoryUse]], places: Iterable[Site]
+    uses: Iterable[tuple[int, Site, MemoryUse]], places: Iterable[Site], threads: Known
 ) -> dict[Path, _LoopPlan]:
-    """Per loop: all iterations, or two periods of everything in it that depends on its variable.
+    """Per loop: all iterations, or a few periods of everything in it that depends on its variable.
 
     A loop that allows neither gets no iterations: its variable is unknown.
     """
-    inside: dict[Path, tuple[LoopScope, list[Expr]]] = {}
-    for _, site, use in uses:
+    inside: dict[Path, _Inside] = {}
+
+    def note(site: Site, exprs: Iterable[Expr], predicate: Cond) -> None:
+        conditions = [predicate, *(b.node.condition for b in site.branches)]
         for loop in site.loops:
-            found = inside.setdefault(loop.path, (loop, []))[1]
-            if use.buffer.memory is Memory.SHARED or use.completes.at_once:
-                found.append(use.index)
+            found = inside.setdefault(loop.path, _Inside(loop, {}, {}))
+            found.exprs.update(dict.fromkeys(exprs))
+            found.conditions.update(dict.fromkeys(conditions))
+
+    for _, site, use in uses:
+        counts = use.buffer.memory is Memory.SHARED or use.completes.at_once
+        note(site, [use.index] if counts else [], use.predicate)
     for site in places:
         mbarrier = site.statement.mbarrier_use()
         if mbarrier is not None:
-            for loop in site.loops:
-                inside.setdefault(loop.path, (loop, []))[1].extend(mbarrier.steers)
-    return {path: _loop_plan(loop, found) for path, (loop, found) in inside.items()}
+            note(site, mbarrier.steers, TRUE)
+    return {path: _loop_plan(found, threads) for path, found in inside.items()}
 
 
-def _loop_plan(loop: LoopScope, exprs: list[Expr]) -> _LoopPlan:
-    if loop.trips is not None and loop.trips <= MAX_TRIPS:
-        return _LoopPlan(loop.trips, True)
-    period = _period(exprs, loop.node.var)
-    if period is None or 2 * period + 1 > MAX_TRIPS:
-        return _LoopPlan(0, False)
-    return _LoopPlan(2 * period + 1, False)
+def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
+    loop, v, n = found.loop, found.loop.node.var, found.loop.trips
+    period = _period(list(found.exprs), v)
+    if n is None or n > MAX_WHOLE:
+        if period is None or 4 * period + 2 > MAX_TRIPS:
+            return _LoopPlan(np.zeros(0, np.int64))
+        if n is None:
+            return _LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
+    values = _shortened(n, period, list(found.conditions), v, threads)
+    if values is not None:
+        return _LoopPlan(values, period or 0, stands_for_all=True)
+    if n <= MAX_TRIPS:
+        return _LoopPlan(np.arange(n, dtype=np.int64), n, is_whole=True, stands_for_all=True)
+    assert period is not None
+    return _LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
+
+
+def _shortened(
+    n: int, period: int | None, conditions: list[Cond], v: Var, threads: Known
+) -> Array | None:
+    """The first two periods and one more iteration, and the last period, with the iterations that
+    make the rest whole periods: what lies between is like what comes right before it."""
+    if period is None:
+        return None
+    first = 2 * period + 1
+    last = period + (n - first - period) % period
+    if first + last + period > n:
+        return None
+    values = np.concatenate((np.arange(first), np.arange(n - last, n))).astype(np.int64)
+    middle = np.arange(first, n - last, dtype=np.int64)
+    before = first - period + (middle - first) % period
+    for c in conditions:
+        if v in variables(c) and not _repeats(c, v, period):
+            if not is_known(c, {**threads, v: middle}) or middle.size > MAX_WHOLE:
+                return None
+            here, there = (holds(c, {**threads, v: x[:, None]}) for x in (middle, before))
+            if not (np.array_equal(here.may, there.may) and np.array_equal(here.must, there.must)):
+                return None
+    return values
 
 
 def _period(exprs: list[Expr], v: Var) -> int | None:
-    """A number of steps of `v` after which every expression has the same value again."""
+    """The least number of steps of `v` found after which every expression has the same value."""
     period = 1
     dependent = [e for e in exprs if v in variables(e)]
     for e in dependent:
@@ -231,8 +303,12 @@ def _period(exprs: list[Expr], v: Var) -> int | None:
             if isinstance(part, Mod | FloorDiv) and v in variables(part):
                 steps *= constant_value(part.denominator) or 1
         period = math.lcm(period, steps)
-    shifted = {v: add(v, period)}
-    return period if all(substitute(e, shifted) == e for e in dependent) else None
+    for steps in range(1, period + 1):
+        if period % steps == 0:
+            shifted = {v: add(v, steps)}
+            if all(substitute(e, shifted) == e for e in dependent):
+                return steps
+    return None
 
 
 def _repeats(c: Cond, v: Var, period: int) -> bool:
@@ -253,13 +329,15 @@ def _access(
     loops = site.loops
     trips = tuple(plans[loop.path].trips for loop in loops)
     nthreads = next(iter(threads.values())).shape[0]
-    known = _with_loops(_with_runs(threads, use), loops, trips)
+    values = [plans[loop.path].values for loop in loops]
+    known = _with_loops(_with_runs(threads, use), loops, values)
     varying = frozenset(x.node.var for x in loops if not _is_enumerated(use.index, x, plans))
     steady = {v: values for v, values in known.items() if v not in varying}
     split = split_unknown(use.index, steady, varying)
     mask = _mask(site, use, known, plans, nthreads, ncopies)
     moment = Moment.WHOLE if use.completes.at_once else Moment.ISSUE
-    unknown = Access(order, site, use, trips, None, nthreads, ncopies, moment)
+    all_of = tuple(plans[loop.path].stands_for_all for loop in loops)
+    unknown = Access(order, site, use, trips, None, nthreads, all_of, ncopies, moment)
     if split is None:
         return unknown
     lo = np.asarray(evaluate_lanes(split[0], known)) * use.buffer.dtype.nbytes
@@ -268,9 +346,17 @@ def _access(
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
         entries //= nthreads // ncopies
-    if entries * use.width > MAX_ENTRIES:
+    if use.run is None and entries * use.width > MAX_ENTRIES:
+        entries = _nplaces(lo)
+    if entries * use.width > MAX_ENTRIES and entries > MAX_PLACES:
         return unknown
     return replace(unknown, ranges=Enumerated(lo, mask, split[1]))
+
+
+def _nplaces(lo: Array) -> int:
+    """How many different places there are, counted for each iteration."""
+    rows = lo.reshape(-1, lo.shape[-1])
+    return sum(np.unique(row).size for row in rows)
 
 
 def _is_enumerated(index: Expr, loop: LoopScope, plans: dict[Path, _LoopPlan]) -> bool:
@@ -278,16 +364,16 @@ def _is_enumerated(index: Expr, loop: LoopScope, plans: dict[Path, _LoopPlan]) -
     plan, v = plans[loop.path], loop.node.var
     if plan.is_whole or not plan.trips:
         return plan.is_whole
-    return substitute(index, {v: add(v, (plan.trips - 1) // 2)}) == index
+    return substitute(index, {v: add(v, plan.period)}) == index
 
 
-def _with_loops(threads: Known, loops: tuple[LoopScope, ...], trips: tuple[int, ...]) -> Known:
+def _with_loops(threads: Known, loops: tuple[LoopScope, ...], values: Sequence[Array]) -> Known:
     known = dict(threads)
-    for i, (loop, n) in enumerate(zip(loops, trips, strict=True)):
-        if n:
+    for i, (loop, found) in enumerate(zip(loops, values, strict=True)):
+        if len(found):
             shape = [1] * (len(loops) + 1)
-            shape[i] = n
-            known[loop.node.var] = np.arange(n, dtype=np.int64).reshape(shape)
+            shape[i] = len(found)
+            known[loop.node.var] = found.reshape(shape)
     return known
 
 
@@ -319,10 +405,10 @@ def _mask(
         return who
     usable = dict(known)
     for loop in site.loops:
-        plan = plans[loop.path]
-        period = (plan.trips - 1) // 2
-        v = loop.node.var
-        if not plan.is_whole and plan.trips and not all(_repeats(c, v, period) for c in conditions):
+        plan, v = plans[loop.path], loop.node.var
+        if plan.stands_for_all or not plan.trips:
+            continue
+        if not all(_repeats(c, v, plan.period) for c in conditions):
             del usable[v]
     return conjunction([who, *(holds(c, usable) for c in conditions)])
 
@@ -346,17 +432,16 @@ def _ends(
     access: Access,
     done: Completions,
     places: Sequence[Site],
-    trips: dict[Path, int],
+    plans: Mapping[Path, _LoopPlan],
 ) -> Iterator[Access]:
     """The completions of an asynchronous access, one for each wait that has any."""
     waits: dict[int, list[tuple[Instance, Instance]]] = {}
     for instance in done.instances(access.order):
-        wait = done.end_of(instance, access.use.completes)
-        if wait is not None:
+        for wait in done.ends_of(instance, access.use.completes):
             waits.setdefault(wait.order, []).append((instance, wait))
     for order, pairs in waits.items():
         site = places[order]
-        counts = tuple(trips[loop.path] for loop in site.loops)
+        counts = tuple(plans[loop.path].trips for loop in site.loops)
         ranges = _ranges_at(access, pairs, counts)
         is_public = pairs[0][1].is_public
         yield replace(
@@ -364,6 +449,7 @@ def _ends(
             order=order,
             site=site,
             trips=counts,
+            stands_for_all=tuple(plans[loop.path].stands_for_all for loop in site.loops),
             ranges=ranges,
             moment=Moment.DONE,
             is_public=is_public,

@@ -1,22 +1,17 @@
-"""When each cell of a shared buffer is first and last touched, in lockstep order.
-
-Lockstep runs each statement for all threads before the next, so a point in time is a number: of a
-statement in straight code its place, in a loop also the iterations that went before.
-"""
+"""When each cell of a shared buffer is first and last touched, in lockstep order."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from fusewright.core.expr import constant_value
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.ir import Body, For, If, Kernel, Role, Roles
+from fusewright.kir.analysis.times import Timeline
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -28,46 +23,6 @@ class CellTimes:
 
     first: Array
     last: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """`start` of every statement in the first iterations of its loops, `span` of one iteration of
-    every loop. A loop whose extent is not constant takes the time of one iteration."""
-
-    start: dict[Path, int]
-    span: dict[Path, int]
-
-
-def timeline(kernel: Kernel, trips: Mapping[Path, int] | None = None) -> Timeline:
-    """Where the statements of a kernel stand in time, of roles one after the other. `trips` tells
-    how many iterations loops are given when it is not their extent."""
-    line = Timeline({}, {})
-    _lay_out(kernel.body, (), 0, line, trips or {})
-    return line
-
-
-def _lay_out(body: Body, path: Path, now: int, line: Timeline, known: Mapping[Path, int]) -> int:
-    """The time at the end of a body that starts at `now`."""
-    for i, statement in enumerate(body):
-        here = (*path, i)
-        line.start[here] = now
-        match statement:
-            case For():
-                span = _lay_out(statement.body, here, now, line, known) - now
-                line.span[here] = span
-                trips = known.get(here) or constant_value(statement.extent)
-                now += span * (1 if trips is None else trips)
-            case If():
-                now = _lay_out(statement.then, (*here, 0), now, line, known)
-                now = _lay_out(statement.otherwise, (*here, 1), now, line, known)
-            case Roles():
-                for number, role in enumerate(statement.body):
-                    assert isinstance(role, Role)
-                    now = _lay_out(role.body, (*here, number), now, line, known)
-            case _:
-                now += 1
-    return now
 
 
 def cell_times(
@@ -96,7 +51,7 @@ def _row_times(f: Footprint, line: Timeline, within: Collection[Path]) -> tuple[
         if loop.path in within:
             continue
         span = line.span[loop.path]
-        if loop.trips is None or loop.trips != trips:
+        if not access.stands_for_all[i]:
             whole = begun + line.start[loop.path]
             return whole, whole + span - 1
         if i in coords:

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment
+from fusewright.kir.analysis.async_run import agent_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
     Example,
@@ -109,6 +110,8 @@ def can_conflict(before: Access, after: Access) -> bool:
     """Whether syncs are to order the first before the second. Roles order themselves, by what they
     arrive at and wait for."""
     if not before.can_precede or not after.can_follow or before.use.ends_turn:
+        return False
+    if before.is_public and agent_of(before.site) == agent_of(after.site):
         return False
     if after.use.ends_turn and not before.use.is_wait:
         return False
@@ -259,6 +262,7 @@ def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
             f.access.writes,
             f.access.can_precede,
             f.access.can_follow,
+            f.access.is_public,
             f.access.use.in_async_proxy,
             f.access.use.ends_turn,
             f.access.use.is_wait,
@@ -372,14 +376,14 @@ def _crosses(a: _Batch, b: _Batch, pairs: _Pairs, size: int) -> Array:
 
 def _carried(a: _Batch, b: _Batch, pairs: _Pairs, level: int) -> tuple[Array, Array]:
     """Which pairs the loop at `level` can carry, and which of them over two iterations or more."""
-    loop, trips = a.sample.site.loops[level], a.sample.trips[level]
+    trips = a.sample.trips[level]
     p = a.coords[a.loops.index(level)][pairs.a] if level in a.loops else None
     q = b.coords[b.loops.index(level)][pairs.b] if level in b.loops else None
     near = np.zeros(pairs.a.size, dtype=np.int64)
     if p is not None and q is not None:
         return q > p, (q - p > 1).astype(np.int64)
     if p is not None:
-        return (p < trips - 1) | (loop.trips != trips), near
+        return (p < trips - 1) | (not a.sample.stands_for_all[level]), near
     if q is not None:
         return q >= 1, near
     return np.ones(pairs.a.size, dtype=bool), near
@@ -392,7 +396,7 @@ def _more(batch: _Batch, rows: Array, inner: int, *, at_end: bool) -> tuple[list
     paths: list[Path] = []
     for at, i in enumerate(batch.loops):
         loop, trips = batch.sample.site.loops[i], batch.sample.trips[i]
-        if i < inner or (at_end and loop.trips != trips):
+        if i < inner or (at_end and not batch.sample.stands_for_all[i]):
             continue
         now = batch.coords[at][rows]
         more = now < trips - 1 if at_end else now > 0
@@ -444,4 +448,4 @@ def _example(space: Space, a: _Batch, b: _Batch, i: int, j: int) -> Example:
     before, after = int(a.first[i]), int(b.last[j])
     if before == after:
         before, after = int(a.last[i]), int(b.first[j])
-    return Example(before, after, int(a.cells[i]) * space.cell_nbytes)
+    return Example(before, after, int(space.edges[a.cells[i]]))

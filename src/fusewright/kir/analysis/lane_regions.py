@@ -22,16 +22,23 @@ def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[Region, Re
     found = tuple(dict.fromkeys(found))
     if all(len(regions) < 2 for regions in found):
         return {}
-    hulls = dict.fromkeys(
-        h for regions in found if len(regions) > 1 and (h := _tight(regions, kernel)) is not None
-    )
-    every = dict.fromkeys(r for regions in found for r in regions if regions != EVERYWHERE)
+    hulls: dict[Region, None] = {}
+    own: dict[Region, Region] = {}
+    for regions in found:
+        around = _tight(regions, kernel) if len(regions) > 1 else None
+        if around is not None:
+            hulls[around] = None
+            own.update((r, around) for r in regions if r not in own)
     table: dict[Region, Region] = {}
-    for r in every:
-        around = next((h for h in hulls if r.lies_in(h) and _is_near(r, h, kernel)), None)
+    for r in dict.fromkeys(r for regions in found for r in regions if regions != EVERYWHERE):
+        around = own.get(r) or next((h for h in hulls if _belongs(r, h, kernel)), None)
         if around is not None:
             table[r] = around
     return table
+
+
+def _belongs(r: Region, around: Region, kernel: Kernel) -> bool:
+    return r.lies_in(around) and _is_near(r, around, kernel)
 
 
 def _tight(regions: Regions, kernel: Kernel) -> Region | None:

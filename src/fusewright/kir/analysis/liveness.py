@@ -219,8 +219,9 @@ def _overwriting(space: Space) -> list[Path]:
 
 def _is_certain(f: Footprint, node: Path) -> bool:
     """Whether every run of the statement at `node` makes all rows of the footprint."""
-    for i, (loop, trips) in enumerate(zip(f.access.site.loops, f.access.trips, strict=True)):
+    for i, loop in enumerate(f.access.site.loops):
         is_inside = contains(node, loop.path)
-        if (loop.trips != trips or not trips) if is_inside else i in f.loops:
+        is_whole = f.access.stands_for_all[i] and f.access.trips[i]
+        if not is_whole if is_inside else i in f.loops:
             return False
     return True

@@ -1,6 +1,6 @@
 """Which threads touch which bytes in which iteration.
 
-Memory is cut into cells, the largest pieces that no access splits. A footprint lists, for one
+Memory is cut into cells, where any access begins or ends. A footprint lists, for one
 access, every (iteration, cell) with the smallest and the largest thread that touches it: two
 footprints conflict in a cell across threads unless all four are one thread, across warps unless
 all four lie in one warp.
@@ -50,11 +50,13 @@ class Footprint:
 class Space:
     """Footprints in one address range: a buffer, or all of packed shared memory.
 
-    `cell_nbytes` is the size of a cell; `origin` the byte address of each buffer in it.
+    `edges` are the bytes at which cells begin, and the last one ends; `cell_nbytes` divides all;
+    `origin` is the byte address of each buffer in it.
     """
 
     name: str
     memory: Memory
+    edges: Array
     cell_nbytes: int
     origin: dict[Buffer, int]
     footprints: tuple[Footprint, ...]
@@ -96,17 +98,41 @@ def _space(group: list[Access], offsets: dict[Buffer, int]) -> Space:
             cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.lo, axis=None)))
     first = group[0].buffer
     name = "shared memory" if first in offsets else first.name
-    prints = tuple(footprint(a, origin[a.buffer], cell) for a in group)
-    return Space(name, first.memory, cell, origin, prints)
+    edges = np.unique(np.concatenate([_edges(a, origin[a.buffer]) for a in group]))
+    prints = tuple(footprint(a, origin[a.buffer], edges) for a in group)
+    return Space(name, first.memory, edges, cell, origin, prints)
 
 
-def footprint(access: Access, origin: int, cell_nbytes: int) -> Footprint:
-    """What one access touches, in cells of `cell_nbytes` counted from `origin` bytes before its
-    buffer; an access to shared memory at unknown addresses touches its whole buffer."""
+def _edges(a: Access, origin: int) -> Array:
+    """The bytes at which an access begins and ends."""
+    ranges = a.ranges
+    if _is_anywhere(a):
+        if a.buffer.memory is not Memory.SHARED:
+            return np.zeros(0, dtype=np.int64)
+        return np.array([origin, origin + shared_nbytes(a.buffer) * a.ncopies])
+    assert ranges is not None
+    low = np.unique(ranges.lo) + origin
+    return np.concatenate((low, low + a.nbytes))
+
+
+def _is_anywhere(a: Access) -> bool:
+    """Whether an access may touch anything in its space, or its buffer in shared memory."""
+    is_shared = a.buffer.memory is Memory.SHARED
+    return a.ranges is None or bool(a.ranges.unknown and is_shared)
+
+
+def even_edges(nbytes: int, cell_nbytes: int) -> Array:
+    """Cells of one size, as edges."""
+    return np.arange(0, nbytes + cell_nbytes, cell_nbytes)
+
+
+def footprint(access: Access, origin: int, edges: Array) -> Footprint:
+    """What one access touches, in cells that begin at `edges`, counted from `origin` bytes before
+    its buffer; an access to shared memory at unknown addresses touches its whole buffer."""
     ranges, nthreads = access.ranges, access.nthreads
-    is_shared = access.buffer.memory is Memory.SHARED
-    if ranges is None or (ranges.unknown and is_shared):
-        return _anything(access, origin, cell_nbytes)
+    if _is_anywhere(access):
+        return _anything(access, origin, edges)
+    assert ranges is not None
     depth = len(access.site.loops)
     shape = np.broadcast_shapes(ranges.lo.shape, np.shape(ranges.mask.may), (1,) * (depth + 1))
     if shape[-1] == 1:
@@ -117,15 +143,22 @@ def footprint(access: Access, origin: int, cell_nbytes: int) -> Footprint:
     entries = np.arange(where.size) if where.all() else np.flatnonzero(where)
     lo = np.broadcast_to(ranges.lo, shape).reshape(-1)[entries]
     code, thread = entries // nlanes, entries % nlanes % nthreads
-    cells = (lo + origin) // cell_nbytes
-    per_thread = access.nbytes // cell_nbytes
-    if per_thread > 1:
-        cells = (cells[:, None] + np.arange(per_thread)).reshape(-1)
-        code, thread = np.repeat(code, per_thread), np.repeat(thread, per_thread)
-    rows = _reduce_rows(code, cells, thread, nthreads)
+    places, where = np.unique(lo, return_inverse=True)
+    rows = _reduce_rows(code, where.reshape(-1), thread, nthreads)
     if rows is None:
-        return _anything(access, origin, cell_nbytes)
-    code, cells, first, last = rows
+        return _anything(access, origin, edges)
+    code, which, first, last = rows
+    start = np.searchsorted(edges, places + origin)
+    counts = np.searchsorted(edges, places + origin + access.nbytes) - start
+    several = int(counts.max(initial=1)) > 1
+    cells = start[which]
+    if several:
+        n = counts[which]
+        within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
+        cells = np.repeat(cells, n) + within
+        code, first, last = (np.repeat(x, n) for x in (code, first, last))
+        if int(np.diff(places).min(initial=access.nbytes)) < access.nbytes:
+            code, cells, first, last = _merged(code, cells, first, last)
     coords = np.unravel_index(code, [shape[i] for i in loops]) if loops else ()
     exact = ranges.mask.is_exact
     return Footprint(access, loops, tuple(coords), cells, first, last, ranges.unknown, exact)
@@ -134,7 +167,7 @@ def footprint(access: Access, origin: int, cell_nbytes: int) -> Footprint:
 def _reduce_rows(
     code: Array, cells: Array, thread: Array, nthreads: int
 ) -> tuple[Array, Array, Array, Array] | None:
-    """Sort by (code, cell) and keep the smallest and largest thread of each."""
+    """Sort by (code, place) and keep the smallest and largest thread of each."""
     if not cells.size:
         return code, cells, thread, thread
     low = int(cells.min())
@@ -150,12 +183,25 @@ def _reduce_rows(
     return code, cells + low, thread[starts], thread[ends]
 
 
-def _anything(access: Access, origin: int, cell_nbytes: int) -> Footprint:
+def _merged(
+    code: Array, cells: Array, first: Array, last: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Rows of ranges that overlap, each cell of an iteration once."""
+    order = np.lexsort((cells, code))
+    code, cells, first, last = code[order], cells[order], first[order], last[order]
+    is_new = (code[1:] != code[:-1]) | (cells[1:] != cells[:-1])
+    starts = np.flatnonzero(np.concatenate(([True], is_new)))
+    low, high = np.minimum.reduceat(first, starts), np.maximum.reduceat(last, starts)
+    return code[starts], cells[starts], low, high
+
+
+def _anything(access: Access, origin: int, edges: Array) -> Footprint:
     empty = np.zeros(0, dtype=np.int64)
     if access.buffer.memory is not Memory.SHARED:
         return Footprint(access, (), (), None, empty, empty, (), False)
     nbytes = shared_nbytes(access.buffer) * access.ncopies
-    cells = np.arange(origin // cell_nbytes, -(-(origin + nbytes) // cell_nbytes))
+    start, stop = np.searchsorted(edges, (origin, origin + nbytes))
+    cells = np.arange(start, stop)
     first, last = np.zeros_like(cells), np.full_like(cells, access.nthreads - 1)
     return Footprint(access, (), (), cells, first, last, (), False)
 

@@ -11,7 +11,7 @@ import numpy as np
 from fusewright.core.node import Node, rewrite
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
-from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet, timeline
+from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet
 from fusewright.kir.analysis.hazards import are_exclusive, can_conflict
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.liveness import Interval, begins_within, interferes, intervals_of
@@ -23,8 +23,15 @@ from fusewright.kir.analysis.order import (
     position_of,
     sync_points,
 )
-from fusewright.kir.analysis.ownership import Footprint, footprint, shared_nbytes, spaces_of
+from fusewright.kir.analysis.ownership import (
+    Footprint,
+    even_edges,
+    footprint,
+    shared_nbytes,
+    spaces_of,
+)
 from fusewright.kir.analysis.sites import are_concurrent, common_loops
+from fusewright.kir.analysis.times import timeline
 from fusewright.kir.analysis.unfinished import unfinished
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, MbarInit
@@ -272,9 +279,13 @@ class _Pairs:
             self._owned[key] = _owners(rows, ncells, unit)
         return self._owned[key]
 
+    def _edges(self, access: Access) -> Array:
+        """Cells of one size, so that buffers can be laid over each other."""
+        return even_edges(shared_nbytes(access.buffer) * access.ncopies, self._cell)
+
     def _print(self, access: Access) -> Footprint:
         if access not in self._prints:
-            self._prints[access] = footprint(access, 0, self._cell)
+            self._prints[access] = footprint(access, 0, self._edges(access))
         return self._prints[access]
 
     def distances(self, i: int, j: int) -> Sequence[int]:

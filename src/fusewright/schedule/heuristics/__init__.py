@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Scan
+from fusewright.fusion.ir import MatMul, Scan
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.coordinates import separate_coordinates
+from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
 from fusewright.schedule.heuristics.rows import RowsScheduler, has_partials
@@ -46,7 +47,9 @@ def candidates_of(flow: Dataflow, target: Target) -> list[Listed[Any]]:
 def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     """Those that may take a segment, each made only when the ones before it had nothing."""
     separate_coordinates(flow)
-    if any(isinstance(s.op, Scan) for s in flow.stages):
+    if any(isinstance(s.op, MatMul) for s in flow.stages):
+        yield MatmulScheduler(flow, target)
+    elif any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow, target)
     elif has_partials(flow):
         yield RowsScheduler(flow, target)

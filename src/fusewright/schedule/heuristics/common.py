@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import is_contiguous, vector_width
+from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, mod, variables
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Pointwise, Take, TakeAlong
+from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.untangle import is_loose
-from fusewright.schedule.views import View, operand
+from fusewright.schedule.views import Operand, View, operand
 from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
 MOST_LANES = 8
@@ -71,7 +72,8 @@ def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
 
 
 def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
-    """Loops over the axes, the one that is fastest in the largest input innermost."""
+    """Loops over the axes, the one that is fastest in the largest input innermost. An axis along
+    which that input is read in other steps than its own counts as in the result of the read."""
     largest = max(
         (
             (numel(p.shape), -i, s, k)
@@ -85,6 +87,8 @@ def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
     strides: dict[AxisClass, int] = {}
     if largest is not None:
         _, _, s, k = largest
+        natural = zip(s.frame.output, contiguous_strides(s.shape), strict=False)
+        strides = {c: estimate(stride) for c, stride in natural if not s.is_reduction}
         for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
             if isinstance(index, AxisClass):
                 for c in axes:
@@ -171,53 +175,77 @@ def _moves(s: Stage) -> bool:
 @dataclass(frozen=True, slots=True)
 class Access:
     """One access to global memory by a stage: the tensor, the address as a function of the loops'
-    variables, and the conditions under which the element is accessed."""
+    variables, and the conditions under which the element is accessed. Where data is part of the
+    address, it is a variable of its own; `data` tells at which element it is found."""
 
     stage: Stage
     tensor: Stage
     variables: tuple[Expr, ...]
     address: Expr
     conditions: tuple[Cond, ...]
+    data: tuple[tuple[Var, Expr], ...] = ()
 
 
 def global_accesses(
-    flow: Dataflow, lane_axis: object, lane: Var, stages: Sequence[Stage] | None = None
+    flow: Dataflow,
+    lane_axis: object,
+    lane: Var,
+    stages: Sequence[Stage] | None = None,
+    *,
+    by_data: bool = False,
 ) -> list[Access]:
     """Every access to an input or output by the stages (default all), with the loop whose class is
-    `lane_axis` as `lane`."""
+    `lane_axis` as `lane`; with `by_data` also those that go where data says, unless each lane has
+    data of its own."""
     found: list[Access] = []
     for s in computed(flow.stages if stages is None else stages):
-        variables: list[Expr] = []
+        values: list[Expr] = []
         for i, x in enumerate(s.loops):
             if x.axis is lane_axis:
-                variables.append(lane)
+                values.append(lane)
             else:
                 unit = x.axis.extent == Int(1)
-                variables.append(ZERO if unit else flow.graph.variable(f"i{i}", x.axis.extent))
-        loops = [(x.axis, v) for x, v in zip(s.loops, variables, strict=True)]
+                values.append(ZERO if unit else flow.graph.variable(f"i{i}", x.axis.extent))
+        loops = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
         path = domain_path(flow.graph, loops, s.frame.domain)
         if isinstance(path, Refusal):
             continue
-        v = View(s, tuple(variables), path)
+        v = View(s, tuple(values), path)
         for k, p in enumerate(s.operands):
             if p.memory is Memory.GLOBAL:
                 read = operand(flow.graph, v, k)
-                address = _address(p, read.coordinates)
-                if address is not None:
+                coordinates, data = _with_data(flow, v, read)
+                if by_data >= bool(data) and not any(lane in variables(at) for _, at in data):
                     conditions = (*v.path.predicates, *read.predicates)
-                    found.append(Access(s, p, v.variables, address, conditions))
+                    address = _address(p, coordinates)
+                    found.append(Access(s, p, v.variables, address, conditions, data))
         if s.memory is Memory.GLOBAL:
             address = _address(s, v.output)
-            if address is not None:
-                found.append(Access(s, s, v.variables, address, v.path.predicates))
+            found.append(Access(s, s, v.variables, address, v.path.predicates))
     return found
 
 
-def _address(p: Stage, coordinates: Sequence[Expr | None]) -> Expr | None:
+def _with_data(
+    flow: Dataflow, v: View, read: Operand
+) -> tuple[tuple[Expr, ...], tuple[tuple[Var, Expr], ...]]:
+    """The coordinates at which an operand is read, those that data supplies as variables, and for
+    each of these the place of that data."""
+    coordinates: list[Expr] = []
+    data: list[tuple[Var, Expr]] = []
+    for c, index in zip(read.coordinates, v.stage.frame.operands[read.position], strict=True):
+        if c is None:
+            assert isinstance(index, Gathered)
+            supplier = v.stage.operands[index.position]
+            place, nested = _with_data(flow, v, operand(flow.graph, v, index.position))
+            c = flow.graph.variable(f"data of {supplier.name}", index.extent)
+            data += [*nested, (c, _address(supplier, place))]
+        coordinates.append(c)
+    return tuple(coordinates), tuple(data)
+
+
+def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
     address: Expr = ZERO
     for c, stride in zip(coordinates, strides_of(p), strict=True):
-        if c is None:
-            return None
         address = address + c * stride
     return address
 
@@ -240,7 +268,7 @@ def vectorize_accesses(
     """Binds the loop over the lanes to Vectorize in every stage that accesses global memory, or one
     of the tensors in shared memory, and may do so at full width; in others it is unrolled."""
     for s in computed(flow.stages):
-        if not s.loops or s.loops[-1].axis is not lane_axis:
+        if not s.loops or s.loops[-1].axis is not lane_axis or s.is_mma:
             continue
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
@@ -267,7 +295,7 @@ def is_wide_read(a: Access, lane: Var, width: int) -> bool:
 
 def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
     """The accesses of one stage, its innermost loop as `lane`."""
-    return global_accesses(flow, s.loops[-1].axis, lane, [s])
+    return global_accesses(flow, s.loops[-1].axis, lane, [s], by_data=True)
 
 
 def _mentions(e: Expr, v: Var) -> bool:

@@ -144,7 +144,7 @@ class PointwiseScheduler:
         reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
         transform_like(flow, reference, align=True)
         several = Var("several", 0, 1)
-        found = global_accesses(flow, reference.loops[2].axis, several)
+        found = global_accesses(flow, reference.loops[2].axis, several, by_data=True)
         for s, loops in saved.items():
             s.loops = loops
         moving = {a.tensor for a in found if several in variables(a.address)}
@@ -286,7 +286,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
     large: list[bool] = []
     accesses = 0
-    for a in global_accesses(flow, reference.loops[-1].axis, lane):
+    for a in global_accesses(flow, reference.loops[-1].axis, lane, by_data=True):
         elements = numel(a.tensor.shape)
         cut = "cut" if is_wide_read(a, lane, width) else "narrow"
         kind = "aligned" if is_wide(a, lane, width) else cut

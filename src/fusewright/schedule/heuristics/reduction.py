@@ -37,6 +37,7 @@ from fusewright.schedule.heuristics.plan import (
     stored_registers,
 )
 from fusewright.schedule.heuristics.reduction_plans import Plan, candidates
+from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -63,18 +64,22 @@ class ReductionScheduler:
         self._target = target
         self._copies = cache_inputs(flow, through=lambda s: _meets_others(flow, s))
         self._reference = reference_of(flow)
+        self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
 
-    def candidates(self) -> Iterator[Listed[Plan]]:
+    def candidates(self) -> Iterator[Listed[Plan] | Listed[ShortRows]]:
         """Where rows are held and how threads share them, in the order of the rules."""
+        yield from self._short.candidates()
         rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
-        return candidates(rows, self._target)
+        yield from candidates(rows, self._target)
 
-    def apply(self, plan: Plan) -> bool:
+    def apply(self, plan: Plan | ShortRows) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
+        if isinstance(plan, ShortRows):
+            return self._short.apply(plan)
         flow, reference, copies = self._flow, self._reference, self._copies
         held = held_copies(flow, reference, copies)
         in_shared: list[Stage] = []

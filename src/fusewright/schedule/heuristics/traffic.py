@@ -7,7 +7,7 @@ the group; an access is then a stride for each, and its fast dimension is the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -162,7 +162,7 @@ def _merged(
     with the dimensions that each is made of."""
     groups: list[list[AxisClass]] = []
     for d in dims:
-        if groups and all(_runs_on(t, groups[-1][-1], d) for t in tables):
+        if groups and all(runs_on(t, groups[-1][-1], d) for t in tables):
             groups[-1].append(d)
         else:
             groups.append([d])
@@ -175,7 +175,8 @@ def _merged(
     return out
 
 
-def _runs_on(table: dict[AxisClass, Expr], outer: AxisClass, inner: AxisClass) -> bool:
+def runs_on(table: Mapping[AxisClass, Expr], outer: AxisClass, inner: AxisClass) -> bool:
+    """Whether a tensor has neither of two dimensions, or both next to each other in memory."""
     if outer not in table or inner not in table:
         return outer not in table and inner not in table
     return table[outer] == table[inner] * inner.extent

@@ -15,102 +15,39 @@ the number of the vector that a writing thread holds: neither side meets bank co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.core.conditions import less, prove
 from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
+from fusewright.schedule.heuristics.candidates import Listed, distinct
 from fusewright.schedule.heuristics.common import (
-    Params,
     cache_inputs,
     merge_all,
     numel,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.traffic import Traffic, Walk, traffic
+from fusewright.schedule.heuristics.traffic import traffic
+from fusewright.schedule.heuristics.transpose_plans import (
+    ROW_NBYTES,
+    Plan,
+    crossings,
+    plans,
+)
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
     MAX_GRID_YZ,
-    MAX_VECTOR_NBYTES,
-    SECTOR_NBYTES,
-    SHARED_BANK_NBYTES,
-    SHARED_BANKS,
     Target,
 )
 
-THREADS = 256
-TILE_NBYTES = 16 * 1024
-TILES_NBYTES = 48 * 1024
-LEAST_TILE = 32
-MAX_VECTORS = 8
-SINGLES = 16
-"""Elements of a thread where a side moves them one by one: they share their index arithmetic."""
 LEAST_ELEMENTS = 1024
-ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
-"""Bytes in one pass through the banks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The two dimensions with their extents in a tile and the elements of a vector along each, how
-    many planes of them a block takes, the far accesses, the bytes of the largest far element."""
-
-    dims: tuple[AxisClass, ...]
-    near: AxisClass
-    far: AxisClass
-    near_tile: int
-    far_tile: int
-    planes: int
-    near_width: int
-    far_width: int
-    walks: tuple[Walk, ...]
-    nbytes: int
-
-    @property
-    def size(self) -> int:
-        """The elements of a tile."""
-        return self.near_tile * self.far_tile * self.planes
-
-    @property
-    def params(self) -> Params:
-        """The parameters by name."""
-        names = dict.fromkeys(w.tensor.name for w in self.walks)
-        return Params(
-            "transpose",
-            (
-                ("tile", f"{self.planes}x{self.far_tile}x{self.near_tile}"),
-                ("vectors", f"{self.far_width}, {self.near_width}"),
-                ("threads", self.threads),
-                ("through_shared", ", ".join(names)),
-            ),
-        )
-
-    @property
-    def threads(self) -> int:
-        """As many as have a vector on both sides, at most 256."""
-        return min(THREADS, self.size // max(self.near_width, self.far_width))
-
-    def rows(self, own_width: int, other_width: int) -> int:
-        """Neighbouring vectors of a thread: not more than it has, nor than the other side takes
-        at once."""
-        return min(self.size // (own_width * self.threads), other_width)
-
-    def granule(self, writer_width: int, reader_width: int, writer_tile: int) -> int:
-        """Elements of a tile's row that keep together: what either side takes at once, a whole
-        bank, and no less than spreads the vectors of a writer's tile over all banks."""
-        word = max(reader_width, self.rows(writer_width, reader_width)) * self.nbytes
-        spread = ROW_NBYTES * writer_width // writer_tile
-        nbytes = max(word, SHARED_BANK_NBYTES, min(spread, MAX_VECTOR_NBYTES))
-        return max(1, nbytes // self.nbytes)
 
 
 class TransposeScheduler:
@@ -125,9 +62,9 @@ class TransposeScheduler:
     def candidates(self) -> Iterator[Listed[Plan]]:
         """Square tiles that fill the chip first, then smaller and longer ones."""
         if numel(self._reference.shape) >= LEAST_ELEMENTS:
-            crossing = _crossing(self._reference, traffic(self._flow, self._reference))
-            if crossing is not None:
-                yield from distinct(_plans(crossing, self._target))
+            found = traffic(self._flow, self._reference)
+            crossing = crossings(self._flow.graph, self._reference, found)
+            yield from distinct(plans(crossing, self._target))
 
     def apply(self, plan: Plan) -> bool:
         """Inserts the tiles; False, and the dataflow as it was, where the loops do not reach every
@@ -137,151 +74,6 @@ class TransposeScheduler:
             saved.restore()
             return False
         return True
-
-
-# --- deciding -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """What a tile is decided from: the traffic, the two dimensions with the elements of a vector
-    along each, the far accesses, the bytes of the largest far element, and the elements that a
-    tile may have."""
-
-    found: Traffic
-    near: AxisClass
-    far: AxisClass
-    widths: tuple[int, int]
-    walks: tuple[Walk, ...]
-    nbytes: int
-    budget: int
-
-
-def _crossing(reference: Stage, found: Traffic) -> Crossing | None:
-    """The two dimensions; None where accesses are fast along one or along none."""
-    weight: dict[AxisClass, int] = {}
-    own = next(w.fast for w in found.walks if w.tensor is reference)
-    for w in found.walks:
-        if w.fast is not None:
-            is_large = 2 * numel(w.tensor.shape) >= numel(reference.shape)
-            weight[w.fast] = weight.get(w.fast, 0) + (w.nbytes if is_large else 0)
-    if not weight:
-        return None
-    near = max(weight, key=lambda d: (weight[d], d is own))
-    crossing = [w for w in found.walks if w.fast is not near and near in w.strides]
-    others = [w.fast for w in crossing if w.fast is not None]
-    if not others:
-        return None
-    far = max(others, key=lambda d: weight[d])
-    if _is_beside(found, near, far):
-        return None
-    walks = tuple(w for w in crossing if w.fast is far)
-    nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    near_walks = [w for w in found.walks if w.fast is near]
-    widths = (
-        min(MAX_VECTOR_NBYTES // nbytes, *(w.width() for w in near_walks)),
-        min(w.width() for w in walks),
-    )
-    budget = min(TILE_NBYTES, TILES_NBYTES // len(walks)) // nbytes
-    budget = min(budget, THREADS * max(MAX_VECTORS * min(widths), SINGLES))
-    return Crossing(found, near, far, widths, walks, nbytes, budget)
-
-
-def _plans(c: Crossing, target: Target) -> Iterator[Listed[Plan]]:
-    """The tile that the rules choose, then its neighbours: half of it, and twice as long as wide.
-    No tile where even the first has no room for a vector."""
-    near, far = _tile(c.found, (c.near, c.far), c.budget, c.walks, target)
-    if min(near, far) * c.nbytes < MAX_VECTOR_NBYTES:
-        return
-    sizes = [_power_of_two(estimate(d.extent)) for d in (c.near, c.far)]
-    shapes = ((near, far), (near, far // 2), (near // 2, far), (2 * near, far // 2))
-    for tile in (*shapes, (near // 2, 2 * far)):
-        what = f"tile of {tile[1]} by {tile[0]} through shared memory"
-        if min(tile) * c.nbytes < MAX_VECTOR_NBYTES:
-            yield Refused(what, f"a side is less than {MAX_VECTOR_NBYTES} bytes")
-        elif tile[0] > sizes[0] or tile[1] > sizes[1]:
-            yield Refused(what, "longer than its dimension")
-        else:
-            plan = _plan_of(c, tile, target)
-            yield Candidate(what, plan.params, plan)
-
-
-def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> Plan:
-    has_all = all(d in w.strides for w in c.walks for d in c.found.dims)
-    most = c.budget // (tile[0] * tile[1]) if has_all else 1
-    return Plan(
-        c.found.dims,
-        c.near,
-        c.far,
-        *tile,
-        _planes(c.found, (c.near, c.far), most, tile, target),
-        min(c.widths[0], tile[0]),
-        min(c.widths[1], tile[1]),
-        c.walks,
-        c.nbytes,
-    )
-
-
-def _tile(
-    found: Traffic,
-    dims: tuple[AxisClass, AxisClass],
-    budget: int,
-    walks: Sequence[Walk],
-    target: Target,
-) -> tuple[int, int]:
-    """The extents of a tile of at most `budget` elements: square but for short dimensions, small
-    enough for blocks on every multiprocessor. A row of a tile in shared memory, which runs along
-    what its reader wants, does not get shorter than one pass through the banks."""
-    nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    sizes = [_power_of_two(estimate(d.extent)) for d in dims]
-    tile = [1, 1]
-    while True:
-        growing = [k for k in (0, 1) if tile[k] < sizes[k]]
-        if not growing or 2 * tile[0] * tile[1] > budget:
-            break
-        tile[min(growing, key=lambda k: tile[k])] *= 2
-    is_read = [any(w.position is not None for w in walks), any(w.position is None for w in walks)]
-    least = [ROW_NBYTES // nbytes if r else LEAST_TILE for r in is_read]
-    total = numel([d.extent for d in found.dims])
-    while total // (tile[0] * tile[1]) < 2 * target.multiprocessors:
-        shrinking = [k for k in (0, 1) if tile[k] > least[k]]
-        if not shrinking:
-            break
-        tile[max(shrinking, key=lambda k: tile[k])] //= 2
-    return tile[0], tile[1]
-
-
-def _planes(
-    found: Traffic,
-    dims: tuple[AxisClass, AxisClass],
-    most: int,
-    tile: tuple[int, int],
-    target: Target,
-) -> int:
-    """How many planes of both dimensions a block takes when one is no more than a tile."""
-    if any(estimate(d.extent) > t for d, t in zip(dims, tile, strict=True)):
-        return 1
-    total = numel([d.extent for d in found.dims if d not in dims])
-    planes = 1
-    while 2 * planes <= min(most, total // (2 * target.multiprocessors)):
-        planes *= 2
-    return planes
-
-
-def _is_beside(found: Traffic, near: AxisClass, far: AxisClass) -> bool:
-    """Whether neighbours along `far` are in one sector of the near tensors, so that a warp that
-    walks along `near` uses whole sectors of the far ones, too."""
-    return any(
-        far in w.strides
-        and prove(less(w.strides[far] * w.tensor.dtype.nbytes, SECTOR_NBYTES)) is True
-        for w in found.walks
-        if w.fast is near
-    )
-
-
-def _power_of_two(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << (n - 1).bit_length()
 
 
 # --- doing --------------------------------------------------------------------------------------

@@ -1,34 +1,40 @@
 """What a scheduled kernel does, counted on its schedule: threads, traffic, instructions, exchanges.
 
-The counts are estimates in closed form: no address is enumerated and nothing is lowered. Loops over
-symbolic sizes count a typical number of trips.
+The counts are estimates in closed form but for what memory is asked for (`requests`), which a few
+warps show; nothing is lowered. Loops over symbolic sizes count a typical number of trips.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.instructions import INSTRUCTIONS
-from fusewright.core.substitution import estimate, substitute
+from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
-from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Reduce, Resize, Scan
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Constant,
+    IndexMap,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+)
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.common import (
-    Access,
-    Params,
-    global_accesses,
-    numel,
-)
+from fusewright.schedule.heuristics.common import Params, numel
+from fusewright.schedule.heuristics.requests import Request, requests
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
+from fusewright.target import MAX_VECTOR_NBYTES, MMA_PER_CLOCK, REGISTER_UNIT, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -40,6 +46,9 @@ EXCHANGE_INSTRUCTIONS = 24
 """Of a warp that takes part in a reduction: five shuffles and sums, partials through memory."""
 FIXED_REGISTERS = 22
 """Registers of a thread beside what it loads."""
+KNOWN_DIVISION_INSTRUCTIONS = 6.0
+"""Of integers by a literal: a product of which the high half counts, shifts, a sign, and for a
+remainder another product."""
 MOVE_INSTRUCTIONS = 2.0
 """Of an element that is chosen by its place: a pad, a concatenation, a crop."""
 
@@ -59,13 +68,17 @@ class Array:
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
-    waits for memory. Of a thread: registers, instructions, bytes of loads under way together."""
+    waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, bytes of
+    loads under way together. Of the launch: `lines`, the look-ups in first-level caches, and
+    `narrow`, the accesses of warps to any memory with less than 16 bytes a lane."""
 
     blocks: int
     threads: int
     cluster: int
     min_blocks: int
     arrays: tuple[Array, ...]
+    lines: float
+    narrow: float
     shared_nbytes: int
     through_shared: float
     exchanges: float
@@ -73,6 +86,7 @@ class Work:
     registers: int
     instructions: float
     flight_nbytes: float
+    product_clocks: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -83,12 +97,15 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     launched = math.prod(n for p, n in extents.items() if p.is_block)
     exchanges, depth = _exchanges(flow)
     shared = [s for s in stages if s.memory is Memory.SHARED]
+    asked = requests(flow, [s for s in stages if _is_global(s)], launched)
     return Work(
         blocks=launched,
         threads=threads,
         cluster=extents.get(Parallel.CLUSTERX, 1),
         min_blocks=params.min_blocks,
-        arrays=_arrays(flow, stages, launched),
+        arrays=_arrays(asked),
+        lines=sum(r.lines for own in asked.values() for r in own),
+        narrow=launched * sum(map(_narrow, stages)),
         shared_nbytes=sum(_own_elements(s) * s.dtype.nbytes for s in shared),
         through_shared=sum(map(_through_shared, stages)),
         exchanges=depth,
@@ -96,8 +113,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         registers=_registers(stages),
         instructions=FIXED_INSTRUCTIONS
         + EXCHANGE_INSTRUCTIONS * exchanges
-        + _instructions(flow, stages),
+        + _instructions(flow, stages, asked),
         flight_nbytes=_flight(stages),
+        product_clocks=sum(map(_product_clocks, stages)),
     )
 
 
@@ -119,7 +137,7 @@ def _trips(s: Stage, start: int = 0) -> int:
     return math.prod(
         estimate(x.axis.extent)
         for x in s.loops[start:]
-        if x.parallel.is_serial or x.parallel is Parallel.VECTORIZE
+        if x.parallel.is_serial or x.parallel in (Parallel.VECTORIZE, Parallel.BULK)
     )
 
 
@@ -140,6 +158,20 @@ def _own_elements(s: Stage) -> int:
     return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
 
 
+def product_clocks(rows: int, columns: int, depth: int) -> float:
+    """Clocks of a multiprocessor for a product of 16-bit values: it multiplies
+    `MMA_PER_CLOCK` pairs."""
+    return rows * columns * depth / MMA_PER_CLOCK
+
+
+def _product_clocks(s: Stage) -> float:
+    """Clocks of a block for its matrix instructions."""
+    if not s.is_mma:
+        return 0.0
+    inside = [x for x in s.loops if not x.parallel.is_block]
+    return math.prod(estimate(x.axis.extent) for x in inside) / MMA_PER_CLOCK
+
+
 def _lanes(s: Stage) -> int:
     """Elements that one instruction of a stage accesses."""
     last = s.loops[-1] if s.loops else None
@@ -149,23 +181,23 @@ def _lanes(s: Stage) -> int:
 # --- global memory ------------------------------------------------------------------------------
 
 
+def _is_global(s: Stage) -> bool:
+    return any(t.memory is Memory.GLOBAL for t in (*s.operands, s))
+
+
 def _reads(s: Stage) -> list[Stage]:
     return [o for o in s.operands if o.memory is Memory.GLOBAL]
 
 
-def _arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> tuple[Array, ...]:
-    asked: dict[tuple[Stage, bool], list[float]] = {}
-    shares = _shares(flow)
-    for s in stages:
-        own = [o for o in (*s.operands, s) if o.memory is Memory.GLOBAL]
-        waste = _waste(flow, s) if own else {}
-        for t in own:
-            elements = _trips(s) * _own_threads(s) * blocks * shares[s]
-            nbytes = elements * t.dtype.nbytes * waste.get(t, 1.0)
-            asked.setdefault((t, t is s), []).append(nbytes)
+def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
+    """The arrays with what each stage asks of them."""
+    found: dict[tuple[Stage, bool], list[float]] = {}
+    for s, own in asked.items():
+        for r in own:
+            found.setdefault((r.tensor, r.tensor is s), []).append(r.nbytes)
     return tuple(
         Array(t.name, numel(t.shape) * t.dtype.nbytes, tuple(n), is_written)
-        for (t, is_written), n in asked.items()
+        for (t, is_written), n in found.items()
     )
 
 
@@ -179,51 +211,6 @@ def _shares(flow: Dataflow) -> dict[Stage, float]:
             piece = isinstance(s.op, Concat | Resize)
             out[o] += own * min(1.0, numel(o.shape) / max(numel(s.shape), 1)) if piece else own
     return out
-
-
-def _waste(flow: Dataflow, s: Stage) -> dict[Stage, float]:
-    """For the arrays that a stage accesses, the bytes of the sectors that a warp asks for over
-    those that a thread's own elements fill: less than 1 where threads share them, or where loops
-    do not change the address."""
-    across = next((x for x in s.loops if x.parallel is Parallel.TIDX), None)
-    lane = flow.graph.variable("lane", Int(2))
-    out: dict[Stage, float] = {}
-    for a in global_accesses(flow, across.axis if across else None, lane, [s]):
-        nbytes = a.tensor.dtype.nbytes
-        moving = variables(a.address)
-        again = math.prod(
-            estimate(x.axis.extent)
-            for x, v in zip(s.loops, a.variables, strict=True)
-            if not x.parallel.is_block and x is not across and v not in moving
-        )
-        run, between = _run(s, a)
-        used = run * nbytes
-        step = _step(a.address, lane)
-        apart = min(abs(step) * nbytes if step is not None else used, between * nbytes)
-        sectors = -(-used // SECTOR_NBYTES) * SECTOR_NBYTES
-        ratio = max(min(apart, sectors) / used, 1.0) if apart else 1.0 / WARP_SIZE
-        out[a.tensor] = max(out.get(a.tensor, 0.0), ratio / again)
-    return out
-
-
-def _step(address: Expr, along: Var) -> int | None:
-    """Elements between neighbours along a variable; None where that varies."""
-    return constant_value(substitute(address, {along: 1}) - substitute(address, {along: ZERO}))
-
-
-def _run(s: Stage, a: Access) -> tuple[int, int]:
-    """Neighbouring elements that a thread takes together, those of its innermost loop, and the
-    elements from one such run to the next: at least so many that they are in no sector of it."""
-    last = s.loops[-1] if s.loops else None
-    along = a.variables[-1] if a.variables else None
-    if last is None or last.parallel not in (Parallel.VECTORIZE, Parallel.UNROLL):
-        return 1, SECTOR_NBYTES
-    if not isinstance(along, Var) or along not in variables(a.address):
-        return 1, SECTOR_NBYTES
-    step = _step(a.address, along)
-    if step == 1:
-        return estimate(last.axis.extent), SECTOR_NBYTES * estimate(last.axis.extent)
-    return 1, abs(step) if step else SECTOR_NBYTES
 
 
 def _flight(stages: Sequence[Stage]) -> float:
@@ -265,21 +252,34 @@ def _through_shared(s: Stage) -> float:
     return sides * _trips(s) * _own_threads(s)
 
 
-def _instructions(flow: Dataflow, stages: Sequence[Stage]) -> float:
+def _instructions(
+    flow: Dataflow, stages: Sequence[Stage], asked: Mapping[Stage, Sequence[Request]]
+) -> float:
     forms = fast_forms(flow.stages, consumers_of(flow))
     shares = _shares(flow)
-    return sum(shares[s] * (_trips(s) * _weight(s, forms.get(s)) + _accesses(s)) for s in stages)
+    total = 0.0
+    for s in stages:
+        addresses = sum(r.instructions for r in asked.get(s, ()))
+        total += shares[s] * (_trips(s) * _weight(s, forms.get(s)) + _accesses(s) + addresses)
+    return total
 
 
 def _accesses(s: Stage) -> float:
     """Instructions of the accesses to memory of a stage."""
-    sides = [o for o in s.operands if o.memory is not Memory.LOCAL]
-    sides += [s] if s.memory is not Memory.LOCAL else []
-    total = 0.0
-    for t in sides:
-        width = max(1, min(_lanes(s), MAX_VECTOR_NBYTES // t.dtype.nbytes))
-        total += ACCESS_INSTRUCTIONS * _trips(s) / width
-    return total
+    return sum(ACCESS_INSTRUCTIONS * _trips(s) / width for _, width in _widths(s))
+
+
+def _widths(s: Stage) -> list[tuple[Stage, int]]:
+    """The tensors in memory that a stage accesses, and the elements of one access."""
+    sides = [t for t in (*s.operands, s) if t.memory is not Memory.LOCAL]
+    lanes = _lanes(s)
+    return [(t, max(1, min(lanes, MAX_VECTOR_NBYTES // t.dtype.nbytes))) for t in sides]
+
+
+def _narrow(s: Stage) -> float:
+    """Accesses of the warps of a block to memory with less than 16 bytes a lane."""
+    narrow = [w for t, w in _widths(s) if w * t.dtype.nbytes < MAX_VECTOR_NBYTES]
+    return sum(_trips(s) / width for width in narrow) * warps(_own_threads(s))
 
 
 def _weight(s: Stage, form: str | None) -> float:
@@ -287,6 +287,8 @@ def _weight(s: Stage, form: str | None) -> float:
     match s.op:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
             return 0.0
+        case Pointwise(fn="floordiv" | "rem") if _is_by_literal(s):
+            return KNOWN_DIVISION_INSTRUCTIONS
         case Pointwise(fn=fn):
             exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
             words = -(-s.dtype.compute.nbytes // 4)
@@ -299,6 +301,14 @@ def _weight(s: Stage, form: str | None) -> float:
             return MOVE_INSTRUCTIONS
         case _:
             return 0.0
+
+
+def _is_by_literal(s: Stage) -> bool:
+    """Whether integers are divided by a number that stands in the text of the kernel."""
+    divisor = s.operands[1]
+    while isinstance(divisor.op, Broadcast | Reshape | Permute):
+        divisor = divisor.operands[0]
+    return isinstance(divisor.op, Constant) and s.dtype.is_integer
 
 
 def _is_free(source: DType, to: DType) -> bool:

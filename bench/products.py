@@ -1,0 +1,258 @@
+"""`python -m bench.products [--cases a,b] [--peers torch,compile] [--save DIR | --load DIR] [--out FILE]`
+
+Method: operands are random and normal; results are compared with the same function in float64 on
+slices of rows. Ours, `torch` (cuBLAS, and kernels of its own for what follows a product) and
+torch.compile run in turn on one stream, medians of rounds (`bench/harness.py`); a call works on the
+next of several copies of the operands, so that no operand stays in the second-level cache.
+Compiling needs no GPU: `--save` keeps the programs, `--load` measures them elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fusewright as fw
+from fusewright.program import Program
+
+DTYPE = "bfloat16"
+COPIES_NBYTES = 256 << 20
+"""Of the copies of the operands that calls take in turn: several times the second-level cache."""
+ROWS_CHECKED = 512
+
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`ours` and `torch(torch, ..)` of arrays of these shapes; `flop` of the products in it."""
+
+    name: str
+    ours: Fn
+    torch: Fn
+    shapes: tuple[tuple[int, ...], ...]
+    flop: int
+    rows: tuple[int, ...] = (0,)
+    """The arguments that are cut in rows as the result is, for the check."""
+
+
+def _plain(layout: str, m: int, n: int, k: int) -> Product:
+    """`layout`: T where an operand is contiguous along k, N where along the other axis; BLAS calls
+    a row-major first operand transposed."""
+    a, b = layout
+    first = (m, k) if a == "T" else (k, m)
+    second = (n, k) if b == "N" else (k, n)
+
+    def ours(x: Any, w: Any) -> Any:
+        return fw.matmul(x if a == "T" else x.T, w.T if b == "N" else w)
+
+    def torch_(torch: Any, x: Any, w: Any) -> Any:
+        return torch.matmul(x if a == "T" else x.T, w.T if b == "N" else w)
+
+    rows = (0,) if a == "T" else ()
+    return Product(f"{layout} {m}x{n}x{k}", ours, torch_, (first, second), 2 * m * n * k, rows)
+
+
+def _relu(m: int, n: int, k: int) -> Product:
+    return Product(
+        f"linear+relu {m}x{n}x{k}",
+        lambda x, w, b: fw.nn.relu(fw.nn.linear(x, w, b)),
+        lambda torch, x, w, b: torch.relu(torch.nn.functional.linear(x, w, b)),
+        ((m, k), (n, k), (n,)),
+        2 * m * n * k,
+    )
+
+
+def _gelu(m: int, n: int, k: int) -> Product:
+    return Product(
+        f"NN+bias+gelu {m}x{n}x{k}",
+        lambda x, w, b: fw.nn.gelu(fw.matmul(x, w) + b),
+        lambda torch, x, w, b: torch.nn.functional.gelu(torch.matmul(x, w) + b),
+        ((m, k), (k, n), (n,)),
+        2 * m * n * k,
+    )
+
+
+def _gated(m: int, n: int, k: int) -> Product:
+    return Product(
+        f"gated {m}x{n}x{k}",
+        lambda x, g, u: fw.nn.silu(fw.matmul(x, g.T)) * fw.matmul(x, u.T),
+        lambda torch, x, g, u: torch.nn.functional.silu(x @ g.T) * (x @ u.T),
+        ((m, k), (n, k), (n, k)),
+        4 * m * n * k,
+    )
+
+
+PRODUCTS: tuple[Product, ...] = (
+    _plain("TN", 4096, 4096, 4096),
+    _plain("TN", 8192, 8192, 8192),
+    _plain("TT", 8192, 8192, 4096),
+    _gelu(8192, 16384, 4096),
+    _relu(4096, 4096, 4096),
+    _relu(8192, 8192, 8192),
+    _gated(8192, 14336, 4096),
+    _plain("TN", 128, 4096, 4096),
+    _plain("TN", 4097, 4104, 4104),
+    _plain("NN", 4096, 4096, 4096),
+    _plain("NT", 4096, 4096, 4096),
+)
+"""Row-major products are TT here: x @ w with both as they are."""
+
+
+def main() -> None:
+    """Compiles or measures products, prints a table, and writes the JSON."""
+    args = _arguments()
+    chosen = [p for p in PRODUCTS if not args.cases or any(c in p.name for c in args.cases)]
+    rows: list[dict[str, Any]] = []
+    for p in chosen:
+        program = _program(p, args)
+        if args.save is not None:
+            program.save(args.save / _file(p))
+            kernels = ", ".join(str(k.heuristic) for k in program.kernels)
+            print(f"{p.name}: {kernels}", *program.reasons, sep="\n    ")
+            continue
+        rows.append(_measured(p, program, args.peers))
+        print(_line(rows[-1]), flush=True)
+        if args.out is not None:
+            _write(args.out, rows)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--cases", default="", help="comma-separated substrings of names")
+    parser.add_argument("--peers", default="torch,compile", help="of torch,compile")
+    parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")
+    parser.add_argument("--load", type=Path, help="such a folder: nothing is compiled")
+    parser.add_argument("--out", type=Path, help="a JSON file")
+    args = parser.parse_args()
+    args.cases = [c for c in args.cases.split(",") if c]
+    args.peers = [p for p in args.peers.split(",") if p]
+    if args.save is not None:
+        args.save.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def _file(p: Product) -> str:
+    return p.name.replace(" ", "_").replace("+", "_") + ".fw"
+
+
+def _program(p: Product, args: argparse.Namespace) -> Program:
+    if args.load is not None:
+        return fw.load(args.load / _file(p))
+    return fw.compile(fw.trace(p.ours, *(fw.TensorSpec(s, DTYPE) for s in p.shapes)))
+
+
+def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    from bench.harness import interleaved
+
+    nbytes = sum(2 * _numel(s) for s in p.shapes)
+    count = max(2, -(-COPIES_NBYTES // nbytes))
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    copies = [
+        [
+            torch.randn(s, device="cuda", generator=generator).to(getattr(torch, DTYPE))
+            for s in p.shapes
+        ]
+        for _ in range(count)
+    ]
+    fns, errors, failures = {}, {}, {}
+    for peer in ("fusewright", *peers):
+        try:
+            fn = _peer(peer, p, program)
+            errors[peer] = _error(p, copies[0], fn(*copies[0]))
+            torch.cuda.synchronize()
+            fns[peer] = _in_turn(fn, copies)
+        except Exception as e:
+            failures[peer] = f"{type(e).__name__}: {e}"[:300]
+    times = interleaved(fns)
+    return {
+        "name": p.name,
+        "us": times,
+        "tflops": {k: p.flop / t / 1e6 for k, t in times.items()},
+        "errors": errors,
+        "failures": failures,
+        "kernels": [f"{k.name}: {k.heuristic}" for k in program.kernels],
+    }
+
+
+def _numel(shape: Sequence[int]) -> int:
+    n = 1
+    for s in shape:
+        n *= s
+    return n
+
+
+def _in_turn(fn: Fn, copies: Sequence[Sequence[Any]]) -> Callable[[], Any]:
+    turn = itertools.cycle(copies)
+    return lambda: fn(*next(turn))
+
+
+def _peer(peer: str, p: Product, program: Program) -> Fn:
+    import torch
+
+    match peer:
+        case "fusewright":
+
+            def ours(*arrays: Any) -> Any:
+                with fw.config(execution="stream"):
+                    return program(*arrays)[0]
+
+            return ours
+        case "torch":
+            return lambda *arrays: p.torch(torch, *arrays)
+        case "compile":
+            return torch.compile(lambda *arrays: p.torch(torch, *arrays), dynamic=False)
+        case _:
+            raise ValueError(f"there is no peer {peer!r}; use torch, compile")
+
+
+def _error(p: Product, arrays: Sequence[Any], got: Any) -> float:
+    """Norm of the difference over the norm of the result in float64, of the first and last rows."""
+    import torch
+
+    worst = 0.0
+    total = got.shape[0]
+    for start in (0, max(0, total - ROWS_CHECKED)):
+        part = slice(start, start + ROWS_CHECKED)
+        wide = [a[part].double() if k in p.rows else a.double() for k, a in enumerate(arrays)]
+        want = p.torch(torch, *wide)
+        want = want if p.rows else want[part]
+        found = got[part].double()
+        if not torch.isfinite(found).all():
+            return float("inf")
+        worst = max(worst, float((found - want).norm() / want.norm()))
+        del wide, want
+    return worst
+
+
+def _line(row: dict[str, Any]) -> str:
+    ours = row["us"].get("fusewright")
+    cells = [f"{k} {v:.1f} us {row['tflops'][k]:.0f} TF" for k, v in row["us"].items()]
+    best = min((v for k, v in row["us"].items() if k != "fusewright"), default=None)
+    ratio = f"  {best / ours:.3f}x the best peer" if ours and best else ""
+    wrong = f"  errors {row['errors']}" if row["errors"] else ""
+    return f"{row['name']}: {', '.join(cells)}{ratio}{wrong} {row['failures'] or ''}"
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    from bench.harness import environment
+
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "method": " ".join((__doc__ or "").split()),
+        "environment": environment(),
+        "products": rows,
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

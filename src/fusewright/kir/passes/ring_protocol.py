@@ -1,0 +1,97 @@
+"""A ring of tiles in shared memory that the copy engine fills and warps empty, as one object.
+
+From its stages, bytes, producer and consumers follow the mbarriers, how many arrivals and bytes a
+phase of each takes, and which phase the tile with a given number waits for:
+
+    tile n lies in slot n % stages; its bytes complete phase n // stages of `full[slot]`;
+    its consumers, one arrival a warp, complete phase n // stages of `empty[slot]`;
+    tile n is copied once phase n // stages - 1 of `empty[slot]` is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.core.expr import Expr, Int, Var, add, floordiv, mod
+from fusewright.dtypes import uint64
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    For,
+    MbarArrive,
+    MbarExpect,
+    MbarInit,
+    MbarWait,
+    Memory,
+    Statement,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RingProtocol:
+    """`stages` tiles of `nbytes` that thread `issuer` has copied. Where warps of their own copy,
+    `consumers` is the number of warps that hand tiles back; 0 where barriers of the block do."""
+
+    name: str
+    stages: int
+    nbytes: int
+    issuer: int
+    consumers: int
+    full: Buffer
+    empty: Buffer
+
+    def slot(self, number: Expr) -> Expr:
+        """Where a tile lies."""
+        return mod(number, self.stages)
+
+    def phase(self, number: Expr) -> Expr:
+        """The parity of the phase of its slot that belongs to a tile."""
+        return mod(floordiv(number, self.stages), 2)
+
+    def make(self, ids: Iterator[int]) -> list[Statement]:
+        """The mbarriers, made before anything else."""
+        kinds = [(self.full, 1)]
+        if self.consumers:
+            kinds.append((self.empty, self.consumers))
+        out: list[Statement] = []
+        for buffer, arrivals in kinds:
+            v = Var(f"m_{buffer}", 0, self.stages - 1)
+            why = f"{self.stages} stages of {self.name}"
+            init = MbarInit(next(ids), why, buffer, v, arrivals, 0)
+            out += [Alloc(buffer), For(v, Int(self.stages), (init,))]
+        return out
+
+    def acquire(self, number: Expr, ids: Iterator[int]) -> list[Statement]:
+        """What the issuer does before it has a tile copied: where consumers hand tiles back, wait
+        for the one that lay there; announce its bytes."""
+        slot = self.slot(number)
+        out: list[Statement] = []
+        if self.consumers:
+            before = mod(add(floordiv(number, self.stages), 1), 2)
+            why = f"stage of {self.name} is free"
+            out.append(MbarWait(next(ids), why, self.empty, slot, before, self.issuer))
+        why = f"{self.nbytes} bytes of {self.name}"
+        out.append(MbarExpect(next(ids), why, self.full, slot, self.nbytes, self.issuer))
+        return out
+
+    def ready(self, number: Expr, ids: Iterator[int]) -> Statement:
+        """The wait for a tile before it is used."""
+        why = f"tile of {self.name}"
+        return MbarWait(next(ids), why, self.full, self.slot(number), self.phase(number))
+
+    def release(self, number: Expr, ids: Iterator[int]) -> Statement:
+        """The arrival that hands a tile back."""
+        why = f"stage of {self.name} is used"
+        return MbarArrive(next(ids), why, self.empty, self.slot(number), per_warp=True)
+
+
+def ring_protocol(
+    name: str, *, stages: int, nbytes: int, issuer: int, consumers: int
+) -> RingProtocol:
+    """A protocol with mbarriers of its own."""
+    full, empty = (
+        Buffer(f"{name}_{kind}", uint64, Int(stages), Memory.SHARED, uint64.nbytes)
+        for kind in ("full", "empty")
+    )
+    return RingProtocol(name, stages, nbytes, issuer, consumers, full, empty)

@@ -1,0 +1,69 @@
+"""Roles of a kernel: warps that have tiles copied, beside those that compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fusewright.core.expr import Int, Var
+from fusewright.errors import ScheduleError
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Dim,
+    Kernel,
+    Memory,
+    PrefetchMap,
+    Role,
+    Roles,
+    SetMaxRegisters,
+    Statement,
+)
+from fusewright.kir.substitute import Substitution
+from fusewright.target import MAX_THREADS_PER_BLOCK, WARP_SIZE, WARPGROUP_SIZE
+
+
+def load_role_warps(kernel: Kernel, registers: tuple[int, ...]) -> range:
+    """The warps that are added for copies, behind all others: one, or, where registers move to
+    those that compute, the four of a warpgroup. Raises ScheduleError where there is no room."""
+    n, first = kernel.nthreads, kernel.nthreads // WARP_SIZE
+    unit = WARPGROUP_SIZE if registers else WARP_SIZE
+    if n % unit or any(d.extent is not kernel.block[0].extent and str(d.extent) != "1"
+                       for d in kernel.block[1:]):  # fmt: skip
+        raise ScheduleError(
+            f"{kernel.name} has a block of {n} threads; warps of their own for copies take one "
+            f"dimension of a multiple of {unit}"
+        )
+    if n + unit > MAX_THREADS_PER_BLOCK:
+        raise ScheduleError(
+            f"{kernel.name} has a block of {n} threads, and no room for {unit} that copy"
+        )
+    if registers and len(registers) != 2:
+        raise ScheduleError(f"{registers} are not the registers of two roles: (load, math)")
+    return range(first, first + unit // WARP_SIZE)
+
+
+def with_roles(
+    kernel: Kernel, made: Body, load: Body, math: Body, warps: range, registers: tuple[int, ...]
+) -> Kernel:
+    """The kernel whose added warps run `load` while the others run `math`, behind `made`."""
+    first = tuple(s for s in math if _is_shared(s) or isinstance(s, PrefetchMap))
+    rest = tuple(s for s in math if s not in first)
+    sets: list[list[Statement]] = [[], []]
+    if registers:
+        sets = [[SetMaxRegisters(registers[0])], [SetMaxRegisters(registers[1], grows=True)]]
+    roles = (
+        Role(0, warps.start, (*sets[1], *rest)),
+        Role(warps.start, warps.stop, (*sets[0], *load)),
+    )
+    body = (*made, *first, Roles(roles))
+    x = kernel.block[0]
+    n = warps.stop * WARP_SIZE
+    wide = Var(x.var.name, 0, n - 1)
+    block = (Dim(wide, Int(n)), *kernel.block[1:])
+    least = max(1, kernel.min_blocks) if registers else kernel.min_blocks
+    body = Substitution({x.var: wide}).body(body)
+    return replace(kernel, body=body, block=block, min_blocks=least)
+
+
+def _is_shared(s: Statement) -> bool:
+    return isinstance(s, Alloc) and s.buffer.memory is Memory.SHARED

@@ -1,0 +1,139 @@
+"""Lowering of products: boxes that the copy engine brings, matrix instructions that read them."""
+
+from __future__ import annotations
+
+from fusewright.core.conditions import FALSE, TRUE, Cond, any_of, less
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, floordiv, variables
+from fusewright.core.substitution import substitute
+from fusewright.errors import ScheduleError
+from fusewright.kir.ir import BoxLoad, Matrix, Mma, Reg, Statement, TensorMap
+from fusewright.kir.placement import Storage
+from fusewright.kir.tiles import Major
+from fusewright.schedule.graph import Stage
+from fusewright.schedule.nest import reduced_loops
+from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.views import View, class_value, operand, view
+from fusewright.target import MAX_BOX_EXTENT, WARPGROUP_SIZE
+
+_ISSUER = 0
+
+
+def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+    """The copies of a stage's box: one for each panel of its tile, and for each 256 rows."""
+    box = storage.box(s)
+    seen = view(storage.graph, s, values)
+    buffer = storage.context.buffers[s]
+    tensor = tensor_map(storage, s)
+    inside = {values[i]: 0 for i in box.loops}
+    first = [substitute(e, inside) for e in seen.output]
+    out: list[Statement] = []
+    dims = box.dimensions
+    most = tensor.box[dims.index(box.axes[0])]
+    for row in range(0, box.tile.rows, most):
+        for column in range(0, box.tile.columns, box.tile.panel):
+            at = list(first)
+            at[box.axes[0]] = at[box.axes[0]] + row
+            at[box.axes[1]] = at[box.axes[1]] + column
+            out.append(
+                BoxLoad(
+                    buffer,
+                    box.tile.index(row, column),
+                    tensor,
+                    tuple(at[j] for j in dims),
+                    _ISSUER,
+                )
+            )
+    return out
+
+
+def tensor_map(storage: Storage, s: Stage) -> TensorMap:
+    """The tensor map of a stage's box, one for equal ones."""
+    box = storage.box(s)
+    dims = box.dimensions
+    row = box.axes[0]
+    most = next(
+        r for r in range(min(box.tile.rows, MAX_BOX_EXTENT), 0, -1) if box.tile.rows % r == 0
+    )
+    extents = {box.axes[1]: box.tile.panel, row: most}
+    source = box.source
+    unit = Int(16 // s.dtype.nbytes)  # a stride that a map takes, where there is but one row
+    strides = tuple(
+        unit if k and source.shape[j] == ONE else source.strides[j] for k, j in enumerate(dims)
+    )
+    buffer = storage.context.buffers[source.source]
+    sizes = tuple(source.shape[j] for j in dims)
+    key = (buffer, sizes, strides, tuple(extents.get(j, 1) for j in dims), box.tile.swizzle)
+    maps = storage.context.maps
+    if key not in maps:
+        count = sum(m.buffer is buffer for m in maps.values())
+        name = f"{buffer.name}_map{count or ''}"
+        maps[key] = TensorMap(name, buffer, sizes, strides, key[3], box.tile.swizzle)
+    return maps[key]
+
+
+def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+    """The matrix instructions of a product at one place: for each step of the tile's depth, one for
+    every 64 rows of a warpgroup. Accumulators begin with the first step."""
+    graph = storage.graph
+    seen = view(graph, s, values)
+    step, inside, several, word, half, element = range(len(s.loops) - 6, len(s.loops))
+    extent = {i: constant_value(s.loops[i].axis.extent) or 1 for i in range(step, len(s.loops))}
+    thread = next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)
+    group = Var("warpgroup", 0, None)
+    fixed = {values[i]: ZERO for i in (inside, word, half, element) if isinstance(values[i], Var)}
+    fixed |= {values[thread]: group * WARPGROUP_SIZE}
+    count = extent[word] * 8
+    again = _again(storage, s, values)
+    out: list[Statement] = []
+    for k in range(extent[step]):
+        for r in range(extent[several]):
+            here = {**fixed, values[step]: Int(k), values[several]: Int(r)}
+            here = {v: e for v, e in here.items() if isinstance(v, Var)}
+            a, b = (_matrix(storage, seen, p, here, group, values[thread]) for p in (0, 1))
+            accumulator = Reg(storage.context.buffers[s], Int(r * count // 2))
+            out.append(Mma(accumulator, a, b, count, TRUE if k else again))
+    return out
+
+
+def _again(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> Cond:
+    """Whether the accumulators hold a sum already: at every trip but the first of its loops."""
+    serial = [
+        values[i]
+        for i in reduced_loops(storage.graph, s)
+        if s.loops[i].parallel.is_serial and isinstance(values[i], Var)
+    ]
+    return any_of(less(0, v) for v in serial) if serial else FALSE
+
+
+def _matrix(
+    storage: Storage, seen: View, position: int, here: dict[Expr, Expr], group: Var, thread: Expr
+) -> Matrix:
+    """Operand `position` of an instruction: where its rows of m or n, and columns of k, begin."""
+    product = seen.stage
+    p = product.operands[position]
+    if not p.boxed:
+        raise ScheduleError(
+            f"{product.name} multiplies {p.name}, which lies in no swizzled tile; make it with "
+            "cache_after(by='bulk') and bind its last two loops to Bulk"
+        )
+    box = storage.box(p)
+    read = operand(storage.graph, seen, position)
+    at: list[Expr] = []
+    for i in box.loops:
+        value = class_value(storage.graph, seen, read, p.loops[i].axis)
+        if value is None:
+            raise ScheduleError(
+                f"{product.name} needs {p.name} at a place that its loops do not determine; give "
+                "both the same tiles"
+            )
+        first = substitute(value, here)
+        at.append(substitute(first, {group: floordiv(thread, WARPGROUP_SIZE)}))
+    deep = storage.graph.depends(p.loops[box.loops[1]].axis, product.frame.reduced)
+    major = Major.K if deep else Major.MN
+    strange = [v for e in at for v in variables(e) if v is not thread]
+    if strange:
+        raise ScheduleError(
+            f"{product.name} reads {p.name} at {', '.join(map(str, at))}: the tile does not begin "
+            "where the instruction's does; give both the same tiles"
+        )
+    return Matrix(major, storage.context.buffers[p], box.tile.index(*at))

@@ -1,0 +1,216 @@
+"""Products on matrix instructions: a tile of the result a block, operands through shared memory.
+
+    for k: copy a box of each operand; multiply        ->   accumulators in registers
+    suffix over the accumulators                       ->   global memory
+
+Everything is done by public calls on a schedule by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import MatMul, Permute
+from fusewright.fusion.strided import box_problem, fastest_axis
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
+from fusewright.schedule.heuristics.common import Params, vectorize_accesses
+from fusewright.schedule.heuristics.work import product_clocks
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.products import strided_operand
+from fusewright.schedule.schedule import Schedule, ScheduledTensor
+from fusewright.target import Feature, Target
+
+DEPTH_NBYTES = 128
+"""Of a row of an operand's tile: what the widest exchange of chunks spans."""
+_MENU = (
+    (128, 256, 2),
+    (128, 192, 2),
+    (128, 128, 2),
+    (256, 128, 2),
+    (128, 64, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+    (64, 32, 1),
+    (64, 16, 1),
+    (64, 8, 1),
+)
+"""Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LEAST_EXCHANGE_NBYTES = 32
+LARGE_TILE = 128 * 192
+"""Of two warpgroups: accumulators that an equal share of the registers does not hold well."""
+LARGE_REGISTERS = (40, 232)
+MAX_STAGES = 8
+BLOCK_US = 2.0
+"""Of a block beside its products: the first operands on their way, the results on theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
+    operand that are in memory together."""
+
+    rows: int
+    columns: int
+    depth: int
+    warpgroups: int
+    stages: int
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Those that a thread which loads keeps, and one that multiplies gets, where many
+        accumulators need more than an equal share."""
+        return LARGE_REGISTERS if self.rows * self.columns >= LARGE_TILE else None
+
+    @property
+    def params(self) -> Params:
+        """The parameters by name."""
+        tile = f"{self.rows}x{self.columns}x{self.depth}"
+        values = (("tile", tile), ("warpgroups", self.warpgroups), ("stages", self.stages))
+        return Params("matmul", values, min_blocks=1)
+
+
+class MatmulScheduler:
+    """One product and what is computed of its result."""
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        self._flow, self._target = flow, target
+        self._product = next(s for s in flow.stages if isinstance(s.op, MatMul))
+        _separate_operands(flow, self._product)
+
+    def candidates(self) -> Iterator[Listed[Plan]]:
+        """Tiles in the order of their predicted time."""
+        problem = self._problem()
+        if problem is not None:
+            yield Refused("tiles on matrix instructions", problem)
+            return
+        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile[:2])]
+        for p in sorted(plans, key=self._predicted):
+            yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
+
+    def _problem(self) -> str | None:
+        if not self._target.has(Feature.WGMMA):
+            return f"{self._target} has no products by warpgroups"
+        products = [s for s in self._flow.stages if isinstance(s.op, MatMul)]
+        if len(products) > 1:
+            return f"{len(products)} products; a kernel holds one"
+        for o in self._product.operands:
+            source = strided_operand(o)
+            if source is None:
+                return f"{o.name} is no view by strides of what lies in memory"
+            wrong = box_problem(source, o.dtype.nbytes)
+            if wrong is not None:
+                return f"{o.name}: {wrong}"
+        return None
+
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Estimates of batch, rows, columns and depth."""
+        p = self._product
+        batch = 1
+        for e in p.shape[:-2]:
+            batch *= estimate(e)
+        return (
+            batch,
+            estimate(p.shape[-2]),
+            estimate(p.shape[-1]),
+            estimate(p.operands[0].shape[-1]),
+        )
+
+    def _fits(self, rows: int, columns: int) -> bool:
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
+        sizes = zip(self._product.operands, (rows, columns), (-2, -1), strict=True)
+        for o, extent, axis in sizes:
+            source = strided_operand(o)
+            along = source is not None and fastest_axis(source) == len(o.shape) + axis
+            if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
+                return False
+        return True
+
+    def _plan(self, rows: int, columns: int, warpgroups: int) -> Plan:
+        itemsize = self._product.operands[0].dtype.nbytes
+        depth = DEPTH_NBYTES // itemsize
+        stage = (rows + columns) * depth * itemsize
+        trips = -(-self._sizes()[3] // depth)
+        room = self._target.shared_nbytes_per_block - 1024
+        return Plan(rows, columns, depth, warpgroups, max(1, min(room // stage, trips, MAX_STAGES)))
+
+    def _predicted(self, plan: Plan) -> float:
+        """Microseconds: rounds of tiles, each its products or its operands, whichever takes
+        longer."""
+        batch, m, n, k = self._sizes()
+        tiles = batch * -(-m // plan.rows) * -(-n // plan.columns)
+        rounds = -(-tiles // self._target.multiprocessors)
+        steps = -(-k // plan.depth)
+        clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth)
+        nbytes = (plan.rows + plan.columns) * plan.depth * 2 * steps
+        bandwidth = self._target.memory_nbytes_per_us / self._target.multiprocessors * 2
+        return rounds * (BLOCK_US + max(clocks / self._target.clock_mhz, nbytes / bandwidth))
+
+    def apply(self, plan: Plan) -> bool:
+        """Schedules by public calls."""
+        schedule_product(Schedule.of(self._flow), self._product, plan)
+        return True
+
+
+def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
+    """The kernel of a product and its suffix."""
+    product = ScheduledTensor(s, stage)
+    if stage in s.flow.outputs:
+        product = product.cache_before()
+    operands = _operands(s, product)
+    suffix = [
+        ScheduledTensor(s, t)
+        for t in computed(s.flow.stages)
+        if t is not product.stage and all(t is not o.stage for o in operands)
+    ]
+    _tile(product, plan)
+    s.transform_like(product, operands)
+    product.mma(plan.warpgroups)
+    depth = len(product.stage.loops) - 7  # TIDx, and six loops inside of instructions
+    for o in operands:
+        o.parallelize(-1, Parallel.BULK)
+        o.parallelize(-2, Parallel.BULK)
+        if plan.stages > 1:
+            o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
+        o.inline_at(product, depth)
+    s.transform_like(product, suffix)
+    pairs = product.stage.loops[-1].axis
+    vectorize_accesses(s.flow, pairs, 2)
+    s.inline_most(suffix)
+
+
+def _separate_operands(flow: Dataflow, product: Stage) -> None:
+    """Gives `x @ x` a view of its own for the second operand, which has other tiles."""
+    first, second = product.operands
+    if first is second:
+        axes = tuple(range(len(first.shape)))
+        own = flow.insert(first, first.name, first.shape, first.dtype, Permute((), axes), [first])
+        flow.attach(own)
+        product.operands = (first, own)
+        flow.retie()
+
+
+def _operands(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
+    """Copies of the operands by the copy engine; one that is both is copied twice."""
+    found: list[ScheduledTensor] = []
+    for stage in dict.fromkeys(product.stage.operands):
+        found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=[product]))
+    return found
+
+
+def _tile(product: ScheduledTensor, plan: Plan) -> None:
+    """`[.., m, n, k] -> [BIDx, k/depth, rows, columns, depth]`: neighbours in the grid share
+    columns of the second operand."""
+    lead = len(product.stage.shape) - 2
+    product.split(lead, plan.rows)
+    product.split(lead + 2, plan.columns)
+    product.split(lead + 4, plan.depth)
+    first = [*range(lead), lead + 2, lead]
+    product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
+    for _ in range(len(first) - 1):
+        product.merge(0)
+    product.parallelize(0, Parallel.BIDX)

@@ -1,0 +1,251 @@
+"""What the accesses of a stage ask memory for: sectors and cache lines of sampled warps, and the
+instructions that their addresses and conditions take.
+
+A few warps are drawn from all over the grid, in a fixed order, and the addresses of their lanes
+are computed. So strides, shared elements, rows that end inside of a warp, pieces of a move and
+permuted digits need no rule each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.conditions import Equal, Less
+from fusewright.core.expr import (
+    Expr,
+    FloorDiv,
+    Int,
+    Mod,
+    Sum,
+    Var,
+    constant_value,
+    variables,
+)
+from fusewright.core.sampling import Sampler
+from fusewright.core.substitution import estimate
+from fusewright.core.symbolic import Symbolic
+from fusewright.core.terms import Term
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.common import Access, global_accesses
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
+
+SAMPLES = 64
+"""Warps that are looked at."""
+LINE_NBYTES = 128
+"""Of the first-level cache, which looks up one a clock."""
+DIVISION_INSTRUCTIONS = 4.0
+"""A division by a constant that is no power of two: a product, of which the high half counts, a
+shift, and for a remainder another product."""
+RUN_TIME_DIVISION_INSTRUCTIONS = 20.0
+GOLDEN = 0.6180339887498949
+"""Multiples of it modulo 1 fill the interval evenly, however many there are."""
+
+Points = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The accesses of a stage to one array. Of a launch: `nbytes` in whole sectors that warps ask
+    for, `lines` that the first-level cache looks up. Of a thread: instructions for addresses."""
+
+    tensor: Stage
+    nbytes: float
+    lines: float
+    instructions: float
+
+
+Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
+"""Expressions with the instructions that each takes; a division stands for both its results."""
+
+
+def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage, list[Request]]:
+    """What each stage asks memory for, in a launch of so many blocks. What addresses have in common
+    is computed for the first of them."""
+    parts: Parts = {}
+    out: dict[Stage, list[Request]] = {}
+    for s in stages:
+        found = global_accesses(flow, None, Var("no lane"), [s], by_data=True)
+        out[s] = [_request(s, a, blocks, parts) for a in found]
+    return out
+
+
+def _request(s: Stage, a: Access, blocks: int, parts: Parts) -> Request:
+    inner = _inner(s.loops)
+    moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
+    loops = list(zip(s.loops, a.variables, strict=True))
+    trips = math.prod(
+        estimate(x.axis.extent)
+        for x, v in loops[: len(loops) - (inner is not None)]
+        if x.parallel.is_serial and v in moving
+    )
+    threads = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
+    warps = -(-threads // WARP_SIZE)
+    address, active = _sampled(a, loops, inner)
+    sectors, lines = _counted(a, address, active, inner)
+    times = blocks * trips * warps
+    is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
+    return Request(
+        a.tensor,
+        times * sectors * SECTOR_NBYTES,
+        times * lines,
+        _instructions(a, _serial(loops, is_wide=is_wide), parts),
+    )
+
+
+def _serial(loops: Sequence[tuple[Loop, Expr]], *, is_wide: bool) -> dict[Var, int]:
+    """The trips of the loops of a thread by their variable, lanes of a vector apart."""
+    kinds = (Parallel.VECTORIZE,) if is_wide else ()
+    return {
+        v: estimate(x.axis.extent)
+        for x, v in loops
+        if isinstance(v, Var)
+        and not (x.parallel.is_thread or x.parallel.is_block)
+        and x.parallel not in kinds
+    }
+
+
+def _inner(loops: Sequence[Loop]) -> Loop | None:
+    """The loop whose elements a thread accesses together: one after the other at most."""
+    last = loops[-1] if loops else None
+    kinds = (Parallel.VECTORIZE, Parallel.UNROLL)
+    return last if last is not None and last.parallel in kinds else None
+
+
+# --- sectors ------------------------------------------------------------------------------------
+
+
+def _sampled(
+    a: Access, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None
+) -> tuple[Points, Points]:
+    """Addresses in bytes, and where the elements exist: by warp, lane, and inner element."""
+    samples = np.arange(SAMPLES).reshape(-1, 1, 1)
+    lanes = np.arange(WARP_SIZE).reshape(1, -1, 1)
+    count = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
+    first = _spread(samples, 1, -(-count // WARP_SIZE)) * WARP_SIZE
+    thread = first + lanes
+    exists = thread < count
+    points: dict[Var, Points] = {}
+    for kind in (Parallel.TIDX, Parallel.TIDY, Parallel.TIDZ):
+        for v, extent in ((v, estimate(x.axis.extent)) for x, v in loops if x.parallel is kind):
+            if isinstance(v, Var):
+                points[v] = thread % extent
+            thread = thread // extent
+    for k, (x, v) in enumerate(loops):
+        if isinstance(v, Var) and v not in points:
+            extent = estimate(x.axis.extent)
+            is_inner = x is inner
+            points[v] = np.arange(extent) if is_inner else _spread(samples, k + 2, extent)
+    for c in (a.address, *(place for _, place in a.data)):
+        for v in variables(c):
+            points.setdefault(v, np.array(estimate(v)))
+    for v, place in a.data:
+        points[v] = _scattered(Sampler(points).value(place), v)
+    sampler = Sampler(points)
+    shape = (SAMPLES, WARP_SIZE, 1 if inner is None else estimate(inner.axis.extent))
+    active = exists
+    for c in a.conditions:
+        try:
+            active = active & sampler.holds(c)
+        except KeyError:
+            continue  # a size that only conditions mention
+    address = sampler.value(a.address) * a.tensor.dtype.nbytes
+    return np.broadcast_to(address, shape), np.broadcast_to(active, shape)
+
+
+def _spread(samples: Points, number: int, extent: int) -> Points:
+    """Places in a range, another order for each number."""
+    share = (samples + 0.5) * GOLDEN * (2 * number + 1)
+    return ((share % 1.0) * extent).astype(np.int64)
+
+
+def _scattered(place: Points, v: Var) -> Points:
+    """What data at these places says, if it says anything in its range with equal chance."""
+    extent = 1 if v.upper is None else estimate(v.upper) + 1
+    mixed = (place.astype(np.int64) * 0x9E3779B1) % (1 << 32)
+    return (mixed * extent) >> 32
+
+
+def _counted(a: Access, address: Points, active: Points, inner: Loop | None) -> tuple[float, float]:
+    """Sectors and lines of a warp in the mean. A read finds in the first-level cache what the
+    thread's accesses before it have brought; writes go on one by one."""
+    own = address.shape[2]
+    per = own
+    if inner is not None and inner.parallel is Parallel.VECTORIZE:
+        per = max(1, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+    single = [(address[:, :, k : k + per], active[:, :, k : k + per]) for k in range(0, own, per)]
+    if inner is None or inner.parallel is Parallel.UNROLL:
+        single = [(address[:, :, k : k + 1], active[:, :, k : k + 1]) for k in range(own)]
+    lines = sum(_distinct(x, on, LINE_NBYTES) for x, on in single)
+    if a.tensor is a.stage:
+        return sum(_distinct(x, on, SECTOR_NBYTES) for x, on in single), lines
+    return _distinct(address, active, SECTOR_NBYTES), lines
+
+
+def _distinct(address: Points, active: Points, unit: int) -> float:
+    """How many units of memory a warp's lanes are in, in the mean over warps."""
+    places = np.where(active, address // unit, -1).reshape(address.shape[0], -1)
+    places = np.sort(places, axis=1)
+    found = (places[:, 1:] != places[:, :-1]).sum() + (places[:, 0] >= 0).sum()
+    return float(found) / len(places)
+
+
+# --- instructions -------------------------------------------------------------------------------
+
+
+def _instructions(a: Access, trips: Mapping[Var, int], parts: Parts) -> float:
+    """Instructions of a thread for the addresses and conditions of an access, but for those that
+    are in `parts`: every term of them once for the trips of the loops that it follows."""
+    before = sum(parts.values())
+    for root in (a.address, *(place for _, place in a.data), *a.conditions):
+        _collect(root, trips, parts)
+    return sum(parts.values()) - before
+
+
+def _collect(e: Symbolic, trips: Mapping[Var, int], parts: Parts) -> None:
+    """Adds what an expression takes to `parts`, unless it is there, or known when loops are
+    unrolled."""
+    if e in parts or isinstance(e, Int | Var) or all(v in trips for v in variables(e)):
+        return
+    match e:
+        case Sum():
+            parts[e] = sum(_times(t.atoms, trips) for t in e.terms if not _is_offset(t, trips))
+            inside: Sequence[Symbolic] = [x for t in e.terms for x in t.atoms]
+        case FloorDiv() | Mod():
+            inside = (e.numerator,)
+            shared = (e.numerator, e.denominator)
+            parts.setdefault(shared, _division(e.denominator) * _times(inside, trips))
+            parts[e] = _times(inside, trips) if isinstance(e, Mod) else 0.0
+        case Less() | Equal():
+            inside = e.children
+            parts[e] = _times(inside, trips)
+        case _:
+            inside = e.children
+            parts[e] = _times(inside, trips) if isinstance(e, Expr) else 0.0
+    for x in inside:
+        _collect(x, trips, parts)
+
+
+def _times(parts: Iterable[Symbolic], trips: Mapping[Var, int]) -> float:
+    """Trips of the loops that expressions follow."""
+    own = dict.fromkeys(v for e in parts for v in variables(e) if v in trips)
+    return float(math.prod(trips[v] for v in own))
+
+
+def _is_offset(t: Term, trips: Mapping[Var, int]) -> bool:
+    """Whether a term is a known distance from one unrolled element to the next, which accesses
+    take for nothing."""
+    return len(t.atoms) == 1 and t.atoms[0] in trips
+
+
+def _division(denominator: Expr) -> float:
+    n = constant_value(denominator)
+    if n is None:
+        return RUN_TIME_DIVISION_INSTRUCTIONS
+    return 1.0 if n & (n - 1) == 0 else DIVISION_INSTRUCTIONS

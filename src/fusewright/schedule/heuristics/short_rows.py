@@ -1,0 +1,186 @@
+"""Reductions of a few elements: softmax over 5, maxima over 7, pooling over windows of 2 by 2.
+
+A thread takes whole rows, as many neighbours as make whole vectors, and holds them in registers:
+
+    rows of 5 elements of 2 bytes, 8 of them a thread:   0 0 0 0 0 1 1 1 | 1 1 2 2 2 2 2 3 | ..
+                                                         one vector        the next one
+
+Lanes run along what is contiguous in memory: over the reduced axes that lie inside the fastest kept
+one and over the thread's rows together, so that a vector holds the end of a row and the beginning
+of the next. Reduced axes outside of it are walked over vector by vector. Nothing is exchanged
+between threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.axes.classes import AxisClass
+from fusewright.core.expr import Int, constant_value
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
+from fusewright.schedule.heuristics.common import (
+    Params,
+    by_stride,
+    global_accesses_of,
+    is_wide,
+    merge_all,
+    numel,
+    split,
+    vectorize_accesses,
+)
+from fusewright.schedule.inline import inline_most
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
+from fusewright.target import MAX_VECTOR_NBYTES, Target
+
+LONGEST = 32
+"""Elements of a row that a thread holds."""
+HELD = 80
+"""Elements of all rows of a thread."""
+HELD_NBYTES = 192
+"""Bytes of inputs that a thread holds of all its rows."""
+THREADS = 128
+ROWS = (1, 2, 4, 8)
+"""Rows of a thread that are looked at."""
+SECTOR_NBYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRows:
+    """Rows of a thread, and the elements of a vector of the largest tensor."""
+
+    rows: int
+    vector: int
+    length: int
+
+    @property
+    def candidate(self) -> Candidate[ShortRows]:
+        """The plan with its parameters by name."""
+        what = f"{self.rows} rows of {self.length} elements in registers of a thread"
+        values = (("vector", self.vector), ("rows", self.rows), ("threads", THREADS))
+        return Candidate(what, Params("short_rows", values), self)
+
+
+class ShortRowsPlanner:
+    """Threads that take whole rows of a group whose reductions all run over the same axes."""
+
+    def __init__(
+        self, flow: Dataflow, reference: Stage, copies: list[Stage], target: Target
+    ) -> None:
+        self._flow = flow
+        self._reference = reference
+        self._target = target
+        (read,) = reference.frame.operands
+        axes = by_stride(flow, tuple(c for c in read if isinstance(c, AxisClass)))
+        sized = [x for x in axes if x.axis.extent != Int(1)]
+        kept = [k for k, x in enumerate(sized) if x.axis in reference.frame.output]
+        last = kept[-1] if kept else -1
+        self._kept = merge_all(flow, [sized[k] for k in kept])
+        self._inner = merge_all(flow, sized[last + 1 :])
+        self._outer = merge_all(
+            flow, [x for x in sized[:last] if x.axis in reference.frame.reduced]
+        )
+        extents = [constant_value(c.extent) for c in reference.frame.reduced]
+        self._length = 0 if None in extents else math.prod(n or 0 for n in extents)
+        large = [c for c in copies if numel(c.shape) >= self._length * numel(reference.shape)]
+        self._nbytes = [c.dtype.nbytes for c in large] or [4]
+
+    def candidates(self) -> Iterator[Listed[ShortRows]]:
+        """As many rows as make the widest vectors, the fewest of those."""
+        why = self._problem()
+        if why is not None:
+            yield Refused("whole rows in registers of a thread", why)
+            return
+        most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
+        most = min(most, numel(self._reference.shape) // (THREADS * self._target.multiprocessors))
+        counts = [n for n in ROWS if n <= max(most, 1)]
+        widths = {n: self._width(n) for n in counts}
+        best = max(counts, key=lambda n: (widths[n], -n))
+        yield ShortRows(best, widths[best], self._length).candidate
+
+    def _problem(self) -> str | None:
+        rows = numel(self._reference.shape)
+        if not 0 < self._length <= LONGEST or self._kept is None:
+            return f"only rows of 1 to {LONGEST} elements are held so"
+        if rows < THREADS * self._target.multiprocessors:
+            return f"{rows} rows are too few for a thread each"
+        inner = 1 if self._inner is None else constant_value(self._inner.axis.extent) or 1
+        nbytes = inner * min(self._nbytes)
+        if nbytes > SECTOR_NBYTES and nbytes % MAX_VECTOR_NBYTES == 0:
+            return f"neighbouring threads share rows of {nbytes} bytes, which are whole vectors"
+        return None
+
+    def _width(self, rows: int) -> int:
+        """Elements of a vector of the largest tensor where a thread takes so many rows."""
+        saved = {s: s.loops for s in self._flow.stages}
+        lanes = self._set_loops(rows)
+        widths: list[tuple[int, int]] = []
+        for s in computed(self._flow.stages):
+            widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
+        for s, old in saved.items():
+            s.loops = old
+        return max(widths, default=(0, 1))[1]
+
+    def _set_loops(self, rows: int) -> Loop:
+        """Gives all stages the loops over blocks, threads, the outer and the inner reduced axes and
+        the rows of a thread. Returns the last of these."""
+        assert self._kept is not None
+        rest, lanes = split(self._flow, self._kept, rows)
+        blocks, threads = split(self._flow, rest, THREADS)
+        unrolled = [x for x in (self._outer, self._inner, lanes) if x is not None]
+        self._reference.loops = (
+            Loop(blocks.axis, Parallel.BIDX),
+            Loop(threads.axis, Parallel.TIDX),
+            *(Loop(x.axis, Parallel.UNROLL) for x in unrolled),
+        )
+        transform_like(self._flow, self._reference, align=True)
+        return lanes
+
+    def _widened(self, s: Stage, lanes: Loop) -> list[tuple[Stage, int]]:
+        """Lets a stage that accesses memory run over rows and inner axes as one, in vectors as wide
+        as its accesses allow. Returns the tensors and the elements of their vectors."""
+        flow = self._flow
+        own = [x.axis for x in s.loops]
+        wanted = [x.axis for x in (self._inner, lanes) if x is not None]
+        if own[-len(wanted) :] != wanted or s.is_reduction or not _is_at_memory(s):
+            return []
+        whole = merge_all(flow, [Loop(a) for a in reversed(wanted)])
+        before = s.loops[: -len(wanted)]
+        if whole is None:
+            return []
+        count = constant_value(whole.axis.extent) or 1
+        width = MAX_VECTOR_NBYTES
+        while width > 1:
+            width //= 2
+            if count % width:
+                continue
+            trips, vector = split(flow, whole, width)
+            s.loops = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis))
+            lane = flow.graph.variable("lane", Int(width))
+            accesses = global_accesses_of(flow, s, lane)
+            nbytes = width * max((a.tensor.dtype.nbytes for a in accesses), default=1)
+            if nbytes <= MAX_VECTOR_NBYTES and all(is_wide(a, lane, width) for a in accesses):
+                kind = Parallel.VECTORIZE if width > 1 else Parallel.UNROLL
+                s.loops = (*s.loops[:-1], Loop(vector.axis, kind))
+                return [(a.tensor, width) for a in accesses]
+        return []
+
+    def apply(self, plan: ShortRows) -> bool:
+        """Binds the loops."""
+        lanes = self._set_loops(plan.rows)
+        for s in computed(self._flow.stages):
+            self._widened(s, lanes)
+        if plan.rows > 1:
+            vectorize_accesses(self._flow, lanes.axis, plan.rows)
+        inline_most(self._flow)
+        return True
+
+
+def _is_at_memory(s: Stage) -> bool:
+    """Whether a stage reads an input or is an output."""
+    return s.memory is Memory.GLOBAL or any(o.is_input for o in s.operands)

@@ -1,0 +1,108 @@
+"""Reductions of a few elements: whole rows in the registers of a thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+T = fw.TensorSpec
+
+
+def softmax(x: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1)
+
+
+def pooled(x: Any) -> Any:
+    a, b, c = x.shape
+    return fw.max(fw.reshape(x, (a, b // 2, 2, c // 2, 2)), axis=(2, 4))
+
+
+def first_axes_in_windows(x: Any) -> Any:
+    a, b, c = x.shape
+    return fw.mean(fw.reshape(x, (a // 2, 2, b // 4, 4, c)), axis=(1, 3))
+
+
+def quantised(x: Any) -> Any:
+    scale = fw.max(fw.abs(x), axis=-1, keepdims=True) * (1 / 127) + 1e-6
+    return fw.astype(fw.round(x / scale), fw.int8), scale
+
+
+def norm_backward(dy: Any, x: Any, w: Any) -> Any:
+    r = fw.rsqrt(fw.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+    g = dy * w
+    return (g - x * r * r * fw.mean(g * x, axis=-1, keepdims=True)) * r
+
+
+def rolled(x: Any) -> Any:
+    return fw.sum(fw.roll(x, 1, axis=3), axis=(0, 2))
+
+
+CASES: list[tuple[str, Callable[..., Any], tuple[fw.TensorSpec, ...], int]] = [
+    ("softmax of 5", softmax, (T((33920, 5), "bfloat16"),), 8),
+    ("softmax of 3", softmax, (T((17, 1013, 3), "float16"),), 1),
+    ("softmax, last thread short", softmax, (T((33923, 5), "float32"),), 2),
+    ("maximum of 7", lambda x: fw.max(x, axis=-1), (T((67584, 7), "float32"),), 4),
+    (
+        "position in rows apart",
+        lambda x: fw.argmax(x, axis=1),
+        (T((33792, 6), "int32", strides=(7, 1)),),
+        1,
+    ),
+    ("two by two", pooled, (T((64, 64, 128), "bfloat16"),), 2),
+    ("odd windows", pooled, (T((18, 62, 126), "float32"),), 1),
+    ("windows of rows", first_axes_in_windows, (T((64, 64, 1024), "float32"),), 8),
+    ("rows in 8 bits", quantised, (T((33792, 17), "float16"),), 2),
+    (
+        "backward",
+        norm_backward,
+        (T((33792, 5), "float16"), T((33792, 5), "float16"), T((5,), "float16")),
+        2,
+    ),
+    ("rolled", rolled, (T((2, 67, 4, 512), "float32"),), 1),
+    ("middle axis", lambda x: fw.nn.softmax(x, axis=1), (T((90, 9, 200), "float32"),), 1),
+]
+
+
+@pytest.mark.parametrize(("f", "specs"), [c[1:3] for c in CASES], ids=[c[0] for c in CASES])
+def test_short_rows_run(f: Callable[..., Any], specs: tuple[fw.TensorSpec, ...]) -> None:
+    fusion = fw.trace(f, *specs)
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler == "short_rows"
+    assert not kernel.syncs and not kernel.smem
+    rng = np.random.default_rng(0)
+    arrays = [_array(rng, t) for t in fusion.inputs]
+    found = program.simulate(*arrays)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=1e-2, atol=1e-2
+        )
+
+
+def _array(rng: np.random.Generator, t: Any) -> Any:
+    shape = tuple(int(str(e)) for e in t.shape)
+    if t.dtype.name == "int32":
+        return np.lib.stride_tricks.as_strided(
+            rng.integers(0, 9, shape[0] * 7).astype(np.int32), shape, (28, 4)
+        )
+    return rng.standard_normal(shape).astype(t.dtype.numpy)
+
+
+def test_vectors_reach_over_ends_of_rows() -> None:
+    (kernel,) = fw.compile(fw.trace(softmax, T((1 << 20, 5), "bfloat16"))).kernels
+    lines = [x for x in str(kernel.ir).splitlines() if " load " in x or " store " in x]
+    assert len(lines) == 10
+    assert all(int(b) - int(a) == 8 for x in lines for a, b in re.findall(r"(\d+)\.\.(\d+)", x))
+
+
+def test_rows_of_whole_vectors_are_shared_by_threads() -> None:
+    program = fw.compile(fw.trace(softmax, T((1 << 20, 32), "bfloat16")))
+    refused = [str(c) for c in program.kernels[0].candidates]
+    assert any("rows of 64 bytes, which are whole vectors" in c for c in refused)
