@@ -50,7 +50,7 @@ MAX_STAGES = 8
 STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
-GROUPS = (1, 2, 4, 8, 16)
+MAX_GROUP = 32
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
 
@@ -171,7 +171,7 @@ class MatmulScheduler:
         *lead, m, n = (e or 1 for e in shape)
         down, across = -(-m // rows), -(-n // columns)
         sms = self._target.multiprocessors
-        fits = [g for g in GROUPS if down % g == 0]
+        fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
         group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
         tiles = math.prod(lead) * down * across
         return group, sms if tiles > sms else 0
