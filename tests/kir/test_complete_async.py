@@ -195,7 +195,7 @@ def test_a_ring_keeps_the_last_batches_under_way(ahead: int, keep: int) -> None:
 def test_a_role_hands_a_stage_back_when_the_batch_before_is_done() -> None:
     found = ringed(k=512, ring="stages 3 warp_specialized")
     math, load = "(> M W1 [<])", "((>))"
-    assert found == f"() () <<({math} < W0 ((x)))> <{load}>>"
+    assert found == f"() () <<({math} W0 ((x)))> <{load}>>"
 
 
 def test_a_persistent_role_hands_back_all_behind_its_loop() -> None:
