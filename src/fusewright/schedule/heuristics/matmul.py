@@ -163,7 +163,9 @@ class MatmulScheduler:
     def _plan(self, rows: int, columns: int, warpgroups: int) -> Plan:
         itemsize = self._product.operands[0].dtype.nbytes
         depth = DEPTH_NBYTES // itemsize
-        extents = {o: e for p in self._products for o, e in zip(p.operands, (rows, columns), strict=True)}
+        extents = {
+            o: e for p in self._products for o, e in zip(p.operands, (rows, columns), strict=True)
+        }
         stage = sum(extents.values()) * depth * itemsize
         trips = -(-self._sizes()[3] // depth)
         staged = STAGED_COLUMNS if columns % STAGED_COLUMNS == 0 else columns
@@ -173,7 +175,9 @@ class MatmulScheduler:
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
         stages = max(1, min(room // stage, trips, MAX_STAGES))
         group, blocks = self._raster(rows, columns)
-        return Plan(rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products))
+        return Plan(
+            rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products)
+        )
 
     def _raster(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows of tiles of a group, which divide all, so that the tiles that run together read the
