@@ -1,4 +1,4 @@
-"""Products on matrix instructions: what becomes one kernel, and that it is right and has no race."""
+"""Products on matrix instructions: what becomes one kernel, right and without a race."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_gated_pair_reads_the_shared_operand_once() -> None:
     assert sorted(maps) == ["g", "u", "x"]
 
 
-# --- products that stay sums of products -----------------------------------------------------------
+# --- products that stay sums of products ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_addresses_that_no_map_takes() -> None:
     assert any("a multiple of 2 bytes" in str(r) for r in program.reasons)
 
 
-# --- what a kernel with a product does not take ----------------------------------------------------
+# --- what a kernel with a product does not take ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,9 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: Plan) -> None:
     boxed = [y.stage for y, _ in staged]
     apart = [*(t.stage for t in (*products, *operands)), *boxed]
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
-    around = [_tile(p, plan) for p in products][0]
+    for p in products:
+        _tile(p, plan)
+    around = 2 if plan.blocks else 1
     s.transform_like(product, [*operands, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.warpgroups)
@@ -300,10 +302,9 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
     return found
 
 
-def _tile(product: ScheduledTensor, plan: Plan) -> int:
+def _tile(product: ScheduledTensor, plan: Plan) -> None:
     """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
-    that run together share rows of the first operand and columns of the second. Returns the number
-    of loops around a tile."""
+    that run together share rows of the first operand and columns of the second."""
     lead = len(product.stage.shape) - 2
     product.split(lead, plan.rows)
     product.split(lead + 2, plan.columns)
@@ -314,9 +315,6 @@ def _tile(product: ScheduledTensor, plan: Plan) -> int:
     product.reorder({lead + 1: lead + 2})
     for _ in range(lead + 2):
         product.merge(0)
-    if not plan.blocks:
-        product.parallelize(0, Parallel.BIDX)
-        return 1
-    product.split(0, plan.blocks)
-    product.parallelize(1, Parallel.BIDX)
-    return 2
+    if plan.blocks:
+        product.split(0, plan.blocks)
+    product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
