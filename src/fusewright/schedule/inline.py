@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fusewright.axes.classes import AxisGraph
+from fusewright.axes.paths import value_of
 from fusewright.core.expr import Expr, Int
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
@@ -115,8 +116,13 @@ def adopt_prefix(flow: Dataflow, producer: Stage, reader: Stage, depth: int) -> 
     return (*prefix, *private)
 
 
-def _covered(graph: AxisGraph, loop: Loop, prefix: Iterable[Loop]) -> bool:
-    return any(x.axis is loop.axis for x in prefix)
+def _covered(graph: AxisGraph, loop: Loop, prefix: Sequence[Loop]) -> bool:
+    """Whether the loops of a prefix determine where a loop of the producer stands."""
+    if any(x.axis is loop.axis for x in prefix):
+        return True
+    known = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(prefix)]
+    found = value_of(graph, known, loop.axis)
+    return found is not None and not found[1]
 
 
 def max_depth(flow: Dataflow, producer: Stage) -> int:
