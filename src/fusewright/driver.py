@@ -24,9 +24,11 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
+from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rules import traced_first
@@ -426,10 +428,10 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
-    small = copy_moved_leaves(share(read))
+    small = copy_moved_leaves(share(split_maps(read)))
     narrow = cut_joins(small, MAX_OPERANDS)
-    parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
-    return split_reductions(parted, target)
+    nested = nest_reductions(chunk_reductions(narrow, target))
+    return split_reductions(split_scans(row_partials(nested, target), target), target)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -50,6 +50,7 @@ def _check_ordered(op: str, *arrays: Array) -> None:
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The positions along the axis that put x in order, as int64; equal elements, and NaN, which
     is above all numbers, keep their order. UserError for complex numbers."""
+    x = check_array("argsort", x)
     data = _data("argsort", x)
     _check_ordered("argsort", x)
     check_flag("argsort", "stable", stable)
@@ -62,6 +63,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order along the axis. UserError for complex numbers."""
+    x = check_array("sort", x)
     data = _data("sort", x)
     _check_ordered("sort", x)
     check_flag("sort", "stable", stable)

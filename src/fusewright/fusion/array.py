@@ -25,7 +25,8 @@ from fusewright.fusion import build, indexing, ir
 from fusewright.fusion.advice import INSTEAD_OF_TRUTH, instead_of, instead_of_attribute
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.known import Known
+from fusewright.fusion.known import Known, held
+from fusewright.fusion.methods import Methods
 from fusewright.fusion.operands import (
     DEVICE,
     NUMPY_OPERATORS,
@@ -49,15 +50,12 @@ Operand: TypeAlias = "Array | bool | int | float | complex"
 
 
 def check_array(op: str, x: object) -> Array:
-    """`x`, which must be an Array; UserError saying what came instead."""
+    """`x`, which must be an Array, or a numpy array, whose elements are copied. UserError saying
+    what came instead."""
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray):
-        shape = cast("npt.NDArray[Any]", x).shape
-        raise UserError(
-            f"{op}: a numpy array of shape {shape} stands where a traced array belongs: pass it "
-            "as an argument of the function, or wrap it with fw.asarray"
-        )
+        return Array(Known(held(op, cast("npt.NDArray[Any]", x))))
     raise UserError(f"{op}: expected an array, got {type(x).__name__} {shown(x)}; {instead_of(x)}")
 
 
@@ -234,7 +232,7 @@ def _is_alike(a: Array, b: Array) -> bool:
     return a.dtype is b.dtype and a.tensor.shape == b.tensor.shape
 
 
-class Array:
+class Array(Methods):
     """A value of a program. `tensor` is the value in the fusion being built."""
 
     __slots__ = ("_elements", "tensor")

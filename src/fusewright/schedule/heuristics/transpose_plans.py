@@ -46,6 +46,8 @@ MAX_JOINED = 4
 """Dimensions that one side of a tile joins at most."""
 MAX_PLANS = 5
 """Tiles that are worth listing."""
+EQUAL = 1.03
+"""Tiles that take no more than so many times the least count as equal."""
 NBYTES_PER_CLOCK = 19.0
 """Of a multiprocessor's share of memory: 4.2 TB/s over 132 of them at 1.7 GHz."""
 NARROW_CLOCKS = (H200.narrow_clocks + 2.0) / WARP_SIZE
@@ -229,7 +231,9 @@ def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[Plan]]:
             else:
                 plan = _plan_of(c, tile, target)
                 rated.append((_clocks(c, plan), Candidate(what, plan.params, plan)))
-    yield from (c for _, c in sorted(rated, key=lambda r: r[0])[:MAX_PLANS])
+    least = min((clocks for clocks, _ in rated), default=1.0)
+    rated.sort(key=lambda r: max(r[0], least * EQUAL))
+    yield from (c for _, c in rated[:MAX_PLANS])
     yield from refused
 
 
