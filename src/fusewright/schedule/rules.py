@@ -16,11 +16,13 @@ from fusewright.arguments import (
     several,
     takes,
 )
+from fusewright.core.expr import Int
 from fusewright.errors import ScheduleError
 from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Parallel
+from fusewright.target import MAX_SET_REGISTERS, MIN_SET_REGISTERS, REGISTER_UNIT
 
 T = TypeVar("T")
 
@@ -104,3 +106,48 @@ def checked(edits: Edits) -> Callable[[type[T]], type[T]]:
         return cls
 
     return decorate
+
+
+def check_registers(what: str, specialized: bool, registers: tuple[int, int]) -> None:
+    """Raises ScheduleError for registers that warps cannot hand to each other."""
+    low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
+    if not specialized:
+        raise ScheduleError(
+            f"{what}: registers move between warps that copy and warps that compute; give "
+            "warp_specialized=True, or leave registers out"
+        )
+    if len(registers) != 2 or any(r % unit or not low <= r <= high for r in registers):
+        raise ScheduleError(
+            f"{what}, registers={registers}: give two multiples of {unit} from {low} to {high}, "
+            "of the warps that copy and of those that compute"
+        )
+
+
+def check_box(stage: Stage, i: int) -> None:
+    """Raises ScheduleError for a loop that is no side of a box for the copy engine."""
+    extent = stage.loops[i].axis.extent
+    if stage.copied != "bulk":
+        raise ScheduleError(
+            f"parallelize({stage.name}, axis={i}, Bulk): only the copy engine copies boxes; make "
+            "the tensor with cache_after(by='bulk')"
+        )
+    if not isinstance(extent, Int):
+        raise ScheduleError(
+            f"parallelize({stage.name}, axis={i}, Bulk): extent {extent} is not constant; split "
+            "by the size of the box first"
+        )
+    others = [k for k in stage.boxed if k != i]
+    if len(others) > 1:
+        raise ScheduleError(
+            f"parallelize({stage.name}, axis={i}, Bulk): loops {others[0]} and {others[1]} are "
+            "the rows and columns of its box already"
+        )
+
+
+def check_by(stage: Stage, by: str | None, available: tuple[str, ...]) -> None:
+    """Raises ScheduleError for a kind of copy that there is none of here."""
+    if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
+        raise ScheduleError(f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'")
+    if by is not None and by not in available:
+        known = ", ".join(repr(a) for a in (None, *available))
+        raise ScheduleError(f"{stage.name}: by={by!r} is not available here; use one of {known}")
