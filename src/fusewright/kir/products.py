@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import FALSE, TRUE, Cond, any_of, less
@@ -189,7 +189,7 @@ def _again(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> Cond:
 
 
 def _matrix(
-    storage: Storage, seen: View, position: int, here: dict[Expr, Expr], group: Var, thread: Expr
+    storage: Storage, seen: View, position: int, here: Mapping[Var, Expr], group: Var, thread: Expr
 ) -> Matrix:
     """Operand `position` of an instruction: where its rows of m or n, and columns of k, begin."""
     product = seen.stage
