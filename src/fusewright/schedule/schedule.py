@@ -31,7 +31,7 @@ from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, checked
+from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, check_by, checked
 from fusewright.target import MAX_CLUSTER
 
 
@@ -250,7 +250,7 @@ class ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
         `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
         "bulk" a view by strides of an input is copied from where the input lies."""
-        self._check_by(by, ("cp_async", "bulk"))
+        check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
         chosen = users if readers is None else [r.stage for r in readers]
@@ -283,7 +283,7 @@ class ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t;
         `by` "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
         matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
-        self._check_by(by, ("stmatrix",))
+        check_by(self.stage, by, ("stmatrix",))
         s, flow = self.stage, self._schedule.flow
         if by is not None:
             check_staging(flow.outputs, self.stage, by)
@@ -401,15 +401,6 @@ class ScheduledTensor:
         return self
 
     # --- internals ------------------------------------------------------------------------------
-
-    def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
-        if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
-            raise ScheduleError(
-                f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'"
-            )
-        if by is not None and by not in available:
-            known = ", ".join(repr(a) for a in (None, *available))
-            raise ScheduleError(f"{self.name}: by={by!r} is not available here; use one of {known}")
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)
