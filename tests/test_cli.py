@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from fusewright import cli, demo, gates
 from fusewright.errors import InternalError, UserError
 from fusewright.runtime.device import has_gpu
 
+SCREEN = 40  # lines
 MODEL = """
 import fusewright as fw
 
@@ -100,8 +102,67 @@ def test_a_function_that_is_not_there(model: str, path: str, message: str) -> No
 def test_explain_prints_the_report(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", f"{model}:softmax", "--spec", "f32[n,4096]"]) == 0
     out = capsys.readouterr().out
-    for part in ("1 kernel", "bytes moved", "loop nest", "block_sync #0", "__global__"):
+    for part in ("1 kernel", "bytes moved", "predicted", "what was fused", "--show part: nest"):
         assert part in out
+    assert "__global__" not in out and len(out.splitlines()) <= SCREEN
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("nest", "for "),
+        ("candidates", "chosen"),
+        ("syncs", "RAW"),
+        ("memory", "program order"),
+        ("registers", "registers"),
+        ("kir", "block_sync #0"),
+        ("cuda", "__global__"),
+        ("graph", "Reduce(x, fn='max', axes=(1,))"),
+        ("all", "CUDA"),
+    ],
+)
+def test_explain_shows_parts(
+    model: str, part: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["explain", f"{model}:softmax", "--spec", "f32[64,4096]", "--show", part]
+    assert cli.main(command) == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_explain_gives_data(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", f"{model}:softmax", "--spec", "f32[64,4096]", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["launches"], found["moved_over_least"]) == (1, 1.0)
+    assert found["bytes_moved"] == 2 * 64 * 4096 * 4
+    (kernel,) = found["kernels"]
+    assert kernel["predicted_us"] == found["predicted_us"] > 0
+    assert len(kernel["syncs"]) >= 1 and not kernel["slow"]
+    assert cli.main(["explain", f"{model}:softmax", "--spec", "f32[n,4096]", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes_moved"] == "32768*n"
+
+
+def test_a_file_names_a_module(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path.cwd().name
+    for path in (f"{model}.py:double", f"../{folder}/{model}.py:double"):
+        assert cli.main(["explain", path, "--spec", "f32[8]"]) == 0
+        assert "1 kernel" in capsys.readouterr().out
+    assert cli.main(["explain", "../nowhere/model.py:f"]) == 2
+    assert "there is no file ../nowhere/model.py" in capsys.readouterr().err
+
+
+def test_a_module_that_fails_is_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "failing_model.py"
+    file.write_text("1 / 0")
+    assert cli.main(["explain", f"{file}:f"]) == 2
+    assert "importing" in (err := capsys.readouterr().err) and "ZeroDivisionError" in err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"fusewright {fw.__version__}\n"
 
 
 def test_explain_writes_html(
@@ -164,8 +225,9 @@ SMALL = tuple(
 def test_the_demo_ends_in_one_good_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.run(target="sm_90a", cases=SMALL) == 0
     out = capsys.readouterr().out
+    assert len(out.splitlines()) <= SCREEN
     head, _, tail = out.rpartition("=== ")
-    assert head.count("=== fw_") >= 3
+    assert head.count("  fw_") >= 3
     lines = tail.splitlines()
     assert lines[-1] == "all good"
     assert [line.split()[0] for line in lines if "[" in line] == [

@@ -41,6 +41,10 @@ FUSED = fw.fuse(program, device="sim")
 REPORT = fw.Report(PROGRAM)
 
 
+class Two:
+    """A class of the caller."""
+
+
 class Clock:
     device = "a device that nobody has"
 
@@ -93,6 +97,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (fw.load, {"path": "there is no such file"}),
     "parse_kernel": (fw.parse_kernel, {"text": str(KERNEL.ir)}),
     "fuse": (fw.fuse, {"fn": program}),
+    "register_pytree": (fw.register_pytree, {"cls": Two, "flatten": program, "unflatten": program}),
     "name": (fw.name, {"x": X, "text": "a"}),
     "tune": (fw.tune, {"fn": program, "args": [X], "clock": Clock()}),
     "Schedule": (fw.Schedule, {"fusion": FUSION}),

@@ -37,6 +37,7 @@ from fusewright.frontends.lazy import *  # noqa: F403
 from fusewright.frontends.tune import Tuning, tune
 from fusewright.fusion import nn, ops as _ops
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
+from fusewright.fusion.objects import register_pytree
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace
 from fusewright.host.assemble import HostProgram
@@ -114,6 +115,7 @@ __all__ = [
     "name",
     "nn",
     "parse_kernel",
+    "register_pytree",
     "trace",
     "tune",
     "uint8",

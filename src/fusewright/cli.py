@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import fusewright as fw
 from fusewright.errors import FusewrightError, UserError
 from fusewright.fusion.spec_text import parse_spec
 from fusewright.report.explain import Report
+from fusewright.report.text import PARTS
 from fusewright.runtime.device import has_gpu
 
 
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fusewright", description=fw.__doc__)
+    parser.add_argument("--version", action="version", version=f"fusewright {fw.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
 
     def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
@@ -60,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="dtype[shape]",
         help="one per argument, such as 'f32[1024,1024]' or 'bf16[n,4096]'",
     )
+    sub.add_argument("--show", choices=PARTS, help="details instead of the summary")
+    sub.add_argument("--json", action="store_true", help="the summary as JSON")
     sub.add_argument("--html", metavar="path", help="write one HTML file instead of text")
     _add_target(sub)
     sub = command("verify", _verify, "prove the syncs of the corpus needed and sufficient")
@@ -98,10 +103,14 @@ def _explain(arguments: argparse.Namespace) -> int:
     fn = load_function(arguments.function)
     fusion = fw.trace(fn, *map(parse_spec, arguments.spec))
     report = Report(fw.compile(fusion, target=arguments.target), title=arguments.function)
-    if arguments.html is None:
-        print(report)
-    else:
+    if arguments.html is not None:
         print(report.to_html(arguments.html))
+    elif arguments.json:
+        print(json.dumps(report.to_dict(), indent=2))
+    elif arguments.show:
+        print(report.show(arguments.show))
+    else:
+        print(report)
     return 0
 
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 import fusewright as fw
 from fusewright.errors import UserError
 from fusewright.fusion.ir import constant_shape
-from fusewright.report.explain import Report
-from fusewright.report.facts import Facts
-from fusewright.report.table import table
+from fusewright.report.summary import Summary, summarise
+from fusewright.report.table import plural, table
 from fusewright.report.traffic import size_text
 from fusewright.runtime.device import has_gpu
 
@@ -69,7 +68,7 @@ HEADER = (
 
 
 def run(*, target: str, cases: tuple[Case, ...] = CASES) -> int:
-    """Print everything about every case, then the table. Returns 1 when a result is wrong, a race
+    """Print what became of every case, then the table. Returns 1 when a result is wrong, a race
     was found or a sync is not needed."""
     where = "the GPU" if has_gpu() else "the simulator (there is no GPU here)"
     rows: list[tuple[str, ...]] = []
@@ -77,11 +76,13 @@ def run(*, target: str, cases: tuple[Case, ...] = CASES) -> int:
     for case in cases:
         title = case.fn.__name__
         program = fw.compile(fw.trace(case.fn, *case.specs), target=target)
-        report = Report(program, title=title)
-        print(report, end="\n\n")
+        facts = summarise(program, title)
+        print(brief(facts), end="\n\n")
         outcome = check(program, arguments(program.fusion))
         good = good and outcome.ok
-        rows.append(row(title, case, report.facts, outcome))
+        rows.append(row(title, case, facts, outcome))
+    print("loops, syncs, CUDA: fusewright explain fusewright.demo:softmax \\")
+    print("    --spec 'f32[2048,1024]' --show all\n")
     print(f"=== compiled for {target}, run on {where}, compared with float64 numpy\n")
     print(table(HEADER, rows))
     print("\nall good" if good else "\nFAILED: see the columns races, error and allowed")
@@ -141,7 +142,15 @@ def rounding(dtype: np.dtype[Any]) -> float:
     return 16 * 2.0**-23 + float(cast("Any", ml_dtypes.finfo(dtype)).eps)
 
 
-def row(title: str, case: Case, facts: Facts, outcome: Outcome) -> tuple[str, ...]:
+def brief(s: Summary) -> str:
+    """What became of a function, in a few lines."""
+    head = f"{s.title}: {plural(len(s.kernels), 'kernel')}"
+    if s.us is not None and s.kernels:
+        head += f", predicted {s.us:.1f} us, limited by {s.costliest[0].limit}"
+    return "\n".join([head, *(f"  {k.name}: {k.ops}" for k in s.kernels)])
+
+
+def row(title: str, case: Case, facts: Summary, outcome: Outcome) -> tuple[str, ...]:
     """One line under HEADER."""
     return (
         title,
@@ -150,7 +159,7 @@ def row(title: str, case: Case, facts: Facts, outcome: Outcome) -> tuple[str, ..
         size_text(facts.traffic.moved),
         size_text(facts.traffic.least),
         f"{facts.traffic.ratio:.2f}",
-        ", ".join(k.shared_nbytes for k in facts.kernels),
+        ", ".join(size_text(k.shared_nbytes) for k in facts.kernels),
         str(sum(len(k.syncs) for k in facts.kernels)),
         str(outcome.races),
         f"{outcome.error:.1e}",

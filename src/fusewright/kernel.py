@@ -39,7 +39,8 @@ from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.schedule.graph import Stage, strides_of
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.rating import Rating, rate
+from fusewright.schedule.heuristics.cost import Cost
+from fusewright.schedule.heuristics.rating import Rating, cost_of, rate
 from fusewright.sim.machine import SimResult, simulate
 from fusewright.target import Target
 
@@ -188,6 +189,29 @@ class Kernel:
         return [] if self.segment is None else rate(self.segment.dataflow, self.target)
 
     @property
+    def predicted(self) -> Cost | None:
+        """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
+        kernels from a file."""
+        if self.segment is None or self.heuristic is None:
+            return None
+        return cost_of(self.segment.dataflow, self.heuristic, self.target)
+
+    def __repr__(self) -> str:
+        launch, syncs = self.launch, len(self.syncs)
+        sizes = [", ".join(map(str, n)) for n in (launch.grid, launch.block)]
+        return (
+            f"<Kernel {self.name} for {self.target.arch}: grid ({sizes[0]}), block ({sizes[1]}), "
+            f"{launch.shared_nbytes} B shared, {syncs} syncs>"
+        )
+
+    def __str__(self) -> str:
+        listed = [
+            f"  {'reads ' if k < len(self.inputs) else 'writes'}  {_typed(t)}"
+            for k, t in enumerate((*self.inputs, *self.outputs))
+        ]
+        return "\n".join([repr(self)[1:-1], *shortened(listed)])
+
+    @property
     def cuda(self) -> str:
         """The CUDA C++ text."""
         return emit(self.ir, self.target)
@@ -319,6 +343,17 @@ class Kernel:
         results = run(loaded, flat, arguments=self.argument_values, sizes=sizes)
         outputs = results[-len(self.outputs) :]
         return [shaped_view(a, i, symbols) for a, i in zip(outputs, self.outputs, strict=True)]
+
+
+def _typed(t: TensorInfo) -> str:
+    return f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]"
+
+
+def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
+    """The first lines of many, and how many there are more."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"  and {len(lines) - most + 1} more"]
 
 
 def without_races(result: SimResult, name: str) -> list[Array]:

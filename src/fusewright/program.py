@@ -19,8 +19,10 @@ from fusewright.arguments import COUNT, FLAG, PATH, check_device_choice, shown, 
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import InternalError, UserError
+from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate, plain_array
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
+from fusewright.fusion.known import Known
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_fusion
 from fusewright.host.assemble import Call, HostProgram, assemble
@@ -34,6 +36,7 @@ from fusewright.kernel import (
     TensorInfo,
     flatten,
     shaped_view,
+    shortened,
     size_of,
     without_races,
 )
@@ -41,9 +44,11 @@ from fusewright.memories import Memories
 from fusewright.records import (
     DAMAGE,
     check_launch,
+    constant_record,
     kernel_record,
     number_of,
     number_record,
+    restored_constant,
     restored_kernel,
     restored_site,
     site_record,
@@ -59,6 +64,7 @@ from fusewright.runtime.arrays import (
 )
 from fusewright.runtime.bound import BoundCall
 from fusewright.runtime.config import active
+from fusewright.runtime.constants import Constants
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
@@ -117,6 +123,17 @@ class Program:
     pieces: Pieces = field(default_factory=Pieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     _calls: dict[Any, TorchCall] = field(default_factory=dict[Any, TorchCall], repr=False)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(map(repr, x)) for x in (self.fusion.inputs, self.fusion.outputs)]
+        return (
+            f"<Program for {self.target.arch}: {len(self.launches)} launches of "
+            f"{len(self.kernels)} kernels, ({ends[0]}) -> ({ends[1]})>"
+        )
+
+    def __str__(self) -> str:
+        kernels = [f"  {repr(k)[1:-1]}" for k in self.kernels]
+        return "\n".join([repr(self)[1:-1], *shortened(kernels)])
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -192,6 +209,11 @@ class Program:
         return self._bind([tuple(a.shape) for a in arrays])
 
     @cached_property
+    def constants(self) -> Constants:
+        """What the traced function captured: the last inputs, which calls leave out."""
+        return Constants(constants_of(self.fusion.inputs))
+
+    @cached_property
     def _bind(self) -> Binder:
         return Binder(self.inputs, "the program")
 
@@ -232,9 +254,11 @@ class Program:
         kernels = self.kernels
         made = [k for k in kernels if with_code or k.is_compiled]
         codes = list(dict.fromkeys(k.cubin() for k in made))
+        held = [t for t in self.fusion.inputs if isinstance(t, Known)]
         record = {
             "target": self.target.arch,
             "fusion": print_fusion(self.fusion),
+            "constants": [constant_record(t) for t in held],
             "kernels": [
                 kernel_record(k, codes.index(k.cubin()) if k in made else None) for k in kernels
             ],
@@ -252,7 +276,8 @@ class Program:
             "placed": list(self.pieces.placed.items()),
             "not_placed": list(self.pieces.not_placed.items()),
         }
-        return record, {f"{i}.cubin": c for i, c in enumerate(codes)}
+        members = {f"{i}.cubin": c for i, c in enumerate(codes)}
+        return record, members | {f"{t.name}.constant": t.data.tobytes() for t in held}
 
     def __copy__(self) -> Program:
         """A program of the same kernels, which share their machine code, and calls of its own."""
@@ -298,6 +323,7 @@ class Program:
 
     def _memories(self, arrays: Sequence[Any]) -> Memories:
         """The memory of a run before its first launch."""
+        arrays = completed(self.fusion.inputs, arrays, constants_of(self.fusion.inputs))
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays)
         given = dict(zip(self.fusion.inputs, arrays, strict=True))
@@ -354,7 +380,12 @@ class Program:
         """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
         and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
         first, and for `out=` where two outputs are one result."""
-        if not infos or infos[0].kind != "torch" or infos[0].device.kind == "cpu":
+        if (
+            len(self.constants)
+            or not infos
+            or infos[0].kind != "torch"
+            or infos[0].device.kind == "cpu"
+        ):
             return None
         kind, device = common(infos)
         sizes = self.check_arguments(infos)
@@ -373,6 +404,7 @@ class Program:
         if kind == "torch":
             check_gradients([x.owner for x in infos])
             check_gradients([o.owner for o in out if o is not None], "arrays of out=")
+        infos = completed(self.fusion.inputs, infos, self.constants.on(where))
         sizes = self.check_arguments(infos)
         given = self._given(out, sizes, f"{kind} on {where}")
         if where.kind == "cuda":
@@ -390,6 +422,7 @@ class Program:
         """A call on the legacy default stream with memory of its own for results, scratch, and
         arguments that are not on a device as its kernels want them. For measuring."""
         _, where = common(infos)
+        infos = completed(self.fusion.inputs, infos, self.constants.on(where))
         sizes = self.check_arguments(infos)
         if where.kind == "cuda":
             fitted = self._executor.fitted(infos, library_of(infos[0].kind, where), sizes)
@@ -463,7 +496,8 @@ def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> P
     """The program of a record. Raises UserError for one that describes none, or one whose host
     program breaks an invariant."""
     try:
-        fusion = parse_fusion(record["fusion"])
+        held_data = {r["name"]: restored_constant(r, members) for r in record["constants"]}
+        fusion = parse_fusion(record["fusion"], held_data)
         target = target_of(record["target"])
         values = {t.name: t for t in fusion.values}
         symbols = {s.name: s for s in fusion.symbols}

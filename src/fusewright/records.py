@@ -10,11 +10,14 @@ import copyreg
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion.ir import Sym, Tensor
+from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
 from fusewright.host.sites import Site
 from fusewright.kernel import Kernel, TensorInfo
@@ -25,6 +28,17 @@ from fusewright.target import Target, target_of
 
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, SpecError)
 """What reading a record raises that is not what was written."""
+
+
+def constant_record(t: Known) -> dict[str, Any]:
+    """What an array that a program holds is; its bytes are a member called after it."""
+    return {"name": t.name, "dtype": str(t.dtype), "shape": list(t.data.shape)}
+
+
+def restored_constant(record: Mapping[str, Any], members: Mapping[str, bytes]) -> Any:
+    """The array of a record."""
+    content, dtype = members[f"{record['name']}.constant"], dtype_of(record["dtype"])
+    return np.frombuffer(content, dtype.numpy).reshape(record["shape"])
 
 
 def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
 
 ROWS = parse_kernel(
@@ -104,6 +105,7 @@ class FakeKernel:
     heuristic: Params | None = None
     candidates: tuple[Rating, ...] = ()
     measured: tuple[tuple[Params, float], ...] = ()
+    predicted: Cost | None = None
 
     @property
     def name(self) -> str:

@@ -184,7 +184,8 @@ def test_the_memory_map_is_well_formed_svg_and_escapes_reasons() -> None:
 
 
 def test_text_has_numbers_reasons_syncs_and_sources() -> None:
-    text = str(Report(program(reasons=(Reason("m", "the row does not fit"),)), title="softmax"))
+    reasons = (Reason("m", "the row does not fit"),)
+    text = Report(program(reasons=reasons), title="softmax").show("all")
     for part in (
         "softmax: 2 kernels, 2 syncs",
         "bytes moved     12.2 KiB",
@@ -210,7 +211,7 @@ def test_compiler_warnings_are_shown() -> None:
     noisy = program()
     assert noisy.kernels[0].found is not None
     noisy.kernels[0].found.warnings = ("warning: variable declared but never used",)
-    assert "never used" in str(Report(noisy))
+    assert "never used" in Report(noisy).show("registers")
 
 
 def test_traffic_counts_every_launch_and_the_least_only_the_borders() -> None:

@@ -14,6 +14,7 @@ from fusewright.kernel import Kernel
 from fusewright.runtime import (
     bound,
     clock,
+    constants,
     device,
     executor,
     graphs,
@@ -24,12 +25,16 @@ from fusewright.runtime import (
     torch_calls,
 )
 
+_DRIVEN = (
+    bound, clock, constants, device, executor, graphs, launch, memory, plan, tensor_maps,
+)  # fmt: skip
+
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """Every module sees the fake driver; kernels are known to it once their code is asked for."""
     fake = FakeDriver()
-    for module in (bound, clock, device, executor, graphs, launch, memory, plan, tensor_maps):
+    for module in _DRIVEN:
         monkeypatch.setattr(module, "driver", lambda: fake)
     for module in (device, program_module, kernel_module):
         monkeypatch.setattr(module, "has_gpu", lambda: True)

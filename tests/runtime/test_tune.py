@@ -100,7 +100,7 @@ def test_the_fastest_is_kept_and_used(folder: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_explain_says_what_was_measured() -> None:
     fw.tune(softmax, X, clock=Times("inner_shared"))
-    text = str(fw.Report(compiled()))
+    text = fw.Report(compiled()).show("candidates")
     assert "tuned: row in shared memory" in text and ": 5.0 us" in text
 
 

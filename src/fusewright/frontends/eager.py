@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_flag
 
 Data = npt.NDArray[Any]
 
@@ -50,8 +50,10 @@ def _check_ordered(op: str, *arrays: Array) -> None:
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The positions along the axis that put x in order, as int64; equal elements, and NaN, which
     is above all numbers, keep their order. UserError for complex numbers."""
+    x = check_array("argsort", x)
     data = _data("argsort", x)
     _check_ordered("argsort", x)
+    check_flag("argsort", "stable", stable)
     along = build.axis_of("argsort", axis, data.ndim)
     if not descending:
         return _positions(np.argsort(data, axis=along, kind="stable"))
@@ -61,8 +63,10 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order along the axis. UserError for complex numbers."""
+    x = check_array("sort", x)
     data = _data("sort", x)
     _check_ordered("sort", x)
+    check_flag("sort", "stable", stable)
     along = build.axis_of("sort", axis, data.ndim)
     upwards = np.sort(data, axis=along, kind="stable")
     return _known(np.flip(upwards, along) if descending else upwards)

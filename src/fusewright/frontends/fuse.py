@@ -27,6 +27,7 @@ from fusewright.frontends.signature import DYNAMIC, Dynamic, Signature, marks_of
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
+from fusewright.fusion.objects import Owner, is_structure
 from fusewright.fusion.trace import Traced, trace_call
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
@@ -203,7 +204,7 @@ class Fused:
                 f"{self.name}: out= inside of a traced function: values of a program have no "
                 "memory; use the result, and give out= to the outer call"
             )
-        return self.fn(*args, **kwargs)
+        return self.fn(*_instances(args), **kwargs)
 
     def _given(
         self, out: Any, traced: Traced, layouts: OutLayouts
@@ -221,6 +222,18 @@ class Fused:
             stored = layouts.stored(arrays)
             given = [None if o is None else describe_target(o) for o in stored]
         return arrays, given
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The method of an object, whose arrays are arguments of every call."""
+        if instance is None:
+            return self
+        return Method(self, instance if is_structure(instance) else Owner(instance))
+
+    def __repr__(self) -> str:
+        target = "" if self.target is None else f" for {self.target}"
+        count = len(self._programs)
+        programs = "1 program" if count == 1 else f"{count} programs"
+        return f"<fused {self.name}{target} on {self.device}: {programs}>"
 
     # --- copies ---------------------------------------------------------------------------------
 
@@ -385,7 +398,7 @@ class Fused:
 
         @functools.wraps(self.fn)
         def stored(*args: Any, **kwargs: Any) -> Any:
-            result = self.fn(*args, **kwargs)
+            result = self.fn(*_instances(args), **kwargs)
             layouts = self._layouts
             if layouts is None:
                 layouts = _natural((args, kwargs), result, patterns, sizes)
@@ -406,6 +419,34 @@ class Fused:
         number = len(self._programs) + 1
         why = reason(signature, [known for known, _ in self._programs], tree, self._marks)
         _log.log(level, "%s: compile %d, for %s: %s", self.name, number, shapes, why)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """A fused function of a class, on one of its objects."""
+
+    fused: Fused
+    owner: Any
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """As the function."""
+        return self.fused(self.owner, *args, out=out, **kwargs)
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program that a call with these arguments runs."""
+        return self.fused.program(self.owner, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """What a call with these arguments becomes and why."""
+        return self.fused.explain(self.owner, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{repr(self.fused)[:-1]}, of an object>"
+
+
+def _instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as the function sees them: owners of methods are objects."""
+    return tuple(a.instance if isinstance(a, Owner) else a for a in args)
 
 
 def _natural(

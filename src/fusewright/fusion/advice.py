@@ -17,8 +17,9 @@ _OF_GRADIENTS = ("backward", "grad", "requires_grad", "requires_grad_", "detach"
 def instead_of(value: object) -> str:
     """What to write for a value that stands where an array belongs."""
     if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
         return (
-            f"a {'list' if isinstance(value, list) else 'tuple'} is a structure of arguments, not an array; wrap it with fw.asarray, or "
+            f"a {kind} is a structure of arguments, not an array; wrap it with fw.asarray, or "
             "pass numpy.asarray of it"
         )
     if isinstance(value, bool | int | float | complex):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
-from types import EllipsisType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -25,7 +25,8 @@ from fusewright.fusion import build, indexing, ir
 from fusewright.fusion.advice import INSTEAD_OF_TRUTH, instead_of, instead_of_attribute
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.known import Known
+from fusewright.fusion.known import Known, held
+from fusewright.fusion.methods import Methods
 from fusewright.fusion.operands import (
     DEVICE,
     NUMPY_OPERATORS,
@@ -33,7 +34,9 @@ from fusewright.fusion.operands import (
     Category,
     check_category,
     check_device,
+    check_no_stream,
     check_scalar,
+    check_version,
     is_scalar,
 )
 from fusewright.fusion.source import calling_line
@@ -47,15 +50,12 @@ Operand: TypeAlias = "Array | bool | int | float | complex"
 
 
 def check_array(op: str, x: object) -> Array:
-    """`x`, which must be an Array; UserError saying what came instead."""
+    """`x`, which must be an Array, or a numpy array, whose elements are copied. UserError saying
+    what came instead."""
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray):
-        shape = cast("npt.NDArray[Any]", x).shape
-        raise UserError(
-            f"{op}: a numpy array of shape {shape} stands where a traced array belongs: pass it "
-            "as an argument of the function, or wrap it with fw.asarray"
-        )
+        return Array(Known(held(op, cast("npt.NDArray[Any]", x))))
     raise UserError(f"{op}: expected an array, got {type(x).__name__} {shown(x)}; {instead_of(x)}")
 
 
@@ -228,17 +228,11 @@ def _plain(item: object) -> object:
             return item
 
 
-def _is_basic(item: object) -> bool:
-    """Whether numpy reads a key as this package does."""
-    is_integer = isinstance(item, int) and not isinstance(item, bool)
-    return is_integer or item is None or isinstance(item, slice | EllipsisType)
-
-
 def _is_alike(a: Array, b: Array) -> bool:
     return a.dtype is b.dtype and a.tensor.shape == b.tensor.shape
 
 
-class Array:
+class Array(Methods):
     """A value of a program. `tensor` is the value in the fusion being built."""
 
     __slots__ = ("_elements", "tensor")
@@ -284,12 +278,14 @@ class Array:
         return DEVICE
 
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
-        """The array itself; UserError for another device."""
+        """The array itself; UserError for another device, and for a stream."""
         check_device("to_device", device)
+        check_no_stream("to_device", stream)
         return self
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        """The package, which is an array namespace."""
+        """The package, an array namespace. UserError for a version that it does not follow."""
+        check_version(api_version)
         return sys.modules[__name__.partition(".")[0]]
 
     @property
@@ -416,7 +412,7 @@ class Array:
         if self.at_hand is None and self.is_known and self._is_small():
             self.numpy()
         elements = self.at_hand
-        if elements is None or not all(_is_basic(item) for item in key):
+        if elements is None or not all(indexing.is_basic(item) for item in key):
             return Array(indexing.index(self.tensor, key))
         try:
             found = np.asarray(elements[cast("Any", key)])
@@ -581,8 +577,7 @@ class Array:
                 f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
                 "with the other library"
             )
-        if stream is not None:
-            raise UserError(f"__dlpack__(stream={stream!r}): values on the host have no stream")
+        check_no_stream("__dlpack__", stream)
         return self.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:

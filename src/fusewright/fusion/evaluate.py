@@ -19,6 +19,7 @@ from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
+from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.ir import Fusion, Scalar, Tensor
 
 Array = npt.NDArray[Any]
@@ -45,6 +46,7 @@ def evaluate(
     Raises UserError for arrays that do not match, and if `checked` AxisError for a gathered index
     outside its axis, where a kernel reads NaN or 0.
     """
+    arrays = tuple(completed(fusion.inputs, arrays, constants_of(fusion.inputs)))
     sizes = bind_sizes(fusion, *arrays)
     values: dict[Tensor, Array] = {}
     for t, a in zip(fusion.inputs, arrays, strict=True):

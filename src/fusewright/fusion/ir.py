@@ -23,6 +23,8 @@ from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
 
 Scalar: TypeAlias = bool | int | float
+HELD_ALIGNMENT = 16
+"""Of arrays that a fusion holds itself, in bytes."""
 
 
 class Sym(Var):
@@ -349,6 +351,10 @@ class Fusion:
 
     def __str__(self) -> str:
         return print_fusion(self)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(map(repr, x)) for x in (self.inputs, self.outputs)]
+        return f"<Fusion ({ends[0]}) -> ({ends[1]}), {len(self.values)} values>"
 
 
 def tensor_variables(t: Tensor) -> tuple[Var, ...]:

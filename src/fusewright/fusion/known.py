@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from fusewright import dtypes
+from fusewright.errors import UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Tensor
 
@@ -16,9 +18,27 @@ class Known(Tensor):
 
     __slots__ = ("data",)
 
-    def __init__(self, data: npt.NDArray[Any]) -> None:
+    def __init__(self, data: npt.NDArray[Any], position: int = -1, name: str = "") -> None:
+        """`position` among the inputs of a fusion, which then holds the data."""
         shape = tuple(ir.as_expr(s) for s in data.shape)
         dtype = dtypes.dtype_of_data(data)
-        op = ir.Input((), -1, ir.contiguous_strides(shape), dtype.nbytes)
-        super().__init__("", shape, dtype, op)
+        alignment = dtype.nbytes if position < 0 else ir.HELD_ALIGNMENT
+        op = ir.Input((), position, ir.contiguous_strides(shape), alignment)
+        super().__init__(name, shape, dtype, op)
         self.data = data
+
+    def at(self, position: int) -> Known:
+        """The same data, held by a fusion, in C order."""
+        return Known(np.ascontiguousarray(self.data), position, self.name)
+
+
+def held(op: str, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy of a numpy array of the caller. UserError for elements that no array holds, and for
+    masked arrays."""
+    if isinstance(data, np.ma.MaskedArray):
+        raise UserError(f"{op} of a masked array; fill the mask first (array.filled())")
+    try:
+        dtype = dtypes.data_dtype_of(data.dtype.newbyteorder("="))
+    except UserError as e:
+        raise UserError(f"{op}: a numpy array of shape {data.shape}: {e}") from None
+    return np.array(data, dtype.numpy, order="C")

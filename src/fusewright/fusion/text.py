@@ -13,12 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
+import numpy.typing as npt
+
 from fusewright.core import atoms, expr
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
+from fusewright.fusion.known import Known
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.spec import check
 
@@ -64,17 +67,19 @@ _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
 _CALLS: dict[str, Callable[[Expr, Expr], Expr]] = {"min": atoms.minimum, "max": atoms.maximum}
 
 
-def _reduced(fusion: Fusion) -> tuple[Callable[[str], Fusion], tuple[str]]:
+def _reduced(fusion: Fusion) -> tuple[Callable[..., Fusion], tuple[Any, ...]]:
     """Pickles, and copies, of a fusion are its text, whatever the depth of its values."""
-    return parse_fusion, (print_fusion(fusion),)
+    held = {t.name: t.data for t in fusion.inputs if isinstance(t, Known)}
+    return parse_fusion, (print_fusion(fusion), held) if held else (print_fusion(fusion),)
 
 
-def parse_fusion(text: str) -> Fusion:
-    """The fusion that a text describes, checked against the spec.
+def parse_fusion(text: str, held: Mapping[str, npt.NDArray[Any]] | None = None) -> Fusion:
+    """The fusion that a text describes, checked against the spec. `held`: the elements of inputs,
+    by name, that the fusion holds itself; without them calls give these too.
 
     Raises SpecError with the number of the line that is wrong, and for a fusion that is.
     """
-    reader = _Reader()
+    reader = _Reader(held or {})
     for number, line in enumerate(text.strip().splitlines(), 1):
         if line.strip():
             try:
@@ -89,7 +94,8 @@ def parse_fusion(text: str) -> Fusion:
 class _Reader:
     """Reads line after line; holds what the lines so far have named."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._held = held
         self._sizes: dict[str, Var] = {}
         self._values: dict[str, Tensor] = {}
         self._outputs: tuple[Tensor, ...] | None = None
@@ -125,7 +131,11 @@ class _Reader:
         if name in self._values:
             raise SpecError(f"the value {name} is defined twice")
         extents: Shape = _expressions(_parsed(f"({shape},)" if shape else "()"), self._sizes)
-        self._values[name] = Tensor(name, extents, dtype_of(dtype), self._op(call, extents))
+        op = self._op(call, extents)
+        if name in self._held and isinstance(op, ir.Input):
+            self._values[name] = Known(self._held[name], op.position, name)
+        else:
+            self._values[name] = Tensor(name, extents, dtype_of(dtype), op)
 
     def _op(self, call: str, shape: Shape) -> Op:
         parts = _CALL.fullmatch(call)

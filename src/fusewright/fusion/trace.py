@@ -14,6 +14,7 @@ from fusewright.core.expr import Expr, as_expr, variables
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.constants import with_constants
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
@@ -34,6 +35,10 @@ def trace(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Fusion:
     """What `fn` computes on arguments like `specs`: TensorSpecs, or texts such as "f32[1024,n]",
     nested in tuples, lists and dicts, and None, Python scalars and other strings, which `fn` sees
     as they are.
+
+    Arrays of known data that `fn` uses (numpy arrays, and what `fw.asarray` made of data) become
+    constants: inputs behind those of the arguments, which calls leave out, with the elements that
+    they have now.
 
     Raises UserError when `fn` asks for a value, or returns something that is not an array.
     """
@@ -148,12 +153,13 @@ def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
 
 
 def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion:
+    inputs, outputs = with_constants(inputs, outputs)
     values = ir.topological(outputs, inputs)
     for t in values:
         if isinstance(t.op, ir.Input) and t not in inputs:
             raise UserError(
-                f"the array {t!r} is not an argument of this trace: it was captured from outside; "
-                "pass it as an argument"
+                f"the array {t!r} is not an argument of this trace: it was captured from outside, "
+                "where it is a value of another trace; pass it as an argument"
             )
         if t.dtype.is_complex:
             raise UnsupportedError(

@@ -1,4 +1,5 @@
-"""Nested structures of arguments and results: tuples, lists, dicts, None and Python scalars.
+"""Nested structures of arguments and results: tuples, lists, dicts, dataclasses and registered
+classes, None and Python scalars.
 
 `flatten` takes a structure apart into its leaves and a `Tree`, which compares by value and puts
 leaves together again. Whatever is not a container or static is a leaf.
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from fusewright.dtypes import scalar_text
 from fusewright.errors import UserError
+from fusewright.fusion import objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A tuple, list, dict or named tuple; `keys` are a dict's keys in its order."""
+    """A tuple, list, dict, named tuple, or an object that is taken apart; `keys` are a dict's keys
+    in its order, or what tells objects of the kind apart."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -73,7 +76,17 @@ def _opened(x: object) -> tuple[type | None, tuple[Any, ...], Iterable[object]]:
     if isinstance(x, Mapping):
         table = cast("Mapping[object, object]", x)
         return dict, tuple(table), table.values()
+    if objects.is_structure(x):
+        return objects.opened(x, _leaves_of_attribute)
     return None, (), ()
+
+
+def _leaves_of_attribute(x: object) -> list[Any] | None:
+    """The leaves of a structure; None for one that has no end."""
+    try:
+        return flatten(x)[0]
+    except UserError:
+        return None
 
 
 def _enter(x: object, around: list[int]) -> None:
@@ -138,9 +151,16 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
             items = [_unflatten(item, leaves) for item in tree.items]
             if tree.kind is dict:
                 return dict(zip(tree.keys, items, strict=True))
+            if not _is_plain(tree):
+                return objects.closed(tree.kind, tree.keys, items)
             if hasattr(tree.kind, "_fields"):  # a named tuple takes its items one by one
                 return cast("Callable[..., Any]", tree.kind)(*items)
             return cast("Callable[..., Any]", tree.kind)(items)
+
+
+def _is_plain(tree: Branch) -> bool:
+    """Whether a structure is a tuple, list or dict, or a named tuple."""
+    return issubclass(tree.kind, _CONTAINERS)
 
 
 def count(tree: Tree) -> int:
@@ -162,7 +182,8 @@ def paths(tree: Tree, root: str) -> list[str]:
         case Static():
             return []
         case Branch():
-            steps = tree.keys or tuple(range(len(tree.items)))
+            keys = tree.keys if _is_plain(tree) else objects.steps(tree.kind, tree.keys)
+            steps = keys or tuple(range(len(tree.items)))
             named = zip(steps, tree.items, strict=True)
             return [path for step, item in named for path in paths(item, f"{root}_{step}")]
 
@@ -196,6 +217,9 @@ def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
             if isinstance(x, dict):
                 table = cast("dict[object, object]", x)
                 items = list(table.values()) if tuple(table) == tree.keys else []
+            elif not isinstance(x, _CONTAINERS) and objects.is_structure(x):
+                kind, keys, parts = objects.opened(x, _leaves_of_attribute)
+                items = list(parts) if (kind, keys) == (tree.kind, tree.keys) else []
             else:
                 items = list(cast("tuple[object, ...]", x)) if isinstance(x, _CONTAINERS) else []
             return len(items) == len(tree.items) and all(
@@ -222,10 +246,18 @@ def _encoded(tree: Tree, numbers: Iterator[int], kinds: list[type]) -> tuple[Any
             items = tuple(_encoded(item, numbers, kinds) for item in tree.items)
             if tree.kind is dict:
                 return ("dict", tree.keys, items)
-            if hasattr(tree.kind, "_fields"):
+            is_plain = _is_plain(tree)
+            if not is_plain and not objects.has_constructor(tree.kind):
+                raise UserError(
+                    f"a {tree.kind.__name__} as a result of a call that torch records: torch "
+                    "cannot follow how it is put together; return a tuple, a list, a dict, or a "
+                    "dataclass whose fields its constructor takes"
+                )
+            if not is_plain or hasattr(tree.kind, "_fields"):
                 if tree.kind not in kinds:
                     kinds.append(tree.kind)
-                return ("named", kinds.index(tree.kind), items)
+                word = "named" if is_plain else "record"
+                return (word, kinds.index(tree.kind), items, tree.keys)
             return ("list" if tree.kind is list else "tuple", None, items)
 
 
@@ -242,4 +274,6 @@ def decoded(code: tuple[Any, ...], leaves: Any, kinds: list[Any]) -> Any:
         return dict(zip(code[1], items, strict=True))
     if kind == "named":
         return kinds[code[1]](*items)
+    if kind == "record":
+        return kinds[code[1]](**dict(zip(code[3], items, strict=True)))
     return items if kind == "list" else tuple(items)

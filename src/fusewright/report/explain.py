@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from fusewright.arguments import PATH, takes
+from fusewright.arguments import PATH, Rule, Unfit, takes
 from fusewright.errors import UserError
 from fusewright.report.facts import Facts, gather
 from fusewright.report.html import report_html
 from fusewright.report.subject import ProgramLike
-from fusewright.report.text import report_text
+from fusewright.report.summary import Summary, summarise, summary_record, summary_text
+from fusewright.report.text import PARTS, part_text, report_text
+
+DETAILS = f"details: .show(part), or --show part: {', '.join(PARTS)}; --json; --html path"
+
+
+def _part(value: Any) -> Any:
+    if value not in PARTS:
+        raise Unfit
+    return value
+
+
+_PART = Rule(f"one of {', '.join(PARTS)}", _part)
 
 
 class Report:
     """A readable account of a compiled program: its kernels, syncs with their reasons, shared
     memory, traffic against the least possible, and what was cut or fell back and why.
 
-    `str(report)` is text; `to_html` writes one self-contained page with pictures. Kernels are
+    `str(report)` is a summary of one screen, `show` gives the details, `to_dict` the summary as
+    data; `to_html` writes one self-contained page with pictures. Kernels are
     compiled for their register counts where a compiler is installed.
     """
 
@@ -30,8 +44,23 @@ class Report:
         """What the report says, as data."""
         return gather(self._program, self._title)
 
+    @cached_property
+    def summary(self) -> Summary:
+        """What `str` says, as data."""
+        return summarise(self._program, self._title)
+
     def __str__(self) -> str:
-        return report_text(self.facts)
+        return summary_text(self.summary) + "\n\n" + DETAILS
+
+    @takes(what=_PART)
+    def show(self, what: str = "all") -> str:
+        """A part in full, for each kernel: "nest" (loops), "candidates", "syncs", "memory",
+        "registers", "kir", "cuda"; "graph" is the fusion, "all" everything."""
+        return report_text(self.facts) if what == "all" else part_text(self.facts, what)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as plain data, which `json.dumps` takes."""
+        return summary_record(self.summary)
 
     def __repr__(self) -> str:
         return f"<Report of {self._title}: print it, or write it with .to_html(path)>"

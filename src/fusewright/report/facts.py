@@ -62,14 +62,14 @@ def gather(program: ProgramLike, title: str) -> Facts:
         title=title,
         nlaunches=len(program.launches),
         traffic=traffic(program),
-        reasons=_reasons(program),
+        reasons=reasons_of(program),
         fusion=program.fusion,
         cut=cut(program.fusion, program.launches),
         kernels=tuple(_kernel_facts(k, times[id(k)]) for k in program.kernels),
     )
 
 
-def _reasons(program: ProgramLike) -> tuple[str, ...]:
+def reasons_of(program: ProgramLike) -> tuple[str, ...]:
     """Every reason with the line of the program that its value comes from, where that is known."""
     lines = {t.name: t.source for t in program.fusion.values if t.source is not None}
     return tuple(
@@ -80,13 +80,10 @@ def _reasons(program: ProgramLike) -> tuple[str, ...]:
 
 def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
     resources, no_resources = _resources(kernel)
-    grid, block = _dims(kernel.launch.grid), _dims(kernel.launch.block)
-    size = kernel.launch.cluster
-    cluster = f", clusters of {size} blocks" if size > 1 else ""
     return KernelFacts(
         name=kernel.name,
         launches=launches,
-        launch=f"grid ({grid}), block ({block}){cluster}",
+        launch=geometry_text(kernel),
         shared_nbytes=size_text(kernel.launch.shared_nbytes),
         resources=resources,
         no_resources=no_resources,
@@ -105,6 +102,14 @@ def _resources(kernel: KernelLike) -> tuple[ResourcesLike | None, str]:
         return kernel.resources(), ""
     except UserError as e:
         return None, str(e)
+
+
+def geometry_text(kernel: KernelLike) -> str:
+    """Grid, block and clusters of a kernel's launch."""
+    grid, block = _dims(kernel.launch.grid), _dims(kernel.launch.block)
+    size = kernel.launch.cluster
+    cluster = f", clusters of {size} blocks" if size > 1 else ""
+    return f"grid ({grid}), block ({block}){cluster}"
 
 
 def _dims(extents: Sequence[object]) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.kir.ir import Kernel
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
 
 
@@ -68,7 +69,8 @@ class ResourcesLike(Protocol):
 
 class KernelLike(Protocol):
     """One kernel of a program. `resources` raises UserError where no compiler is installed;
-    `heuristic` are the parameters that were chosen, `measured` what tuning timed, in microseconds.
+    `heuristic` are the parameters that were chosen, `predicted` the time of a launch, `measured`
+    what tuning timed, in microseconds.
     """
 
     @property
@@ -89,6 +91,8 @@ class KernelLike(Protocol):
     def heuristic(self) -> Params | None: ...
     @property
     def candidates(self) -> Sequence[Rating]: ...
+    @property
+    def predicted(self) -> Cost | None: ...
     @property
     def measured(self) -> Sequence[tuple[Params, float]]: ...
     def resources(self) -> ResourcesLike: ...

@@ -27,6 +27,32 @@ def report_text(facts: Facts) -> str:
     return "\n\n".join(blocks)
 
 
+_TITLES = {
+    "nest": ("loop nest",),
+    "candidates": ("candidates",),
+    "syncs": ("syncs",),
+    "memory": ("shared memory", "memory map"),
+    "registers": ("registers", "compiler warnings"),
+    "kir": ("kernel IR",),
+    "cuda": ("CUDA",),
+}
+PARTS = (*_TITLES, "graph", "all")
+"""What can be shown of a program, each kernel in turn."""
+
+
+def part_text(facts: Facts, part: str) -> str:
+    """One of PARTS of every kernel that has it; `registers` is the table of kernels too."""
+    if part == "graph":
+        return str(facts.fusion)
+    blocks = [table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels])]
+    blocks = blocks if part == "registers" else []
+    for k in facts.kernels:
+        found = [body for title, body in kernel_sections(k) if title in _TITLES[part]]
+        if found:
+            blocks.append("\n\n".join([f"=== {k.name}", *found]))
+    return "\n\n".join(blocks) or f"no kernel has {part} to show"
+
+
 def kernel_row(k: KernelFacts) -> tuple[str, ...]:
     """A kernel under KERNEL_HEADER; `-` where there is no compiler to ask."""
     registers, spills = "-", "-"

@@ -34,10 +34,11 @@ def traffic(program: ProgramLike) -> Traffic:
     touched = [t for x in program.launches for t in (*x.inputs, *x.outputs)]
     used = {o for t in program.fusion.values for o in t.op.operands}
     ends = (*(t for t in program.fusion.inputs if t in used), *program.fusion.outputs)
-    return Traffic(_nbytes(touched), _nbytes(dict.fromkeys(ends)))
+    return Traffic(nbytes_of(touched), nbytes_of(dict.fromkeys(ends)))
 
 
-def _nbytes(tensors: Iterable[Tensor]) -> Expr:
+def nbytes_of(tensors: Iterable[Tensor]) -> Expr:
+    """The bytes of values, each as often as it is listed."""
     total = as_expr(0)
     for t in tensors:
         size = as_expr(t.dtype.nbytes)

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar, cast
 
-from fusewright.arguments import INTEGER, Rule, Unfit, instance_of, optional, several
+from fusewright.arguments import (
+    COUNT,
+    FLAG,
+    INTEGER,
+    Rule,
+    Unfit,
+    instance_of,
+    optional,
+    several,
+    takes,
+)
+from fusewright.errors import ScheduleError
+from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Parallel
+
+T = TypeVar("T")
 
 
 def _tensor(value: Any) -> Any:
@@ -48,3 +62,45 @@ AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
+
+Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
+"""The rules of the arguments of a class's methods, by name."""
+
+ON_TENSORS: Edits = {
+    "split": {"axis": INTEGER, "factor": INTEGER, "inner": FLAG},
+    "merge": {"axis": INTEGER, "axis2": optional(INTEGER)},
+    "reorder": {"order": ORDER},
+    "swizzle": {"axis": INTEGER, "axis2": INTEGER},
+    "parallelize": {"axis": INTEGER, "parallel": BINDING},
+    "inline_at": {"consumer": TENSOR, "axis": INTEGER},
+    "set_memory": {"memory": MEMORY},
+    "promote_reuse": {"on": FLAG},
+    "set_allocation_order": {"order": AXES},
+    "cache_after": {"by": COPY, "readers": optional(TENSORS)},
+    "cache_before": {"by": COPY},
+    "rfactor": {"axes": AXIS_OR_AXES},
+    "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
+}
+"""Edits of a tensor."""
+ON_SCHEDULES: Edits = {
+    "__init__": {"fusion": FUSION},
+    "transform_like": {"t": TENSOR, "others": optional(TENSORS)},
+    "inline_most": {"selected": optional(TENSORS)},
+    "launch": {
+        "min_blocks": optional(COUNT),
+        "cluster": optional(INTEGER),
+        "max_sms": optional(COUNT),
+    },
+}
+"""Edits of a schedule, and how it is made."""
+
+
+def checked(edits: Edits) -> Callable[[type[T]], type[T]]:
+    """Decorates a class whose methods take arguments by rules; ScheduleError for others."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        for name, rules in edits.items():
+            setattr(cls, name, takes(ScheduleError, **rules)(getattr(cls, name)))
+        return cls
+
+    return decorate

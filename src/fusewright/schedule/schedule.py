@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusewright.arguments import COUNT, FLAG, INTEGER, optional, takes
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import ZERO, Int, Var, constant_value
 from fusewright.errors import ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
-from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
@@ -26,16 +24,7 @@ from fusewright.schedule.products import has_instructions, mma_loops, view_in_pl
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import (
-    AXES,
-    AXIS_OR_AXES,
-    BINDING,
-    COPY,
-    MEMORY,
-    ORDER,
-    TENSOR,
-    TENSORS,
-)
+from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, checked
 from fusewright.target import (
     MAX_CLUSTER,
     MAX_SET_REGISTERS,
@@ -44,6 +33,7 @@ from fusewright.target import (
 )
 
 
+@checked(ON_TENSORS)
 class ScheduledTensor:
     """One tensor of a schedule. Every method edits the schedule and raises ScheduleError, leaving
     it as it was, when the edit is not legal."""
@@ -78,7 +68,6 @@ class ScheduledTensor:
 
     # --- loops ----------------------------------------------------------------------------------
 
-    @takes(ScheduleError, axis=INTEGER, factor=INTEGER, inner=FLAG)
     def split(self, axis: int, factor: int, inner: bool = True) -> ScheduledTensor:
         """`[.., E, ..] -> [.., ceil(E/factor), factor, ..]`, or with inner=False exactly `factor`
         outer parts: `[.., factor, ceil(E/factor), ..]`."""
@@ -90,7 +79,6 @@ class ScheduledTensor:
         self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
         return self
 
-    @takes(ScheduleError, axis=INTEGER, axis2=optional(INTEGER))
     def merge(self, axis: int, axis2: int | None = None) -> ScheduledTensor:
         """`[.., A, B, ..] -> [.., A*B, ..]`; `axis2` defaults to the next axis. The merged loop
         stands where the outer one stood."""
@@ -105,7 +93,6 @@ class ScheduledTensor:
         self._commit(tuple(loops))
         return self
 
-    @takes(ScheduleError, order=ORDER)
     def reorder(self, order: Mapping[int, int] | Sequence[int]) -> ScheduledTensor:
         """Moves loop `k` to position `order[k]`; loops not named keep their relative order. A
         sequence is a permutation: position j takes loop `order[j]`."""
@@ -132,7 +119,6 @@ class ScheduledTensor:
         self._commit(tuple(self.stage.loops[k] for k in permutation))
         return self
 
-    @takes(ScheduleError, axis=INTEGER, axis2=INTEGER)
     def swizzle(self, axis: int, axis2: int) -> ScheduledTensor:
         """`(a, b) -> (a, b ^ a)` on two loops whose extents are equal powers of two."""
         i, j = self._editable(axis, "swizzle"), self._editable(axis2, "swizzle")
@@ -148,14 +134,13 @@ class ScheduledTensor:
         self._commit(tuple(loops))
         return self
 
-    @takes(ScheduleError, axis=INTEGER, parallel=BINDING)
     def parallelize(self, axis: int, parallel: Parallel) -> ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""
         i = self._axis(axis, "parallelize")
         self._check_instruction(i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
         loops = list(self.stage.loops)
-        if parallel is Parallel.MMA:
+        if parallel is Parallel.MMA and not self.stage.is_staged:
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, Mma): the loops inside of a matrix "
                 "instruction are made together; call mma()"
@@ -163,7 +148,7 @@ class ScheduledTensor:
         if parallel is Parallel.BULK:
             self._check_box(i)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
-        if taken and not parallel.is_serial and parallel is not Parallel.BULK:
+        if taken and not parallel.is_serial and parallel not in (Parallel.BULK, Parallel.MMA):
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
                 f"{self.name} is bound to {parallel.value} already; merge them first"
@@ -186,7 +171,6 @@ class ScheduledTensor:
 
     # --- place ----------------------------------------------------------------------------------
 
-    @takes(ScheduleError, consumer=TENSOR, axis=INTEGER)
     def inline_at(self, consumer: ScheduledTensor, axis: int) -> ScheduledTensor:
         """Computes this tensor inside the first `axis` loops of `consumer` (-1: all of them), which
         it then shares with all its readers."""
@@ -210,7 +194,6 @@ class ScheduledTensor:
             raise
         return self
 
-    @takes(ScheduleError, memory=MEMORY)
     def set_memory(self, memory: Memory) -> ScheduledTensor:
         """Keeps the tensor in registers (`fw.LOCAL`), shared memory, or global memory."""
         if self.stage.is_input or self.stage in self._schedule.flow.outputs:
@@ -231,7 +214,6 @@ class ScheduledTensor:
             self._schedule.flow.retie()
         return self
 
-    @takes(ScheduleError, on=FLAG)
     def promote_reuse(self, on: bool = True) -> ScheduledTensor:
         """Asks for a sync, where none is, that frees this tensor's memory after its last use."""
         if on and self.stage.memory is not Memory.SHARED:
@@ -247,7 +229,6 @@ class ScheduledTensor:
         """Whether promote_reuse was asked for."""
         return self.stage.promote
 
-    @takes(ScheduleError, order=AXES)
     def set_allocation_order(self, order: Sequence[int]) -> ScheduledTensor:
         """Stores the tensor with axis `order[0]` outermost. For outputs it is the order in memory
         of the array that is returned."""
@@ -261,7 +242,6 @@ class ScheduledTensor:
 
     # --- dataflow -------------------------------------------------------------------------------
 
-    @takes(ScheduleError, by=COPY, readers=optional(TENSORS))
     def cache_after(
         self, by: str | None = None, readers: Iterable[ScheduledTensor] | None = None
     ) -> ScheduledTensor:
@@ -297,11 +277,14 @@ class ScheduledTensor:
             c.memory, c.copied = Memory.SHARED, by
         return ScheduledTensor(self._schedule, c)
 
-    @takes(ScheduleError, by=COPY)
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
-        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t."""
-        self._check_by(by, ())
+        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t; `by`
+        "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
+        matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
+        self._check_by(by, ("stmatrix",))
         s = self.stage
+        if by is not None:
+            self._check_staging(by)
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
         flow = self._schedule.flow
@@ -313,6 +296,8 @@ class ScheduledTensor:
         flow.sort()
         flow.retie()
         s.loops = tuple(Loop(a) for a in s.frame.output)
+        if by is not None:
+            c.memory, c.is_staged, s.copied = Memory.SHARED, True, "bulk"
         return ScheduledTensor(self._schedule, c)
 
     def recompute(self) -> list[ScheduledTensor]:
@@ -333,7 +318,6 @@ class ScheduledTensor:
             c.loops = tuple(Loop(a) for a in c.frame.domain)
         return [ScheduledTensor(self._schedule, c) for c in clones]
 
-    @takes(ScheduleError, axes=AXIS_OR_AXES)
     def rfactor(self, axes: Sequence[int] | int) -> ScheduledTensor:
         """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
         Returns the new tensor, nvFuser's rFactor."""
@@ -352,7 +336,6 @@ class ScheduledTensor:
         partial = rfactor(self._schedule.flow, self.stage, positions)
         return ScheduledTensor(self._schedule, partial)
 
-    @takes(ScheduleError, stages=INTEGER, prefetch=optional(INTEGER), warp_specialized=FLAG)
     def circular_buffer(
         self,
         stages: int,
@@ -417,6 +400,15 @@ class ScheduledTensor:
 
     # --- internals ------------------------------------------------------------------------------
 
+    def _check_staging(self, by: str) -> None:
+        s = self.stage
+        copies = isinstance(s.op, Pointwise) and s.op.fn == "copy"
+        if s not in self._schedule.flow.outputs or not copies or s.dtype.nbytes != 2:
+            raise ScheduleError(
+                f"cache_before({self.name}, by={by!r}): matrices are stored of 2-byte elements that "
+                "an output copies from registers; call cache_before() of the output first"
+            )
+
     def _check_registers(self, what: str, specialized: bool, registers: tuple[int, int]) -> None:
         low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
         if not specialized:
@@ -431,7 +423,7 @@ class ScheduledTensor:
             )
 
     def _check_instruction(self, i: int, what: str) -> None:
-        if self.stage.loops[i].parallel is Parallel.MMA:
+        if self.stage.loops[i].parallel is Parallel.MMA and not self.stage.is_staged:
             raise ScheduleError(
                 f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
             )
@@ -513,13 +505,13 @@ class ScheduledTensor:
         s.loops = loops
 
 
+@checked(ON_SCHEDULES)
 class Schedule:
     """How a fusion loops, where its values live, and what is bound to the grid and the block.
 
     `schedule["h"]` is the tensor named h; `print(schedule)` shows the loop nest.
     """
 
-    @takes(fusion=FUSION)
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
         self._begin(Dataflow(decompose(fold_empty(fusion), keeps=has_instructions)))
@@ -527,7 +519,6 @@ class Schedule:
     def _begin(self, flow: Dataflow) -> None:
         self.flow = flow
         self.min_blocks = 0
-        self.max_blocks: int | None = None
         self.cluster: int | None = None
 
     @classmethod
@@ -559,7 +550,6 @@ class Schedule:
         names = ", ".join(s.name for s in self.flow.stages)
         raise UserError(f"no tensor {name!r} in this schedule; it has {names}")
 
-    @takes(ScheduleError, t=TENSOR, others=optional(TENSORS))
     def transform_like(
         self, t: ScheduledTensor, others: Iterable[ScheduledTensor] | None = None
     ) -> Schedule:
@@ -569,19 +559,12 @@ class Schedule:
         transform_like(self.flow, t.stage, chosen)
         return self
 
-    @takes(ScheduleError, selected=optional(TENSORS))
     def inline_most(self, selected: Iterable[ScheduledTensor] | None = None) -> Schedule:
         """Inlines every tensor (or the selected) as deep as is legal."""
         self._check_own(*(selected or ()))
         inline_most(self.flow, None if selected is None else [t.stage for t in selected])
         return self
 
-    @takes(
-        ScheduleError,
-        min_blocks=optional(COUNT),
-        cluster=optional(INTEGER),
-        max_sms=optional(COUNT),
-    )
     def launch(
         self,
         *,
@@ -590,7 +573,8 @@ class Schedule:
         max_sms: int | None = None,
     ) -> Schedule:
         """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is)."""
+        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
+        for `max_sms`: grids are as large as the loops bound to them."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -600,7 +584,10 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            self.max_blocks = max_sms
+            raise UnsupportedError(
+                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
+                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
+            )
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:
@@ -620,3 +607,7 @@ class Schedule:
 
     def __str__(self) -> str:
         return print_schedule(self.flow)
+
+    def __repr__(self) -> str:
+        names = ", ".join(s.name for s in self.flow.stages)
+        return f"<Schedule of {names}: print it to see the loop nest>"

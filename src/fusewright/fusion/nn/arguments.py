@@ -48,7 +48,8 @@ def check_rank(op: str, x: Array, least: int, layout: str) -> None:
 
 def widened(x: Array) -> Array:
     """x in the compute dtype, so that what is stored between kernels keeps its precision."""
-    return astype(x, x.dtype.compute)
+    array = check_array("nn", x)
+    return astype(array, array.dtype.compute)
 
 
 def widened_or_none(x: Array | None) -> Array | None:

@@ -51,8 +51,7 @@ def scaled_dot_product_attention(
     `nn.dropout` does, and needs a seed.
     Source: Vaswani et al., Attention is all you need (2017), section 3.2.1.
     """
-    for what, x in (("query", query), ("key", key), ("value", value)):
-        check_rank(f"{_OP} ({what})", check_float(f"{_OP} ({what})", x), 2, "(..., length, width)")
+    query, key, value = _sequence("query", query), _sequence("key", key), _sequence("value", value)
     if enable_gqa:
         key, value = _repeated(query, key, "key"), _repeated(query, value, "value")
     _check_widths(query, key, value)
@@ -62,6 +61,13 @@ def scaled_dot_product_attention(
     if build.number(_OP, "dropout_p", dropout_p):
         weights = dropout(weights, dropout_p, seed=_given(seed), offset=offset)
     return astype(matmul(weights, widened(value)), query.dtype)
+
+
+def _sequence(what: str, x: Array) -> Array:
+    """An argument, which must be an array of vectors along an axis."""
+    array = check_float(f"{_OP} ({what})", x)
+    check_rank(f"{_OP} ({what})", array, 2, "(..., length, width)")
+    return array
 
 
 def _given(seed: int | Array | None) -> int | Array:

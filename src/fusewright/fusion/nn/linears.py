@@ -10,20 +10,21 @@ from fusewright.fusion.nn.arguments import check_float, check_rank, check_shape,
 from fusewright.fusion.ops import astype, reshape, sum
 
 
-def _check_matrix(op: str, x: Array, weight: Array) -> None:
-    check_float(op, x)
+def _with_matrix(op: str, x: Array, weight: Array) -> tuple[Array, Array]:
+    """x and the weight, which fit each other."""
+    x, weight = check_float(op, x), check_float(f"{op} (weight)", weight)
     check_rank(op, x, 1, "(..., in)")
-    check_float(f"{op} (weight)", weight)
     if weight.ndim != 2 or weight.tensor.shape[1] != x.tensor.shape[-1]:
         raise UserError(
             f"{op}: weight has shape {build.shape_text(weight.shape)}, x "
             f"{build.shape_text(x.shape)}: weight is (out, in), with in the size of x's last axis"
         )
+    return x, weight
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x @ weight.T + bias: x of shape (..., in), weight (out, in), bias (out,)."""
-    _check_matrix("linear", x, weight)
+    x, weight = _with_matrix("linear", x, weight)
     y = x @ weight.mT
     if bias is None:
         return y
@@ -34,9 +35,9 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 def linear_backward(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
     """The gradients of x, weight and bias, that of the bias in weight's dtype."""
     op = "linear_backward"
-    _check_matrix(op, x, weight)
+    x, weight = _with_matrix(op, x, weight)
     expected = (*x.tensor.shape[:-1], weight.tensor.shape[0])
-    check_shape(op, "dy", dy, expected, of="the result of linear")
+    dy = check_shape(op, "dy", dy, expected, of="the result of linear")
     rows, columns = _matrix(dy), _matrix(x)
     db = astype(sum(widened(rows), axis=0), weight.dtype)
     return dy @ weight, rows.mT @ columns, db

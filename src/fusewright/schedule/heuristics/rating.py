@@ -28,6 +28,16 @@ class Rated:
 Rating: TypeAlias = Rated | Refused
 
 
+def cost_of(dataflow: Callable[[], Dataflow], params: Params, target: Target) -> Cost | None:
+    """The predicted time of one way to schedule a group; None where it is refused."""
+    flow = dataflow()
+    try:
+        schedule_group(flow, target, params)
+    except ScheduleError:
+        return None
+    return cost(work_of(flow, params), target)
+
+
 def rate(dataflow: Callable[[], Dataflow], target: Target) -> list[Rating]:
     """Schedules a group by every candidate, each on a dataflow of its own, and predicts its time;
     in the order of the rules. A candidate whose schedule fails is refused with the reason."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.calibration import H200
 from fusewright.core.conditions import less, prove
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
@@ -49,8 +50,8 @@ EQUAL = 1.03
 """Tiles that take no more than so many times the least count as equal."""
 NBYTES_PER_CLOCK = 19.0
 """Of a multiprocessor's share of memory: 4.2 TB/s over 132 of them at 1.7 GHz."""
-NARROW_CLOCKS = (1.8 + 2.0) / WARP_SIZE
-"""Of an element's access of its own: what memory takes for it (`cost.NARROW_CLOCKS` a warp), and
+NARROW_CLOCKS = (H200.narrow_clocks + 2.0) / WARP_SIZE
+"""Of an element's access of its own: what memory takes for it (`narrow_clocks` a warp), and
 eight instructions."""
 IDLE_CLOCKS = 0.1
 """Of a lane that lies beyond a dimension: a dozen instructions."""

@@ -1,0 +1,199 @@
+"""Operations as methods, under the names that numpy's arrays have: `x.sum(axis=0)` is
+`fw.sum(x, axis=0)`. Which operations there are, and what they do, is said by the functions."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, cast
+
+from fusewright.errors import UserError
+from fusewright.fusion import build
+
+
+def _functions() -> ModuleType:
+    """The package, whose functions these are."""
+    return sys.modules[__name__.partition(".")[0]]
+
+
+def _listed(op: str, sizes: tuple[Any, ...]) -> Any:
+    """`(2, 3)` for the arguments `2, 3` and for the argument `(2, 3)`."""
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        return cast("tuple[Any, ...]", sizes[0])
+    if any(isinstance(s, tuple | list) for s in sizes):
+        raise UserError(f"{op}{sizes}: give sizes or axes one by one, or in one tuple")
+    return sizes
+
+
+def _values(x: Any, asked: str) -> Any:
+    """A structure with the elements of known data in the place of arrays."""
+    if isinstance(x, Methods):
+        array: Any = x
+        if array.is_known:
+            return array.numpy()
+        ours = asked.removeprefix("numpy.")
+        ours = f"fw.{ours}" if hasattr(_functions(), ours) else "a function of fw"
+        raise UserError(
+            f"{asked} of the traced array {array!r}: numpy computes with values, which are not "
+            f"known here; use {ours}, or numpy.asarray(x) of known data"
+        )
+    if isinstance(x, dict):
+        table = cast("dict[Any, Any]", x)
+        return {k: _values(v, asked) for k, v in table.items()}
+    if isinstance(x, tuple | list):
+        items = [_values(v, asked) for v in cast("tuple[Any, ...]", x)]
+        return items if isinstance(x, list) else tuple(items)
+    return x
+
+
+class Methods:
+    """The methods of arrays."""
+
+    __slots__ = ()
+
+    # reductions
+
+    def sum(self, axis: Any = None, *, dtype: object = None, keepdims: bool = False) -> Any:
+        """`fw.sum`."""
+        return _functions().sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def prod(self, axis: Any = None, *, dtype: object = None, keepdims: bool = False) -> Any:
+        """`fw.prod`."""
+        return _functions().prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.mean`."""
+        return _functions().mean(self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.max`."""
+        return _functions().max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.min`."""
+        return _functions().min(self, axis=axis, keepdims=keepdims)
+
+    def var(self, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
+        """`fw.var`."""
+        return _functions().var(self, axis=axis, correction=correction, keepdims=keepdims)
+
+    def std(self, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
+        """`fw.std`."""
+        return _functions().std(self, axis=axis, correction=correction, keepdims=keepdims)
+
+    def any(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.any`."""
+        return _functions().any(self, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.all`."""
+        return _functions().all(self, axis=axis, keepdims=keepdims)
+
+    def argmax(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.argmax`."""
+        return _functions().argmax(self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """`fw.argmin`."""
+        return _functions().argmin(self, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: Any = None, *, dtype: object = None) -> Any:
+        """`fw.cumulative_sum`."""
+        return _functions().cumulative_sum(self, axis=axis, dtype=dtype)
+
+    def cumprod(self, axis: Any = None, *, dtype: object = None) -> Any:
+        """`fw.cumulative_prod`."""
+        return _functions().cumulative_prod(self, axis=axis, dtype=dtype)
+
+    # shapes
+
+    def reshape(self, *shape: Any) -> Any:
+        """`fw.reshape`; sizes one by one or in a tuple."""
+        return _functions().reshape(self, _listed("reshape", shape))
+
+    def flatten(self) -> Any:
+        """`fw.reshape` to one axis."""
+        return _functions().reshape(self, (-1,))
+
+    def ravel(self) -> Any:
+        """`fw.reshape` to one axis."""
+        return self.flatten()
+
+    def transpose(self, *axes: Any) -> Any:
+        """`fw.permute_dims`; axes one by one or in a tuple, backwards without any."""
+        order = _listed("transpose", axes) or tuple(range(self._rank))[::-1]
+        return _functions().permute_dims(self, order)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """`fw.permute_dims` with two axes exchanged."""
+        rank = self._rank
+        i, j = (build.axis_of("swapaxes", a, rank) for a in (axis1, axis2))
+        named = {i: j, j: i}
+        return _functions().permute_dims(self, tuple(named.get(k, k) for k in range(rank)))
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """`fw.squeeze`; all axes of size 1 without one."""
+        sizes: Any = getattr(self, "shape")  # noqa: B009
+        chosen = tuple(k for k, n in enumerate(sizes) if n == 1) if axis is None else axis
+        return _functions().squeeze(self, chosen)
+
+    def repeat(self, repeats: Any, axis: Any = None) -> Any:
+        """`fw.repeat`."""
+        return _functions().repeat(self, repeats, axis=axis)
+
+    def take(self, indices: Any, axis: Any = None) -> Any:
+        """`fw.take`."""
+        return _functions().take(self, indices, axis=axis)
+
+    # elements
+
+    def astype(self, dtype: object, *, copy: bool = True) -> Any:
+        """`fw.astype`."""
+        return _functions().astype(self, dtype, copy=copy)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """`fw.clip`."""
+        return _functions().clip(self, min, max)
+
+    def round(self) -> Any:
+        """`fw.round`, to integers."""
+        return _functions().round(self)
+
+    def abs(self) -> Any:
+        """`fw.abs`."""
+        return _functions().abs(self)
+
+    def conj(self) -> Any:
+        """`fw.conj`."""
+        return _functions().conj(self)
+
+    def copy(self) -> Any:
+        """`fw.copy`."""
+        return _functions().copy(self)
+
+    def dot(self, other: Any) -> Any:
+        """The product of matrices, `fw.matmul`."""
+        return _functions().matmul(self, other)
+
+    # numpy's functions
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """A function of numpy on known data; UserError for arrays that are traced."""
+        asked = f"numpy.{func.__name__}"
+        return func(*(_values(a, asked) for a in args), **_values(kwargs, asked))
+
+    # values
+
+    def item(self) -> Any:
+        """The only element as a Python scalar, where the value is known."""
+        numbers: Any = self
+        return numbers.numpy("item()").item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists, where the value is known."""
+        numbers: Any = self
+        return numbers.numpy("tolist()").tolist()
+
+    @property
+    def _rank(self) -> int:
+        return getattr(self, "ndim")  # noqa: B009
