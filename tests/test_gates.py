@@ -67,6 +67,14 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"sass": _instruction("STG.E.U16 desc[UR4][R2.64], R5")},
         "writes 2 bytes of global memory at once, and its schedule nothing narrower than 4",
     ),
+    (
+        {
+            "sass": _instruction("HGMMA.64x8x16.F32.BF16 R24, gdesc[UR16], R24, gsb0")
+            + _instruction("FADD R24, R24, R24")
+            + _instruction("WARPGROUP.DEPBAR.LE gsb0, 0x0")
+        },
+        "touches accumulators in 1 instructions before the wait for their product",
+    ),
     ({"sass": LOOP}, "divides integers 1 times in innermost loops"),
     ({"ptx": ("fw-sync 0", "")}, "lost the syncs #0 on the way to PTX"),
     ({"ptx": ("fw-sync 0", "fw-sync 0 // fw-sync 7")}, "has syncs #7 in its PTX that are not"),

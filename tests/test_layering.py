@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("knobs", "memory"),
     ("logs",),
-    ("dtypes",),
+    ("calibration", "dtypes"),
     ("target",),
     ("core",),
     ("fusion",),

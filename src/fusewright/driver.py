@@ -24,9 +24,11 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.share import share
+from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rules import traced_first
@@ -301,17 +303,23 @@ def compile(
 ) -> Program:
     """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
 
-    `dynamic` promises that no size costs a compile. A program keeps it in any case: kernels over
-    symbolic sizes are the general, multi-pass ones, and schedules never depend on a size that is
-    not known here; where sizes are specialised on, `fuse` decides it. Needs no GPU.
+    `dynamic` asks that no size of the arguments costs a compile: a fusion without symbolic sizes,
+    which serves its own sizes only, is then refused. Kernels over symbolic sizes are the general,
+    multi-pass ones in any case; where sizes are specialised on, `fuse` decides it. Needs no GPU.
     `donate` names inputs whose memory may hold a result of the same shape, dtype and C order. What
     such an array holds after a call is undefined, unless it is the result: `fw.insert` then writes
     only its block. Where the old content is still needed the result gets memory of its own, and
     `host.stats["not_placed"]` says why.
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
-    donated name that is no input.
+    donated name that is no input, and for `dynamic` without a symbolic size.
     """
     chosen = target_of(target)
+    original = fusion.original if isinstance(fusion, HandSchedule) else fusion
+    if dynamic and not original.symbols:
+        raise UserError(
+            "compile(dynamic=True): no size of this fusion is symbolic; give the axes that change "
+            'names in the specs, as in TensorSpec(("n", 64), "float32"), or leave dynamic out'
+        )
     if isinstance(fusion, HandSchedule):
         if donate:
             raise UserError(
@@ -420,10 +428,10 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
-    small = copy_moved_leaves(share(read))
+    small = copy_moved_leaves(share(split_maps(read)))
     narrow = cut_joins(small, MAX_OPERANDS)
-    parted = split_scans(row_partials(chunk_reductions(narrow, target), target), target)
-    return split_reductions(parted, target)
+    nested = nest_reductions(chunk_reductions(narrow, target))
+    return split_reductions(split_scans(row_partials(nested, target), target), target)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import cast
 
 from fusewright.arguments import shown
+from fusewright.calibration import H200, Calibration
 from fusewright.errors import UserError
 
 WARP_SIZE = 32
@@ -46,8 +47,6 @@ MIN_SET_REGISTERS, MAX_SET_REGISTERS = 24, 256
 ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
 MMA_PER_CLOCK = 2048  # products of 16-bit values that a multiprocessor sums
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
-MEMORY_LATENCY_US = 0.8  # of a load while others are under way
-L2_NBYTES_PER_CLOCK = 46  # of a multiprocessor, all of them reading at once
 
 
 class Feature(Enum):
@@ -71,7 +70,8 @@ class Target:
 
     Sources: CUDA C++ Programming Guide, "Compute Capabilities"; for clock, memory and cache, on
     which predicted times rest but no result does, the data sheet of one product of the
-    architecture: A100 40 GB, A40, RTX 4090, H200, B200, RTX 5090. Latency is that under load.
+    architecture: A100 40 GB, A40, RTX 4090, H200, B200, RTX 5090. `calibration` is what was
+    measured.
     """
 
     arch: str
@@ -87,8 +87,8 @@ class Target:
     has_wgmma: bool
     clock_mhz: int
     memory_nbytes_per_us: int
-    memory_latency_us: float
     l2_nbytes: int
+    calibration: Calibration
     max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
 
     def __str__(self) -> str:
@@ -166,8 +166,8 @@ def _target(arch: str, chip: _Chip) -> Target:
         has_wgmma=arch == "sm_90a",
         clock_mhz=chip.clock,
         memory_nbytes_per_us=chip.bandwidth * 1000,
-        memory_latency_us=MEMORY_LATENCY_US,
         l2_nbytes=chip.l2 * 1024 * 1024,
+        calibration=H200,
     )
 
 

@@ -170,6 +170,34 @@ def test_16_radices_that_do_not_nest(graph: AxisGraph) -> None:
     covers(graph, list(x), y)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "parts"), [((5, 6, 4), 8), ((3, 10, 8), 16), ((7, 9, 2, 6), 4), ((7, 2, 34, 3), 12)]
+)
+def test_parts_across_the_borders_of_axes(
+    graph: AxisGraph, sizes: tuple[int, ...], parts: int
+) -> None:
+    p, q = axes(graph, "p", parts, math.prod(sizes) // parts)
+    rest, digits = graph.merge(p, q), []
+    for n in reversed(sizes[1:]):
+        rest, digit = graph.split(rest, n)
+        digits.append(digit)
+    domain = [rest, *reversed(digits)]
+    covers(graph, [p, q], domain)
+    covers(graph, [p, *graph.split(q, 4)], domain)
+    assert rest is graph.split(graph.merge(p, q), math.prod(sizes[1:]))[0]
+
+
+def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:
+    x, y = axes(graph, "x", 32, 2, 3), axes(graph, "y", 6, 32)
+    rest, last = graph.split(flat(graph, y), 3)
+    assert all(ties(graph, (*graph.split(rest, 2), last), x))
+    part = (graph.resize(x[0], -5, -7), *x[1:])
+    loops = graph.split(flat(graph, y), 16)
+    covers(graph, loops, x)
+    path = domain_path(graph, loop_vars(loops), part)
+    assert isinstance(path, Path), path
+
+
 def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
     (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
     assert graph.tie(flat(graph, v), x)

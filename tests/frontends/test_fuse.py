@@ -279,8 +279,8 @@ def test_config_holds_for_its_block_and_thread() -> None:
     before = active()
     with config(execution="stream") as here:
         assert here.execution == active().execution == "stream"
-        with config(deterministic=False):
-            assert (active().execution, active().deterministic) == ("stream", False)
+        with config(deterministic=True):
+            assert (active().execution, active().deterministic) == ("stream", True)
         seen: list[object] = []
         t = threading.Thread(target=lambda: seen.append(active()))
         t.start()
@@ -297,6 +297,7 @@ def test_config_holds_for_its_block_and_thread() -> None:
     ("changes", "message"),
     [
         ({"speed": 1}, r"config\(speed=...\): there is no such choice; use \['execution'"),
+        ({"deterministic": 1.5}, r"config\(deterministic=1.5\): use one of \(True, False\)"),
         ({"execution": "fast"}, r"config\(execution='fast'\): use one of \('auto', 'graph'"),
     ],
 )

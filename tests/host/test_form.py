@@ -178,3 +178,46 @@ def test_parts_of_what_rows_become_stand_beside_no_rows() -> None:
 
     p = fw.compile(fw.trace(f, S((4097, 1000), "float32")))
     assert "cut in two" not in rules(p)
+
+
+def test_reductions_of_equal_sizes_are_launched_as_one() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        return fw.sum(x * x), fw.max(y)
+
+    p = agreeing(loss, S((700, 512), "float32"), S((700, 512), "float32"))
+    assert [len(x.inputs) for x in p.launches] == [2, 2]
+    p = agreeing(loss, S((700, 512), "float32"), S((512, 700), "float32"))
+    assert len(p.launches) == 4
+
+
+def test_rows_of_two_tensors_are_one_launch() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return fw.sum(x, axis=1), fw.max(y, axis=1)
+
+    p = agreeing(f, S((300, 520), "float32"), S((300, 520), "float16"))
+    assert len(p.launches) == 1
+
+    def normalised(x: Any, y: Any) -> Any:
+        return fw.nn.softmax(x, axis=1), fw.sum(y, axis=1)
+
+    assert (
+        len(agreeing(normalised, S((300, 520), "float32"), S((300, 520), "float32")).launches) == 2
+    )
+
+
+def test_a_ratio_of_sums_is_two_launches() -> None:
+    def f(x: Any, seen: Any) -> Any:
+        return fw.sum(fw.where(seen > 0, x, 0.0)) / fw.sum(fw.astype(seen > 0, fw.float32))
+
+    assert len(agreeing(f, S((1 << 20,), "float32"), S((1 << 20,), "int32")).launches) == 2
+
+
+def test_a_sum_of_all_follows_from_sums_of_rows() -> None:
+    def f(x: Any) -> Any:
+        return fw.sum(x, axis=1), fw.sum(x), fw.mean(x, axis=(1, 2))
+
+    p = agreeing(f, S((64, 64, 128), "float32"))
+    large = [
+        x for x in p.launches if any(i.shape == p.fusion.inputs[0].shape for i in x.kernel.inputs)
+    ]
+    assert len(large) == 1

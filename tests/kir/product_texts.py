@@ -9,8 +9,9 @@ from fusewright.kir.tiles import Tile
 
 @dataclass(frozen=True)
 class Lowered:
-    """`y[m, n] = x[m, k] @ w[n, k]`, a block for each `blocks`-th tile of 64 `groups` x `tile_n`;
-    `ring` are the words behind the tiles of operands, `suffix` how results leave."""
+    """`y[m, n] = x[m, k] @ w[n, k]` (with `w_mn` from w[k, n]), a block for each `blocks`-th tile
+    of 64 `groups` x `tile_n`; `ring` are the words behind the tiles of operands, `suffix` how
+    results leave."""
 
     m: int = 128
     n: int = 64
@@ -21,6 +22,7 @@ class Lowered:
     depth: int = 64
     ring: str = ""
     suffix: str = "registers"
+    w_mn: bool = False
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -42,17 +44,27 @@ class Lowered:
         a, b, c = Tile(rows, bk, 2, 128), Tile(bn, bk, 2, 128), Tile(64, bn, 2, 128)
         number = f"(t*{self.grid} + bx)"
         row, column = f"{rows}*({number} // {self.tiles[1]})", f"{bn}*({number} % {self.tiles[1]})"
+        if self.w_mn:
+            b = Tile(bk, bn, 2, 128)
+        major, step = ("mn_major", 16 * 64) if self.w_mn else ("k_major", 16)
         products = "\n".join(
-            f"mma acc[0] = k_major sx[{64 * bk}*(tx // 128) + {16 * i}] * k_major sw[{16 * i}] "
+            f"mma acc[0] = k_major sx[{64 * bk}*(tx // 128) + {16 * i}] * {major} sw[{step * i}] "
             f"n {bn}" + (" accumulate (0 < k)" if i == 0 else "")
             for i in range(bk // 16)
         )
+        loads = f"box_load sw[0] = wm at ({bk}*k, {column}) by thread 0"
+        wide, tall = (self.n, self.k) if self.w_mn else (self.k, self.n)
+        if self.w_mn:
+            loads = "\n".join(
+                f"box_load sw[{64 * bk * p}] = wm at ({column} + {64 * p}, {bk}*k) by thread 0"
+                for p in range(bn // 64)
+            )
         body = f"""local acc: float32[{bn // 2}]
     for (k < {-(-self.k // bk)}) {{
       shared sx: bfloat16[{a.size}] tile {rows} x {bk} swizzle 128 copied bulk {self.ring}
-      shared sw: bfloat16[{b.size}] tile {bn} x {bk} swizzle 128 copied bulk {self.ring}
+      shared sw: bfloat16[{b.size}] tile {b.rows} x {b.columns} swizzle 128 copied bulk {self.ring}
       box_load sx[0] = xm at ({bk}*k, {row}) by thread 0
-      box_load sw[0] = wm at ({bk}*k, {column}) by thread 0
+      {loads}
       {products}
     }}
     {getattr(self, "_" + self.suffix)(row, column)}"""
@@ -72,7 +84,7 @@ class Lowered:
   param w: bfloat16[{self.n * self.k}] align 16
   param y: {out}[{self.m * self.n}] align 16
   map xm: x sizes ({self.k}, {self.m}) strides (1, {self.k}) box (64, {rows}) swizzle 128
-  map wm: w sizes ({self.k}, {self.n}) strides (1, {self.k}) box (64, {bn}) swizzle 128
+  map wm: w sizes ({wide}, {tall}) strides (1, {wide}) box (64, {b.rows}) swizzle 128
   {y_map}
   grid (bx < {self.grid})
   block (tx < {128 * self.groups})
@@ -87,10 +99,12 @@ class Lowered:
 
     def _registers(self, row: str, column: str) -> str:
         """Pairs of registers to global memory."""
-        at = f"{row} + 16*(tx//32) + tx % 32 // 4"
+        at = f"{row} + 16*(tx//32) + tx % 32 // 4 + 8*h"
+        column = f"{column} + 8*j + 2*(tx % 4)"
         return f"""for (j < {self.tile_n // 8}) {{
       for (h < 2) {{
-        store y[{self.n}*({at} + 8*h) + {column} + 8*j + 2*(tx % 4)] = acc[4*j + 2*h..4*j + 2*h + 2] if ({at} + 8*h < {self.m} && {column} + 8*j + 2*(tx % 4) < {self.n})
+        store y[{self.n}*({at}) + {column}] = acc[4*j + 2*h..4*j + 2*h + 2] if (
+          {at} < {self.m} && {column} < {self.n})
       }}
     }}"""
 

@@ -53,6 +53,22 @@ def assert_schedule_agrees(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
 # --- programs -----------------------------------------------------------------------------------
 
 
+def test_a_gather_along_the_fast_axis_reads_no_vectors() -> None:
+    assert_compiles_right(
+        lambda x, i: fw.take(x, i, axis=3),
+        fw.TensorSpec(("n", 1, 3, 1), "uint64"),
+        fw.TensorSpec((1,), "int64"),
+        n=5,
+    )
+
+
+def test_rows_of_a_gather_are_read_in_vectors() -> None:
+    specs = fw.TensorSpec((512, 1024), "float32"), fw.TensorSpec((4096,), "int64")
+    (kernel,) = fw.compile(fw.trace(lambda x, i: fw.take(x, i, axis=0), *specs)).kernels
+    assert "vector=4" in str(kernel.heuristic)
+    assert "[0..4] = load x[" in str(kernel.ir)
+
+
 @pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "bfloat16"])
 def test_arrays_of_short_floats_have_strides(dtype: str) -> None:
     assert_compiles_right(lambda x: fw.flip(x, axis=0), Spec((5, 3), dtype, strides=(1, 5)))

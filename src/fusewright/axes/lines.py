@@ -550,11 +550,27 @@ class Lines:
             run = word[start:position]
             quotient = ratio(word_extent(run), rest)
             if quotient is not None:
-                box = self.box(run)
-                outer = (*word[:start], Digit(box, rest, quotient))
-                return outer, (Digit(box, ONE, rest), *word[position:])
+                box = self._number(run)
+                outer = (*word[:start], Digit(box.atom, mul(box.stride, rest), quotient))
+                return outer, (Digit(box.atom, box.stride, rest), *word[position:])
         quotient = ratio(word_extent(word), factor)
         if quotient is None:
             raise InternalError(f"cut: {factor} does not divide the extent {word_extent(word)}")
-        box = self.box(word)
-        return (Digit(box, factor, quotient),), (Digit(box, ONE, factor),)
+        box = self._number(word)
+        above = Digit(box.atom, mul(box.stride, factor), quotient)
+        return (above,), (Digit(box.atom, box.stride, factor),)
+
+    def _number(self, word: Word) -> Digit:
+        """The number that a normal word spells, as a digit of a box that has it already:
+
+        B = p*q of 8 and 15, cut by 4:  B//4 is spelled (p//4, B//4%15), and cut by 6 it stays B//24
+        """
+        inner: Expr = ONE
+        for d in reversed(word):
+            stride = ratio(d.stride, inner)
+            if stride is not None and d.atom in self.definition:
+                whole = Digit(d.atom, stride, word_extent(word))
+                if self.normal((whole,)) == word:
+                    return whole
+            inner = mul(inner, d.extent)
+        return Digit(self.box(word), ONE, word_extent(word))

@@ -96,11 +96,12 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
     table = _table(graph, loops, widen=False)
     if table.clash is not None:
         return Refusal(f"two loops run over {table.clash}, so points would be visited twice")
-    ledger = _Ledger(graph.lines, table)
+    ledger = _Ledger(graph.lines, graph.independence, table)
     classes = [graph.normal(c) for c in domain]
     reached = [c for c in classes if c.word and (c.digits or table.word(c.word) is not None)]
-    for cls, d in _boxes_first(graph, reached):
+    for d in ledger.boxes_first(d for c in reached for d in c.word):
         if not ledger.take(d):
+            cls = next(c for c in reached if d in c.word)
             return _refuse(graph, loops, cls, d)
     values = [table.word(c.word) for c in reached]
     index = {c: v.index for c, v in zip(reached, values, strict=True) if v is not None}
@@ -122,12 +123,6 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
         tuple(p.digit for p in left),
         _flat(equal(p.value, ZERO) for p in left),
     )
-
-
-def _boxes_first(graph: AxisGraph, classes: Sequence[AxisClass]) -> list[tuple[AxisClass, Digit]]:
-    """The digits of classes; what is left of a box can still give digits of its definition."""
-    digits = [(c, d) for c in classes for d in c.word]
-    return sorted(digits, key=lambda cd: -graph.independence.height(cd[1].atom.line))
 
 
 def _refuse(graph: AxisGraph, loops: Known, cls: AxisClass, d: Digit) -> Refusal:
@@ -172,6 +167,7 @@ class _Ledger:
     """Consumes the facts of a table backwards from the targets, each at most once."""
 
     lines: Lines
+    independence: Independence
     table: Table
     live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
     predicates: list[Cond] = field(default_factory=list[Cond])
@@ -184,6 +180,11 @@ class _Ledger:
 
     def _produce(self, d: Digit, value: Expr) -> None:
         self.live.setdefault(d.atom, []).append(_Piece(d, value))
+
+    def boxes_first(self, digits: Iterable[Digit]) -> list[Digit]:
+        """In the order in which they can be taken: what is left of a box can still give digits of
+        its definition, but not the other way round."""
+        return sorted(digits, key=lambda d: -self.independence.height(d.atom.line))
 
     def take(self, d: Digit, before: int | None = None) -> bool:
         """Consume a digit; False when it does not follow (from facts with numbers below `before`)
@@ -271,7 +272,7 @@ class _Ledger:
             return False  # only some of its values are reached
         value = self.table.fact(f)
         self._borrow(f, definition)
-        fits = all(self.take(d, f.number) for d in base_of(definition))
+        fits = all(self.take(d, f.number) for d in self.boxes_first(base_of(definition)))
         self._produce(Digit(f.atom, f.stride, f.extent), value.index)
         return fits
 

@@ -121,25 +121,42 @@ def _filled(w: Writer, s: ir.Load) -> None:
 def store(w: Writer, s: ir.Store) -> None:
     """A store of registers to global or shared memory."""
     _check_access(s.dst, s.width, s.cache, _STORES)
-    w.guarded(s.predicate, lambda: _stored(w, s))
+    if w.has_products and s.predicate != TRUE:
+        _stored_late(w, s)
+    else:
+        w.guarded(s.predicate, lambda: _stored(w, s))
+
+
+def _stored_late(w: Writer, s: ir.Store) -> None:
+    """A store whose value is computed in front of its branch. ptxas does work of a branch early,
+    even before the wait for the products that it reads; within one block of code it does not."""
+    value, address, count = _vector(w, s)
+    name = w.names.of(s, f"{s.dst.name}_value")
+    w.line(f"const auto {name} = fw_computed({value});")
+    w.guarded(s.predicate, lambda: w.line(f"{_STORES[s.cache]}<{count}>({address}, {name});"))
 
 
 def _stored(w: Writer, s: ir.Store) -> None:
     source, target = s.src.buffer.dtype, s.dst.dtype
-    ctype, function = scalars.ctype(target), _STORES[s.cache]
-    registers = [w.register(s.src, k) for k in range(s.width)]
     if s.width == 1 and s.cache is Cache.DEFAULT:
-        element = converted(registers[0], source, target)
+        element = converted(w.register(s.src), source, target)
         w.line(f"{w.name(s.dst)}[{w.integer(s.index)}] = {element};")
         return
-    address, count = w.address(s.dst, s.index), s.width
+    value, address, count = _vector(w, s)
+    w.line(f"{_STORES[s.cache]}<{count}>({address}, {value});")
+
+
+def _vector(w: Writer, s: ir.Store) -> tuple[str, str, int]:
+    """What a store writes as a `fw_vec`, where, and how many elements that are."""
+    source, target = s.src.buffer.dtype, s.dst.dtype
+    registers = [w.register(s.src, k) for k in range(s.width)]
+    ctype, address, count = scalars.ctype(target), w.address(s.dst, s.index), s.width
     elements = [converted(r, source, target) for r in registers]
     pairs = _packed(registers, source, target)
     if pairs is not None:
         ctype, elements, count = f"unsigned{' short' * (target.nbytes == 1)}", pairs, len(pairs)
         address = f"reinterpret_cast<{ctype}*>({address})"
-    value = f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}"
-    w.line(f"{function}<{count}>({address}, {value});")
+    return f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}", address, count
 
 
 def _check_access(buffer: Buffer, width: int, cache: Cache, policies: dict[Cache, str]) -> None:

@@ -15,7 +15,8 @@ from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Reg, RegVar, Statement
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Statement
+from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.target import Target
 
@@ -39,6 +40,7 @@ class Writer:
         self.target = target
         self.names = Names()
         self.written = frozenset(written_buffers(kernel))
+        self.has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
         allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_flag
 
 Data = npt.NDArray[Any]
 
@@ -53,6 +53,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     x = check_array("argsort", x)
     data = _data("argsort", x)
     _check_ordered("argsort", x)
+    check_flag("argsort", "stable", stable)
     along = build.axis_of("argsort", axis, data.ndim)
     if not descending:
         return _positions(np.argsort(data, axis=along, kind="stable"))
@@ -65,6 +66,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     x = check_array("sort", x)
     data = _data("sort", x)
     _check_ordered("sort", x)
+    check_flag("sort", "stable", stable)
     along = build.axis_of("sort", axis, data.ndim)
     upwards = np.sort(data, axis=along, kind="stable")
     return _known(np.flip(upwards, along) if descending else upwards)

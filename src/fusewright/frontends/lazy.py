@@ -19,10 +19,17 @@ from fusewright import dtypes
 from fusewright.dtypes import DType, data_dtype_of, promote
 from fusewright.errors import UserError
 from fusewright.fusion.array import Array, Known
-from fusewright.fusion.operands import DEVICE, check_device, check_scalar, is_scalar
+from fusewright.fusion.operands import (
+    API_VERSIONS,
+    DEVICE,
+    check_device,
+    check_flag,
+    check_scalar,
+    is_scalar,
+)
 from fusewright.fusion.ops import astype, full
 
-__array_api_version__ = "2024.12"
+__array_api_version__ = API_VERSIONS[-1]
 
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
@@ -100,6 +107,8 @@ def _is_foreign(obj: object) -> bool:
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -> Array:
     """An array of the elements of an object with DLPack, which must be on the host."""
     check_device("from_dlpack", device)
+    if copy is not None:
+        check_flag("from_dlpack", "copy", copy)
     if not hasattr(x, "__dlpack__"):
         raise UserError(f"from_dlpack of {type(x).__name__}: it has no __dlpack__; use fw.asarray")
     try:

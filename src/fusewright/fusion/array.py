@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
-from types import EllipsisType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -34,7 +34,9 @@ from fusewright.fusion.operands import (
     Category,
     check_category,
     check_device,
+    check_no_stream,
     check_scalar,
+    check_version,
     is_scalar,
 )
 from fusewright.fusion.source import calling_line
@@ -226,12 +228,6 @@ def _plain(item: object) -> object:
             return item
 
 
-def _is_basic(item: object) -> bool:
-    """Whether numpy reads a key as this package does."""
-    is_integer = isinstance(item, int) and not isinstance(item, bool)
-    return is_integer or item is None or isinstance(item, slice | EllipsisType)
-
-
 def _is_alike(a: Array, b: Array) -> bool:
     return a.dtype is b.dtype and a.tensor.shape == b.tensor.shape
 
@@ -282,12 +278,14 @@ class Array(Methods):
         return DEVICE
 
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
-        """The array itself; UserError for another device."""
+        """The array itself; UserError for another device, and for a stream."""
         check_device("to_device", device)
+        check_no_stream("to_device", stream)
         return self
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        """The package, which is an array namespace."""
+        """The package, an array namespace. UserError for a version that it does not follow."""
+        check_version(api_version)
         return sys.modules[__name__.partition(".")[0]]
 
     @property
@@ -414,7 +412,7 @@ class Array(Methods):
         if self.at_hand is None and self.is_known and self._is_small():
             self.numpy()
         elements = self.at_hand
-        if elements is None or not all(_is_basic(item) for item in key):
+        if elements is None or not all(indexing.is_basic(item) for item in key):
             return Array(indexing.index(self.tensor, key))
         try:
             found = np.asarray(elements[cast("Any", key)])
@@ -579,8 +577,7 @@ class Array(Methods):
                 f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
                 "with the other library"
             )
-        if stream is not None:
-            raise UserError(f"__dlpack__(stream={stream!r}): values on the host have no stream")
+        check_no_stream("__dlpack__", stream)
         return self.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -41,6 +41,12 @@ def index(t: Tensor, key: object) -> Tensor:
     return _reshaped(out, items, kept)
 
 
+def is_basic(item: object) -> bool:
+    """Whether numpy reads a key as this package does."""
+    is_integer = isinstance(item, int) and not isinstance(item, bool)
+    return is_integer or item is None or isinstance(item, slice | EllipsisType)
+
+
 def _items(t: Tensor, key: object) -> list[Item]:
     """The key with Ellipsis and missing axes spelled out as full slices."""
     given = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)

@@ -2,14 +2,15 @@
 
 A parameter costs nothing, and programs that differ in it alone share one kernel. A literal stays
 where its value makes other code: an integer division by a known number is a multiplication, by a
-number that is known when the kernel runs some thirty-five instructions.
+number that is known when the kernel runs some thirty-five instructions. So does a position that is
+compared with a known one, as what a mask drops is then not read.
 """
 
 from __future__ import annotations
 
 import math
 
-from fusewright.dtypes import DType
+from fusewright.dtypes import DType, int64
 from fusewright.fusion.ir import Broadcast, Fusion, Op, Permute, Pointwise, Reshape, Tensor
 
 UNNAMED = (0, 1, -1, math.inf, -math.inf)
@@ -17,6 +18,8 @@ UNNAMED = (0, 1, -1, math.inf, -math.inf)
 _UNROLLED = frozenset(("floordiv", "rem", "pow", "shl", "shr"))
 """Functions of integers that become other instructions where their second operand is known:
 division and remainder a multiplication, a power its products, a shift one without its guard."""
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+"""Functions that say which places a mask keeps, where they compare positions, which are int64."""
 
 
 def is_parameter(value: bool | int | float) -> bool:
@@ -28,8 +31,9 @@ def is_parameter(value: bool | int | float) -> bool:
 def needs_value(op: Op, position: int, dtype: DType) -> bool:
     """Whether a literal of some dtype stays in the text of the kernel where it is operand
     `position` of an op."""
-    second = isinstance(op, Pointwise) and op.fn in _UNROLLED and position == 1
-    return second and dtype.is_integer
+    if not isinstance(op, Pointwise) or not dtype.is_integer:
+        return False
+    return (op.fn in _UNROLLED and position == 1) or (op.fn in _COMPARISONS and dtype is int64)
 
 
 def values_in_text(fusion: Fusion) -> frozenset[Tensor]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, TypeGuard
 
+import numpy as np
+
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Scalar
 
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 DEVICE = "host"  # where the standard's `device` says that recorded arrays are
 
 Category = Literal[
@@ -21,6 +24,27 @@ def check_device(op: str, device: object) -> None:
         raise UserError(
             f"{op}(device={device!r}): the only device here is {DEVICE!r}; leave it out"
         )
+
+
+def check_no_stream(op: str, stream: object) -> None:
+    """UserError for a stream."""
+    if stream is not None:
+        raise UserError(f"{op}(stream={stream!r}): values on the host have no stream")
+
+
+def check_version(api_version: object) -> None:
+    """UserError for a version of the array API standard that the namespace does not follow."""
+    if api_version not in (None, *API_VERSIONS):
+        raise UserError(
+            f"__array_namespace__(api_version={api_version!r}): the versions here are "
+            f"{', '.join(API_VERSIONS)}; leave it out"
+        )
+
+
+def check_flag(op: str, name: str, flag: object) -> None:
+    """UserError for anything but True or False."""
+    if not isinstance(flag, bool | np.bool_):
+        raise UserError(f"{op}({name}={flag!r}): use True or False")
 
 
 def is_scalar(x: object) -> TypeGuard[bool | int | float | complex]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, is_multiple, mul
@@ -27,12 +27,13 @@ V = TypeVar("V", bound=Value)
 @dataclass(frozen=True, slots=True)
 class Strided(Generic[V]):
     """Element (i, j, ..) of a view is element `offset + i strides[0] + j strides[1] + ..` of the
-    memory of `source`; a stride of 0 repeats it."""
+    memory of `source`, which begins at a multiple of `alignment` bytes; a stride of 0 repeats it."""
 
     source: V
     shape: Shape
     strides: tuple[Expr, ...]
-    offset: Expr
+    offset: Expr = ZERO
+    alignment: int = BULK_ALIGNMENT
 
 
 def strided_view(
@@ -48,7 +49,8 @@ def strided_view(
             return None
         chain.append(t)
         t = operands(t)[0]
-    found = Strided(t, t.shape, known, ZERO)
+    alignment = t.op.alignment if isinstance(t.op, Input) else BULK_ALIGNMENT
+    found = Strided(t, t.shape, known, ZERO, alignment)
     for v in reversed(chain):
         step = _step(v.op, v.shape, found)
         if step is None:
@@ -60,25 +62,25 @@ def strided_view(
 def _step(op: Op, shape: Shape, s: Strided[V]) -> Strided[V] | None:
     match op:
         case Permute():
-            return Strided(s.source, shape, tuple(s.strides[a] for a in op.axes), s.offset)
+            return replace(s, shape=shape, strides=tuple(s.strides[a] for a in op.axes))
         case Broadcast():
             strides = tuple(
                 s.strides[a] if a is not None and s.shape[a] == e else ZERO
                 for a, e in zip(op.axes, shape, strict=True)
             )
-            return Strided(s.source, shape, strides, s.offset)
+            return replace(s, shape=shape, strides=strides)
         case Resize():
             offset = s.offset
             for low, high, stride in zip(op.low, op.high, s.strides, strict=True):
                 if not _crops(low) or not _crops(high):
                     return None
                 offset = add(offset, mul(mul(low, -1), stride))
-            return Strided(s.source, shape, s.strides, offset)
+            return replace(s, shape=shape, offset=offset)
         case IndexMap():
             return _mapped(op, shape, s)
         case _:
             strides = _reshaped(s, shape)
-            return None if strides is None else Strided(s.source, shape, strides, s.offset)
+            return None if strides is None else replace(s, shape=shape, strides=strides)
 
 
 def _crops(amount: Expr) -> bool:
@@ -96,7 +98,7 @@ def _mapped(op: IndexMap, shape: Shape, s: Strided[V]) -> Strided[V] | None:
     back = add(first, *(mul(v, stride) for v, stride in zip(op.coordinates, strides, strict=True)))
     if back != address or any((constant_value(stride) or 0) < 0 for stride in strides):
         return None
-    return Strided(s.source, shape, strides, add(s.offset, first))
+    return replace(s, shape=shape, strides=strides, offset=add(s.offset, first))
 
 
 def _reshaped(s: Strided[V], shape: Shape) -> tuple[Expr, ...] | None:
@@ -136,8 +138,7 @@ def box_problem(s: Strided[V], itemsize: int, *, is_bound: bool = False) -> str 
     The fastest axis is one of the last two; addresses and all other strides are multiples of 16
     bytes (CUDA driver API, `cuTensorMapEncodeTiled`).
     """
-    op = s.source.op
-    alignment = op.alignment if isinstance(op, Input) else BULK_ALIGNMENT
+    alignment = s.alignment
     if s.offset != ZERO and not is_bound:
         return f"it begins {s.offset} elements into its memory; a map begins at an argument"
     if is_bound and not is_multiple(mul(s.offset, itemsize), BULK_ALIGNMENT):

@@ -14,6 +14,7 @@ from fusewright.cuda.listing import (
     instructions,
     local_accesses,
 )
+from fusewright.cuda.products_listing import early_uses
 from fusewright.kernel import Kernel
 from fusewright.kir.ir import Compute
 from fusewright.kir.traverse import walk_statements
@@ -26,13 +27,15 @@ _SYNC = re.compile(r"// fw-sync (\d+)")
 def code_problems(kernel: Kernel) -> list[str]:
     """What is wrong with a kernel's machine code: spills, a stack frame, warnings, local memory,
     accesses narrower than the schedule's, integer division in an innermost loop that the program
-    did not ask for, syncs of the PTX that are not the kernel's."""
+    did not ask for, accumulators touched before the wait for their product, syncs of the PTX that
+    are not the kernel's."""
     code = instructions(kernel.sass())
     found = [
         *_resource_problems(kernel),
         *_local_problems(code),
         *_width_problems(kernel, code),
         *_division_problems(kernel, code),
+        *_product_problems(code),
         *_sync_problems(kernel),
     ]
     return [f"kernel {kernel.name} {p}" for p in found]
@@ -93,6 +96,15 @@ def _division_problems(kernel: Kernel, code: tuple[Instruction, ...]) -> Iterato
     n = 0 if asked else sum(divisions(loop) for loop in innermost_loops(code))
     if n:
         yield f"divides integers {n} times in innermost loops"
+
+
+def _product_problems(code: tuple[Instruction, ...]) -> Iterator[str]:
+    early = early_uses(code)
+    if early:
+        yield (
+            f"touches accumulators in {len(early)} instructions before the wait for their product, "
+            f"the first of them {early[0]}"
+        )
 
 
 def _sync_problems(kernel: Kernel) -> Iterator[str]:

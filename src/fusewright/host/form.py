@@ -25,7 +25,9 @@ from fusewright.host.groups import (
     Reason,
     add,
     add_between,
+    form_of_sums,
     is_view,
+    relate_spaces,
     same_axes,
     space_problem,
     union,
@@ -38,6 +40,9 @@ MAX_RECOMPUTED = 12
 """Ops that a kernel would rather repeat than read the result of."""
 RECOMPUTED_SHARE = 2.1
 """Bytes read to repeat a value over its own: it would be written and read again."""
+
+MAX_SUMS = 4
+"""Reductions of tensors that have nothing to do with each other in a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ class _Former:
         new = [t for t in items if t not in g.members]
         problem = union_problem(g, chosen)
         problem = problem or next((p for t in new if (p := self._add(g, t))), None)
-        problem = problem or space_problem(g, self.ids)
+        problem = problem or relate_spaces(g, self.ids) or space_problem(g, self.ids)
         if problem is not None:
             self.ids.undo(mark)
             return problem
@@ -275,8 +280,24 @@ class _Former:
                 first, second = sorted((self._current(a), self._current(b)))
                 if first != second and t.shape:
                     self._join(self.groups[first], self.groups[second], t)
+        self._join_sums()
 
-    def _join(self, a: Group, b: Group, shared: Tensor) -> None:
+    def _join_sums(self) -> None:
+        """Joins kernels of reductions of equal sizes that neither share a tensor nor need each
+        other: they are launched as one."""
+        alike: dict[object, list[int]] = {}
+        for number, g in sorted(self.groups.items()):
+            form = form_of_sums(g, self.ids)
+            if form is not None:
+                alike.setdefault(form, []).append(number)
+        for numbers in alike.values():
+            for a, b in pairwise(numbers):
+                first, second = sorted((self._current(a), self._current(b)))
+                spaces = sum(len(self.groups[n].spaces) for n in (first, second))
+                if first != second and spaces <= MAX_SUMS:
+                    self._join(self.groups[first], self.groups[second], None)
+
+    def _join(self, a: Group, b: Group, shared: Tensor | None) -> None:
         if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
@@ -288,7 +309,8 @@ class _Former:
         g = union([a, b], number, self.ids)
         if (
             len(g.sources) <= MAX_OPERANDS
-            and same_axes(g, shared, self.ids)
+            and (shared is None or same_axes(g, shared, self.ids))
+            and relate_spaces(g, self.ids) is None
             and space_problem(g, self.ids) is None
         ):
             self._replace([a, b], g)

@@ -94,10 +94,17 @@ class AxisIds:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The axes that a reduction runs over, and those among them that it reduces."""
+    """The axes that a reduction runs over, their sizes, and those among them that it reduces."""
 
     all: Axes
     reduced: Axes
+    sizes: Shape
+    places: tuple[int, ...]
+
+    @property
+    def form(self) -> tuple[Shape, tuple[int, ...]]:
+        """Equal for reductions that could run along each other's loops."""
+        return self.sizes, self.places
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +220,10 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     if len(g.spaces) == MAX_REDUCTIONS and isinstance(t.op, Reduce):
         return f"the kernel has {MAX_REDUCTIONS} reductions already"
     if isinstance(t.op, Reduce):
-        operand = g.axes[t.op.operands[0]]
-        g.spaces.append(Space(operand, tuple(operand[a] for a in t.op.axes)))
+        source = t.op.operands[0]
+        operand = g.axes[source]
+        reduced = tuple(operand[a] for a in t.op.axes)
+        g.spaces.append(Space(operand, reduced, source.shape, t.op.axes))
     if isinstance(t.op, Scan):
         g.lines.append(Line(axes, axes[t.op.axis]))
     return None
@@ -229,6 +238,32 @@ def union_problem(g: Group, parts: Iterable[Group]) -> str | None:
             if not inside.isdisjoint(t.op.operands) and (problem := _move_problem(g, t)):
                 return problem
     return None
+
+
+def relate_spaces(g: Group, ids: AxisIds) -> str | None:
+    """Lets reductions that have no axis in common but the same sizes run along the same loops."""
+    for other in g.spaces[1:]:
+        first = g.spaces[0]
+        if other.form == first.form and ids.named(first.all).isdisjoint(ids.named(other.all)):
+            for a, b in zip(first.all, other.all, strict=True):
+                if a is not None and b is not None:
+                    ids.join(a, b)
+    if len(g.spaces) > 1 and any(not _distinct(ids, axes) for axes in g.axes.values()):
+        return "two axes of one tensor would have to run in one loop"
+    return None
+
+
+def form_of_sums(g: Group, ids: AxisIds) -> tuple[Shape, tuple[int, ...]] | None:
+    """The form of a group's reductions if it has one, all read each element once, and nothing of
+    their size is computed from their results; None for other groups."""
+    forms = {s.form for s in g.spaces}
+    if len(forms) != 1 or g.moved or g.lines or max(g.depths.values()) > 1:
+        return None
+    reduced = ids.named(a for s in g.spaces for a in s.reduced)
+    later = (t for t in g.members if g.depths[t])
+    if any(reduced & ids.named(g.axes[t]) for t in later):
+        return None
+    return next(iter(forms))
 
 
 def add_between(g: Group, t: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fusewright.core.expr import ZERO, Expr
+from fusewright.core.expr import Expr
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import (
     Broadcast,
@@ -53,7 +53,7 @@ def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
     if min(m, n, k) < LEAST_EXTENT or m * n * k < LEAST_SIZE:
         return f"{m} x {n} x {k} is too small for matrix instructions"
     for o in t.op.operands:
-        source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape), ZERO)
+        source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
         wrong = box_problem(source, o.dtype.nbytes, is_bound=True)
         if wrong is not None:
             return f"no tensor map takes its operand {o.name}: {wrong}"

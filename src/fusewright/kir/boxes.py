@@ -10,7 +10,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.strided import Strided, box_problem, fastest_axis
 from fusewright.kir.tiles import SWIZZLES, Tile
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.products import strided_operand
+from fusewright.schedule.products import boxed_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def box_of(graph: AxisGraph, s: Stage) -> Box:
         raise ScheduleError(
             f"{what}: {len(s.boxed)} of them; a box has rows and columns, so bind two loops"
         )
-    source = strided_operand(s.operands[0])
+    source = boxed_memory(s)
     problem = "it is no view by strides" if source is None else None
     problem = problem or box_problem(source, s.dtype.nbytes) if source is not None else problem
     if problem is not None or source is None:
         raise ScheduleError(
-            f"{what}: {s.operands[0].name} is no box of memory: {problem}; use "
-            "cache_after(by='cp_async'), or a copy of it"
+            f"{what}: its boxes cannot lie in global memory: {problem}; let threads copy it, without "
+            "Bulk loops"
         )
     found: dict[int, int] = {}
     for i in s.boxed:

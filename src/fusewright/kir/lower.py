@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusewright.core.atoms import maximum
+from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
-from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, Kernel, Statement
+from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.overlap import overlap_of
 from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
@@ -22,8 +23,10 @@ from fusewright.schedule.inline import check_placement, consumers_of
 from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import fast_forms
+from fusewright.schedule.views import view
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
+_GRID = tuple(GRID_DIMS.values())
 MAX_HELD = 4096
 """Elements of one value that a thread may hold: far more than registers, yet no lost loop."""
 
@@ -235,6 +238,22 @@ class _Tree:
                 return node.parent
         return self.nest.home[s]
 
+    def _tile_guard(self, node: LoopNode) -> Cond:
+        """Whether there is a tile for the blocks in an iteration of the loop right around the loop
+        over a product's depth: its boxes and instructions have no conditions of their own."""
+        for s in node.stages:
+            if not s.is_mma or not s.inline_depth:
+                continue
+            shared = [n for n in self.nest.nodes[s][: s.inline_depth] if n is not None]
+            if shared[-1:] != [node]:
+                continue
+            seen = view(self.context.flow.graph, s, self.storage.loop_values(s))
+            around = {self.context.nodes[n] for n in shared} | set(self.context.sizes)
+            around |= {d.var for name, d in self.context.dims.items() if name in _GRID}
+            known = [c for c in seen.path.predicates if around.issuperset(variables(c))]
+            return all_of(known)
+        return TRUE
+
     def body(self, node: LoopNode) -> Body:
         out: list[Statement] = list(self.allocated.get(node, []))
         for child in node.children:
@@ -242,11 +261,13 @@ class _Tree:
                 for s in self.carried.get(child, []):
                     out.extend(self.emit.initialise(s))
                 assert child.axis is not None
+                inside = self.body(child)
+                guard = self._tile_guard(child)
                 out.append(
                     For(
                         self.context.nodes[child],
                         child.axis.extent,
-                        self.body(child),
+                        inside if guard == TRUE else (If(guard, inside),),
                         unroll=child.parallel is Parallel.UNROLL,
                         overlap=overlap_of(child.axis.extent),
                     )

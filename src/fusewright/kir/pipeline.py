@@ -19,6 +19,7 @@ from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.expand_scans import expand_scans
 from fusewright.kir.passes.fill_late import fill_late
+from fusewright.kir.passes.guard_masked import guard_masked
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
 from fusewright.kir.passes.materialise_async import materialise_async
@@ -110,6 +111,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(simplify),
         "expanded",
         "hazards are judged on the accesses that remain, at explicit addresses",
+    ),
+    Pass(
+        "guard_masked",
+        _for_any_target(guard_masked),
+        "expanded",
+        "positions are single expressions by now; loads in branches need no condition of their own",
     ),
     Pass(
         "sink_branches",

@@ -54,7 +54,7 @@ def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:
 def register_dtype(s: Stage) -> DType:
     """The type a value has in registers and shared memory: as stored when it was only moved or
     cast, else the compute type of its dtype."""
-    if s.is_input or isinstance(s.op, Iota):
+    if s.is_input or s.is_staged or isinstance(s.op, Iota):
         return s.dtype
     if isinstance(s.op, Pointwise) and s.op.fn == "cast":
         return s.dtype
@@ -90,8 +90,8 @@ class Storage:
             )
         wide = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
         dtype = register_dtype(s)
-        if s.boxed:
-            tile = self.box(s).tile
+        if s.boxed or s.is_staged:
+            tile = self.box(s if s.boxed else self.boxed_reader(s)).tile
             buffer = Buffer(s.name, dtype, Int(tile.size), s.memory, tile=tile)
             self.context.buffers[s] = buffer
             return buffer
@@ -105,6 +105,16 @@ class Storage:
         if s not in self.context.boxes:
             self.context.boxes[s] = box_of(self.graph, s)
         return self.context.boxes[s]
+
+    def boxed_reader(self, s: Stage) -> Stage:
+        """The output that boxes copy a staged value to."""
+        found = [r for r in self.context.flow.consumers(s) if r.boxed]
+        if len(found) != 1:
+            raise ScheduleError(
+                f"{s.name} is staged by stmatrix for {len(found)} tensors with Bulk loops; bind the "
+                "last two loops of the one that reads it to Bulk"
+            )
+        return found[0]
 
     def places(self, s: Stage) -> tuple[AxisClass, ...]:
         """The classes, outer first, that a stage's buffer is indexed by. Raises ScheduleError when

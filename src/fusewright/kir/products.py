@@ -2,47 +2,130 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
+
+from fusewright.axes.paths import value_of
 from fusewright.core.conditions import FALSE, TRUE, Cond, any_of, less
-from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, floordiv, variables
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Int,
+    Var,
+    as_expr,
+    constant_value,
+    floordiv,
+    mod,
+    variables,
+)
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
-from fusewright.kir.ir import BoxLoad, Matrix, Mma, Reg, Statement, TensorMap
+from fusewright.kir.definition import Definition
+from fusewright.kir.ir import (
+    Alloc,
+    BoxLoad,
+    BoxStore,
+    Compute,
+    Matrix,
+    Mma,
+    Reg,
+    Statement,
+    StMatrix,
+    TensorMap,
+)
 from fusewright.kir.placement import Storage
+from fusewright.kir.symbols import operand_dtype
+from fusewright.kir.tensor import FRAGMENT
 from fusewright.kir.tiles import Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.views import View, class_value, operand, view
-from fusewright.target import MAX_BOX_EXTENT, WARPGROUP_SIZE
+from fusewright.target import MAX_BOX_EXTENT, WARP_SIZE, WARPGROUP_SIZE
 
 _ISSUER = 0
+_FRAGMENT = (2, 2, 2)
+"""Loops inside of a store of matrices: blocks of 8 columns, of 8 rows, neighbours."""
 
 
 def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """The copies of a stage's box: one for each panel of its tile, and for each 256 rows."""
+    buffer, tensor = storage.context.buffers[s], tensor_map(storage, s)
+    return [
+        BoxLoad(buffer, index, tensor, at, _ISSUER)
+        for index, at in _boxes(storage, s, values, tensor)
+    ]
+
+
+def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+    """The copies of an output's box from the tile that it is staged in."""
+    source = s.operands[0]
+    if not source.is_staged:
+        raise ScheduleError(
+            f"{s.name} has Bulk loops, but {source.name} lies in no tile for them; make it with "
+            "cache_before(by='stmatrix')"
+        )
+    buffer, tensor = storage.context.buffers[source], tensor_map(storage, s)
+    return [
+        BoxStore(tensor, at, buffer, index, _ISSUER)
+        for index, at in _boxes(storage, s, values, tensor)
+    ]
+
+
+def _boxes(
+    storage: Storage, s: Stage, values: tuple[Expr, ...], tensor: TensorMap
+) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
+    """For each box its place in the tile and its coordinates in the tensor."""
     box = storage.box(s)
     seen = view(storage.graph, s, values)
-    buffer = storage.context.buffers[s]
-    tensor = tensor_map(storage, s)
-    inside = {values[i]: 0 for i in box.loops}
+    inside = {v: 0 for i in box.loops if isinstance(v := values[i], Var)}
     first = [substitute(e, inside) for e in seen.output]
-    out: list[Statement] = []
     dims = box.dimensions
-    most = tensor.box[dims.index(box.axes[0])]
-    for row in range(0, box.tile.rows, most):
+    for row in range(0, box.tile.rows, tensor.box[dims.index(box.axes[0])]):
         for column in range(0, box.tile.columns, box.tile.panel):
             at = list(first)
             at[box.axes[0]] = at[box.axes[0]] + row
             at[box.axes[1]] = at[box.axes[1]] + column
-            out.append(
-                BoxLoad(
-                    buffer,
-                    box.tile.index(row, column),
-                    tensor,
-                    tuple(at[j] for j in dims),
-                    _ISSUER,
-                )
+            yield box.tile.index(row, column), tuple(at[j] for j in dims)
+
+
+def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+    """A staged value of 16 x 16 elements of a warp, eight registers of a thread, as four matrices.
+
+    Lane l names row `l % 16` of columns `8 (l // 16)` on.
+    """
+    reader = storage.boxed_reader(s)
+    box = storage.box(reader)
+    known = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
+    own = values[-len(_FRAGMENT) :]
+    registers = storage.temporary(s.dtype, FRAGMENT)
+    out: list[Statement] = [Alloc(registers)]
+    for k, digits in enumerate(itertools.product(*map(range, _FRAGMENT))):
+        here = dict(zip(own, digits, strict=True))
+        place = tuple(as_expr(here.get(v, v)) for v in values)
+        d = Definition(storage, s, place)
+        (value,) = d.read(0)
+        fn = "copy" if operand_dtype(value) is s.dtype else "cast"
+        out += [*d.out, Compute(fn, Reg(registers, Int(k)), (value,))]
+    thread = values[next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)]
+    warp, lane = floordiv(thread, WARP_SIZE), mod(thread, WARP_SIZE)
+    fixed = {v: 0 for v in own if isinstance(v, Var)}
+    assert isinstance(thread, Var)
+    w = Var("warp", 0, None)
+    at: list[Expr] = []
+    for i in box.loops:
+        found = value_of(storage.graph, known, reader.loops[i].axis)
+        if found is None:
+            raise ScheduleError(
+                f"the loops of {s.name} do not determine its place in the tile of {reader.name}; "
+                "give both the same tiles"
             )
+        first = substitute(substitute(found[0], fixed), {thread: w * WARP_SIZE})
+        at.append(substitute(first, {w: warp}))
+    row, column = at[0] + mod(lane, 16), at[1] + floordiv(lane, 16) * 8
+    index = box.tile.place(box.tile.index(row, column))
+    out.append(StMatrix(storage.context.buffers[s], index, Reg(registers), FRAGMENT // 2))
     return out
 
 
@@ -106,7 +189,7 @@ def _again(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> Cond:
 
 
 def _matrix(
-    storage: Storage, seen: View, position: int, here: dict[Expr, Expr], group: Var, thread: Expr
+    storage: Storage, seen: View, position: int, here: Mapping[Var, Expr], group: Var, thread: Expr
 ) -> Matrix:
     """Operand `position` of an instruction: where its rows of m or n, and columns of k, begin."""
     product = seen.stage

@@ -10,7 +10,8 @@ from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.definition import Definition
 from fusewright.kir.ir import Compute, For, Imm, Statement
 from fusewright.kir.placement import Storage
-from fusewright.kir.products import box_loads, instructions
+from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 
 
@@ -24,7 +25,10 @@ class Statements:
         """The statements of a definition inside all its loops."""
         values = self.storage.loop_values(s)
         if s.boxed:
-            return box_loads(self.storage, s, values)
+            copies = box_stores if s.memory is Memory.GLOBAL else box_loads
+            return copies(self.storage, s, values)
+        if s.is_staged:
+            return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):
             return instructions(self.storage, s, values)
         d = Definition(self.storage, s, values)

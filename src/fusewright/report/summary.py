@@ -15,7 +15,6 @@ from fusewright.report.facts import geometry_text, reasons_of
 from fusewright.report.subject import ProgramLike
 from fusewright.report.table import plural, table
 from fusewright.report.traffic import Traffic, nbytes_of, size_text, traffic
-from fusewright.schedule.heuristics.cost import LAUNCH_US, WRITE_WEIGHT
 from fusewright.target import target_of
 
 COSTLIEST = 3
@@ -140,7 +139,8 @@ def _bound_us(
     if read is None or written is None:
         return None
     target = target_of(_arch(program) or None)
-    return LAUNCH_US + (read + WRITE_WEIGHT * written) / target.memory_nbytes_per_us
+    known = target.calibration
+    return known.launch_us + (read + known.write_weight * written) / target.memory_nbytes_per_us
 
 
 # --- text ---------------------------------------------------------------------------------------

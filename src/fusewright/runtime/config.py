@@ -2,7 +2,7 @@
 
 with fw.config(execution="stream"):
     y = f(x)
-fw.config(deterministic=False).as_default()
+fw.config(execution="graph").as_default()
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextvars import ContextVar, Token
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
 
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 
 Execution = Literal["auto", "graph", "stream"]
 
@@ -25,8 +25,8 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
 class Config:
     """`execution`: programs of several kernels run as a CUDA graph ("graph"), one after the other
     on the caller's stream ("stream"), or as a graph from three kernels on ("auto").
-    `deterministic`: results are bitwise equal from run to run on one device. With False the caller
-    does without that promise; no kernel is made differently for it yet.
+    `deterministic`: results are bitwise equal from run to run on one device. There are no kernels
+    without that promise, so that False is refused.
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 
@@ -55,7 +55,8 @@ _known[astuple(_default[0])] = _default[0]
 class config:
     """Changes choices for a `with` block, in this thread (or task) only.
 
-    Raises UserError for a name or a value that does not exist.
+    Raises UserError for a name or a value that does not exist, UnsupportedError for
+    `deterministic=False`.
     """
 
     def __init__(self, **changes: Any) -> None:
@@ -63,6 +64,11 @@ class config:
         for name, value in changes.items():
             if name not in names:
                 raise UserError(f"config({name}=...): there is no such choice; use {names}")
+            if name == "deterministic" and value is False:
+                raise UnsupportedError(
+                    "config(deterministic=False): there are no kernels whose results differ from "
+                    "run to run; leave it out"
+                )
             if not any(
                 value is a or (isinstance(value, str) and value == a) for a in _ALLOWED[name]
             ):

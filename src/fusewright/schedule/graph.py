@@ -49,7 +49,8 @@ class Stage:
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
     `registers` for their threads and for others. `from_any_address`: vectors that it reads may begin between two words.
-    `is_viewed`: a view of an input that copies by boxes read in place.
+    `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
+    memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Stage:
         "frame",
         "from_any_address",
         "inline_depth",
+        "is_staged",
         "is_viewed",
         "loops",
         "memory",
@@ -96,6 +98,7 @@ class Stage:
         self.registers: tuple[int, ...] = ()
         self.from_any_address = False
         self.is_viewed = False
+        self.is_staged = False
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None
@@ -138,7 +141,8 @@ class Stage:
     @property
     def is_mma(self) -> bool:
         """Whether matrix instructions compute it."""
-        return any(x.parallel is Parallel.MMA for x in self.loops)
+        inside = any(x.parallel is Parallel.MMA for x in self.loops)
+        return inside and isinstance(self.op, MatMul)
 
     @property
     def axes(self) -> tuple[AxisClass, ...]:

@@ -35,6 +35,14 @@ def strided_operand(s: Stage) -> Strided[Stage] | None:
     return strided_view(s, lambda t: t.operands, lambda t: strides_of(t) if t.is_input else None)
 
 
+def boxed_memory(s: Stage) -> Strided[Stage] | None:
+    """What the boxes of a stage are copied from, or for an output to; None where that has no
+    strides."""
+    if s.memory is Memory.GLOBAL:
+        return Strided(s, s.shape, strides_of(s), alignment=s.alignment)
+    return strided_operand(s.operands[0])
+
+
 def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage | None:
     """The view that copies by boxes read where its input lies, for some of its readers; None, and
     nothing changed, for what is no view by strides. Views that others read, too, are cloned."""

@@ -140,7 +140,7 @@ class ScheduledTensor:
         i = self._axis(axis, "parallelize")
         self._check_instruction(i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
         loops = list(self.stage.loops)
-        if parallel is Parallel.MMA:
+        if parallel is Parallel.MMA and not self.stage.is_staged:
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, Mma): the loops inside of a matrix "
                 "instruction are made together; call mma()"
@@ -148,7 +148,7 @@ class ScheduledTensor:
         if parallel is Parallel.BULK:
             self._check_box(i)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
-        if taken and not parallel.is_serial and parallel is not Parallel.BULK:
+        if taken and not parallel.is_serial and parallel not in (Parallel.BULK, Parallel.MMA):
             raise ScheduleError(
                 f"parallelize({self.name}, axis={axis}, {parallel.value}): another loop of "
                 f"{self.name} is bound to {parallel.value} already; merge them first"
@@ -278,9 +278,13 @@ class ScheduledTensor:
         return ScheduledTensor(self._schedule, c)
 
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
-        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t."""
-        self._check_by(by, ())
+        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t; `by`
+        "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
+        matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
+        self._check_by(by, ("stmatrix",))
         s = self.stage
+        if by is not None:
+            self._check_staging(by)
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
         flow = self._schedule.flow
@@ -292,6 +296,8 @@ class ScheduledTensor:
         flow.sort()
         flow.retie()
         s.loops = tuple(Loop(a) for a in s.frame.output)
+        if by is not None:
+            c.memory, c.is_staged, s.copied = Memory.SHARED, True, "bulk"
         return ScheduledTensor(self._schedule, c)
 
     def recompute(self) -> list[ScheduledTensor]:
@@ -394,6 +400,15 @@ class ScheduledTensor:
 
     # --- internals ------------------------------------------------------------------------------
 
+    def _check_staging(self, by: str) -> None:
+        s = self.stage
+        copies = isinstance(s.op, Pointwise) and s.op.fn == "copy"
+        if s not in self._schedule.flow.outputs or not copies or s.dtype.nbytes != 2:
+            raise ScheduleError(
+                f"cache_before({self.name}, by={by!r}): matrices are stored of 2-byte elements that "
+                "an output copies from registers; call cache_before() of the output first"
+            )
+
     def _check_registers(self, what: str, specialized: bool, registers: tuple[int, int]) -> None:
         low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
         if not specialized:
@@ -408,7 +423,7 @@ class ScheduledTensor:
             )
 
     def _check_instruction(self, i: int, what: str) -> None:
-        if self.stage.loops[i].parallel is Parallel.MMA:
+        if self.stage.loops[i].parallel is Parallel.MMA and not self.stage.is_staged:
             raise ScheduleError(
                 f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
             )
@@ -504,7 +519,6 @@ class Schedule:
     def _begin(self, flow: Dataflow) -> None:
         self.flow = flow
         self.min_blocks = 0
-        self.max_blocks: int | None = None
         self.cluster: int | None = None
 
     @classmethod
@@ -559,7 +573,8 @@ class Schedule:
         max_sms: int | None = None,
     ) -> Schedule:
         """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is)."""
+        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
+        for `max_sms`: grids are as large as the loops bound to them."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -569,7 +584,10 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            self.max_blocks = max_sms
+            raise UnsupportedError(
+                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
+                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
+            )
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:

@@ -122,3 +122,28 @@ __device__ __forceinline__ void fw_store(T* to, const fw_vec<T, N>& value) {
   bits.vec = value;
   *reinterpret_cast<typename fw_word<sizeof(T) * N>::type*>(to) = bits.word;
 }
+
+//: fw_computed
+// The same value, which is computed where this stands and in no branch behind it.
+template <class T, int N>
+__device__ __forceinline__ fw_vec<T, N> fw_computed(const fw_vec<T, N>& value) {
+  constexpr int size = sizeof(T) * N;
+  union {
+    fw_vec<T, N> vec;
+    unsigned words[(size + 3) / 4];
+    unsigned short half;
+    unsigned char byte;
+  } bits;
+  bits.vec = value;
+  if constexpr (size == 1) {
+    unsigned short wide = bits.byte;
+    asm volatile("" : "+h"(wide));
+    bits.byte = static_cast<unsigned char>(wide);
+  } else if constexpr (size == 2) {
+    asm volatile("" : "+h"(bits.half));
+  } else {
+#pragma unroll
+    for (int k = 0; k < size / 4; ++k) asm volatile("" : "+r"(bits.words[k]));
+  }
+  return bits.vec;
+}

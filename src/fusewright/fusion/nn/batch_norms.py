@@ -23,6 +23,9 @@ from fusewright.fusion.nn.arguments import (
 from fusewright.fusion.nn.norms import Axes, centred, standardised_backward
 from fusewright.fusion.ops import astype, expand_dims, mean, rsqrt, sum
 
+MOMENTUM = 0.1
+"""How far running statistics move towards those of the input unless a call says otherwise."""
+
 
 class BatchNorm(NamedTuple):
     """A normalised array, the running statistics afterwards (None where none were given), and the
@@ -91,6 +94,14 @@ def _with_affine(plan: _Plan, xhat: Array, affine: Affine) -> Array:
     if affine.bias is not None:
         y = y + per_channel(widened(affine.bias), y.ndim, plan.channel)
     return y
+
+
+def _check_no_momentum(op: str, momentum: float) -> None:
+    if momentum != MOMENTUM:
+        raise UserError(
+            f"{op}(momentum={momentum!r}): the result holds no running statistics, so that it "
+            f"would change nothing; use {op}_forward, which returns them, or leave momentum out"
+        )
 
 
 def _number(what: str, given: object) -> float:
@@ -165,7 +176,7 @@ def batch_norm(
     weight: Array | None = None,
     bias: Array | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float = MOMENTUM,
     eps: float = 1e-5,
     *,
     axis: int = 1,
@@ -173,9 +184,11 @@ def batch_norm(
     """(x - mean) / sqrt(var + eps) * weight + bias per channel, the channels along `axis`: with
     the statistics of x when training, else with the running ones.
 
-    `batch_norm_forward` also returns the running statistics afterwards.
+    `batch_norm_forward` also returns the running statistics afterwards, which `momentum` is for:
+    UserError where it is given here.
     Source: Ioffe and Szegedy, Batch normalization (2015).
     """
+    _check_no_momentum("batch_norm", momentum)
     return batch_norm_forward(
         x, running_mean, running_var, weight, bias, training, momentum, eps, axis=axis
     ).y
@@ -188,7 +201,7 @@ def batch_norm_forward(
     weight: Array | None = None,
     bias: Array | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float = MOMENTUM,
     eps: float = 1e-5,
     *,
     axis: int = 1,
@@ -240,14 +253,15 @@ def instance_norm(
     weight: Array | None = None,
     bias: Array | None = None,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
+    momentum: float = MOMENTUM,
     eps: float = 1e-5,
 ) -> Array:
     """`batch_norm` with statistics of its own for every element of the batch: x of shape
-    (batch, channels, space, ...) is normalised over space.
+    (batch, channels, space, ...) is normalised over space. UserError where `momentum` is given.
 
     Source: Ulyanov et al., Instance normalization (2016).
     """
+    _check_no_momentum("instance_norm", momentum)
     return instance_norm_forward(
         x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
     ).y
@@ -260,7 +274,7 @@ def instance_norm_forward(
     weight: Array | None = None,
     bias: Array | None = None,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
+    momentum: float = MOMENTUM,
     eps: float = 1e-5,
 ) -> BatchNorm:
     """`instance_norm` and its statistics: of shape (batch, channels) when they are the input's,

@@ -15,7 +15,7 @@ from fusewright.dtypes import bool_, complex64, data_dtype_of, float32, int64
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import array as core, build
 from fusewright.fusion.array import Array, Operand, check_array, elementwise
-from fusewright.fusion.operands import Category, check_category, check_device
+from fusewright.fusion.operands import Category, check_category, check_device, check_flag
 
 Unary = Callable[[Operand], Array]
 Binary = Callable[[Operand, Operand], Array]
@@ -245,6 +245,7 @@ def astype(x: Array, dtype: object, /, *, copy: bool = True, device: object = No
     `copy` and `device` are there for the standard's sake: a value of a program has neither.
     """
     check_device("astype", device)
+    check_flag("astype", "copy", copy)
     x, target = check_array("astype", x), data_dtype_of(dtype)
     if x.dtype.is_complex and not target.is_complex and target is not bool_:
         raise UserError(

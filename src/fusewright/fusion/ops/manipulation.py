@@ -18,7 +18,7 @@ from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
 from fusewright.fusion.ir import Scalar, Shape, Tensor
-from fusewright.fusion.operands import check_category, check_scalar
+from fusewright.fusion.operands import check_category, check_flag, check_scalar
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
 
 Amounts: TypeAlias = "IntLike | Sequence[IntLike] | Sequence[Sequence[IntLike]]"
@@ -29,15 +29,19 @@ PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
 
 
 def reshape(x: Array, /, shape: ShapeLike, *, copy: bool | None = None) -> Array:
-    """The same elements in C order under another shape; one size may be -1, which is computed."""
+    """The same elements in C order under another shape; one size may be -1, which is computed.
+    `copy=True` makes a value of its own, a place for a schedule to hold it."""
     x = check_array("reshape", x)
+    if copy is not None:
+        check_flag("reshape", "copy", copy)
     entries = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     computed = [k for k, s in enumerate(entries) if _is_minus_one(s)]
     if len(computed) > 1:
         raise UserError(f"reshape to {entries}: only one size may be -1")
     if computed:
         entries = _with_computed(x, entries, computed[0])
-    return Array(build.reshape("reshape", x.tensor, shape_of("reshape", entries)))
+    made = build.reshape("reshape", x.tensor, shape_of("reshape", entries))
+    return Array(build.pointwise("copy", made) if copy else made)
 
 
 def _is_minus_one(size: object) -> bool:

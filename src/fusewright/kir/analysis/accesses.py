@@ -44,7 +44,7 @@ from fusewright.target import WARP_SIZE
 MAX_ENTRIES = 1 << 18
 """Byte ranges enumerated per access; an access with more is treated as touching everything."""
 
-MAX_PLACES = 1 << 10
+MAX_PLACES = 1 << 14
 """Different places of wide accesses."""
 
 MAX_TRIPS = 1 << 12
@@ -253,7 +253,7 @@ def _loop_plans(
 
 
 def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
-    loop, v, n = found.loop, found.loop.node.var, found.loop.trips
+    v, n = found.loop.node.var, found.loop.trips
     period = _period(list(found.exprs), v)
     if n is None or n > MAX_WHOLE:
         if period is None or 4 * period + 2 > MAX_TRIPS:
@@ -272,11 +272,11 @@ def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
 def _shortened(
     n: int, period: int | None, conditions: list[Cond], v: Var, threads: Known
 ) -> Array | None:
-    """The first two periods and one more iteration, and the last period, with the iterations that
-    make the rest whole periods: what lies between is like what comes right before it."""
+    """The first period and one more iteration, and the last period, with the iterations that make
+    the rest whole periods: what lies between is like what comes right before it."""
     if period is None:
         return None
-    first = 2 * period + 1
+    first = period + 1
     last = period + (n - first - period) % period
     if first + last + period > n:
         return None
@@ -346,7 +346,7 @@ def _access(
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
         entries //= nthreads // ncopies
-    if use.run is None and entries * use.width > MAX_ENTRIES:
+    if entries * use.width > MAX_ENTRIES:
         entries = _nplaces(lo)
     if entries * use.width > MAX_ENTRIES and entries > MAX_PLACES:
         return unknown

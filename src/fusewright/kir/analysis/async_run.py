@@ -7,7 +7,7 @@ agent: what it does is a row of events in time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -52,6 +52,9 @@ Gap: TypeAlias = tuple[Path, int]
 Plan: TypeAlias = Mapping[Gap, Sequence[SyncStatement]]
 """Syncs that are not in the kernel yet."""
 
+Changes: TypeAlias = Mapping[Statement, "SyncStatement | None"]
+"""Syncs that are to be others, or none."""
+
 _MAX_EVENTS = 1 << 15
 _MAX_SIZE = 1 << 40
 
@@ -82,6 +85,15 @@ class Event:
     slot: int | None = None
     parity: int | None = None
     nbytes: int | None = None
+
+
+def changed_event(e: Event, changes: Changes) -> Iterator[Event]:
+    """The event after changes, if it is still one."""
+    new = changes.get(e.statement, e.statement)
+    if new is e.statement:
+        yield e
+    elif new is not None and takes_part(new):
+        yield replace(e, statement=new)
 
 
 def takes_part(s: Statement) -> bool:
@@ -119,6 +131,7 @@ class AsyncRun:
     line: Timeline
     _orders: dict[Path, int] = field(default_factory=dict[Path, int])
     _around: set[Path] = field(default_factory=set[Path])
+    _base: list[Event] = field(default_factory=list[Event])
     _known: dict[Var, Array] = field(default_factory=dict[Var, Array])
     _held: dict[tuple[Path, tuple[int, ...]], Holds] = field(
         default_factory=dict[tuple[Path, tuple[int, ...]], Holds]
@@ -137,6 +150,8 @@ class AsyncRun:
 
     def events(self, plan: Plan) -> list[Event]:
         """What happens, of roles one after the other, with the syncs that are planned."""
+        if not plan and self._base:
+            return self._base
         out: list[Event] = []
         around = self._around | {body[:k] for body, _ in plan for k in range(len(body) + 1)}
         for e in self._run(self.kernel.body, (), _At(self._known), plan, around):
@@ -146,6 +161,8 @@ class AsyncRun:
                     f"{self.kernel.name} runs more than {_MAX_EVENTS} asynchronous operations and "
                     "syncs in each block; use wider copies or fewer iterations in one kernel"
                 )
+        if not plan:
+            self._base = out
         return out
 
     def _run(
@@ -182,10 +199,10 @@ class AsyncRun:
                         "do not repeat after a number of iterations; index with a remainder"
                     )
                 for k, value in enumerate(values):
+                    known = {**at.known, s.var: np.asarray(value)}
                     inner = _At(
-                        {**at.known, s.var: value}, (*at.loops, here), (*at.coords, k), at.branches,
-                        at.role, at.agent,
-                    )  # fmt: skip
+                        known, (*at.loops, here), (*at.coords, k), at.branches, at.role, at.agent
+                    )
                     yield from self._run(s.body, here, inner, plan, around)
             case If():
                 taken = self._holds(s.condition, here, at)
@@ -230,9 +247,8 @@ class AsyncRun:
         return self._made[key]
 
     def _event(self, s: Statement, here: Path, at: _At) -> Event | None:
-        if isinstance(s, Guarded) and not s.where_false():
-            if not bool(np.any(self._holds(s.predicate, here, at).may)):
-                return None
+        if self._never_happens(s, here, at):
+            return None
         use = s.mbarrier_use()
         is_split = any(isinstance(b, tuple) for b in at.branches)
         everybody = s.issuing_thread() is None and not is_split
@@ -247,6 +263,11 @@ class AsyncRun:
             s, use, instance, nthreads, self._value(use.slot, at), self._value(use.parity, at),
             self._delivered(s, use, at),
         )  # fmt: skip
+
+    def _never_happens(self, s: Statement, here: Path, at: _At) -> bool:
+        if not isinstance(s, Guarded) or s.where_false():
+            return False
+        return not bool(np.any(self._holds(s.predicate, here, at).may))
 
     def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
         """The bytes that one execution brings to an mbarrier, where that is known."""

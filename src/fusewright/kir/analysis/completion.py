@@ -11,10 +11,18 @@ the barriers at which one arrives and another waits (`kir/analysis/role_order.py
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from fusewright.kir.analysis.async_run import AsyncRun, Branch, Event, Instance, Plan
+from fusewright.kir.analysis.async_run import (
+    AsyncRun,
+    Branch,
+    Changes,
+    Event,
+    Instance,
+    Plan,
+    changed_event,
+)
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.role_order import RoleOrder, role_order
 from fusewright.kir.analysis.sites import Path, Site, sites
@@ -25,9 +33,9 @@ from fusewright.kir.traits import WITH_PHASE, Completes, is_asynchronous, with_g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completions:
-    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each by operation
-    and way to be complete, as far as the first that its threads certainly come to, and how roles
-    know of each other."""
+    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each by
+    operation and way to be complete, as far as the first that its threads certainly come to, the
+    ends of groups, and how roles know of each other."""
 
     issued: Mapping[int, Sequence[Instance]]
     ends: Mapping[tuple[Instance, Completes], Sequence[Instance]]
@@ -81,16 +89,25 @@ def completed(run: AsyncRun, plan: Plan) -> Completions:
         if is_asynchronous(e.statement):
             issued.setdefault(e.instance.order, []).append(e.instance)
     roles, loads = role_order(events)
-    ends: dict[tuple[Instance, Completes], list[Instance]] = {}
+    ends: dict[tuple[Instance, Completes], Sequence[Instance]] = {}
     for load, waits in loads.items():
         ends[load, WITH_PHASE] = waits
-    commits: dict[AsyncKind, list[Instance]] = {}
+    commits: dict[AsyncKind, Sequence[Instance]] = {}
     for kind in AsyncKind:
         group = _Group(kind, [e for e in events if _concerns(e, kind)])
         commits[kind] = group.commits
-        for completes, op, wait in group.ends():
-            ends.setdefault((op, completes), []).append(wait)
+        ends |= group.ends()
     return Completions(issued, ends, commits, roles, run)
+
+
+def changed_groups(done: Completions, kind: AsyncKind, changes: Changes) -> Completions:
+    """What completes when, after changes to the commits and waits of one kind."""
+    assert done.run is not None
+    events = [x for e in done.run.events({}) for x in changed_event(e, changes)]
+    group = _Group(kind, [e for e in events if _concerns(e, kind)])
+    kept = {key: waits for key, waits in done.ends.items() if key[1].kind is not kind}
+    commits = {**done.commits, kind: group.commits}
+    return replace(done, ends={**kept, **group.ends()}, commits=commits)
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -112,8 +129,9 @@ class _Group:
     def __post_init__(self) -> None:
         self.commits = [e.instance for e in self.events if isinstance(e.statement, AsyncCommit)]
 
-    def ends(self) -> Iterator[tuple[Completes, Instance, Instance]]:
-        """Each operation with each wait that ends it, until one that it certainly comes to."""
+    def ends(self) -> dict[tuple[Instance, Completes], list[Instance]]:
+        """For each operation the waits that end it, until one that it certainly comes to."""
+        out: dict[tuple[Instance, Completes], list[Instance]] = {}
         waits = [(e.instance, e.statement) for e in self.events]
         found = [(i, s) for i, s in waits if isinstance(s, AsyncWait)]
         times = [i.time for i, _ in found]
@@ -126,9 +144,10 @@ class _Group:
                     if wait.agent not in (op.agent, None) or (s.reads_only and not takes_reads):
                         continue
                     if _count(self.commits, op, wait.time, wait.branches) > s.keep:
-                        yield completes, op, wait
+                        out.setdefault((op, completes), []).append(wait)
                         if wait.branches <= op.branches:
                             break
+        return out
 
     def _ways(self) -> list[tuple[Completes, bool]]:
         whole = [(with_group(self.kind), False)]

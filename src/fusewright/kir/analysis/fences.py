@@ -6,8 +6,9 @@ proxy"); where one thread writes and issues, between the two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fusewright.kir.analysis.completion import has_operations
 from fusewright.kir.analysis.hazards import Rule, hazards_in
@@ -22,18 +23,20 @@ from fusewright.kir.analysis.order import (
     sync_points,
 )
 from fusewright.kir.analysis.ownership import spaces
-from fusewright.kir.analysis.sites import Path, Site, sites
+from fusewright.kir.analysis.sites import KEPT, Path, sites
 from fusewright.kir.ir import Kernel, Memory, ProxyFence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fence:
-    """A proxy fence, present or proposed."""
+    """A proxy fence, present or, without a `statement`, proposed."""
 
     point: SyncPoint
     space: Memory
+    statement: ProxyFence | None = None
 
 
+@lru_cache(maxsize=KEPT)
 def proxy_hazards(kernel: Kernel) -> tuple[Hazard, ...]:
     """Writes by threads before accesses of the async proxy to the same bytes."""
     if not has_operations(kernel):
@@ -44,7 +47,9 @@ def proxy_hazards(kernel: Kernel) -> tuple[Hazard, ...]:
 def fences_of(kernel: Kernel) -> tuple[Fence, ...]:
     """The proxy fences of a kernel, in textual order."""
     return tuple(
-        Fence(sync_at(position_of(s.path), s.scopes, SyncScope.BLOCK), s.statement.space)
+        Fence(
+            sync_at(position_of(s.path), s.scopes, SyncScope.BLOCK), s.statement.space, s.statement
+        )
         for s in sites(kernel)
         if isinstance(s.statement, ProxyFence)
     )
@@ -52,19 +57,23 @@ def fences_of(kernel: Kernel) -> tuple[Fence, ...]:
 
 def unfenced(kernel: Kernel) -> tuple[Hazard, ...]:
     """The proxy hazards that no fence covers."""
-    syncs, fences = sync_points(kernel), fences_of(kernel)
-    return tuple(h for h in proxy_hazards(kernel) if not any(covers(f, h, syncs) for f in fences))
+    syncs, fences = [p for _, p in sync_points(kernel)], fences_of(kernel)
+    return tuple(h for h in proxy_hazards(kernel) if not is_covered(h, handed_on(h, syncs), fences))
 
 
-def covers(fence: Fence, h: Hazard, syncs: Sequence[tuple[Site, SyncPoint]]) -> bool:
-    """Whether the fence stands where it makes the write visible."""
-    if fence.space is not h.before_buffer.memory:
-        return False
+def handed_on(h: Hazard, syncs: Iterable[SyncPoint]) -> tuple[Hazard, ...]:
+    """The way from a write to where its thread fences at the latest: the arrival at each sync that
+    hands it on, or, where one thread writes and issues, the access itself."""
     if h.scope is SyncScope.THREAD:
-        return orders(fence.point, h)
+        return (h,)
+    return tuple(_before_sync(h, path_at(p.since)) for p in syncs if orders(p, h))
+
+
+def is_covered(h: Hazard, ways: Sequence[Hazard], fences: Iterable[Fence]) -> bool:
+    """Whether one of the fences stands where it makes the write visible."""
     return any(
-        orders(point, h) and orders(fence.point, _before_sync(h, path_at(point.since)))
-        for _, point in syncs
+        f.space is h.before_buffer.memory and any(orders(f.point, way) for way in ways)
+        for f in fences
     )
 
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.kir.analysis.accesses import Access
+from fusewright.dtypes import uint64
+from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
 from fusewright.kir.analysis.sites import Path, Site, are_concurrent, common_loops, sites
 from fusewright.kir.ir import Kernel, Roles
@@ -48,6 +49,39 @@ def unguarded(kernel: Kernel) -> tuple[HandOver, ...]:
     return tuple(sorted(found, key=lambda p: (p.first.order, p.second.order)))
 
 
+def handing_roles(kernel: Kernel) -> frozenset[Path]:
+    """The roles among whose threads a barrier may be part of how they hand on to others: they touch
+    themselves what other roles touch too, or all of them wait where one arrives for them."""
+    places = [s for s in sites(kernel) if s.role is not None]
+    if not places:
+        return frozenset()
+    alone = {
+        _role(s)
+        for s in places
+        if s.statement.arrives_at() is not None and s.statement.issuing_thread() is not None
+    }
+    together = {
+        _role(s)
+        for s in places
+        if s.statement.waits_at() is not None and s.statement.issuing_thread() is None
+    }
+    out = alone & together
+    for space in spaces(kernel):
+        prints = [f for f in space.footprints if f.access.site.role is not None]
+        for f in prints:
+            a = f.access
+            if a.moment is not Moment.WHOLE or a.buffer.dtype is uint64 or _role(a.site) in out:
+                continue
+            if any(_hands_over(f, g) for g in prints):
+                out.add(_role(a.site))
+    return frozenset(out)
+
+
+def _hands_over(f: Footprint, g: Footprint) -> bool:
+    a, b = f.access, g.access
+    return (a.writes or b.writes) and are_concurrent(a.site, b.site) and _may_meet(f, g)
+
+
 def _by_role(found: Iterable[tuple[Site, Barrier | None]]) -> _Sites:
     out: dict[Path, list[tuple[Site, Barrier]]] = {}
     for site, barrier in found:
@@ -78,7 +112,10 @@ def _may_meet(f: Footprint, g: Footprint) -> bool:
         return False
     if f.cells is None or g.cells is None or f.unknown != g.unknown:
         return True
-    return bool(np.intersect1d(f.cells, g.cells).size)
+    x, y = f.cells, g.cells
+    if not x.size or not y.size or x.max() < y.min() or y.max() < x.min():
+        return False
+    return bool(np.intersect1d(x, y).size)
 
 
 def _may_order(first: Site, second: Site, arrivals: _Sites, waits: _Sites) -> bool:

@@ -8,17 +8,19 @@ control flow alone, not from waits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from fusewright.kir.analysis.accesses import Access, Found, Moment
+from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.async_run import Agent, Branch, Instance, agent_of
 from fusewright.kir.analysis.lanes import Array
-from fusewright.kir.analysis.ownership import Footprint, Space, common_offsets, spaces_of
-from fusewright.kir.analysis.sites import Site, are_concurrent
-from fusewright.kir.analysis.times import Timeline, timeline
+from fusewright.kir.analysis.ownership import Footprint, Space, spaces
+from fusewright.kir.analysis.sites import KEPT, Path, Site, are_concurrent
+from fusewright.kir.analysis.times import UNIT, Timeline, timeline
 from fusewright.kir.ir import Kernel, Memory, Mma
 from fusewright.kir.symbols import Buffer
 from fusewright.kir.traits import WITH_PHASE, Completes, RegisterUse
@@ -47,21 +49,19 @@ class Meeting:
     issuer: int | None = None
 
 
-def meetings(kernel: Kernel, found: Found) -> tuple[Meeting, ...]:
+@lru_cache(maxsize=KEPT)
+def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     """For each operation, the first time that each statement behind it meets it."""
+    found = find(kernel)
     line = timeline(kernel, found.trips)
     out: list[Meeting] = []
-    for space in spaces_of(found.accesses, common_offsets(kernel)):
+    for space in spaces(kernel):
         out += _in_memory(space, found, line)
     for a in found.accesses:
         if a.moment is Moment.ISSUE:
             out += _at_exit(a, found)
     out += _in_registers(found, line)
     return tuple(sorted(out, key=lambda m: (m.time, m.issue.time)))
-
-
-def _time(line: Timeline, site: Site, coords: Sequence[int]) -> int:
-    return line.moment(site.path, [loop.path for loop in site.loops], coords)
 
 
 def _at_exit(a: Access, found: Found) -> Iterator[Meeting]:
@@ -80,171 +80,156 @@ def _at_exit(a: Access, found: Found) -> Iterator[Meeting]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Cells that instances of an access touch: `which` instance, by its number among `coords`."""
+class _Touched:
+    """The instances of an access: `coords` in order, `times`, and by `kind` which of `cells` each
+    touches. Iterations that touch the same are of one kind."""
 
-    cells: Array
-    which: Array
+    footprint: Footprint
     coords: Array
+    times: Array
+    kind: Array
+    cells: tuple[Array, ...]
+
+    @property
+    def access(self) -> Access:
+        return self.footprint.access
+
+    def coords_of(self, k: int) -> tuple[int, ...]:
+        """The iteration of an instance."""
+        return tuple(self.coords[k].tolist())
+
+
+def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Touched:
+    a = f.access
+    if a.moment is Moment.ISSUE:
+        instances = found.completions.instances(a.order)
+        times = np.array([i.time for i in instances], np.int64)
+        coords = np.array([i.coords for i in instances], np.int64)
+        coords = coords.reshape(len(instances), len(a.trips))
+    else:
+        coords = np.indices(a.trips).reshape(len(a.trips), math.prod(a.trips)).T
+        spans = np.array([line.span[loop.path] for loop in a.site.loops], np.int64)
+        times = UNIT * (line.start[a.site.path] + coords @ spans)
+    if not exact or f.cells is None:
+        return _Touched(f, coords, times, np.zeros(len(times), np.int64), (np.zeros(1, np.int64),))
+    key, rows = np.zeros(len(times), np.int64), np.zeros(f.cells.size, np.int64)
+    for i, values in zip(f.loops, f.coords, strict=True):
+        key, rows = key * a.trips[i] + coords[:, i], rows * a.trips[i] + values
+    order = np.argsort(rows, kind="stable")
+    cells, rows = f.cells[order], rows[order]
+    wanted, kind = np.unique(key, return_inverse=True)
+    first, stop = np.searchsorted(rows, wanted, "left"), np.searchsorted(rows, wanted, "right")
+    kinds: dict[bytes, int] = {}
+    parts: list[Array] = []
+    numbers: list[int] = []
+    for i, j in zip(first.tolist(), stop.tolist(), strict=True):
+        mine = np.sort(cells[i:j])
+        number = kinds.setdefault(mine.tobytes(), len(parts))
+        if number == len(parts):
+            parts.append(mine)
+        numbers.append(number)
+    return _Touched(f, coords, times, np.array(numbers, np.int64)[kind.reshape(-1)], tuple(parts))
 
 
 def _in_memory(space: Space, found: Found, line: Timeline) -> Iterator[Meeting]:
     under_way = [f for f in space.footprints if f.access.moment is Moment.ISSUE]
     if not under_way:
         return
-    prints = space.footprints
+    prints = [f for f in space.footprints if f.access.moment is not Moment.DONE]
     exact = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
-    theirs = {id(g): _ordered(_rows(g, _all_coords(g.access), exact=exact), g, line)
-              for g in prints if g.access.moment is not Moment.DONE}  # fmt: skip
-    for f in under_way:
-        issues = found.completions.instances(f.access.order)
-        if not issues:
+    touched = [_touched(f, found, line, exact=exact) for f in prints]
+    for a in touched:
+        if a.access.moment is not Moment.ISSUE:
             continue
-        mine = _rows(f, [i.coords for i in issues], exact=exact)
-        start = np.array([i.time for i in issues])
-        for g in prints:
-            if not _may_meet(f.access, g.access, space, exact=exact):
+        issues = found.completions.instances(a.access.order)
+        for b in touched:
+            if not _may_meet(a.access, b.access, space, exact=exact):
                 continue
-            if are_concurrent(f.access.site, g.access.site):
-                yield from _across(f, g, issues, mine, theirs[id(g)], found)
+            meets = _conflicts(a, b)
+            if not meets.any():
                 continue
-            for i, coords, time in theirs[id(g)].first_behind(mine, start):
-                yield _meeting(f, g, issues[i], coords, time, frozenset())
+            if are_concurrent(a.access.site, b.access.site):
+                yield from _across(a, b, issues, meets, found)
+                continue
+            for i, k in _first_behind(a, b, meets):
+                yield _meeting(a, b, issues[i], b.coords_of(k), int(b.times[k]))
 
 
 def _meeting(
-    f: Footprint, g: Footprint, issue: Instance, coords: tuple[int, ...], time: int,
-    branches: frozenset[Branch],
-) -> Meeting:  # fmt: skip
-    a, b = f.access, g.access
+    a: _Touched, b: _Touched, issue: Instance, coords: tuple[int, ...], time: int
+) -> Meeting:
+    x, y = a.access, b.access
     return Meeting(
-        a.site, issue, a.use.completes, a.buffer, a.writes, b.site, coords, time, branches,
-        agent_of(b.site), b.use.issuer,
+        x.site, issue, x.use.completes, x.buffer, x.writes, y.site, coords, time, frozenset(),
+        agent_of(y.site), y.use.issuer,
     )  # fmt: skip
 
 
 def _may_meet(a: Access, b: Access, space: Space, *, exact: bool) -> bool:
-    if b.moment is Moment.DONE or not (a.writes or b.writes):
+    if not (a.writes or b.writes):
         return False
     return exact or space.memory is Memory.SHARED or not (a.writes and b.writes)
 
 
-def _all_coords(a: Access) -> list[tuple[int, ...]]:
-    return [tuple(map(int, c)) for c in np.ndindex(*a.trips)]
+def _conflicts(a: _Touched, b: _Touched) -> Array:
+    """Which kinds of instances of the two touch a cell both."""
+    out = np.zeros((len(a.cells), len(b.cells)), bool)
+    for i, x in enumerate(a.cells):
+        for j, y in enumerate(b.cells):
+            if x.size and y.size and x[0] <= y[-1] and y[0] <= x[-1]:
+                at = np.minimum(np.searchsorted(x, y), x.size - 1)
+                out[i, j] = bool((x[at] == y).any())
+    return out
 
 
-def _rows(f: Footprint, instances: Sequence[tuple[int, ...]], *, exact: bool) -> _Rows:
-    """The rows of a footprint for each of the instances; one cell for all where addresses cannot be
-    compared."""
-    coords = np.array(instances, dtype=np.int64).reshape(len(instances), len(f.access.trips))
-    if not exact or f.cells is None:
-        return _Rows(np.zeros(len(instances), np.int64), np.arange(len(instances)), coords)
-    key, rows_key = np.zeros(len(instances), np.int64), np.zeros(f.cells.size, np.int64)
-    for i, values in zip(f.loops, f.coords, strict=True):
-        n = f.access.trips[i]
-        key, rows_key = key * n + coords[:, i], rows_key * n + values
-    order = np.argsort(rows_key, kind="stable")
-    ordered = rows_key[order]
-    first, stop = np.searchsorted(ordered, key, "left"), np.searchsorted(ordered, key, "right")
-    counts = stop - first
-    which = np.repeat(np.arange(len(instances)), counts)
-    within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return _Rows(f.cells[order[np.repeat(first, counts) + within]], which, coords)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ordered:
-    """Rows by cell and time: `keys` are `cell * scale + time`, `which` the instance of each."""
-
-    keys: Array
-    which: Array
-    times: Array
-    coords: Array
-    scale: int
-
-    def first_behind(self, mine: _Rows, start: Array) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """For each instance of `mine` that begins at its `start` the first of these that touches
-        one of its cells later: its number, iteration and time."""
-        if not self.keys.size or not mine.cells.size:
-            return
-        scale = max(self.scale, int(start.max()) + 2)
-        keys = self.keys if scale == self.scale else self._rescaled(scale)
-        base = mine.cells * scale
-        at = np.searchsorted(keys, base + start[mine.which], "right")
-        hit = np.flatnonzero(
-            (at < keys.size) & (keys[np.minimum(at, keys.size - 1)] < base + scale)
-        )
-        if not hit.size:
-            return
-        which = self.which[at[hit]]
-        found = self.times[which]
-        order = np.lexsort((found, mine.which[hit]))
-        owners = mine.which[hit][order]
-        first = np.flatnonzero(np.concatenate(([True], owners[1:] != owners[:-1])))
-        for owner, k in zip(owners[first].tolist(), which[order][first].tolist(), strict=True):
-            yield owner, tuple(int(x) for x in self.coords[k]), int(self.times[k])
-
-    def _rescaled(self, scale: int) -> Array:
-        cells, times = np.divmod(self.keys, self.scale)
-        return cells * scale + times
-
-
-def _ordered(rows: _Rows, g: Footprint, line: Timeline) -> _Ordered:
-    times = np.array([_time(line, g.access.site, c) for c in rows.coords.tolist()], np.int64)
-    scale = int(times.max(initial=0)) + 2
-    keys = rows.cells * scale + times[rows.which]
-    order = np.argsort(keys, kind="stable")
-    return _Ordered(keys[order], rows.which[order], times, rows.coords, scale)
+def _first_behind(a: _Touched, b: _Touched, meets: Array) -> Iterator[tuple[int, int]]:
+    """For each instance of one access the first of the other that it conflicts with, later."""
+    order = np.argsort(b.times, kind="stable")
+    for kind in range(len(a.cells)):
+        mine = np.flatnonzero(a.kind == kind)
+        theirs = order[meets[kind][b.kind[order]]]
+        if not theirs.size:
+            continue
+        at = np.searchsorted(b.times[theirs], a.times[mine], "right")
+        for i, k in zip(mine.tolist(), at.tolist(), strict=True):
+            if k < theirs.size:
+                yield i, int(theirs[k])
 
 
 # --- roles --------------------------------------------------------------------------------------
 
 
 def _across(
-    f: Footprint, g: Footprint, issues: Sequence[Instance], mine: _Rows, theirs: _Ordered,
-    found: Found,
-) -> Iterator[Meeting]:  # fmt: skip
+    a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array, found: Found
+) -> Iterator[Meeting]:
     """Operations that another role meets before they begin, behind the last time that it is known
     to them to have met them: they are to be complete before the arrival by which it knows of them.
     """
     done, roles = found.completions, found.completions.roles
-    of, to = agent_of(f.access.site), agent_of(g.access.site)
-    seen: set[int] = set()
+    f, g = a.access, b.access
+    of, to = agent_of(f.site), agent_of(g.site)
     loads: dict[tuple[int, ...], Instance] = {}
-    if g.access.use.completes.by_mbarrier:
-        loads = {i.coords: i for i in done.instances(g.access.order)}
-    for i, k in _pairs(mine, theirs):
-        issue, time = issues[i], int(theirs.times[k])
-        if i in seen:
-            continue
-        coords = tuple(int(x) for x in theirs.coords[k])
-        past = roles.arrival_known(to, of, f.access.use.issuer, issue.time)
-        if past is not None and past.time > time:
-            continue
-        ends = done.ends_of(loads[coords], WITH_PHASE) if coords in loads else ()
-        if any(e.agent == of and e.time < issue.time for e in ends):
-            continue
-        seen.add(i)
-        met = _meeting(f, g, issue, coords, time, frozenset())
-        arrival = roles.arrival_known(of, to, g.access.use.issuer, time)
-        if arrival is None or arrival.time < issue.time or f.access.use.completes.by_mbarrier:
-            yield met
-            continue
-        at = found.places[arrival.order]
-        yield replace(met, meets=at, coords=arrival.coords, time=arrival.time, agent=of)
-
-
-def _pairs(mine: _Rows, theirs: _Ordered) -> list[tuple[int, int]]:
-    """Which instances touch a cell both, by time of the second."""
-    cells = theirs.keys // theirs.scale
-    left, right = (np.searchsorted(cells, mine.cells, side) for side in ("left", "right"))
-    counts = right - left
-    rows = np.repeat(np.arange(mine.cells.size), counts)
-    within = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    other = theirs.which[np.repeat(left, counts) + within]
-    both = np.unique(np.stack((mine.which[rows], other), axis=1), axis=0)
-    order = np.argsort(theirs.times[both[:, 1]], kind="stable")
-    return [(int(i), int(k)) for i, k in both[order]]
+    if g.use.completes.by_mbarrier:
+        loads = {i.coords: i for i in done.instances(g.order)}
+    order = np.argsort(b.times, kind="stable")
+    for i, issue in enumerate(issues):
+        past = roles.arrival_known(to, of, f.use.issuer, issue.time)
+        begin = 0 if past is None else past.time
+        for k in order[meets[a.kind[i]][b.kind[order]]].tolist():
+            time, coords = int(b.times[k]), b.coords_of(k)
+            if time < begin:
+                continue
+            ends = done.ends_of(loads[coords], WITH_PHASE) if coords in loads else ()
+            if any(e.agent == of and e.time < issue.time for e in ends):
+                continue
+            met = _meeting(a, b, issue, coords, time)
+            arrival = roles.arrival_known(of, to, g.use.issuer, time)
+            if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
+                yield met
+            else:
+                at = found.places[arrival.order]
+                yield replace(met, meets=at, coords=arrival.coords, time=arrival.time, agent=of)
+            break
 
 
 # --- registers ----------------------------------------------------------------------------------
@@ -273,12 +258,28 @@ def _in_registers(found: Found, line: Timeline) -> Iterator[Meeting]:
     touched = _touches(found.places, {use.reg.buffer for *_, use in operations})
     for order, site, use in operations:
         low, high = _span(use)
-        for t in touched[use.reg.buffer]:
-            if t.high <= low or high <= t.low or not (use.writes or t.writes):
-                continue
-            if are_concurrent(site, t.site) or _is_same_accumulator(site, use, t):
-                continue
+        meets = [
+            t
+            for t in touched[use.reg.buffer]
+            if low < t.high
+            and t.low < high
+            and (use.writes or t.writes)
+            and not are_concurrent(site, t.site)
+            and not _is_same_accumulator(site, use, t)
+        ]
+        for t in _first_of_bodies(site, meets):
             yield from _register_meetings(order, site, use, t, found, line)
+
+
+def _first_of_bodies(site: Site, found: Sequence[_Touch]) -> list[_Touch]:
+    """In each body the first, and the first behind what holds the operation: the others come
+    later wherever control comes from."""
+    first: dict[tuple[Path, bool], _Touch] = {}
+    for t in found:
+        body = t.site.path[:-1]
+        is_behind = site.path[: len(body)] == body and t.site.path > site.path
+        first.setdefault((body, is_behind), t)
+    return list(first.values())
 
 
 def _touches(places: Sequence[Site], buffers: set[Buffer]) -> dict[Buffer, list[_Touch]]:
@@ -320,13 +321,15 @@ def _is_same_accumulator(site: Site, use: RegisterUse, t: _Touch) -> bool:
 def _register_meetings(
     order: int, site: Site, use: RegisterUse, t: _Touch, found: Found, line: Timeline
 ) -> Iterator[Meeting]:
-    trips = [found.trips.get(loop.path, 1) for loop in t.site.loops]
-    coords = [tuple(map(int, c)) for c in np.ndindex(*trips)]
-    times = np.array([_time(line, t.site, c) for c in coords], np.int64)
-    for issue in found.completions.instances(order):
-        k = int(np.searchsorted(times, issue.time, "right"))
-        if k < len(coords):
+    trips = [len(found.values.get(loop.path, (0,))) for loop in t.site.loops]
+    coords = np.indices(trips).reshape(len(trips), math.prod(trips)).T
+    spans = np.array([line.span[loop.path] for loop in t.site.loops], np.int64)
+    times = UNIT * (line.start[t.site.path] + coords @ spans)
+    issues = found.completions.instances(order)
+    at = np.searchsorted(times, np.array([i.time for i in issues], np.int64), "right")
+    for issue, k in zip(issues, at.tolist(), strict=True):
+        if k < len(times):
             yield Meeting(
-                site, issue, use.completes, use.reg.buffer, use.writes, t.site, coords[k],
-                int(times[k]), frozenset(), agent_of(t.site),
+                site, issue, use.completes, use.reg.buffer, use.writes, t.site,
+                tuple(coords[k].tolist()), int(times[k]), frozenset(), agent_of(t.site),
             )  # fmt: skip

@@ -200,8 +200,8 @@ def _anything(access: Access, origin: int, edges: Array) -> Footprint:
     if access.buffer.memory is not Memory.SHARED:
         return Footprint(access, (), (), None, empty, empty, (), False)
     nbytes = shared_nbytes(access.buffer) * access.ncopies
-    start, stop = np.searchsorted(edges, (origin, origin + nbytes))
-    cells = np.arange(start, stop)
+    start, stop = np.searchsorted(edges, np.array([origin, origin + nbytes])).tolist()
+    cells: Array = np.arange(int(start), int(stop))
     first, last = np.zeros_like(cells), np.full_like(cells, access.nthreads - 1)
     return Footprint(access, (), (), cells, first, last, (), False)
 

@@ -158,6 +158,7 @@ class _Roles:
             case Act.DELIVER if e.nbytes is None or (use.rank is not None and m.done):
                 self._lost.add(use.barrier)
             case Act.DELIVER:
+                assert e.nbytes is not None
                 m.loads.append(_Load(len(m.done), e.instance))
                 m.nbytes -= e.nbytes
                 m.advance()

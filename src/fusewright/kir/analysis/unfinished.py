@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.kir.analysis.accesses import Found, find
+from fusewright.kir.analysis.accesses import find
+from fusewright.kir.analysis.async_run import Branch
 from fusewright.kir.analysis.completion import Completions, has_operations
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
 from fusewright.kir.ir import Kernel
@@ -22,14 +23,7 @@ def unfinished(kernel: Kernel) -> tuple[Unfinished, ...]:
     """What is met too early, one example for each pair of statements, in the order of meeting."""
     if not has_operations(kernel):
         return ()
-    return unfinished_in(kernel, find(kernel))
-
-
-def unfinished_in(kernel: Kernel, found: Found) -> tuple[Unfinished, ...]:
-    """`unfinished`, for accesses that have been found already."""
-    if not found.completions.issued:
-        return ()
-    return tuple(open_meetings(meetings(kernel, found), found.completions))
+    return tuple(open_meetings(meetings(kernel), find(kernel).completions))
 
 
 def open_meetings(listed: tuple[Meeting, ...], done: Completions) -> Iterator[Unfinished]:
@@ -44,7 +38,7 @@ def open_meetings(listed: tuple[Meeting, ...], done: Completions) -> Iterator[Un
 
 def is_complete(m: Meeting, done: Completions) -> bool:
     """Whether who meets an operation knows that it is complete."""
-    around = None
+    around: frozenset[Branch] | None = None
     for end in done.ends_of(m.issue, m.completes):
         if not _is_known(end.agent, end.time, m, done):
             continue
@@ -52,7 +46,8 @@ def is_complete(m: Meeting, done: Completions) -> bool:
             return True
         if around is None:
             assert done.run is not None
-            around = frozenset() if m.meets is None else done.run.branches_at(m.meets, m.coords)
+            nowhere: frozenset[Branch] = frozenset()
+            around = nowhere if m.meets is None else done.run.branches_at(m.meets, m.coords)
         if end.branches <= m.issue.branches | around:
             return True
     return False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fusewright.errors import InternalError, UnsupportedError
 from fusewright.kir.analysis.accesses import find
 from fusewright.kir.analysis.async_run import AsyncRun, Gap
 from fusewright.kir.analysis.completion import Completions, completed, has_operations
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
-from fusewright.kir.analysis.sites import BranchScope, Path, Site, contains
+from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, Site, contains
 from fusewright.kir.analysis.times import UNIT
 from fusewright.kir.analysis.unfinished import is_complete
 from fusewright.kir.analysis.uniformity import is_block_uniform
@@ -53,7 +54,7 @@ def complete_async(kernel: Kernel, target: Target) -> Kernel:
     found = find(kernel)
     run = found.completions.run
     assert run is not None
-    listed = meetings(kernel, found)
+    listed = meetings(kernel)
     work = _Work(kernel, run, listed)
     work.check_phases(found.completions)
     work.commit(found.completions)
@@ -96,8 +97,8 @@ class _Work:
                 m.agent, m.issue.agent
             ):  # fmt: skip
                 raise UnsupportedError(
-                    f"{self.kernel.name}: no barrier stands between the {_what(m)} and {end}, which "
-                    "another role runs; let one arrive where the other waits"
+                    f"{self.kernel.name}: no barrier stands between the {_what(m)} and {end}, "
+                    "which another role runs; let one arrive where the other waits"
                 )
 
     # --- groups -----------------------------------------------------------------------------------
@@ -133,8 +134,9 @@ class _Work:
 
     def _fence(self) -> None:
         """A fence before each row of products that follow each other."""
-        for path, body in _bodies(self.kernel.body, ()):
-            if _is_all(AsyncKind.MMA, body):
+        loops = {loop.path for site in self.run.places for loop in site.loops}
+        for path, body in _all_bodies(self.kernel).items():
+            if path in loops and _is_all(AsyncKind.MMA, body):
                 continue
             before: Statement | None = None
             for i, s in enumerate(body):
@@ -198,7 +200,7 @@ class _Work:
         return out
 
     def _time(self, m: Meeting, gap: Gap) -> int:
-        """When control is at the place of a meeting, behind what is planned there, before it meets."""
+        """When control is at the place of a meeting, behind what is planned there."""
         if m.meets is None:
             return NEVER
         loops = [x.path for x in m.meets.loops if contains(x.path, gap[0])]
@@ -210,7 +212,7 @@ def place_of(m: Meeting, kernel: Kernel) -> Gap:
     the other; at the end of the role or the kernel where there is no second one. What announces the
     bytes of a copy belongs to it: one barrier is to order both."""
     body, index = _before(m, kernel)
-    statements = dict(_bodies(kernel.body, ()))[body]
+    statements = _all_bodies(kernel)[body]
     while index and isinstance(statements[index - 1], MbarExpect):
         index -= 1
     return body, index
@@ -284,7 +286,7 @@ def _groups(found: Sequence[_Operation], kernel: Kernel) -> Iterator[list[_Opera
         bodies.setdefault((o.body, o.kind), []).append(o)
     for (path, _), mine in bodies.items():
         mine.sort(key=lambda o: o.site.path)
-        body = dict(_bodies(kernel.body, ()))[path]
+        body = _all_bodies(kernel)[path]
         group: list[_Operation] = []
         for o in mine:
             if group and not _belongs(o, group, body):
@@ -323,6 +325,11 @@ def _is_all(kind: AsyncKind, body: Body) -> bool:
             case _:
                 pass
     return True
+
+
+@lru_cache(maxsize=KEPT)
+def _all_bodies(kernel: Kernel) -> dict[Path, Body]:
+    return dict(_bodies(kernel.body, ()))
 
 
 def _bodies(body: Body, path: Path) -> Iterator[tuple[Path, Body]]:

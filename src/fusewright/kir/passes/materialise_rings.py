@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -45,8 +46,8 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
     rewrite:  for k { s <- box k; use s }   ->   for p < ahead { expect p; s[p] <- box p }
                                                  for k { wait k; use s[k];
                                                          expect k + ahead; s[k + ahead] <- ... }
-              or, warp specialised:              role { for k { wait empty; expect; s[k] <- box k } }
-                                                 role { for k { wait full; use s[k]; arrive } }
+              or, warp specialised,              role { for k { wait empty k; s[k] <- box k } }
+                                                 role { for k { wait k; use s[k]; arrive } }
     checks:   tiles of one loop agree on their ring, boxes fill them under no condition, else
               ScheduleError
     order:    first, while loops stand as scheduled; waits for products, fences and barriers follow
@@ -95,6 +96,17 @@ class _Stage:
     def stages(self) -> int:
         """Places of the ring."""
         return self.alloc.stages if self.is_loop else 1
+
+    @property
+    def is_used_again(self) -> bool:
+        """Whether a place may hold a second tile."""
+        trips = [constant_value(loop.extent) for loop in self.loops]
+        return None in trips or math.prod(n or 0 for n in trips) > self.stages
+
+    @property
+    def is_one_run(self) -> bool:
+        """Whether the loop over tiles runs once at most."""
+        return all(constant_value(loop.extent) == 1 for loop in self.loops[:-1])
 
     @property
     def names(self) -> str:
@@ -264,12 +276,13 @@ class _Materialiser:
 
     def _make(self, home: Path, s: _Stage) -> list[Statement]:
         special = s.alloc.warp_specialized
+        consumers = self._kernel.nthreads // WARP_SIZE if special and s.is_used_again else 0
         self._rings[home] = ring = ring_protocol(
             s.alloc.buffer.name if len(s.allocs) == 1 else "ring",
             stages=s.stages,
             nbytes=s.nbytes,
             issuer=self._load_warps.start * WARP_SIZE if special else _issuer(s),
-            consumers=self._kernel.nthreads // WARP_SIZE if special else 0,
+            consumers=consumers,
         )
         out: list[Statement] = []
         for a in s.allocs:
@@ -342,7 +355,9 @@ class _Materialiser:
         if self._is_special(s):
             yield ready
             yield from uses
-            if not self._lags(s):
+            if not ring.consumers:
+                pass
+            elif not self._lags(s):
                 yield ring.release(number, self._ids)
             else:
                 k = self._k(s)
@@ -381,6 +396,8 @@ class _Materialiser:
         s = self._stages.get(home)
         if s is None or not self._is_special(s) or not self._lags(s):
             return []
+        if s.is_one_run or not self._rings[home].consumers:
+            return []  # nobody waits for the last one
         extent = s.loops[-1].extent
         last = self._rings[home].release(s.number(add(extent, -1)), self._ids)
         return [last] if constant_value(extent) else [If(less(ZERO, extent), (last,))]

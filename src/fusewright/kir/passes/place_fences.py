@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusewright.kir.analysis.fences import Fence, covers, unfenced
+from fusewright.kir.analysis.fences import Fence, handed_on, is_covered, unfenced
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
@@ -32,16 +32,21 @@ def place_fences(kernel: Kernel, target: Target) -> Kernel:
     """
     pending = list(unfenced(kernel))
     syncs = sync_points(kernel)
+    ways = {h: handed_on(h, [p for _, p in syncs]) for h in pending}
     places = {s.path: s for s in sites(kernel)}
     added: dict[tuple[Path, int], list[ProxyFence]] = {}
     number = next_sync_id(kernel)
     while pending:
-        offers = [g for h in pending for g in _offers(h, syncs, places)]
-        covered = [[h for h in pending if covers(g.fence, h, syncs)] for g in offers]
+        offers: dict[tuple[Path, int, Memory], _Gap] = {}
+        for h in pending:
+            for g in _offers(h, syncs, places):
+                offers.setdefault((g.body, g.index, g.fence.space), g)
+        gaps = list(offers.values())
+        covered = [[h for h in pending if is_covered(h, ways[h], (g.fence,))] for g in gaps]
         if not any(covered):
             break
         most = max(covered, key=len)
-        gap = offers[covered.index(most)]
+        gap = gaps[covered.index(most)]
         fence = ProxyFence(number, f"proxy {most[0]}", gap.fence.space)
         added.setdefault((gap.body, gap.index), []).append(fence)
         pending = [h for h in pending if h not in most]

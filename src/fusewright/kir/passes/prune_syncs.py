@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.completion import has_operations
-from fusewright.kir.analysis.fences import unfenced
+from fusewright.kir.analysis.accesses import find
+from fusewright.kir.analysis.completion import changed_groups, has_operations
+from fusewright.kir.analysis.fences import (
+    Fence,
+    fences_of,
+    handed_on,
+    is_covered,
+    proxy_hazards,
+    unfenced,
+)
+from fusewright.kir.analysis.hand_overs import handing_roles
 from fusewright.kir.analysis.hazards import hazards, unordered
+from fusewright.kir.analysis.meetings import meetings
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
@@ -18,9 +28,9 @@ from fusewright.kir.analysis.order import (
     sync_id,
     sync_points,
 )
-from fusewright.kir.analysis.sites import sites
+from fusewright.kir.analysis.sites import Site, sites
 from fusewright.kir.analysis.split_barriers import replace_split_barriers, split_barriers
-from fusewright.kir.analysis.unfinished import unfinished
+from fusewright.kir.analysis.unfinished import open_meetings, unfinished
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
     AsyncCommit,
@@ -117,38 +127,128 @@ def faults(kernel: Kernel) -> int:
 
 def _prune_by_trial(kernel: Kernel) -> Kernel:
     """A wait, a commit and a barrier rely on each other, so each change is judged on the kernel
-    that it leaves. What orders roles is left to the protocol it belongs to, and the two statements
-    of a cluster barrier stay."""
+    that it leaves. The two statements of a cluster barrier stay, and in roles the barriers behind
+    which threads hand on to other roles what they did to memory."""
     allowed, nsplit = faults(kernel), len(split_barriers(kernel))
+    trials = _Trials(kernel)
     for statement in _prunable(kernel):
-        without = _replaced(kernel, statement, ())
-        if faults(without) <= allowed:
-            kernel = without
-            continue
-        for weaker in _weaker(statement):
-            changed = _replaced(kernel, statement, weaker)
-            if faults(changed) > allowed:
+        now = statement
+        for number, new in enumerate((None, *_weaker(statement))):
+            if not trials.allows(now, new):
+                if number:
+                    break
+                continue
+            changed = _replaced(trials.kernel, now, () if new is None else new)
+            if isinstance(now, AsyncCommit | AsyncWait):
+                if faults(changed) > allowed:
+                    if number:
+                        break
+                    continue
+                trials = _Trials(changed)
+            else:
+                trials.accept(now, new, changed)
+            if new is None:
                 break
-            kernel, statement = changed, weaker
+            now = new
+    kernel = trials.kernel
     if len(split_barriers(kernel)) < nsplit:
         return _prune_by_trial(kernel)  # nobody waits for that mbarrier's start any more
     return kernel
 
 
+class _Trials:
+    """Judges changes of single syncs. Which accesses conflict, and which iterations meet what is
+    under way, does not depend on barriers and fences, so that it is found once; changes of waits
+    are refused by what they leave open, and looked at anew only when that is nothing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._done = find(kernel).completions
+        self._listed = meetings(kernel)
+        self._nopen = len(list(open_meetings(self._listed, self._done)))
+        self._syncs = [(site, p) for site, p in sync_points(kernel)]
+        self._fences = {f.statement: f for f in fences_of(kernel)}
+        self._proxies = proxy_hazards(kernel)
+        self._known_ways: dict[tuple[Hazard, tuple[int, ...]], Sequence[Hazard]] = {}
+        self._nbare = self._bare(self._syncs, list(self._fences.values()))
+        self._keepers = {
+            h: {sync_id(site) for site, p in self._syncs if orders(p, h)} for h in hazards(kernel)
+        }
+
+    def allows(self, old: SyncStatement, new: SyncStatement | None) -> bool:
+        """Whether a sync may be another, or none; of one about groups, whether it may be at all."""
+        match old:
+            case AsyncCommit() | AsyncWait():
+                done = changed_groups(self._done, old.kind, {old: new})
+                mine = tuple(m for m in self._listed if m.completes.kind is old.kind)
+                rest = tuple(m for m in self._listed if m.completes.kind is not old.kind)
+                left = [*open_meetings(mine, done), *open_meetings(rest, self._done)]
+                return len(left) <= self._nopen
+            case ProxyFence():
+                fences = [f for s, f in self._fences.items() if s is not old]
+                return self._bare(self._syncs, fences) <= self._nbare
+            case _:
+                point = self._point(old, new)
+                for h, by in self._keepers.items():
+                    if by == {old.id} and (point is None or not orders(point, h)):
+                        return False
+                return self._bare(self._with(old, point), self._fences.values()) <= self._nbare
+
+    def accept(self, old: SyncStatement, new: SyncStatement | None, kernel: Kernel) -> None:
+        """Make a change that is allowed."""
+        self.kernel = kernel
+        if isinstance(old, ProxyFence):
+            del self._fences[old]
+            return
+        point = self._point(old, new)
+        self._syncs = self._with(old, point)
+        for h, by in self._keepers.items():
+            by.discard(old.id)
+            if point is not None and orders(point, h):
+                by.add(old.id)
+
+    def _point(self, old: SyncStatement, new: SyncStatement | None) -> SyncPoint | None:
+        """What is left of a barrier."""
+        if new is None:
+            return None
+        point = next(p for site, p in self._syncs if sync_id(site) == old.id)
+        return replace(point, scope=SyncScope.WARP, since=point.position)
+
+    def _with(self, old: SyncStatement, point: SyncPoint | None) -> list[tuple[Site, SyncPoint]]:
+        out: list[tuple[Site, SyncPoint]] = []
+        for site, p in self._syncs:
+            if sync_id(site) != old.id:
+                out.append((site, p))
+            elif point is not None:
+                out.append((site, point))
+        return out
+
+    def _bare(self, syncs: Sequence[tuple[Site, SyncPoint]], fences: Iterable[Fence]) -> int:
+        """How many writes by threads no fence covers."""
+        points, listed = [p for _, p in syncs], list(fences)
+        return sum(not is_covered(h, self._ways(h, points), listed) for h in self._proxies)
+
+    def _ways(self, h: Hazard, points: Sequence[SyncPoint]) -> Sequence[Hazard]:
+        key = h, tuple(id(p) for p in points)
+        if key not in self._known_ways:
+            self._known_ways[key] = handed_on(h, points)
+        return self._known_ways[key]
+
+
 def _prunable(kernel: Kernel) -> list[SyncStatement]:
     """The syncs that may go, in program order: those that hand bytes to other threads of a block,
-    and those about groups of copies, outside of roles."""
+    and those about groups of operations."""
     points = {sync_id(site) for site, p in sync_points(kernel) if p.scope is not SyncScope.CLUSTER}
-    return [
-        site.statement
-        for site in sites(kernel)
-        if isinstance(site.statement, SyncStatement)
-        and site.role is None
-        and (
-            site.statement.id in points
-            or isinstance(site.statement, AsyncCommit | AsyncWait | ProxyFence)
-        )
-    ]
+    kept = handing_roles(kernel)
+    out: list[SyncStatement] = []
+    for site in sites(kernel):
+        s, role = site.statement, site.role
+        if not isinstance(s, SyncStatement):
+            continue
+        is_barrier = s.id in points and (role is None or role.path not in kept)
+        if is_barrier or isinstance(s, AsyncCommit | AsyncWait | ProxyFence):
+            out.append(s)
+    return out
 
 
 def _weaker(s: SyncStatement) -> Iterator[SyncStatement]:

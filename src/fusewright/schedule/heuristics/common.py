@@ -268,7 +268,8 @@ def vectorize_accesses(
     """Binds the loop over the lanes to Vectorize in every stage that accesses global memory, or one
     of the tensors in shared memory, and may do so at full width; in others it is unrolled."""
     for s in computed(flow.stages):
-        if not s.loops or s.loops[-1].axis is not lane_axis or s.is_mma:
+        last = s.loops[-1] if s.loops else None
+        if last is None or last.axis is not lane_axis or last.parallel.is_inside:
             continue
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]

@@ -11,10 +11,9 @@ Each resource gives a time of its own, as if it were the only limit:
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
-They overlap, but not perfectly: the time is their norm of order `OVERLAP`, plus what a launch and
-its first blocks cost. The model orders candidates and says what limits them. Its constants were
-chosen so that the 24 cases of the bench come out as measured on an H200 (notes/measured.md);
-`python -m bench.predicted` compares.
+They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
+its first blocks cost. The model orders candidates and says what limits them. What was measured is
+in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
 from __future__ import annotations
@@ -25,38 +24,14 @@ from dataclasses import dataclass
 from fusewright.schedule.heuristics.work import Array, Work, warps
 from fusewright.target import (
     ISSUE_PER_CLOCK,
-    L2_NBYTES_PER_CLOCK,
+    PARTITIONS,
     SHARED_NBYTES_PER_CLOCK,
     WARP_SIZE,
     Target,
 )
 
-OVERLAP = 6.0
-READ_SHARE = 0.95
-"""Of the nominal bandwidth that reading reaches."""
-WRITE_WEIGHT = 1.15
-"""A byte written over a byte read: a copy reaches 0.885 of the nominal bandwidth."""
 NEAR_NBYTES = 64 * 1024
 """An array that stays in the first-level cache of a multiprocessor."""
-CACHED_SHARE = 0.5
-"""Of the second-level cache that holds what is read again soon."""
-EXCHANGE_US = 0.3
-"""Shuffles, a barrier, and partial results through shared memory, until the last warp is done."""
-CLUSTER_EXCHANGE_US = 1.5
-"""The same between the blocks of a cluster, whose mbarriers count what they send each other."""
-START_US = 0.25
-"""Until a block runs after another one has left."""
-LAUNCH_US = 2.0
-"""Of a kernel on the device, beside its blocks."""
-LINES_PER_CLOCK = 2.0
-"""That a multiprocessor's cache looks up: 10 million scattered ones took no longer than 26 us on an
-H200 (seed 93 of the lot, 2026-11-22)."""
-NARROW_CLOCKS = 1.8
-"""Of an access by a warp with less than 16 bytes a lane. In a tile that is stored before a barrier
-and loaded after it, they come on top: loads of memory are not under way meanwhile. From five tiles
-of a lot (seeds 9, 30, 51, 72, 114) on an H200, 2026-11-22."""
-DEPENDENT_CLOCKS = 6.0
-"""Between instructions of a warp that need each other, with some parallelism among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +52,34 @@ class Cost:
 
 def cost(work: Work, target: Target) -> Cost:
     """The predicted time of a launch."""
+    known = target.calibration
     resident = resident_blocks(work, target)
     running = max(1, min(work.blocks, resident * target.multiprocessors))
     busy = min(1.0, work.blocks / target.multiprocessors)
     clock = target.clock_mhz
-    memory = _memory_nbytes(work, running, target) / (target.memory_nbytes_per_us * READ_SHARE)
+    memory = _memory_nbytes(work, running, target) / (
+        target.memory_nbytes_per_us * known.read_share
+    )
     chip = target.multiprocessors * busy * clock
     near, far = _asked(work)
     issued = work.blocks * warps(work.threads) * work.instructions
     alone = _alone(work, target)
-    access = NARROW_CLOCKS * work.narrow / chip
+    access = known.narrow_clocks * work.narrow / chip
     parts = (
         ("memory", memory / min(1.0, 4 * busy)),
-        ("cache", far / (L2_NBYTES_PER_CLOCK * chip)),
+        ("cache", far / (known.l2_nbytes_per_clock * chip)),
         ("issue", issued / (ISSUE_PER_CLOCK * chip)),
-        ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / LINES_PER_CLOCK) / chip),
+        ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / known.lines_per_clock) / chip),
         ("access", access),
         *((("products", work.blocks * work.product_clocks / chip),) if work.product_clocks else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges
     together = [t for name, t in parts if name != "access" or not is_tile]
-    norm = sum(t**OVERLAP for t in together) ** (1 / OVERLAP)
-    start = LAUNCH_US + START_US + target.memory_latency_us + (access if is_tile else 0.0)
+    norm = sum(t**known.overlap for t in together) ** (1 / known.overlap)
+    start = (
+        known.launch_us + known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
+    )
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(start + norm, parts, resident, flight)
 
@@ -137,15 +117,16 @@ def resident_blocks(work: Work, target: Target) -> int:
 
 
 def _memory_nbytes(work: Work, running: int, target: Target) -> float:
-    """Bytes between the chip and its memory, a byte written counted `WRITE_WEIGHT` times. An array
+    """Bytes between the chip and its memory, a byte written counted `write_weight` times. An array
     that the cache holds moves once; a larger one as often as it is asked for, but for what the
     blocks that run together ask for again while it is still there."""
-    total = 0.0
+    known, total = target.calibration, 0.0
+    cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
         moved = min(float(a.nbytes), max(a.requested))
-        if not a.is_written and a.nbytes > CACHED_SHARE * target.l2_nbytes:
+        if not a.is_written and a.nbytes > cached:
             moved *= _passes(a, work, running, target)
-        total += moved * (WRITE_WEIGHT if a.is_written else 1.0)
+        total += moved * (known.write_weight if a.is_written else 1.0)
     return total
 
 
@@ -154,18 +135,19 @@ def _passes(a: Array, work: Work, running: int, target: Target) -> float:
     in the cache until they ask for it again."""
     times = max(1.0, sum(a.requested) / a.nbytes)
     together = a.nbytes * running / work.blocks
-    return 1.0 if together <= CACHED_SHARE * target.l2_nbytes else times
+    return 1.0 if together <= target.calibration.cached_share * target.l2_nbytes else times
 
 
 def _alone(work: Work, target: Target) -> float:
     """Microseconds of a block that has a multiprocessor to itself."""
-    exchange = CLUSTER_EXCHANGE_US if work.cluster > 1 else EXCHANGE_US
+    known = target.calibration
+    exchange = known.cluster_exchange_us if work.cluster > 1 else known.exchange_us
     own = warps(work.threads) * work.instructions / ISSUE_PER_CLOCK
-    dependent = work.instructions * DEPENDENT_CLOCKS / 4
+    dependent = work.instructions * known.dependent_clocks / PARTITIONS
     return (
-        START_US
-        + work.loads * target.memory_latency_us
+        known.start_us
+        + work.loads * known.memory_latency_us
         + work.exchanges * exchange
-        + (EXCHANGE_US if work.shared_nbytes else 0.0)
+        + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

@@ -8,11 +8,13 @@ Everything is done by public calls on a schedule by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul, Permute
+from fusewright.fusion.ir import MatMul, Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
@@ -20,9 +22,9 @@ from fusewright.schedule.heuristics.common import Params, vectorize_accesses
 from fusewright.schedule.heuristics.work import product_clocks
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import strided_operand
+from fusewright.schedule.products import boxed_memory, strided_operand
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import Feature, Target
+from fusewright.target import MMA_COLUMNS_UNIT, Feature, Target
 
 DEPTH_NBYTES = 128
 """Of a row of an operand's tile: what the widest exchange of chunks spans."""
@@ -45,6 +47,10 @@ LARGE_TILE = 128 * 192
 """Of two warpgroups: accumulators that an equal share of the registers does not hold well."""
 LARGE_REGISTERS = (40, 232)
 MAX_STAGES = 8
+STAGED_COLUMNS = 128
+STAGED_UNIT = 16
+"""Columns that a store of matrices takes."""
+GROUPS = (1, 2, 4, 8, 16)
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
 
@@ -52,13 +58,18 @@ BLOCK_US = 2.0
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
-    operand that are in memory together."""
+    operand that are in memory together; `staged` columns of results leave through shared memory
+    together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, on so many
+    `blocks` in turn, 0 where each has a block of its own."""
 
     rows: int
     columns: int
     depth: int
     warpgroups: int
     stages: int
+    staged: int = 0
+    group: int = 1
+    blocks: int = 0
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -70,7 +81,14 @@ class Plan:
     def params(self) -> Params:
         """The parameters by name."""
         tile = f"{self.rows}x{self.columns}x{self.depth}"
-        values = (("tile", tile), ("warpgroups", self.warpgroups), ("stages", self.stages))
+        values = (
+            ("tile", tile),
+            ("warpgroups", self.warpgroups),
+            ("stages", self.stages),
+            ("staged", self.staged),
+            ("group", self.group),
+            ("blocks", self.blocks),
+        )
         return Params("matmul", values, min_blocks=1)
 
 
@@ -135,8 +153,28 @@ class MatmulScheduler:
         depth = DEPTH_NBYTES // itemsize
         stage = (rows + columns) * depth * itemsize
         trips = -(-self._sizes()[3] // depth)
-        room = self._target.shared_nbytes_per_block - 1024
-        return Plan(rows, columns, depth, warpgroups, max(1, min(room // stage, trips, MAX_STAGES)))
+        staged = STAGED_COLUMNS if columns % STAGED_COLUMNS == 0 else columns
+        outputs = sum(map(_can_stage, self._flow.outputs))
+        if columns % STAGED_UNIT or not outputs:
+            staged = 0
+        room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
+        stages = max(1, min(room // stage, trips, MAX_STAGES))
+        group, blocks = self._raster(rows, columns)
+        return Plan(rows, columns, depth, warpgroups, stages, staged, group, blocks)
+
+    def _raster(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows of tiles of a group, which divide all, so that the tiles that run together read the
+        fewest rows and columns; and the blocks, where each takes several tiles."""
+        shape = [constant_value(e) for e in self._product.shape]
+        if None in shape:
+            return 1, 0
+        *lead, m, n = (e or 1 for e in shape)
+        down, across = -(-m // rows), -(-n // columns)
+        sms = self._target.multiprocessors
+        fits = [g for g in GROUPS if down % g == 0]
+        group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
+        tiles = math.prod(lead) * down * across
+        return group, sms if tiles > sms else 0
 
     def _predicted(self, plan: Plan) -> float:
         """Microseconds: rounds of tiles, each its products or its operands, whichever takes
@@ -162,25 +200,61 @@ def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
     if stage in s.flow.outputs:
         product = product.cache_before()
     operands = _operands(s, product)
-    suffix = [
-        ScheduledTensor(s, t)
-        for t in computed(s.flow.stages)
-        if t is not product.stage and all(t is not o.stage for o in operands)
-    ]
-    _tile(product, plan)
-    s.transform_like(product, operands)
+    outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
+    staged = [(y, _staged(y)) for y in outputs if plan.staged and _can_stage(y.stage)]
+    boxed = [y.stage for y, _ in staged]
+    apart = [product.stage, *(o.stage for o in operands), *boxed]
+    suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
+    around = _tile(product, plan)
+    s.transform_like(product, [*operands, *(y for y, _ in staged)])
     product.mma(plan.warpgroups)
-    depth = len(product.stage.loops) - 7  # TIDx, and six loops inside of instructions
     for o in operands:
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
         if plan.stages > 1:
             o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
-        o.inline_at(product, depth)
+        o.inline_at(product, around + 1)
     s.transform_like(product, suffix)
-    pairs = product.stage.loops[-1].axis
+    for y, c in staged:
+        if plan.staged < plan.columns:
+            y.split(-1, plan.staged)
+            y.reorder({-2: around})
+            y.parallelize(around, Parallel.UNROLL)
+        y.parallelize(-1, Parallel.BULK)
+        y.parallelize(-2, Parallel.BULK)
+        _in_matrices(c, around, plan)
+        s.transform_like(c, [t for t in suffix if not t.stage.is_staged])
+        for i in (-3, -2, -1):
+            c.parallelize(i, Parallel.MMA)
+    pairs = suffix[-1].stage.loops[-1].axis
     vectorize_accesses(s.flow, pairs, 2)
     s.inline_most(suffix)
+    reader = s.flow.consumers(product.stage)[0]
+    product.inline_at(ScheduledTensor(s, reader), around)
+
+
+def _can_stage(y: Stage) -> bool:
+    """Whether boxes copy an output that lies by rows of the product."""
+    memory = boxed_memory(y)
+    if memory is None or y.dtype.nbytes != 2 or isinstance(y.op, Permute):
+        return False
+    along_rows = fastest_axis(memory) == len(y.shape) - 1
+    return along_rows and box_problem(memory, y.dtype.nbytes) is None
+
+
+def _staged(y: ScheduledTensor) -> ScheduledTensor:
+    """The tile in shared memory that an output leaves from."""
+    if not (isinstance(y.stage.op, Pointwise) and y.stage.op.fn == "copy"):
+        y.cache_before()
+    return y.cache_before(by="stmatrix")
+
+
+def _in_matrices(c: ScheduledTensor, around: int, plan: Plan) -> None:
+    """`[.., TIDx, j, h, e] -> [.., part, TIDx, j/2, 2, h, e]` with parts of some columns."""
+    if plan.staged < plan.columns:
+        c.split(-3, plan.staged // MMA_COLUMNS_UNIT)
+        c.reorder({-4: around})
+    c.split(-3, 2)
 
 
 def _separate_operands(flow: Dataflow, product: Stage) -> None:
@@ -202,15 +276,23 @@ def _operands(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
     return found
 
 
-def _tile(product: ScheduledTensor, plan: Plan) -> None:
-    """`[.., m, n, k] -> [BIDx, k/depth, rows, columns, depth]`: neighbours in the grid share
-    columns of the second operand."""
+def _tile(product: ScheduledTensor, plan: Plan) -> int:
+    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
+    that run together share rows of the first operand and columns of the second. Returns the number
+    of loops around a tile."""
     lead = len(product.stage.shape) - 2
     product.split(lead, plan.rows)
     product.split(lead + 2, plan.columns)
     product.split(lead + 4, plan.depth)
-    first = [*range(lead), lead + 2, lead]
+    first = [*range(lead), lead, lead + 2]
     product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
-    for _ in range(len(first) - 1):
+    product.split(lead, plan.group)
+    product.reorder({lead + 1: lead + 2})
+    for _ in range(lead + 2):
         product.merge(0)
-    product.parallelize(0, Parallel.BIDX)
+    if not plan.blocks:
+        product.parallelize(0, Parallel.BIDX)
+        return 1
+    product.split(0, plan.blocks)
+    product.parallelize(1, Parallel.BIDX)
+    return 2

@@ -110,17 +110,18 @@ class PointwiseScheduler:
             yield _candidate(Flat(width // 2, vectors, THREADS, apart))
 
     def _vectors_a_thread(self, walk: Walk) -> tuple[int, int]:
-        """Enough that a thread has `BYTES_IN_FLIGHT` under way, or that several vectors share what
-        they read of small tensors where that is most of the reading; as long as the grid fills the
-        chip. And how far apart they lie for it."""
+        """Enough that a thread has `BYTES_IN_FLIGHT` under way, a piece of a join counted for its
+        part of the elements, or that several vectors share what they read of small tensors where
+        that is most of the reading; as long as the grid fills the chip. And how far apart they lie
+        for it."""
         size, width = numel(self._reference.shape), walk.width
-        large, small = 0, dict[Stage, int]()
+        large, small = 0.0, dict[Stage, int]()
         for s in self._held:
             if numel(s.operands[0].shape) * SMALL > size:
-                large += s.dtype.nbytes * width
+                large += s.dtype.nbytes * width * min(1.0, numel(s.shape) / size)
             else:
                 small[s] = s.dtype.nbytes * width
-        wanted, apart = max(1, BYTES_IN_FLIGHT // max(large, 1)), 1
+        wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 1
         if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
             wanted = REUSED
         elif sum(small.values()) >= 2 * large:
@@ -287,7 +288,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     large: list[bool] = []
     accesses = 0
     for a in global_accesses(flow, reference.loops[-1].axis, lane, by_data=True):
-        elements = numel(a.tensor.shape)
+        elements = min(numel(a.tensor.shape), numel(a.stage.shape))
         cut = "cut" if is_wide_read(a, lane, width) else "narrow"
         kind = "aligned" if is_wide(a, lane, width) else cut
         accesses += _accesses(a, lane, width, kind)

@@ -64,6 +64,7 @@ class ReductionScheduler:
         self._target = target
         self._copies = cache_inputs(flow, through=lambda s: _meets_others(flow, s))
         self._reference = reference_of(flow)
+        _relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._kept = padded_kept(flow, self._reference, reduced)
@@ -193,6 +194,25 @@ def _loops(
     if lanes is not None:
         out.append(Loop(lanes.axis, Parallel.UNROLL))
     return tuple(out)
+
+
+def _relate(flow: Dataflow, reference: Stage) -> None:
+    """Ties the axes of reductions that have none in common with the reference but the same sizes,
+    so that they may run along its loops."""
+    for s in flow.stages:
+        if not s.is_reduction or s is reference:
+            continue
+        (own,), (other,) = reference.frame.operands, s.frame.operands
+        pairs = [
+            (a, b)
+            for a, b in zip(own, other, strict=len(own) == len(other))
+            if isinstance(a, AxisClass) and isinstance(b, AxisClass)
+        ]
+        same = len(pairs) == len(own) == len(other) and all(a.extent == b.extent for a, b in pairs)
+        if same and not any(flow.graph.depends(b, reference.frame.domain) for _, b in pairs):
+            for a, b in pairs:
+                flow.graph.tie(a, b)
+    flow.retie()
 
 
 def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:

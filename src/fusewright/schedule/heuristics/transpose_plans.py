@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.calibration import H200
 from fusewright.core.conditions import less, prove
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
@@ -45,10 +46,12 @@ MAX_JOINED = 4
 """Dimensions that one side of a tile joins at most."""
 MAX_PLANS = 5
 """Tiles that are worth listing."""
+EQUAL = 1.03
+"""Tiles that take no more than so many times the least count as equal."""
 NBYTES_PER_CLOCK = 19.0
 """Of a multiprocessor's share of memory: 4.2 TB/s over 132 of them at 1.7 GHz."""
-NARROW_CLOCKS = (1.8 + 2.0) / WARP_SIZE
-"""Of an element's access of its own: what memory takes for it (`cost.NARROW_CLOCKS` a warp), and
+NARROW_CLOCKS = (H200.narrow_clocks + 2.0) / WARP_SIZE
+"""Of an element's access of its own: what memory takes for it (`narrow_clocks` a warp), and
 eight instructions."""
 IDLE_CLOCKS = 0.1
 """Of a lane that lies beyond a dimension: a dozen instructions."""
@@ -228,7 +231,9 @@ def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[Plan]]:
             else:
                 plan = _plan_of(c, tile, target)
                 rated.append((_clocks(c, plan), Candidate(what, plan.params, plan)))
-    yield from (c for _, c in sorted(rated, key=lambda r: r[0])[:MAX_PLANS])
+    least = min((clocks for clocks, _ in rated), default=1.0)
+    rated.sort(key=lambda r: max(r[0], least * EQUAL))
+    yield from (c for _, c in rated[:MAX_PLANS])
     yield from refused
 
 

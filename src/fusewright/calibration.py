@@ -1,0 +1,81 @@
+"""What was measured on a device, where no data sheet says it: the constants of predicted times.
+
+Predicted times order candidates; no result depends on them. `python -m bench.calibrate` measures
+again, on any GPU, what one short kernel each can show. The others were fitted together, so that
+the cost model gives the measured times of the bench (`python -m bench.predicted` compares).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Figures of one chip. Times are microseconds, clocks those of one multiprocessor.
+
+    Measured by `bench.calibrate`:
+        read_share            of the nominal bandwidth that reading reaches
+        write_weight          a byte written over a byte read
+        memory_latency_us     of a load while others are under way
+        l2_nbytes_per_clock   that a multiprocessor reads from the second-level cache, all of them
+                              reading at once
+        exchange_us           shuffles, a barrier, and partial results through shared memory, until
+                              the last warp is done
+        start_us              until a block runs after another one has left
+        launch_us             of a kernel on the device, beside its blocks
+        lines_per_clock       of cached memory that a multiprocessor looks up
+
+    Fitted:
+        cluster_exchange_us   an exchange between the blocks of a cluster, whose mbarriers count
+                              what they send each other
+        narrow_clocks         of an access by a warp with less than 16 bytes a lane
+        dependent_clocks      between instructions of a warp that need each other, with some
+                              parallelism among them
+        cached_share          of the second-level cache that holds what is read again soon
+        overlap               the order of the norm of the times of all resources
+    """
+
+    chip: str
+    date: str
+    source: str
+    read_share: float
+    write_weight: float
+    memory_latency_us: float
+    l2_nbytes_per_clock: float
+    exchange_us: float
+    start_us: float
+    launch_us: float
+    lines_per_clock: float
+    cluster_exchange_us: float
+    narrow_clocks: float
+    dependent_clocks: float
+    cached_share: float
+    overlap: float
+
+
+FITTED = ("cluster_exchange_us", "narrow_clocks", "dependent_clocks", "cached_share", "overlap")
+"""Figures that no single kernel shows."""
+
+H200 = Calibration(
+    chip="NVIDIA H200",
+    date="2026-11-22",
+    source=(
+        "the 24 cases of the bench, a copy at 0.885 of the nominal bandwidth, 10 million scattered "
+        "lines in 26 us (seed 93 of the lot), tiles of seeds 9, 30, 51, 72 and 114"
+    ),
+    read_share=0.95,
+    write_weight=1.15,
+    memory_latency_us=0.8,
+    l2_nbytes_per_clock=46.0,
+    exchange_us=0.3,
+    start_us=0.25,
+    launch_us=2.0,
+    lines_per_clock=2.0,
+    cluster_exchange_us=1.5,
+    narrow_clocks=1.8,
+    dependent_clocks=6.0,
+    cached_share=0.5,
+    overlap=6.0,
+)
+"""The one chip that was measured: all targets use its figures until theirs are."""

@@ -1,0 +1,79 @@
+"""Reductions of what another reduction has reduced already.
+
+    r = sum(x, 1);  s = sum(x, (0, 1))   ->   r = sum(x, 1);  s = sum(r, 0)
+
+so that x is read for the first one only.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.fusion import build
+from fusewright.fusion.ir import Fusion, Reduce, Tensor
+from fusewright.fusion.passes.large_inputs import constant_sizes
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.share import share
+
+LEAST_TOTAL = 1 << 18
+"""Elements that a tensor must have for another read of it to matter."""
+LEAST_REDUCED = 8
+"""Elements that the first reduction makes one of, at least: its result may have to be stored."""
+
+
+def nest_reductions(fusion: Fusion) -> Fusion:
+    """Gives the reductions over the axes of another one, and more, its result for their operand.
+
+    checks:   constant sizes; sums and products are stored in what they are computed in
+    order:    after share (reductions of one value) and chunk_reductions (whose pairs reduce one
+              value), before reductions are split in parts
+    """
+    found: dict[tuple[Tensor, str], list[Tensor]] = {}
+    for t in fusion.values:
+        if isinstance(t.op, Reduce) and _is_exact(t):
+            found.setdefault((t.op.operands[0], t.op.fn), []).append(t)
+    chains: dict[Tensor, list[tuple[int, ...]]] = {}
+    for (source, _), reductions in found.items():
+        sizes = constant_sizes(source)
+        if sizes is not None and math.prod(sizes) >= LEAST_TOTAL:
+            for t in reductions:
+                chain = _chain(t, reductions, sizes)
+                if len(chain) > 1:
+                    chains[t] = chain
+    if not chains:
+        return fusion
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if t not in chains:
+            return None
+        assert isinstance(t.op, Reduce)
+        out, kept = operands[0], list(range(operands[0].ndim))
+        for axes in chains[t]:
+            out = build.reduce(t.op.fn, out, tuple(k for k, a in enumerate(kept) if a in axes))
+            kept = [a for a in kept if a not in axes]
+        return out
+
+    return share(rebuild(fusion, replace))
+
+
+def _chain(t: Tensor, others: list[Tensor], sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The axes of the reductions that lead to one, each with those of the one before: every time
+    the one that leaves the least to do."""
+    chain = [_axes(t)]
+    while True:
+        inside = [_axes(r) for r in others if set(_axes(r)) < set(chain[0])]
+        counts = [math.prod(sizes[a] for a in axes) for axes in inside]
+        if max(counts, default=0) < LEAST_REDUCED:
+            return chain
+        chain.insert(0, inside[counts.index(max(counts))])
+
+
+def _is_exact(t: Tensor) -> bool:
+    """Whether storing a part of the reduction loses nothing."""
+    assert isinstance(t.op, Reduce)
+    return t.op.fn not in ("add", "mul") or t.dtype is t.dtype.compute
+
+
+def _axes(t: Tensor) -> tuple[int, ...]:
+    assert isinstance(t.op, Reduce)
+    return t.op.axes

@@ -1,0 +1,137 @@
+"""Moves that are affine in pieces along their fast axis are joins of their pieces.
+
+    roll(x, 1)                    ->  concat(x[n-1:], x[:n-1])
+    pad(x, 4, mode="reflect")     ->  concat(flip(x[1:5]), x, ..)
+
+Inside a piece neighbours of the result are neighbours of the operand, so that a thread reads whole
+words there; of an element's place in the whole map nothing tells that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusewright.core.expr import ONE, Expr, Int, Var, add, constant_value, mul, variables
+from fusewright.core.sampling import Sampler
+from fusewright.core.substitution import substitute
+from fusewright.fusion import build
+from fusewright.fusion.ir import Fusion, IndexMap, Input, Reduce, Scan, Tensor
+from fusewright.fusion.passes.index_maps import Map, map_of, moved
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.target import MAX_VECTOR_NBYTES
+
+MAX_PIECES = 4
+LONG_NBYTES = 256
+"""A piece of so many bytes fills most vectors of its thread's neighbours alone; shorter rows have
+too many vectors that lie in two pieces."""
+MAX_EXTENT = 1 << 24
+"""Places along an axis that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Coordinates from `start` on, `size` of them, that read `first`, `first + step`, and so on."""
+
+    start: int
+    size: int
+    first: int
+    step: int
+
+
+def split_maps(fusion: Fusion) -> Fusion:
+    """Joins the pieces of maps that are affine in pieces along the axis that is fast in memory.
+
+    rewrite:  x[(i + k) % n]  ->  concat(x[k:], x[:k])
+    checks:   few pieces, most of it in a long one that runs forward and that words do not fit yet;
+              no reduction or scan needs the value, as its rows are read in its own order
+    order:    behind fold_moves and hoist_moves, which compose maps; before the cut
+    """
+    reduced = _below_reductions(fusion)
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, IndexMap) or t in reduced:
+            return None
+        by = map_of(t)
+        return None if by is None else _joined(operands[0], by)
+
+    return rebuild(fusion, replace)
+
+
+def _below_reductions(fusion: Fusion) -> set[Tensor]:
+    """The values that some reduction or scan needs."""
+    needed: set[Tensor] = set()
+    for t in reversed(fusion.values):
+        if isinstance(t.op, Reduce | Scan) or t in needed:
+            needed.update(t.op.operands)
+    return needed
+
+
+def _joined(source: Tensor, by: Map) -> Tensor | None:
+    """The join of the pieces of a map along the source's fast axis; None where that is no use."""
+    fast = _fast_axis(source)
+    if fast is None:
+        return None
+    e = by.index[fast]
+    own = variables(e)
+    if len(own) != 1 or any(own[0] in variables(x) for k, x in enumerate(by.index) if k != fast):
+        return None
+    axis = by.at.index(own[0])
+    extent = constant_value(by.shape[axis])
+    if extent is None or not 1 < extent <= MAX_EXTENT:
+        return None
+    pieces = pieces_of(e, own[0], extent)
+    if pieces is None or not _is_worth_it(pieces, source.dtype.nbytes):
+        return None
+    return build.concat([_piece(source, by, fast, axis, p) for p in pieces], axis)
+
+
+def _fast_axis(t: Tensor) -> int | None:
+    """The axis along which neighbours are neighbours in memory, as far as that is known."""
+    if isinstance(t.op, Input):
+        sized = [k for k, n in enumerate(t.shape) if n != ONE]
+        return next((k for k in sized if t.op.strides[k] == ONE), None)
+    return t.ndim - 1 if t.ndim else None
+
+
+def pieces_of(e: Expr, at: Var, extent: int) -> list[Piece] | None:
+    """The fewest pieces, from the left, of an expression in one coordinate; None for more than
+    `MAX_PIECES`, and for expressions of anything else."""
+    places = np.broadcast_to(Sampler({at: np.arange(extent)}).value(e), (extent,))
+    steps = np.diff(places)
+    out: list[Piece] = []
+    start = 0
+    while start < extent:
+        if len(out) == MAX_PIECES:
+            return None
+        step = int(steps[start]) if start + 1 < extent else 1
+        other = np.flatnonzero(steps[start:] != step)
+        size = int(other[0]) + 1 if len(other) else extent - start
+        out.append(Piece(start, size, int(places[start]), step))
+        start += size
+    return out
+
+
+def _is_worth_it(pieces: list[Piece], nbytes: int) -> bool:
+    """Whether most is in one long piece that runs forward, and vectors cross the pieces' ends or
+    begin between words."""
+    width = MAX_VECTOR_NBYTES // nbytes
+    forward = [p for p in pieces if p.step == 1]
+    longest = max((p.size for p in forward), default=0)
+    whole = sum(p.size for p in pieces)
+    if len(pieces) == 1 or longest * nbytes < LONG_NBYTES or 2 * longest < whole:
+        return False
+    return any(n % width for p in pieces for n in (p.start, p.size, p.first))
+
+
+def _piece(source: Tensor, by: Map, fast: int, axis: int, p: Piece) -> Tensor:
+    """What a piece of the coordinates along `axis` reads."""
+    shape = tuple(Int(p.size) if k == axis else n for k, n in enumerate(by.shape))
+    at = build.coordinates(shape)
+    places = dict(zip(by.at, at, strict=True))
+    index = [substitute(x, places) for x in by.index]
+    index[fast] = add(p.first, mul(at[axis], p.step))
+    if p.size == 1:
+        index[fast] = Int(p.first)
+    return moved(source, Map(shape, at, tuple(index)))

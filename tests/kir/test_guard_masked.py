@@ -1,0 +1,116 @@
+"""Loads of what masks by position drop: which condition they get, and that results stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.core.conditions import TRUE
+from fusewright.kir.ir import Kernel, Load
+from fusewright.kir.passes.guard_masked import guard_masked
+from fusewright.kir.text import parse_kernel
+from fusewright.kir.traverse import walk_statements
+from fusewright.sim.traffic import traffic
+
+
+def kernel(body: str) -> Kernel:
+    return parse_kernel(
+        f"""kernel k {{
+        param x: float32[4096] align 16
+        param y: float32[4096] align 16
+        grid (bx < 64)
+        block (tx < 64)
+        local a: float32[1]
+        local i: int64[1]
+        local c: bool[1]
+        local r: float32[1]
+        {body}
+        store y[64*bx + tx] = r[0]
+        }}"""
+    )
+
+
+def conditions(k: Kernel) -> list[str]:
+    return [str(s.predicate) for s in walk_statements(k) if isinstance(s, Load)]
+
+
+PLACE = "i[0] = copy(index(tx):int64)"
+READ = "a[0] = load x[64*bx + tx]"
+CHOOSE = "r[0] = where(c[0], a[0], 0.0:float32)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "condition"),
+    [
+        ([READ, PLACE, "c[0] = le(i[0], 5:int64)", CHOOSE], "tx < 6"),
+        ([READ, PLACE, "c[0] = gt(i[0], 5:int64)", CHOOSE], "5 < tx"),
+        ([READ, PLACE, "i[0] = abs(i[0])", "c[0] = lt(i[0], 9:int64)", CHOOSE], "tx < 9"),
+        (
+            [READ, PLACE, "c[0] = lt(i[0], 9:int64)", "r[0] = where(c[0], 0.0:float32, a[0])"],
+            "8 < tx",
+        ),
+        ([READ, "a[0] = exp(a[0])", PLACE, "c[0] = lt(i[0], 9:int64)", CHOOSE], "tx < 9"),
+    ],
+)
+def test_a_load_takes_place_where_the_mask_keeps_it(lines: list[str], condition: str) -> None:
+    assert conditions(guard_masked(kernel("\n".join(lines)))) == [condition]
+
+
+KEPT = {
+    "looked at elsewhere": [
+        READ, PLACE, "c[0] = lt(i[0], 9:int64)", CHOOSE, "r[0] = add(r[0], a[0])",
+    ],
+    "a mask of data": [READ, "c[0] = lt(a[0], 0.0:float32)", CHOOSE],
+    "positions that may wrap around": [
+        READ, "i[0] = copy(index(4611686018427387904*tx):int64)", "i[0] = add(i[0], i[0])",
+        "c[0] = lt(i[0], 9:int64)", CHOOSE,
+    ],
+    "a position of data": [
+        READ, PLACE, "i[0] = cast(a[0])", "c[0] = lt(i[0], 9:int64)", CHOOSE,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_loads_stay_as_they_are(name: str) -> None:
+    k = kernel("\n".join(KEPT[name]))
+    assert all(s.predicate == TRUE for s in walk_statements(guard_masked(k)) if isinstance(s, Load))
+
+
+def _after(start: int) -> Callable[[Any], Any]:
+    return lambda x: fw.where(fw.arange(x.shape[1]) >= start, fw.exp(x), 0.0)
+
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "tril": (fw.tril, 0.5),
+    "triu": (lambda x: fw.triu(x, k=3) * 2, 0.5),
+    "from a column on": (_after(192), 0.25),
+    "sum of what is kept": (lambda x: fw.sum(fw.tril(x), axis=1), 0.5),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_masks_read_what_they_keep(name: str, dtype: str) -> None:
+    fn, share = PROGRAMS[name]
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((256, 256), dtype)), "sm_90a")
+    x = np.random.default_rng(0).standard_normal((256, 256)).astype(dtype)
+    found = program.simulate(x, check_races=True)
+    assert found.races == []
+    (want,) = fw.evaluate(program.fusion, x)
+    np.testing.assert_allclose(found.outputs[0], want, rtol=1e-2, atol=1e-2)
+    (k, *_) = program.kernels
+    read = x.nbytes * share
+    moved = traffic(k.ir, k.arguments()).nbytes
+    assert moved <= 1.3 * (read + want.nbytes)
+
+
+def test_a_known_place_is_part_of_the_kernel() -> None:
+    """Masks that differ in a place are kernels of their own: what they read differs."""
+    spec = fw.TensorSpec((64, 256), "float32")
+    names = {fw.compile(fw.trace(_after(n), spec), "sm_90a").kernels[0].name for n in (8, 16)}
+    assert len(names) == 2
