@@ -27,6 +27,7 @@ from fusewright.schedule.instructions import (
 )
 from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.permutations import permutation_of
 from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -99,19 +100,7 @@ class ScheduledTensor:
         """Moves loop `k` to position `order[k]`; loops not named keep their relative order. A
         sequence is a permutation: position j takes loop `order[j]`."""
         n = len(self.stage.loops)
-        if isinstance(order, Mapping):
-            moves = {self._axis(k, "reorder"): self._axis(v, "reorder") for k, v in order.items()}
-            if len(set(moves.values())) != len(moves):
-                raise ScheduleError(f"reorder({self.name}, {dict(order)}): two loops, one place")
-            rest = iter([i for i in range(n) if i not in moves])
-            back = {v: k for k, v in moves.items()}
-            permutation = [back[j] if j in back else next(rest) for j in range(n)]
-        else:
-            permutation = [self._axis(k, "reorder") for k in order]
-            if sorted(permutation) != list(range(n)):
-                raise ScheduleError(
-                    f"reorder({self.name}, {list(order)}): not a permutation of {n} axes"
-                )
+        permutation = permutation_of(self.name, order, n, lambda k: self._axis(k, "reorder"))
         first = next((j for j, k in enumerate(permutation) if j != k), n)
         if first < self.stage.inline_depth:
             raise ScheduleError(
