@@ -10,7 +10,7 @@ TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu docs clean
+.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu wheel docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 11
@@ -55,6 +55,9 @@ bench: .venv/stamp-cuda  ## the benchmarks; needs a GPU
 
 gpu: .venv/stamp-dev  ## the tests that need a GPU
 	$(PY) -m pytest -m gpu
+
+wheel: .venv/stamp-dev  ## build the wheel and try it in a clean environment
+	$(PY) -m pytest -m slow tests/test_package.py
 
 docs: .venv/stamp-dev  ## write the generated pages of docs/
 	$(PY) docs/make_ops.py

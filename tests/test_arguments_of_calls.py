@@ -164,6 +164,24 @@ def lowered(*, predict: bool = False, **options: Any) -> str:
     return f"{k.target.arch} {k.cuda}"
 
 
+def registered(**options: Any) -> object:
+    """What a function of an object of a new class returns."""
+
+    class Pair:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    fw.register_pytree(
+        **{
+            "cls": Pair,
+            "flatten": lambda p: ([p.value], ""),
+            "unflatten": lambda rest, children: children[0],
+            **options,
+        }
+    )
+    return fw.fuse(lambda x: x[0] + 1, device="sim")(Pair(X))
+
+
 Row = tuple[Callable[[], object], "Callable[[], object] | tuple[Callable[[], object], str]"]
 
 
@@ -477,6 +495,14 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
         "title": (lambda: str(fw.Report(PROGRAM)), lambda: str(fw.Report(PROGRAM, title="mine"))),
     },
+    "Report.show": {
+        "what": (lambda: fw.Report(PROGRAM).show(), lambda: fw.Report(PROGRAM).show("nest")),
+    },
+    "register_pytree": {
+        "cls": (lambda: 0, (lambda: registered(cls=list), "is a structure already")),
+        "flatten": (registered, lambda: registered(flatten=lambda p: ([p.value * 2], ""))),
+        "unflatten": (registered, lambda: registered(unflatten=lambda rest, c: (c[0],))),
+    },
     "Report.to_html": {
         "path": (
             lambda: "",
@@ -512,6 +538,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "trace",
         "tune",
         "verify",
+        "register_pytree",
     ):
         yield n, getattr(fw, n)
     for c in (fw.TensorSpec, fw.Sym, fw.Schedule, fw.Report):

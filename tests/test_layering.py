@@ -41,7 +41,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verify",),
     ("report",),
     ("frontends",),
-    ("",),  # fusewright/__init__.py names the public things of all layers above
+    ("public",),  # names the public things of all layers above
+    ("",),
     ("corpus",),
     ("demo", "gates"),
     ("cli",),
@@ -193,7 +194,7 @@ def test_cuda_packages_are_imported_in_cuda_and_runtime_only_and_late() -> None:
 
 def test_importing_the_package_loads_only_the_default_dependencies() -> None:
     script = (
-        "import sys; before = set(sys.modules); import fusewright\n"
+        "import sys; before = set(sys.modules); import fusewright; fusewright.fuse\n"
         "new = {m.split('.')[0] for m in set(sys.modules) - before}\n"
         "print(*sorted(new - set(sys.stdlib_module_names) - {'fusewright'}))"
     )
@@ -202,3 +203,23 @@ def test_importing_the_package_loads_only_the_default_dependencies() -> None:
     )
     loaded = {m for m in done.stdout.split() if not m.startswith("_")}
     assert loaded <= DEFAULT_DEPENDENCIES
+
+
+def test_importing_the_package_loads_nothing_until_a_name_is_asked_for() -> None:
+    script = (
+        "import sys, time; before = time.process_time(); import fusewright as fw\n"
+        "seconds = time.process_time() - before; assert 'numpy' not in sys.modules\n"
+        "assert fw.__version__ and 'fusewright.public' not in sys.modules\n"
+        "assert not hasattr(fw, '__wrapped__') and 'numpy' not in sys.modules\n"
+        "from fusewright.verify import random_cases\n"
+        "assert fw.verify.__name__ == 'verify' and callable(fw.verify)\n"
+        "assert fw.bool.name == 'bool' and 'softmax' in fw.nn.__all__\n"
+        "assert set(fw.__all__) <= set(dir(fw)) and not hasattr(fw, 'nothing')\n"
+        "assert fw.__array_api_version__ and fw.__array_namespace_info__()\n"
+        "from fusewright import *; print(TensorSpec((2,), 'int8'), seconds)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    *spec, seconds = done.stdout.split()
+    assert " ".join(spec) == "TensorSpec((2,), int8)" and float(seconds) < 0.15

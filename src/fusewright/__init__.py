@@ -1,129 +1,48 @@
-"""A fusion compiler for NVIDIA GPUs whose memory is planned and whose syncs are proved."""
+"""A fusion compiler for NVIDIA GPUs whose memory is planned and whose syncs are proved.
 
-from fusewright.driver import Schedule, compile
-from fusewright.dtypes import (
-    DType,
-    bfloat16,
-    bool_ as bool,
-    complex64,
-    complex128,
-    float8_e4m3,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from fusewright.errors import (
-    FusewrightError,
-    InternalError,
-    ScheduleError,
-    SpecError,
-    UnsupportedError,
-    UserError,
-)
-from fusewright.frontends import eager as _eager, lazy as _lazy
-from fusewright.frontends.eager import *  # noqa: F403
-from fusewright.frontends.fuse import fuse
-from fusewright.frontends.interop import from_torch
-from fusewright.frontends.lazy import *  # noqa: F403
-from fusewright.frontends.tune import Tuning, tune
-from fusewright.fusion import nn, ops as _ops
-from fusewright.fusion.ir import Fusion, Sym, TensorSpec
-from fusewright.fusion.objects import register_pytree
-from fusewright.fusion.ops import *  # noqa: F403
-from fusewright.fusion.trace import name, trace
-from fusewright.host.assemble import HostProgram
-from fusewright.kernel import Kernel
-from fusewright.kir.text import parse_kernel
-from fusewright.memory import Memory as _Memory
-from fusewright.program import Layout, Program, load
-from fusewright.report.explain import Report
-from fusewright.runtime.config import config
-from fusewright.schedule.parallel import Parallel as _Parallel
-from fusewright.verify import VerifyReport, evaluate, verify
+The public names are those of `fusewright.public`. They are loaded when one is first asked for, so
+that importing the package costs next to nothing.
+"""
 
-BIDx, BIDy, BIDz = _Parallel.BIDX, _Parallel.BIDY, _Parallel.BIDZ
-TIDx, TIDy, TIDz = _Parallel.TIDX, _Parallel.TIDY, _Parallel.TIDZ
-Vectorize, Unroll, Serial = _Parallel.VECTORIZE, _Parallel.UNROLL, _Parallel.SERIAL
-Bulk, Mma, ClusterX = _Parallel.BULK, _Parallel.MMA, _Parallel.CLUSTERX
-GLOBAL, SHARED, LOCAL = _Memory.GLOBAL, _Memory.SHARED, _Memory.LOCAL
+import sys
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "GLOBAL",
-    "LOCAL",
-    "SHARED",
-    "BIDx",
-    "BIDy",
-    "BIDz",
-    "Bulk",
-    "ClusterX",
-    "DType",
-    "FusewrightError",
-    "Fusion",
-    "HostProgram",
-    "InternalError",
-    "Kernel",
-    "Layout",
-    "Mma",
-    "Program",
-    "Report",
-    "Schedule",
-    "ScheduleError",
-    "Serial",
-    "SpecError",
-    "Sym",
-    "TIDx",
-    "TIDy",
-    "TIDz",
-    "TensorSpec",
-    "Tuning",
-    "Unroll",
-    "UnsupportedError",
-    "UserError",
-    "Vectorize",
-    "VerifyReport",
-    "__version__",
-    "bfloat16",
-    "bool",
-    "compile",
-    "complex64",
-    "complex128",
-    "config",
-    "evaluate",
-    "float8_e4m3",
-    "float8_e5m2",
-    "float16",
-    "float32",
-    "float64",
-    "from_torch",
-    "fuse",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "load",
-    "name",
-    "nn",
-    "parse_kernel",
-    "register_pytree",
-    "trace",
-    "tune",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "verify",
-]
-__all__ += _eager.__all__
-__all__ += _lazy.__all__
-__all__ += _ops.__all__
+if TYPE_CHECKING:
+    from fusewright.public import *  # noqa: F403
+else:
+    from importlib import import_module
+    from importlib.util import find_spec
+    from types import ModuleType
+
+    class _Package(ModuleType):
+        """The package. `verify` is a function and a module, which Python puts there when it is
+        imported: the attribute is the function."""
+
+        @property
+        def verify(self):
+            return vars(self).get("verify") or import_module("fusewright.public").verify
+
+        @verify.setter
+        def verify(self, value):
+            if not isinstance(value, ModuleType):
+                vars(self)["verify"] = value
+
+        def __getattr__(self, name):
+            if name.startswith("__") and name != "__all__" and "array" not in name:
+                raise AttributeError(name)  # Python asks every module for some
+            if find_spec(f"fusewright.{name}") is not None:
+                return import_module(f"fusewright.{name}")
+            public = import_module("fusewright.public")
+            own = vars(self)
+            own.update((n, getattr(public, n)) for n in public.__all__ if n != "verify")
+            own["__all__"] = [*public.__all__, "__version__"]
+            if name not in own:
+                raise AttributeError(f"module 'fusewright' has no attribute {name!r}")
+            return own[name]
+
+        def __dir__(self):
+            return sorted({*vars(self), *self.__all__})
+
+    sys.modules[__name__].__class__ = _Package

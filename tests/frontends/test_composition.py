@@ -18,6 +18,7 @@ import fusewright as fw
 from fusewright.fusion import ops, trees
 from fusewright.fusion.methods import Methods
 from fusewright.fusion.text import parse_fusion
+from fusewright.runtime.arrays import describe
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
@@ -327,6 +328,12 @@ def test_registered_classes() -> None:
 def test_what_cannot_be_registered(cls: Any, message: str) -> None:
     with pytest.raises(fw.UserError, match=message):
         fw.register_pytree(cls, lambda x: ((), None), lambda rest, items: None)
+
+
+def test_records_of_the_package_are_leaves() -> None:
+    """Descriptions of arrays are dataclasses, and stand for arrays."""
+    info = describe(X)
+    assert trees.flatten([info, {"k": info}])[0] == [info, info]
 
 
 def test_descriptions_are_hashable() -> None:

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias, cast
 
 from fusewright.arguments import FUNCTION, instance_of, takes
 from fusewright.errors import UserError
-from fusewright.fusion.ir import Tensor, TensorSpec
+from fusewright.fusion.ir import TensorSpec
 
 Opened: TypeAlias = tuple[type, tuple[Any, ...], tuple[Any, ...]]
 """A kind, what tells structures of this kind apart, and the children."""
 
+_PACKAGE = __name__.partition(".")[0]
 _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr")
 
 
@@ -83,9 +84,9 @@ def is_structure(x: object) -> bool:
 
 
 def _is_record(x: object) -> bool:
-    if isinstance(x, type | TensorSpec | Tensor) or not dataclasses.is_dataclass(x):
+    if isinstance(x, type) or not dataclasses.is_dataclass(x) or is_array(x):
         return False
-    return not is_array(x)
+    return type(x).__module__.partition(".")[0] != _PACKAGE  # those of the package are leaves
 
 
 def is_array(x: object) -> bool:

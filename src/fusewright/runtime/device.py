@@ -1,6 +1,6 @@
 """The CUDA driver: is there a GPU, its binding, contexts. The one module that imports it.
 
-Nothing of `cuda.core` or `cuda.bindings.driver` is touched before a probe through ctypes has found
+Nothing of `cuda.bindings.driver` is touched before a probe through ctypes has found
 a driver and a device: without a driver those packages fail late, and can hang.
 """
 

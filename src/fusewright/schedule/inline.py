@@ -159,11 +159,16 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
         if (chosen is not None and s not in chosen) or not consumers[s]:
             continue
         s.inline_depth = max_depth(flow, s)
-        while has_reduction and s.inline_depth and not _is_tree(flow, consumers):
+        while has_reduction and _shares_loops(s) and not _is_tree(flow, consumers):
             s.inline_depth -= 1
             while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
                 s.inline_depth -= 1
     build_nest(flow.graph, flow.stages, consumers)
+
+
+def _shares_loops(s: Stage) -> bool:
+    """Whether a stage shares loops of the tree with its readers."""
+    return any(is_loop(x) for x in s.loops[: s.inline_depth])
 
 
 def _is_tree(flow: Dataflow, consumers: dict[Stage, list[Stage]]) -> bool:

@@ -27,11 +27,12 @@ from fusewright.schedule.instructions import (
 )
 from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.permutations import permutation_of
 from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, checked
+from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, check_by, checked
 from fusewright.target import MAX_CLUSTER
 
 
@@ -99,19 +100,7 @@ class ScheduledTensor:
         """Moves loop `k` to position `order[k]`; loops not named keep their relative order. A
         sequence is a permutation: position j takes loop `order[j]`."""
         n = len(self.stage.loops)
-        if isinstance(order, Mapping):
-            moves = {self._axis(k, "reorder"): self._axis(v, "reorder") for k, v in order.items()}
-            if len(set(moves.values())) != len(moves):
-                raise ScheduleError(f"reorder({self.name}, {dict(order)}): two loops, one place")
-            rest = iter([i for i in range(n) if i not in moves])
-            back = {v: k for k, v in moves.items()}
-            permutation = [back[j] if j in back else next(rest) for j in range(n)]
-        else:
-            permutation = [self._axis(k, "reorder") for k in order]
-            if sorted(permutation) != list(range(n)):
-                raise ScheduleError(
-                    f"reorder({self.name}, {list(order)}): not a permutation of {n} axes"
-                )
+        permutation = permutation_of(self.name, order, n, lambda k: self._axis(k, "reorder"))
         first = next((j for j, k in enumerate(permutation) if j != k), n)
         if first < self.stage.inline_depth:
             raise ScheduleError(
@@ -250,7 +239,7 @@ class ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
         `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
         "bulk" a view by strides of an input is copied from where the input lies."""
-        self._check_by(by, ("cp_async", "bulk"))
+        check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
         chosen = users if readers is None else [r.stage for r in readers]
@@ -283,7 +272,7 @@ class ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t;
         `by` "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
         matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
-        self._check_by(by, ("stmatrix",))
+        check_by(self.stage, by, ("stmatrix",))
         s, flow = self.stage, self._schedule.flow
         if by is not None:
             check_staging(flow.outputs, self.stage, by)
@@ -401,15 +390,6 @@ class ScheduledTensor:
         return self
 
     # --- internals ------------------------------------------------------------------------------
-
-    def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
-        if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
-            raise ScheduleError(
-                f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'"
-            )
-        if by is not None and by not in available:
-            known = ", ".join(repr(a) for a in (None, *available))
-            raise ScheduleError(f"{self.name}: by={by!r} is not available here; use one of {known}")
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)
