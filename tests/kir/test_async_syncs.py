@@ -315,3 +315,31 @@ def test_synchronous_kernels_have_no_completions() -> None:
     k = kernel("store y[tx] = r[0]")
     assert not completions(k, (), {}).issued
     assert complete_async(k, TARGET) is k
+
+
+def test_syncs_of_roles_are_pruned_like_all_others() -> None:
+    """Of two barriers and two waits in a role, one each is left."""
+    k = alone(
+        """shared a: float32[64] align 16
+        shared b: float32[64] align 16
+        r[0] = load x[tx]
+        roles {
+          role warps 0..2 {
+            cp_async b[tx] = x[tx]
+            async_commit #0 kind(cp_async)
+            async_wait #1 kind(cp_async)
+            async_wait #2 kind(cp_async)
+            store a[tx] = r[0]
+            named_sync #3 barrier(1) nthreads(64)
+            named_sync #4 barrier(1) nthreads(64)
+            r[1] = load a[63 - tx]
+            r[2] = load b[63 - tx]
+            store y[tx] = r[1]
+            store y[64 + tx] = r[2]
+          }
+        }"""
+    )
+    left = syncs(final(k))
+    assert [type(s) for s in left] == [AsyncCommit, AsyncWait, NamedSync]
+    report = replayed(final(k))
+    assert not report.missing and not report.redundant
