@@ -24,6 +24,7 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
@@ -389,7 +390,7 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    sums = (Reason(name, why) for name, why in refused_products(fusion, target))
+    sums = (Reason(name, why) for name, why in refused_products(narrow_products(fusion), target))
     reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(launches[k] for k in order)
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
@@ -425,7 +426,9 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(decompose(fold_empty(owned), keeps=product_kernels(target)))
+    plain = hoist_gathers(
+        decompose(narrow_products(fold_empty(owned)), keeps=product_kernels(target))
+    )
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_leaves(share(split_maps(read)))

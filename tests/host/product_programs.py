@@ -82,6 +82,11 @@ CASES = (
         lambda a, b: fw.astype(fw.matmul(a, b), "float32"),
         ((128, 128), (128, 64)),
     ),
+    Case(
+        "widened operands",
+        lambda a, b: fw.matmul(fw.astype(a, "float32"), fw.astype(b, "float32").T) * 0.5,
+        ((128, 128), (64, 128)),
+    ),
     Case("gated", _gated, ((200, 136), (72, 136), (72, 136))),
     Case(
         "two first operands",

@@ -294,7 +294,8 @@ class TakeAlong(OpBase):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatMul(OpBase):
-    """`(..., m, k) @ (..., k, n)`; leading axes equal (broadcast explicitly before)."""
+    """`(..., m, k) @ (..., k, n)`; leading axes equal (broadcast explicitly before). Products of
+    16-bit floats may be of dtype float32, in which they are summed anyway."""
 
     operands: tuple[Tensor, ...]
 

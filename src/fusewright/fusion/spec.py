@@ -9,7 +9,7 @@ from fusewright import dtypes
 from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import Var, add, as_expr, constant_value
 from fusewright.core.functions import FUNCTIONS
-from fusewright.dtypes import DType
+from fusewright.dtypes import DType, float32
 from fusewright.errors import SpecError
 from fusewright.fusion import ir
 from fusewright.fusion.build import element_count, shape_text
@@ -283,7 +283,8 @@ def _check_matmul(t: Tensor, op: ir.MatMul) -> None:
         _fail(t, f"operands {a!r} and {b!r} need one dtype and one rank of at least 2")
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         _fail(t, f"operands {a!r} and {b!r} do not fit; leading axes and the inner size are equal")
-    _expect(t, (*a.shape[:-1], b.shape[-1]), a.dtype)
+    widened = t.dtype is float32 and a.dtype.is_float and a.dtype.nbytes == 2
+    _expect(t, (*a.shape[:-1], b.shape[-1]), float32 if widened else a.dtype)
 
 
 CHECKS: tuple[Callable[[Fusion], None], ...] = (

@@ -80,6 +80,7 @@ ON_TENSORS: Edits = {
     "cache_before": {"by": COPY},
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
+    "mma": {"warpgroups": optional(COUNT)},
 }
 """Edits of a tensor."""
 ON_SCHEDULES: Edits = {

@@ -22,7 +22,7 @@ def decompose(fusion: Fusion, keeps: Callable[[Tensor], bool] = lambda t: False)
 
     def sums(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         wanted = isinstance(t.op, ir.MatMul) and not keeps(t)
-        return _sum_of_products(*operands) if wanted else None
+        return _sum_of_products(*(build.cast(o, t.dtype) for o in operands)) if wanted else None
 
     return rebuild(fusion, sums)
 

@@ -1,0 +1,58 @@
+"""Products of widened 16-bit values."""
+
+from __future__ import annotations
+
+from fusewright.dtypes import DType, float32
+from fusewright.fusion import build
+from fusewright.fusion.ir import (
+    Broadcast,
+    Fusion,
+    MatMul,
+    Permute,
+    Pointwise,
+    Reshape,
+    Tensor,
+    with_operands,
+)
+from fusewright.fusion.passes.rebuild import rebuild
+
+NARROW = ("bfloat16", "float16")
+
+
+def narrow_products(fusion: Fusion) -> Fusion:
+    """Multiply 16-bit values as they are where a product casts them to float32 first.
+
+    rewrite:  MatMul(float32(a), float32(b).T)  ->  MatMul(a, b.T) of dtype float32
+    checks:   both operands were of one 16-bit dtype; products of two such values are exact in
+              float32, in which both forms add
+    order:    before decompose, which looks at the dtype of operands
+    """
+
+    def narrow(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, MatMul) or t.dtype is not float32:
+            return None
+        kinds = [_narrow_dtype(o) for o in operands]
+        if kinds[0] is None or kinds[0] is not kinds[1]:
+            return None
+        a, b = map(_as_it_was, operands)
+        return build.value(t.shape, t.dtype, MatMul((a, b)))
+
+    return rebuild(fusion, narrow)
+
+
+def _narrow_dtype(t: Tensor) -> DType | None:
+    """The 16-bit dtype that a value was cast from, behind views."""
+    while isinstance(t.op, Permute | Broadcast | Reshape):
+        t = t.op.operands[0]
+    if not isinstance(t.op, Pointwise) or t.op.fn != "cast":
+        return None
+    source = t.op.operands[0].dtype
+    return source if source.name in NARROW else None
+
+
+def _as_it_was(t: Tensor) -> Tensor:
+    """The value before its cast, through the same views."""
+    if isinstance(t.op, Pointwise):
+        return t.op.operands[0]
+    source = _as_it_was(t.op.operands[0])
+    return build.value(t.shape, source.dtype, with_operands(t.op, (source,)))
