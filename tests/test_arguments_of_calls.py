@@ -140,6 +140,25 @@ def symbol(**options: Any) -> str:
     )
 
 
+def registered(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> str:
+    """What is traced of a registered class that applies functions where it is taken apart, to the
+    result, and where it is put together, to the argument."""
+
+    class Boxed:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+
+    def apply(f: Callable[[Any], Any], x: Any) -> Any:
+        return x if isinstance(x, fw.TensorSpec) else f(x)
+
+    fw.register_pytree(
+        Boxed,
+        lambda b: ((apply(first, b.x),), None),
+        lambda rest, children: Boxed(apply(second, children[0])),
+    )
+    return str(fw.trace(lambda b: Boxed(b.x), Boxed(S)))
+
+
 def spec(shape: Any = (4, 64), dtype: str = "float32", **options: Any) -> str:
     fusion = fw.trace(lambda x: x * 2.0, fw.TensorSpec(shape, dtype, **options))
     return f"{fusion} {fw.compile(fusion).kernels[0].cuda}"
@@ -483,6 +502,17 @@ ROWS: dict[str, dict[str, Row]] = {
             (lambda: fw.Report(PROGRAM).to_html("/no/folder/x.html"), "cannot write"),
         )
     },
+    "Report.show": {
+        "what": (
+            lambda: fw.Report(PROGRAM).show("kir"),
+            lambda: fw.Report(PROGRAM).show("nest"),
+        )
+    },
+    "register_pytree": {
+        "cls": (lambda: "", (lambda: fw.register_pytree(dict, len, len), "is a structure already")),
+        "flatten": (lambda: registered(fw.exp, fw.exp), lambda: registered(fw.sin, fw.exp)),
+        "unflatten": (lambda: registered(fw.exp, fw.exp), lambda: registered(fw.exp, fw.sin)),
+    },
 }
 
 INNER = {
@@ -509,6 +539,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "fuse",
         "load",
         "parse_kernel",
+        "register_pytree",
         "trace",
         "tune",
         "verify",
