@@ -1,4 +1,4 @@
-"""`python -m bench.products [--cases a,b] [--peers torch,compile] [--save DIR | --load DIR] [--out FILE]`
+"""`python -m bench.products [--cases a,b] [--peers torch,compile] [--save DIR | --load DIR]`
 
 Method: operands are random and normal; results are compared with the same function in float64 on
 slices of rows. Ours, `torch` (cuBLAS, and kernels of its own for what follows a product) and

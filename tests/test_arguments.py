@@ -19,9 +19,11 @@ from arguments_table import ARRAYS, ROWS, USUAL
 from fusewright.fusion.array import Array
 
 ELSEWHERE = frozenset(
-    ("compile", "config", "evaluate", "from_torch", "fuse", "load", "parse_kernel",
-     "register_pytree", "trace", "tune", "verify")
-)  # fmt: skip
+    (
+        *("compile", "config", "evaluate", "from_torch", "fuse", "load", "parse_kernel"),
+        *("register_pytree", "trace", "tune", "verify"),
+    )
+)
 """Functions that are not operations: their arguments are shown in `test_calls`."""
 
 SPECS = {

@@ -187,6 +187,15 @@ def test_parts_across_the_borders_of_axes(
     assert rest is graph.split(graph.merge(p, q), math.prod(sizes[1:]))[0]
 
 
+def test_what_is_left_of_a_box_is_a_digit_of_its_definition(graph: AxisGraph) -> None:
+    p, q = axes(graph, "p", 6, 10)
+    rest, c = graph.split(graph.merge(p, q), 3)
+    rest, b = graph.split(rest, 5)
+    first, a = graph.split(rest, 2)
+    covers(graph, graph.split(graph.merge(p, q), 8), [first, a, b, c])
+    covers(graph, [p, q], [first, a, b, c])
+
+
 def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:
     x, y = axes(graph, "x", 32, 2, 3), axes(graph, "y", 6, 32)
     rest, last = graph.split(flat(graph, y), 3)

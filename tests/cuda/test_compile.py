@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+from types import SimpleNamespace
 
 import pytest
 from cuda_kernels import (
@@ -16,6 +17,7 @@ from cuda_kernels import (
     warp_sum_kernel,
 )
 
+import fusewright.cuda.compile as compile_module
 from fusewright.core.node import walk
 from fusewright.cuda.compile import (
     Source,
@@ -161,6 +163,18 @@ def test_compiling_twice_gives_the_same_bytes() -> None:
     text = emit(elementwise("tanh", float32, 100), target)
     first, second = (compile_cubin(text, target, name="t") for _ in range(2))
     assert first.cubin == second.cubin
+
+
+def test_an_empty_log_is_not_written_into_the_interpreter() -> None:
+    """NVRTC writes into the object that it is given; one of a single byte is shared by a process,
+    and an empty log is one zero."""
+    given: list[bytes] = []
+    fake = SimpleNamespace(
+        nvrtcGetProgramLogSize=lambda program: (0, 1),
+        nvrtcGetProgramLog=lambda program, out: (given.append(out) or 0,),
+    )
+    assert compile_module._bytes(fake, None, "ProgramLog") == b"\0"
+    assert all(given[0] is not bytes([n]) for n in range(256))
 
 
 def test_version_is_major_and_minor() -> None:

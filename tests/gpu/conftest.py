@@ -10,7 +10,7 @@ import pytest
 from fusewright.runtime.device import has_gpu
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / part) for part in ("cuda", "schedule", "sim", ".")]
+sys.path[:0] = [str(TESTS / part) for part in ("cuda", "host", "schedule", "sim", ".")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -203,6 +203,11 @@ def test_a_persistent_role_hands_back_all_behind_its_loop() -> None:
     assert found == "() () <<((> M W1 [<]) W0 < ((x)))> <((>))>>"
 
 
+def test_batches_end_in_their_loop_even_if_nobody_waits_there() -> None:
+    found = ringed(k=512, ring="stages 8 warp_specialized")
+    assert found == "() <<((> M) W0 ((x)))> <(())>>"
+
+
 def test_an_operation_that_another_role_meets_without_order_is_refused() -> None:
     other = "role warps 4..8 { store a[8*(tx - 128)] = h[0..8] }"
     k = kernel(f"roles {{ role warps 0..4 {{ {D} }}\n{other} }}", threads=256)

@@ -112,3 +112,15 @@ def test_roles_need_room_for_their_warps() -> None:
     text = Lowered(m=512, groups=8, ring="stages 2 warp_specialized").text()
     with pytest.raises(ScheduleError, match="no room for 32 that copy"):
         materialise_rings(parse_kernel(text), TARGET)
+
+
+def test_registers_beyond_the_pool_are_refused() -> None:
+    text = Lowered(ring="stages 2 warp_specialized registers (56, 240)").text()
+    with pytest.raises(ScheduleError, match="want 68608, a block of 384 begins with 64512"):
+        materialise_rings(parse_kernel(text), TARGET)
+
+
+def test_registers_are_those_of_two_roles() -> None:
+    text = Lowered(ring="stages 2 warp_specialized registers (40, 232, 232)").text()
+    with pytest.raises(ScheduleError, match="are not the registers of two roles"):
+        materialise_rings(parse_kernel(text), TARGET)

@@ -147,7 +147,7 @@ def test_pieces_of_a_join_are_branches_of_the_graph(gpu: FakeDriver, torch: Fake
     assert [after for _, _, after in gpu.graphs[0]] == [(), (), (), (0, 1, 2)]
 
 
-def test_a_hundred_thousand_calls_keep_nothing(gpu: FakeDriver, torch: FakeTorch) -> None:
+def test_ten_thousand_calls_keep_nothing(gpu: FakeDriver, torch: FakeTorch) -> None:
     """Steady calls, with a driver that only counts: no object outlives its call."""
     fused = fw.fuse(lambda x: x * 2 + 1)
     x = tensor(normal(2, 4))
@@ -163,7 +163,7 @@ def test_a_hundred_thousand_calls_keep_nothing(gpu: FakeDriver, torch: FakeTorch
     objects_after(100)
     tracemalloc.start()
     before, nbytes = objects_after(100), tracemalloc.get_traced_memory()[0]
-    after, grown = objects_after(100_000), tracemalloc.get_traced_memory()[0]
+    after, grown = objects_after(10_000), tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 20 and grown - nbytes < 20_000
 

@@ -57,7 +57,7 @@ CASES: list[tuple[str, Callable[..., Any], tuple[fw.TensorSpec, ...], int]] = [
     ("two by two", pooled, (T((64, 64, 128), "bfloat16"),), 2),
     ("odd windows", pooled, (T((18, 62, 126), "float32"),), 1),
     ("windows of rows", first_axes_in_windows, (T((64, 64, 1024), "float32"),), 8),
-    ("rows in 8 bits", quantised, (T((33792, 17), "float16"),), 2),
+    ("rows in 8 bits", quantised, (T((33792, 13), "float16"),), 2),
     (
         "backward",
         norm_backward,
@@ -106,3 +106,12 @@ def test_rows_of_whole_vectors_are_shared_by_threads() -> None:
     program = fw.compile(fw.trace(softmax, T((1 << 20, 32), "bfloat16")))
     refused = [str(c) for c in program.kernels[0].candidates]
     assert any("rows of 64 bytes, which are whole vectors" in c for c in refused)
+
+
+def test_rows_of_many_narrow_accesses_are_shared_by_threads() -> None:
+    def way(n: int) -> str:
+        (kernel,) = fw.compile(fw.trace(softmax, T((1 << 20, n), "float16"))).kernels
+        return str(kernel.heuristic)
+
+    assert "short_rows(vector=4, rows=4" in way(15)
+    assert "inner_persistent" in way(17)

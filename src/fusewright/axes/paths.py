@@ -190,8 +190,10 @@ class _Ledger:
         """Consume a digit; False when it does not follow (from facts with numbers below `before`)
         or is consumed already."""
         facts = self.table.run(d, before)
-        if facts is None or not all(self._realise(f) for f in facts):
+        if facts is None:
             return False
+        if not all(self._realise(f) for f in facts):
+            return self._open_boxes(d) and self.take(d, before)
         pieces = self.live.get(d.atom, [])
         run = find_run(pieces, d.stride, d.extent)
         if run is None:
@@ -256,9 +258,10 @@ class _Ledger:
                 return True
             case Along(source):
                 fits = self.take(Digit(source, ONE, source.extent), f.number)
-                index = self.table.fact(f).index
-                self.predicates.extend(self.table.crossed(source, f.atom, index))
-                self._produce(Digit(f.atom, f.stride, f.extent), index)
+                if fits:
+                    index = self.table.fact(f).index
+                    self.predicates.extend(self.table.crossed(source, f.atom, index))
+                    self._produce(Digit(f.atom, f.stride, f.extent), index)
                 return fits
             case Pack(definition):
                 return self._pack(f, definition)
@@ -273,7 +276,8 @@ class _Ledger:
         value = self.table.fact(f)
         self._borrow(f, definition)
         fits = all(self.take(d, f.number) for d in self.boxes_first(base_of(definition)))
-        self._produce(Digit(f.atom, f.stride, f.extent), value.index)
+        if fits:
+            self._produce(Digit(f.atom, f.stride, f.extent), value.index)
         return fits
 
     def _unpack(self, f: Fact, origin: Unpack) -> bool:

@@ -118,9 +118,10 @@ def compile_options(target: Target, *, contract: bool = False) -> tuple[str, ...
 
 def _bytes(module: Any, program: Any, what: str) -> bytes:
     size = _check(module, getattr(module, f"nvrtcGet{what}Size")(program), what)
-    out = b" " * size
+    # NVRTC writes into the object. One of a single byte would be the interpreter's own: two are new.
+    out = bytes(max(size, 2))
     _check(module, getattr(module, f"nvrtcGet{what}")(program, out), what)
-    return out
+    return out[:size]
 
 
 def _check(module: Any, result: tuple[Any, ...], call: str) -> Any:

@@ -1,4 +1,4 @@
-"""Views that are strides: operands that lie in an argument's memory at a stride along every axis."""
+"""Views that are strides: what lies in an argument's memory at a stride along every axis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ V = TypeVar("V", bound=Value)
 @dataclass(frozen=True, slots=True)
 class Strided(Generic[V]):
     """Element (i, j, ..) of a view is element `offset + i strides[0] + j strides[1] + ..` of the
-    memory of `source`, which begins at a multiple of `alignment` bytes; a stride of 0 repeats it."""
+    memory of `source`, which begins at `alignment` bytes; a stride of 0 repeats it."""
 
     source: V
     shape: Shape

@@ -27,6 +27,7 @@ from fusewright.target import Feature, Target
 
 LEAST_EXTENT = 8
 """Rows, columns and depth from which matrix instructions, 64 rows each, beat sums of products."""
+MAX_PRODUCTS = 2
 LEAST_SIZE = 1 << 15
 """Pairs of numbers that are worth the mbarriers and maps of a kernel."""
 
@@ -82,24 +83,37 @@ def product_problem(members: Mapping[Tensor, None]) -> str | None:
     products = [t for t in members if isinstance(t.op, MatMul)]
     if not products:
         return None
-    if len(products) > 1:
-        return "the kernel has a product already"
-    product = products[0]
+    if (problem := _pair_problem(products)) is not None:
+        return problem
     operands = operand_views(members)
-    for o in product.op.operands:
+    for o in (o for p in products for o in p.op.operands):
         if o in members and o not in operands:
             return f"it multiplies {o.name}, which the same kernel computes"
         if o in members and view_of(o) is None:
             return f"its operand {o.name} is no view by strides"
-    results: set[Tensor] = {product}
+    results: set[Tensor] = set(products)
     for t in members:
-        if t is product or t in operands:
+        if t in results or t in operands:
             continue
         on_result = any(o in results for o in t.op.operands)
         if not _may_follow(t, on_result=on_result):
             return f"a {type(t.op).__name__.lower()} reads the stored result of a product"
         if on_result:
             results.add(t)
+    return None
+
+
+def _pair_problem(products: Sequence[Tensor]) -> str | None:
+    """Why products share no kernel: a gated pair has one operand in common, and one shape."""
+    if len(products) > MAX_PRODUCTS:
+        return f"the kernel has {MAX_PRODUCTS} products already"
+    first = products[0]
+    for p in products[1:]:
+        common = [a is b for a, b in zip(first.op.operands, p.op.operands, strict=True)]
+        if sum(common) != 1 or first.op.operands[0] is first.op.operands[1]:
+            return "the kernel has a product already, with which it shares no operand"
+        if p.shape != first.shape or p.dtype is not first.dtype:
+            return "the kernel has a product already, of another shape"
     return None
 
 

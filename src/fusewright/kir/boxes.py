@@ -49,8 +49,8 @@ def box_of(graph: AxisGraph, s: Stage) -> Box:
     problem = problem or box_problem(source, s.dtype.nbytes) if source is not None else problem
     if problem is not None or source is None:
         raise ScheduleError(
-            f"{what}: its boxes cannot lie in global memory: {problem}; let threads copy it, without "
-            "Bulk loops"
+            f"{what}: its boxes cannot lie in global memory: {problem}; let threads copy it, "
+            "without Bulk loops"
         )
     found: dict[int, int] = {}
     for i in s.boxed:
@@ -59,7 +59,8 @@ def box_of(graph: AxisGraph, s: Stage) -> Box:
         ]
         if len(over) != 1 or over[0] in found:
             raise ScheduleError(
-                f"{what}: loop {i} runs along {len(over)} axes of it; each runs along one of its own"
+                f"{what}: loop {i} runs along {len(over)} axes of it; each loop runs along one "
+                "axis of its own"
             )
         found[over[0]] = i
     column = fastest_axis(source)

@@ -111,8 +111,8 @@ class Storage:
         found = [r for r in self.context.flow.consumers(s) if r.boxed]
         if len(found) != 1:
             raise ScheduleError(
-                f"{s.name} is staged by stmatrix for {len(found)} tensors with Bulk loops; bind the "
-                "last two loops of the one that reads it to Bulk"
+                f"{s.name} is staged by stmatrix for {len(found)} tensors with Bulk loops; bind "
+                "the last two loops of the one that reads it to Bulk"
             )
         return found[0]
 

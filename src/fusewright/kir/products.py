@@ -12,6 +12,7 @@ from fusewright.core.expr import (
     ZERO,
     Expr,
     Int,
+    IntLike,
     Var,
     as_expr,
     constant_value,
@@ -189,7 +190,12 @@ def _again(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> Cond:
 
 
 def _matrix(
-    storage: Storage, seen: View, position: int, here: Mapping[Var, Expr], group: Var, thread: Expr
+    storage: Storage,
+    seen: View,
+    position: int,
+    here: Mapping[Var, IntLike],
+    group: Var,
+    thread: Expr,
 ) -> Matrix:
     """Operand `position` of an instruction: where its rows of m or n, and columns of k, begin."""
     product = seen.stage

@@ -143,14 +143,15 @@ def _accumulators(facts: Facts) -> Iterator[Problem]:
 # --- registers ------------------------------------------------------------------------------------
 
 
-def launch_registers(kernel: Kernel) -> int:
-    """Registers that each thread of a block has when it begins."""
-    threads = kernel.nthreads * max(1, kernel.min_blocks)
+def launch_registers(nthreads: int, min_blocks: int) -> int:
+    """Registers that each thread has when it begins, in blocks of which a multiprocessor holds so
+    many."""
+    threads = nthreads * max(1, min_blocks)
     return REGISTERS_PER_SM // threads // REGISTER_UNIT * REGISTER_UNIT
 
 
 def _register_pool(facts: Facts) -> Iterator[Problem]:
-    k, begin = facts.kernel, launch_registers(facts.kernel)
+    k, begin = facts.kernel, launch_registers(facts.kernel.nthreads, facts.kernel.min_blocks)
     held: dict[int, int] = {}
     last: Statement | None = None
     for place in facts.places:

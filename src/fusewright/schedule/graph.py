@@ -48,7 +48,8 @@ class Stage:
     those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
-    `registers` for their threads and for others. `from_any_address`: vectors that it reads may begin between two words.
+    `registers` for their threads and for others. `from_any_address`: vectors that it reads may
+    begin between two words.
     `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     """

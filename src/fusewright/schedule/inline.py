@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fusewright.axes.classes import AxisGraph
+from fusewright.axes.paths import value_of
 from fusewright.core.expr import Expr, Int
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
@@ -115,8 +116,13 @@ def adopt_prefix(flow: Dataflow, producer: Stage, reader: Stage, depth: int) -> 
     return (*prefix, *private)
 
 
-def _covered(graph: AxisGraph, loop: Loop, prefix: Iterable[Loop]) -> bool:
-    return any(x.axis is loop.axis for x in prefix)
+def _covered(graph: AxisGraph, loop: Loop, prefix: Sequence[Loop]) -> bool:
+    """Whether the loops of a prefix determine where a loop of the producer stands."""
+    if any(x.axis is loop.axis for x in prefix):
+        return True
+    known = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(prefix)]
+    found = value_of(graph, known, loop.axis)
+    return found is not None and not found[1]
 
 
 def max_depth(flow: Dataflow, producer: Stage) -> int:
@@ -153,11 +159,16 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
         if (chosen is not None and s not in chosen) or not consumers[s]:
             continue
         s.inline_depth = max_depth(flow, s)
-        while has_reduction and s.inline_depth and not _is_tree(flow, consumers):
+        while has_reduction and _shares_loops(s) and not _is_tree(flow, consumers):
             s.inline_depth -= 1
             while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
                 s.inline_depth -= 1
     build_nest(flow.graph, flow.stages, consumers)
+
+
+def _shares_loops(s: Stage) -> bool:
+    """Whether a stage shares loops of the tree with its readers."""
+    return any(is_loop(x) for x in s.loops[: s.inline_depth])
 
 
 def _is_tree(flow: Dataflow, consumers: dict[Stage, list[Stage]]) -> bool:

@@ -23,9 +23,9 @@ def project_loops(
     loops do not determine follow as serial loops. A loop bound to the grid or the block that mixes
     in an axis it lacks is kept whole: every thread then computes the value it needs itself; so is
     one that another loop is twisted by. Loops inside of an instruction or a box become loops of the
-    text, those that count accumulators unrolled. With `align` loops bound to the grid or the block are kept
-    in front of others even when it lacks them wholly, so that it can be computed inside a reader's
-    loops. None when the result does not cover the domain."""
+    text, those that count accumulators unrolled. With `align` loops bound to the grid or the block
+    are kept in front of others even when it lacks them wholly, so that it can be computed inside a
+    reader's loops. None when the result does not cover the domain."""
     out: list[Loop] = []
     free: list[Loop] = []
     plain = {Parallel.BULK: Parallel.SERIAL, Parallel.MMA: Parallel.UNROLL}

@@ -104,3 +104,12 @@ def checked(edits: Edits) -> Callable[[type[T]], type[T]]:
         return cls
 
     return decorate
+
+
+def check_by(stage: Stage, by: str | None, available: tuple[str, ...]) -> None:
+    """Raises ScheduleError for a kind of copy that there is none of here."""
+    if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
+        raise ScheduleError(f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'")
+    if by is not None and by not in available:
+        known = ", ".join(repr(a) for a in (None, *available))
+        raise ScheduleError(f"{stage.name}: by={by!r} is not available here; use one of {known}")

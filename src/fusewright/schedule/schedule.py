@@ -18,15 +18,22 @@ from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
+from fusewright.schedule.instructions import (
+    check_box,
+    check_instruction,
+    check_registers,
+    check_staging,
+    mma_loops,
+)
 from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.permutations import permutation_of
-from fusewright.schedule.products import has_instructions, mma_loops, view_in_place
+from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, checked
-from fusewright.target import MAX_CLUSTER, MAX_SET_REGISTERS, MIN_SET_REGISTERS, REGISTER_UNIT
+from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, check_by, checked
+from fusewright.target import MAX_CLUSTER
 
 
 @checked(ON_TENSORS)
@@ -122,7 +129,7 @@ class ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""
         i = self._axis(axis, "parallelize")
-        self._check_instruction(i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
+        check_instruction(self.stage, i, f"parallelize({self.name}, axis={axis}, {parallel.value})")
         loops = list(self.stage.loops)
         if parallel is Parallel.MMA and not self.stage.is_staged:
             raise ScheduleError(
@@ -130,7 +137,7 @@ class ScheduledTensor:
                 "instruction are made together; call mma()"
             )
         if parallel is Parallel.BULK:
-            self._check_box(i)
+            check_box(self.stage, i)
         taken = [x for k, x in enumerate(loops) if x.parallel is parallel and k != i]
         if taken and not parallel.is_serial and parallel not in (Parallel.BULK, Parallel.MMA):
             raise ScheduleError(
@@ -232,7 +239,7 @@ class ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
         `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
         "bulk" a view by strides of an input is copied from where the input lies."""
-        self._check_by(by, ("cp_async", "bulk"))
+        check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
         chosen = users if readers is None else [r.stage for r in readers]
@@ -262,13 +269,13 @@ class ScheduledTensor:
         return ScheduledTensor(self._schedule, c)
 
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
-        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t; `by`
-        "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
+        """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t;
+        `by` "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
         matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
-        self._check_by(by, ("stmatrix",))
-        s = self.stage
+        check_by(self.stage, by, ("stmatrix",))
+        s, flow = self.stage, self._schedule.flow
         if by is not None:
-            self._check_staging(by)
+            check_staging(flow.outputs, self.stage, by)
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
         flow = self._schedule.flow
@@ -340,7 +347,7 @@ class ScheduledTensor:
                 "cache_after(by='bulk'), or leave warp_specialized out"
             )
         if registers is not None:
-            self._check_registers(what, warp_specialized, registers)
+            check_registers(what, warp_specialized, registers)
         if self.stage.copied is None:
             raise ScheduleError(
                 f"circular_buffer({self.name}): only asynchronous copies run ahead; make it with "
@@ -366,8 +373,8 @@ class ScheduledTensor:
         )
 
     def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
-        """Computes a product by the matrix instructions of warpgroups. Its last three loops run over
-        a tile of rows, of columns and of the axis that is summed over:
+        """Computes a product by the matrix instructions of warpgroups. Its last three loops run
+        over a tile of rows, of columns and of the axis that is summed over:
 
             [.., m, n, k]  ->  [.., TIDx{128 warpgroups}, k/16, 16, m/(64 warpgroups), n/8, 2, 2]
 
@@ -383,62 +390,6 @@ class ScheduledTensor:
         return self
 
     # --- internals ------------------------------------------------------------------------------
-
-    def _check_staging(self, by: str) -> None:
-        s = self.stage
-        copies = isinstance(s.op, Pointwise) and s.op.fn == "copy"
-        if s not in self._schedule.flow.outputs or not copies or s.dtype.nbytes != 2:
-            raise ScheduleError(
-                f"cache_before({self.name}, by={by!r}): matrices are stored of 2-byte elements that "
-                "an output copies from registers; call cache_before() of the output first"
-            )
-
-    def _check_registers(self, what: str, specialized: bool, registers: tuple[int, int]) -> None:
-        low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
-        if not specialized:
-            raise ScheduleError(
-                f"{what}: registers move between warps that copy and warps that compute; give "
-                "warp_specialized=True, or leave registers out"
-            )
-        if len(registers) != 2 or any(r % unit or not low <= r <= high for r in registers):
-            raise ScheduleError(
-                f"{what}, registers={registers}: give two multiples of {unit} from {low} to {high}, "
-                "of the warps that copy and of those that compute"
-            )
-
-    def _check_instruction(self, i: int, what: str) -> None:
-        if self.stage.loops[i].parallel is Parallel.MMA and not self.stage.is_staged:
-            raise ScheduleError(
-                f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
-            )
-
-    def _check_box(self, i: int) -> None:
-        extent = self.stage.loops[i].axis.extent
-        if self.stage.copied != "bulk":
-            raise ScheduleError(
-                f"parallelize({self.name}, axis={i}, Bulk): only the copy engine copies boxes; make "
-                "the tensor with cache_after(by='bulk')"
-            )
-        if not isinstance(extent, Int):
-            raise ScheduleError(
-                f"parallelize({self.name}, axis={i}, Bulk): extent {extent} is not constant; split "
-                "by the size of the box first"
-            )
-        others = [k for k in self.stage.boxed if k != i]
-        if len(others) > 1:
-            raise ScheduleError(
-                f"parallelize({self.name}, axis={i}, Bulk): loops {others[0]} and {others[1]} are "
-                "the rows and columns of its box already"
-            )
-
-    def _check_by(self, by: str | None, available: tuple[str, ...]) -> None:
-        if by not in (None, "cp_async", "bulk", "ldmatrix", "stmatrix"):
-            raise ScheduleError(
-                f"by={by!r}: use None, 'cp_async', 'bulk', 'ldmatrix' or 'stmatrix'"
-            )
-        if by is not None and by not in available:
-            known = ", ".join(repr(a) for a in (None, *available))
-            raise ScheduleError(f"{self.name}: by={by!r} is not available here; use one of {known}")
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)
@@ -463,7 +414,7 @@ class ScheduledTensor:
                 f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
                 "transform first, inline after"
             )
-        self._check_instruction(i, f"{what}({self.name}, axis={axis})")
+        check_instruction(self.stage, i, f"{what}({self.name}, axis={axis})")
         return i
 
     def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:

@@ -332,14 +332,16 @@ def _matrices(s: ir.LdMatrix | ir.StMatrix, run: Run) -> Step:
 
 def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
     model, kernel = run.execution.model, run.execution.kernel
-    pool = launch_registers(kernel) * kernel.nthreads
+    pool = launch_registers(kernel.nthreads, kernel.min_blocks) * kernel.nthreads
 
     def wait(f: Frame) -> Wait:
         f.diverged(s, WARPGROUP_SIZE)
         mine = f.active(f.mask)[:, ::WARPGROUP_SIZE]
         held = f.syncs.registers
         if held is None:
-            held = f.syncs.registers = np.full(mine.shape, launch_registers(kernel))
+            held = f.syncs.registers = np.full(
+                mine.shape, launch_registers(kernel.nthreads, kernel.min_blocks)
+            )
         wanted = np.where(mine, s.count, held)
         while model.registers_are_counted and s.grows:
             wanted = np.where(mine, s.count, held)

@@ -30,11 +30,10 @@ from fusewright.kir.analysis.lanes import (
     conjunction,
     evaluate_lanes,
     holds,
-    is_known,
     split_unknown,
     thread_values,
 )
-from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, Site, sites
+from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, RoleScope, Site, sites
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory
@@ -49,6 +48,9 @@ MAX_PLACES = 1 << 14
 
 MAX_TRIPS = 1 << 12
 """Iterations enumerated per loop."""
+
+MIN_TRIPS = 3
+"""Iterations that stand for a loop at least: a first, a last, and one that is neither."""
 
 MAX_WHOLE = 1 << 16
 """Iterations of a loop whose conditions are tried for all."""
@@ -219,9 +221,10 @@ class _LoopPlan:
 
 @dataclass(slots=True, eq=False)
 class _Inside:
-    """A loop, the expressions in it that must repeat, and the conditions."""
+    """A loop, the role it stands in, the expressions in it that must repeat, and the conditions."""
 
     loop: LoopScope
+    role: RoleScope | None
     exprs: dict[Expr, None]
     conditions: dict[Cond, None]
 
@@ -238,7 +241,7 @@ def _loop_plans(
     def note(site: Site, exprs: Iterable[Expr], predicate: Cond) -> None:
         conditions = [predicate, *(b.node.condition for b in site.branches)]
         for loop in site.loops:
-            found = inside.setdefault(loop.path, _Inside(loop, {}, {}))
+            found = inside.setdefault(loop.path, _Inside(loop, site.role, {}, {}))
             found.exprs.update(dict.fromkeys(exprs))
             found.conditions.update(dict.fromkeys(conditions))
 
@@ -249,18 +252,26 @@ def _loop_plans(
         mbarrier = site.statement.mbarrier_use()
         if mbarrier is not None:
             note(site, mbarrier.steers, TRUE)
-    return {path: _loop_plan(found, threads) for path, found in inside.items()}
+    alike: dict[object, list[_Inside]] = {}
+    for found in inside.values():
+        role = found.loop.path if found.role is None else found.loop.node.extent
+        alike.setdefault(role, []).append(found)
+    plans = {id(group[0]): _loop_plan(group, threads) for group in alike.values()}
+    return {x.loop.path: plans[id(group[0])] for group in alike.values() for x in group}
 
 
-def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
-    v, n = found.loop.node.var, found.loop.trips
-    period = _period(list(found.exprs), v)
+def _loop_plan(group: Sequence[_Inside], threads: Known) -> _LoopPlan:
+    """One plan for loops of several roles that run as often: what one hands on the others take."""
+    n = group[0].loop.trips
+    periods = [_period(list(x.exprs), x.loop.node.var) for x in group]
+    period = None if None in periods else math.lcm(*(p or 1 for p in periods))
     if n is None or n > MAX_WHOLE:
         if period is None or 4 * period + 2 > MAX_TRIPS:
             return _LoopPlan(np.zeros(0, np.int64))
         if n is None:
             return _LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
-    values = _shortened(n, period, list(found.conditions), v, threads)
+    conditions = [(c, x.loop.node.var) for x in group for c in x.conditions]
+    values = _shortened(n, period, conditions, threads)
     if values is not None:
         return _LoopPlan(values, period or 0, stands_for_all=True)
     if n <= MAX_TRIPS:
@@ -270,22 +281,24 @@ def _loop_plan(found: _Inside, threads: Known) -> _LoopPlan:
 
 
 def _shortened(
-    n: int, period: int | None, conditions: list[Cond], v: Var, threads: Known
+    n: int, period: int | None, conditions: Sequence[tuple[Cond, Var]], threads: Known
 ) -> Array | None:
-    """The first period and one more iteration, and the last period, with the iterations that make
-    the rest whole periods: what lies between is like what comes right before it."""
+    """A period and one more iteration, and as many from the end that there are two periods and only
+    whole ones are left out: what lies between is like what comes right before it."""
     if period is None:
         return None
-    first = period + 1
-    last = period + (n - first - period) % period
-    if first + last + period > n:
+    least = max(2 * period, MIN_TRIPS)
+    kept = least + (n - least) % period
+    if kept + period > n:
         return None
+    first = period + 1
+    last = kept - first
     values = np.concatenate((np.arange(first), np.arange(n - last, n))).astype(np.int64)
     middle = np.arange(first, n - last, dtype=np.int64)
     before = first - period + (middle - first) % period
-    for c in conditions:
+    for c, v in conditions:
         if v in variables(c) and not _repeats(c, v, period):
-            if not is_known(c, {**threads, v: middle}) or middle.size > MAX_WHOLE:
+            if middle.size > MAX_WHOLE:
                 return None
             here, there = (holds(c, {**threads, v: x[:, None]}) for x in (middle, before))
             if not (np.array_equal(here.may, there.may) and np.array_equal(here.must, there.must)):

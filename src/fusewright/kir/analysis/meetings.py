@@ -51,7 +51,8 @@ class Meeting:
 
 @lru_cache(maxsize=KEPT)
 def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
-    """For each operation, the first time that each statement behind it meets it."""
+    """For each operation, the first time that statements of each body behind it meet it: those of
+    the same body that come later find it complete when that one does."""
     found = find(kernel)
     line = timeline(kernel, found.trips)
     out: list[Meeting] = []
@@ -61,7 +62,12 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
         if a.moment is Moment.ISSUE:
             out += _at_exit(a, found)
     out += _in_registers(found, line)
-    return tuple(sorted(out, key=lambda m: (m.time, m.issue.time)))
+    out.sort(key=lambda m: (m.time, m.issue.time))
+    first: dict[object, Meeting] = {}
+    for m in out:
+        body = None if m.meets is None else m.meets.path[:-1]
+        first.setdefault((m.issue, m.completes, m.writes, body, m.agent, m.issuer), m)
+    return tuple(first.values())
 
 
 def _at_exit(a: Access, found: Found) -> Iterator[Meeting]:

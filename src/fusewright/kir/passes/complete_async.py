@@ -275,8 +275,15 @@ class _Operation:
 
 def _operation(site: Site, kind: AsyncKind, met: Sequence[Meeting], kernel: Kernel) -> _Operation:
     places = [place_of(m, kernel) for m in met]
-    body = max((body for body, _ in places), key=len)
+    body = max((*(body for body, _ in places), _loop_of_batches(site, kind, kernel)), key=len)
     return _Operation(site, kind, body, site.path[len(body)], tuple(dict.fromkeys(places)))
+
+
+def _loop_of_batches(site: Site, kind: AsyncKind, kernel: Kernel) -> Path:
+    """The innermost loop around a product that does not consist of products: its batches end in
+    it, where the compiler looks for them, whether or not anybody waits there."""
+    loops = [x.path for x in site.loops if not _is_all(kind, _all_bodies(kernel)[x.path])]
+    return loops[-1] if kind is AsyncKind.MMA and loops else ()
 
 
 def _groups(found: Sequence[_Operation], kernel: Kernel) -> Iterator[list[_Operation]]:

@@ -19,6 +19,7 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.substitute import Substitution
+from fusewright.kir.tensor_spec import launch_registers
 from fusewright.target import MAX_THREADS_PER_BLOCK, WARP_SIZE, WARPGROUP_SIZE
 
 
@@ -48,21 +49,37 @@ def with_roles(
     """The kernel whose added warps run `load` while the others run `math`, behind `made`."""
     first = tuple(s for s in math if _is_shared(s) or isinstance(s, PrefetchMap))
     rest = tuple(s for s in math if s not in first)
-    sets: list[list[Statement]] = [[], []]
-    if registers:
-        sets = [[SetMaxRegisters(registers[0])], [SetMaxRegisters(registers[1], grows=True)]]
+    x = kernel.block[0]
+    n = warps.stop * WARP_SIZE
+    sets = _registers(kernel, n, warps, registers) if registers else ((), ())
     roles = (
         Role(0, warps.start, (*sets[1], *rest)),
         Role(warps.start, warps.stop, (*sets[0], *load)),
     )
     body = (*made, *first, Roles(roles))
-    x = kernel.block[0]
-    n = warps.stop * WARP_SIZE
     wide = Var(x.var.name, 0, n - 1)
     block = (Dim(wide, Int(n)), *kernel.block[1:])
     least = max(1, kernel.min_blocks) if registers else kernel.min_blocks
     body = Substitution({x.var: wide}).body(body)
     return replace(kernel, body=body, block=block, min_blocks=least)
+
+
+def _registers(
+    kernel: Kernel, n: int, warps: range, registers: tuple[int, ...]
+) -> tuple[Body, Body]:
+    """How the threads that copy, and those that compute, come to their registers, in a block of
+    `n`. Raises ScheduleError where the block has fewer."""
+    begin = launch_registers(n, kernel.min_blocks)
+    copying = len(warps) * WARP_SIZE
+    wanted = registers[0] * copying + registers[1] * (n - copying)
+    if wanted > begin * n:
+        raise ScheduleError(
+            f"{kernel.name}: {copying} threads with {registers[0]} registers and {n - copying} "
+            f"with {registers[1]} want {wanted}, a block of {n} begins with {begin * n}; ask for "
+            "fewer registers of those that compute"
+        )
+    load, math = (SetMaxRegisters(r, grows=r > begin) for r in registers)
+    return (load,), (math,)
 
 
 def _is_shared(s: Statement) -> bool:

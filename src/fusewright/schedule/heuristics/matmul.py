@@ -9,13 +9,14 @@ Everything is done by public calls on a schedule by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, vectorize_accesses
@@ -24,7 +25,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import boxed_memory, strided_operand
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import MMA_COLUMNS_UNIT, Feature, Target
+from fusewright.target import MMA_COLUMNS_UNIT, WARPGROUP_SIZE, Feature, Target
 
 DEPTH_NBYTES = 128
 """Of a row of an operand's tile: what the widest exchange of chunks spans."""
@@ -46,11 +47,13 @@ LEAST_EXCHANGE_NBYTES = 32
 LARGE_TILE = 128 * 192
 """Of two warpgroups: accumulators that an equal share of the registers does not hold well."""
 LARGE_REGISTERS = (40, 232)
+MAX_ACCUMULATORS = 128
+"""Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
 MAX_STAGES = 8
 STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
-GROUPS = (1, 2, 4, 8, 16)
+MAX_GROUP = 32
 BLOCK_US = 2.0
 """Of a block beside its products: the first operands on their way, the results on theirs."""
 
@@ -60,7 +63,8 @@ class Plan:
     """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
     operand that are in memory together; `staged` columns of results leave through shared memory
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, on so many
-    `blocks` in turn, 0 where each has a block of its own."""
+    `blocks` in turn, 0 where each has a block of its own. Several `products` share an operand, and
+    each has a tile of these columns."""
 
     rows: int
     columns: int
@@ -70,12 +74,13 @@ class Plan:
     staged: int = 0
     group: int = 1
     blocks: int = 0
+    products: int = 1
 
     @property
     def registers(self) -> tuple[int, int] | None:
         """Those that a thread which loads keeps, and one that multiplies gets, where many
         accumulators need more than an equal share."""
-        return LARGE_REGISTERS if self.rows * self.columns >= LARGE_TILE else None
+        return LARGE_REGISTERS if self.rows * self.columns * self.products >= LARGE_TILE else None
 
     @property
     def params(self) -> Params:
@@ -93,12 +98,14 @@ class Plan:
 
 
 class MatmulScheduler:
-    """One product and what is computed of its result."""
+    """One product, or several that share an operand, and what is computed of the results."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self._flow, self._target = flow, target
-        self._product = next(s for s in flow.stages if isinstance(s.op, MatMul))
-        _separate_operands(flow, self._product)
+        self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
+        self._product = self._products[0]
+        for p in self._products:
+            _separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[Plan]]:
         """Tiles in the order of their predicted time."""
@@ -106,17 +113,17 @@ class MatmulScheduler:
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile[:2])]
+        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
         for p in sorted(plans, key=self._predicted):
             yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
 
     def _problem(self) -> str | None:
         if not self._target.has(Feature.WGMMA):
             return f"{self._target} has no products by warpgroups"
-        products = [s for s in self._flow.stages if isinstance(s.op, MatMul)]
-        if len(products) > 1:
-            return f"{len(products)} products; a kernel holds one"
-        for o in self._product.operands:
+        operands = dict.fromkeys(o for p in self._products for o in p.operands)
+        if len(operands) > len(self._products) + 1:
+            return f"{len(self._products)} products that share no operand; a kernel holds one"
+        for o in operands:
             source = strided_operand(o)
             if source is None:
                 return f"{o.name} is no view by strides of what lies in memory"
@@ -138,10 +145,15 @@ class MatmulScheduler:
             estimate(p.operands[0].shape[-1]),
         )
 
-    def _fits(self, rows: int, columns: int) -> bool:
-        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
-        sizes = zip(self._product.operands, (rows, columns), (-2, -1), strict=True)
-        for o, extent, axis in sizes:
+    def _fits(self, rows: int, columns: int, warpgroups: int) -> bool:
+        """Whether the accumulators of all products fit the registers, and rows of the operands'
+        tiles are wide enough for an exchange of chunks."""
+        held = rows * columns * len(self._products)
+        if held > MAX_ACCUMULATORS * warpgroups * WARPGROUP_SIZE:
+            return False
+        pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
+        for o, position in pairs:
+            extent, axis = (rows, columns)[position], position - 2
             source = strided_operand(o)
             along = source is not None and fastest_axis(source) == len(o.shape) + axis
             if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
@@ -151,7 +163,10 @@ class MatmulScheduler:
     def _plan(self, rows: int, columns: int, warpgroups: int) -> Plan:
         itemsize = self._product.operands[0].dtype.nbytes
         depth = DEPTH_NBYTES // itemsize
-        stage = (rows + columns) * depth * itemsize
+        extents = {
+            o: e for p in self._products for o, e in zip(p.operands, (rows, columns), strict=True)
+        }
+        stage = sum(extents.values()) * depth * itemsize
         trips = -(-self._sizes()[3] // depth)
         staged = STAGED_COLUMNS if columns % STAGED_COLUMNS == 0 else columns
         outputs = sum(map(_can_stage, self._flow.outputs))
@@ -160,7 +175,9 @@ class MatmulScheduler:
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
         stages = max(1, min(room // stage, trips, MAX_STAGES))
         group, blocks = self._raster(rows, columns)
-        return Plan(rows, columns, depth, warpgroups, stages, staged, group, blocks)
+        return Plan(
+            rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products)
+        )
 
     def _raster(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows of tiles of a group, which divide all, so that the tiles that run together read the
@@ -171,7 +188,7 @@ class MatmulScheduler:
         *lead, m, n = (e or 1 for e in shape)
         down, across = -(-m // rows), -(-n // columns)
         sms = self._target.multiprocessors
-        fits = [g for g in GROUPS if down % g == 0]
+        fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
         group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
         tiles = math.prod(lead) * down * across
         return group, sms if tiles > sms else 0
@@ -183,37 +200,39 @@ class MatmulScheduler:
         tiles = batch * -(-m // plan.rows) * -(-n // plan.columns)
         rounds = -(-tiles // self._target.multiprocessors)
         steps = -(-k // plan.depth)
-        clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth)
-        nbytes = (plan.rows + plan.columns) * plan.depth * 2 * steps
+        clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
+        nbytes = (plan.rows + plan.columns * plan.products) * plan.depth * 2 * steps
         bandwidth = self._target.memory_nbytes_per_us / self._target.multiprocessors * 2
         return rounds * (BLOCK_US + max(clocks / self._target.clock_mhz, nbytes / bandwidth))
 
     def apply(self, plan: Plan) -> bool:
         """Schedules by public calls."""
-        schedule_product(Schedule.of(self._flow), self._product, plan)
+        schedule_products(Schedule.of(self._flow), self._products, plan)
         return True
 
 
-def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
-    """The kernel of a product and its suffix."""
-    product = ScheduledTensor(s, stage)
-    if stage in s.flow.outputs:
-        product = product.cache_before()
-    operands = _operands(s, product)
+def schedule_products(s: Schedule, stages: Sequence[Stage], plan: Plan) -> None:
+    """The kernel of products and their suffix."""
+    products = [_in_registers(ScheduledTensor(s, t)) for t in stages]
+    product = products[0]
+    operands = _operands(s, products)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
     staged = [(y, _staged(y)) for y in outputs if plan.staged and _can_stage(y.stage)]
     boxed = [y.stage for y, _ in staged]
-    apart = [product.stage, *(o.stage for o in operands), *boxed]
+    apart = [*(t.stage for t in (*products, *operands)), *boxed]
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
-    around = _tile(product, plan)
+    for p in products:
+        _tile(p, plan)
+    around = 2 if plan.blocks else 1
     s.transform_like(product, [*operands, *(y for y, _ in staged)])
-    product.mma(plan.warpgroups)
+    for p in products:
+        p.mma(plan.warpgroups)
     for o in operands:
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
         if plan.stages > 1:
             o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
-        o.inline_at(product, around + 1)
+        o.inline_at(next(p for p in products if o.stage in p.stage.operands), around + 1)
     s.transform_like(product, suffix)
     for y, c in staged:
         if plan.staged < plan.columns:
@@ -229,8 +248,14 @@ def schedule_product(s: Schedule, stage: Stage, plan: Plan) -> None:
     pairs = suffix[-1].stage.loops[-1].axis
     vectorize_accesses(s.flow, pairs, 2)
     s.inline_most(suffix)
-    reader = s.flow.consumers(product.stage)[0]
-    product.inline_at(ScheduledTensor(s, reader), around)
+    for p in products:
+        reader = s.flow.consumers(p.stage)[0]
+        p.inline_at(ScheduledTensor(s, reader), around)
+
+
+def _in_registers(product: ScheduledTensor) -> ScheduledTensor:
+    """A product whose accumulators something else stores."""
+    return product if product.memory is Memory.LOCAL else product.cache_before()
 
 
 def _can_stage(y: Stage) -> bool:
@@ -268,18 +293,18 @@ def _separate_operands(flow: Dataflow, product: Stage) -> None:
         flow.retie()
 
 
-def _operands(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
-    """Copies of the operands by the copy engine; one that is both is copied twice."""
+def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[ScheduledTensor]:
+    """Copies of the operands by the copy engine, one for all products that share an operand."""
     found: list[ScheduledTensor] = []
-    for stage in dict.fromkeys(product.stage.operands):
-        found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=[product]))
+    for stage in dict.fromkeys(o for p in products for o in p.stage.operands):
+        readers = [p for p in products if stage in p.stage.operands]
+        found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=readers))
     return found
 
 
-def _tile(product: ScheduledTensor, plan: Plan) -> int:
+def _tile(product: ScheduledTensor, plan: Plan) -> None:
     """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
-    that run together share rows of the first operand and columns of the second. Returns the number
-    of loops around a tile."""
+    that run together share rows of the first operand and columns of the second."""
     lead = len(product.stage.shape) - 2
     product.split(lead, plan.rows)
     product.split(lead + 2, plan.columns)
@@ -290,9 +315,6 @@ def _tile(product: ScheduledTensor, plan: Plan) -> int:
     product.reorder({lead + 1: lead + 2})
     for _ in range(lead + 2):
         product.merge(0)
-    if not plan.blocks:
-        product.parallelize(0, Parallel.BIDX)
-        return 1
-    product.split(0, plan.blocks)
-    product.parallelize(1, Parallel.BIDX)
-    return 2
+    if plan.blocks:
+        product.split(0, plan.blocks)
+    product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)

@@ -115,12 +115,16 @@ class PointwiseScheduler:
         that is most of the reading; as long as the grid fills the chip. And how far apart they lie
         for it."""
         size, width = numel(self._reference.shape), walk.width
-        large, small = 0.0, dict[Stage, int]()
-        for s in self._held:
+        large, whole, small = 0.0, 0, dict[Stage, int]()
+        direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
+        for s in dict.fromkeys((*self._held, *direct)):
+            own = s.dtype.nbytes * width
             if numel(s.operands[0].shape) * SMALL > size:
-                large += s.dtype.nbytes * width * min(1.0, numel(s.shape) / size)
+                large += own * min(1.0, numel(s.shape) / size)
+                whole = max(whole, own)
             else:
-                small[s] = s.dtype.nbytes * width
+                small[s] = own
+        large = max(large, whole)
         wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 1
         if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
             wanted = REUSED

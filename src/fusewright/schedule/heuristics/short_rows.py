@@ -48,6 +48,9 @@ THREADS = 128
 ROWS = (1, 2, 4, 8)
 """Rows of a thread that are looked at."""
 SECTOR_NBYTES = 32
+MOST_ACCESSES = 16
+"""Accesses of a thread to what lies side by side: a warp asks for nearly the same sectors with each,
+which its first-level cache bears for that long (predicted break-even between 11 and 17)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,11 @@ class ShortRowsPlanner:
         counts = [n for n in ROWS if n <= max(most, 1)]
         widths = {n: self._width(n) for n in counts}
         best = max(counts, key=lambda n: (widths[n], -n))
+        accesses = best * self._length // widths[best]
+        if self._inner is not None and accesses > MOST_ACCESSES:
+            why = f"{accesses} accesses ask for the same sectors; at most {MOST_ACCESSES}"
+            yield Refused("whole rows in registers of a thread", why)
+            return
         yield ShortRows(best, widths[best], self._length).candidate
 
     def _problem(self) -> str | None:

@@ -1,0 +1,161 @@
+"""Loops inside of instructions: of a matrix product, of a box, of a store of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.axes.classes import AxisGraph
+from fusewright.core.expr import Int, constant_value
+from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import MatMul, Pointwise
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Stage
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.products import MMA_DTYPES
+from fusewright.target import (
+    MAX_MMA_COLUMNS,
+    MAX_SET_REGISTERS,
+    MAX_THREADS_PER_BLOCK,
+    MIN_SET_REGISTERS,
+    MMA_COLUMNS_UNIT,
+    MMA_DEPTH_NBYTES,
+    MMA_ROWS,
+    REGISTER_UNIT,
+    WARPGROUP_SIZE,
+)
+
+_WARP_ROWS, _GROUP_ROWS, _PAIR = 16, 8, 2
+
+
+def check_instruction(s: Stage, i: int, what: str) -> None:
+    """Raises ScheduleError for an edit of a loop inside of a matrix instruction."""
+    if s.is_mma and s.loops[i].parallel is Parallel.MMA:
+        raise ScheduleError(
+            f"{what}: loop {i} is inside of a matrix instruction; transform before mma()"
+        )
+
+
+def check_box(s: Stage, i: int) -> None:
+    """Raises ScheduleError for a loop that is not to be one of the two of a box."""
+    what, extent = f"parallelize({s.name}, axis={i}, Bulk)", s.loops[i].axis.extent
+    if s.copied != "bulk":
+        raise ScheduleError(
+            f"{what}: only the copy engine copies boxes; make the tensor with "
+            "cache_after(by='bulk')"
+        )
+    if not isinstance(extent, Int):
+        raise ScheduleError(
+            f"{what}: extent {extent} is not constant; split by the size of the box first"
+        )
+    others = [k for k in s.boxed if k != i]
+    if len(others) > 1:
+        raise ScheduleError(
+            f"{what}: loops {others[0]} and {others[1]} are the rows and columns of its box already"
+        )
+
+
+def check_staging(outputs: Sequence[Stage], s: Stage, by: str) -> None:
+    """Raises ScheduleError for what no store of matrices takes."""
+    copies = isinstance(s.op, Pointwise) and s.op.fn == "copy"
+    if s not in outputs or not copies or s.dtype.nbytes != 2:
+        raise ScheduleError(
+            f"cache_before({s.name}, by={by!r}): matrices are stored of 2-byte elements that an "
+            "output copies from registers; call cache_before() of the output first"
+        )
+
+
+def check_registers(what: str, specialized: bool, registers: tuple[int, ...]) -> None:
+    """Raises ScheduleError for registers that no warpgroup can be given."""
+    low, high, unit = MIN_SET_REGISTERS, MAX_SET_REGISTERS, REGISTER_UNIT
+    if not specialized:
+        raise ScheduleError(
+            f"{what}: registers move between warps that copy and warps that compute; give "
+            "warp_specialized=True, or leave registers out"
+        )
+    if len(registers) != 2 or any(r % unit or not low <= r <= high for r in registers):
+        raise ScheduleError(
+            f"{what}, registers={registers}: give two multiples of {unit} from {low} to {high}, of "
+            "the warps that copy and of those that compute"
+        )
+
+
+def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop, ...]:
+    """The loops of a product with those of its tile (the last three: rows, columns, depth) inside
+    of matrix instructions. Raises ScheduleError, with the numbers, for what no instruction does."""
+    what = f"mma({s.name})"
+    if not isinstance(s.op, MatMul):
+        raise ScheduleError(f"{what}: it is no product; matrix instructions compute fw.matmul")
+    kinds = {o.dtype.name for o in s.operands}
+    if len(kinds) > 1 or not kinds <= set(MMA_DTYPES):
+        raise ScheduleError(
+            f"{what}: operands of {', '.join(sorted(kinds))}; the instructions multiply "
+            f"{' or '.join(MMA_DTYPES)}: cast them, or leave mma() out"
+        )
+    if s.memory is not Memory.LOCAL:
+        raise ScheduleError(
+            f"{what}: results are in registers first; call cache_before() and mma() of what it "
+            "returns"
+        )
+    outer, (m, n, k) = _tile(graph, s, what)
+    depth = MMA_DEPTH_NBYTES // s.operands[0].dtype.nbytes
+    rows, columns, deep = (constant_value(x.axis.extent) or 0 for x in (m, n, k))
+    groups = warpgroups if warpgroups is not None else rows // MMA_ROWS
+    if not rows or groups < 1 or rows % (MMA_ROWS * groups):
+        raise ScheduleError(
+            f"{what}: {rows} rows are no multiple of {MMA_ROWS} for each of {groups} warpgroups; "
+            f"split the rows by {MMA_ROWS} times the number of warpgroups"
+        )
+    if groups * WARPGROUP_SIZE > MAX_THREADS_PER_BLOCK:
+        raise ScheduleError(
+            f"{what}: {groups} warpgroups are more than {MAX_THREADS_PER_BLOCK} threads; give "
+            f"warpgroups=2 and more rows to each"
+        )
+    if not columns or columns > MAX_MMA_COLUMNS or columns % MMA_COLUMNS_UNIT:
+        raise ScheduleError(
+            f"{what}: {columns} columns are no multiple of {MMA_COLUMNS_UNIT} up to "
+            f"{MAX_MMA_COLUMNS}; split the columns by one"
+        )
+    if not deep or deep % depth:
+        raise ScheduleError(
+            f"{what}: a depth of {deep} is no multiple of {depth}; split the axis that is summed "
+            "over by one"
+        )
+    group, m = graph.split(m.axis, rows // groups)
+    several, m = graph.split(m, MMA_ROWS)
+    warp, m = graph.split(m, _WARP_ROWS)
+    half, row = graph.split(m, _GROUP_ROWS)
+    word, n = graph.split(n.axis, MMA_COLUMNS_UNIT)
+    pair, element = graph.split(n, _PAIR)
+    step, inside = graph.split(k.axis, depth)
+    thread = group
+    for c in (warp, row, pair):
+        thread = graph.merge(thread, c)
+    instruction = (step, inside, several, word, half, element)
+    return (
+        *outer,
+        Loop(thread, Parallel.TIDX),
+        *(Loop(c, Parallel.MMA) for c in instruction),
+    )
+
+
+def _tile(graph: AxisGraph, s: Stage, what: str) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
+    """The loops around the tile, and the three of the tile: rows, columns, depth."""
+    m, n = s.frame.output[-2:]
+    wanted = (m, n, s.frame.reduced[0])
+    tile = s.loops[-3:]
+    names = ("rows", "columns", "the axis that is summed over")
+    for x, axis, name in zip(tile, wanted, names, strict=False):
+        others = [c for c in s.frame.domain if c is not axis and not c.is_unit]
+        if x.parallel is not Parallel.SERIAL or graph.depends(x.axis, others):
+            raise ScheduleError(
+                f"{what}: its last three loops are to be serial ones over a tile's rows, columns "
+                f"and depth, but {x.axis}{{{x.axis.extent}}} is none over {name}; split and reorder"
+            )
+    if len(tile) < len(wanted):
+        raise ScheduleError(f"{what}: it has {len(s.loops)} loops; a tile has three")
+    threads = [x.parallel.value for x in s.loops[:-3] if x.parallel.is_thread]
+    if threads:
+        raise ScheduleError(
+            f"{what}: {', '.join(threads)} is bound already; mma() binds the threads of a block"
+        )
+    return s.loops[:-3], tile

@@ -1,0 +1,125 @@
+"""Products on matrix instructions: what becomes one kernel, right and without a race."""
+
+from __future__ import annotations
+
+import pytest
+from product_programs import CASES, Case, assert_right
+
+import fusewright as fw
+from fusewright.kir.ir import BoxLoad, Mma
+from fusewright.kir.traverse import walk_statements
+
+BF16 = "bfloat16"
+
+
+def _compiled(fn, *shapes, dtype: str = BF16) -> fw.Program:
+    return fw.compile(fw.trace(fn, *(fw.TensorSpec(s, dtype) for s in shapes)))
+
+
+def _count(kernel: fw.Kernel, kind: type) -> int:
+    return sum(isinstance(s, kind) for s in walk_statements(kernel.ir))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_corpus_is_right_and_free_of_races(case: Case) -> None:
+    fusion, arrays = case.fusion(), case.arrays()
+    program = fw.compile(fusion)
+    assert len(program.kernels) == case.kernels
+    assert any(_count(k, Mma) for k in program.kernels)
+    result = program.simulate(*arrays)
+    assert result.races == []
+    assert_right(case, result.outputs, fw.evaluate(fusion, *arrays))
+
+
+def test_a_gated_pair_reads_the_shared_operand_once() -> None:
+    program = _compiled(
+        lambda x, g, u: fw.nn.silu(fw.matmul(x, g.T)) * fw.matmul(x, u.T),
+        (256, 256), (256, 256), (256, 256),
+    )  # fmt: skip
+    (kernel,) = program.kernels
+    maps = [s.map.buffer.name for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad)]
+    assert sorted(maps) == ["g", "u", "x"]
+
+
+# --- products that stay sums of products ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "why"),
+    [
+        (((128, 64), (64, 96)), "float32", "no matrix instructions for float32"),
+        (((128, 64), (64, 96)), "float64", "no matrix instructions for float64"),
+        (((4, 64), (64, 96)), BF16, "4 x 96 x 64 is too small"),
+        (((128, 65), (65, 96)), BF16, "its rows lie 65 elements apart"),
+    ],
+)
+def test_sums_of_products_say_why(
+    shapes: tuple[tuple[int, ...], ...], dtype: str, why: str
+) -> None:
+    program = _compiled(fw.matmul, *shapes, dtype=dtype)
+    assert [r for r in map(str, program.reasons) if why in r]
+    assert not any(_count(k, Mma) for k in program.kernels)
+
+
+def test_other_targets_sum_products() -> None:
+    fusion = fw.trace(fw.matmul, fw.TensorSpec((128, 64), BF16), fw.TensorSpec((64, 96), BF16))
+    program = fw.compile(fusion, target="sm_80")
+    assert any("sm_80 has no products by warpgroups" in str(r) for r in program.reasons)
+
+
+def test_addresses_that_no_map_takes() -> None:
+    spec = fw.TensorSpec((128, 64), BF16, alignment=2)
+    program = fw.compile(fw.trace(fw.matmul, spec, fw.TensorSpec((64, 96), BF16)))
+    assert any("a multiple of 2 bytes" in str(r) for r in program.reasons)
+
+
+# --- what a kernel with a product does not take ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda a, b: fw.matmul(fw.exp(a), b), "a value that the same kernel computes"),
+        (lambda a, b: fw.sum(fw.matmul(a, b), axis=0), "reads the stored result of a product"),
+        (lambda a, b: fw.cumulative_sum(fw.matmul(a, b), axis=0), "stored result of a product"),
+        (lambda a, b: fw.matmul(a, b) + fw.matmul(b.T, a.T), "shares no operand"),
+    ],
+)
+def test_refusals_name_the_rule(fn, why: str) -> None:
+    program = _compiled(fn, (128, 64), (64, 128))
+    assert any(why in str(r) for r in program.reasons), program.reasons
+
+
+def test_what_lowering_refuses_is_cut_behind_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose suffix lowering cannot place becomes two, and the product keeps its own."""
+    import fusewright.driver as driver
+
+    finish, refused = driver.finish, []
+
+    def refuses(flow, *args, **kwargs):
+        if len(flow.stages) > 5 and not refused:
+            refused.append(flow)
+            raise fw.ScheduleError("no place for it")
+        return finish(flow, *args, **kwargs)
+
+    monkeypatch.setattr(driver, "finish", refuses)
+    program = _compiled(lambda a, b: fw.nn.relu(fw.matmul(a, b)), (128, 64), (64, 128))
+    first, second = program.kernels
+    assert _count(first, Mma) and not _count(second, Mma)
+    assert any("cut in two: no place for it" in str(r) for r in program.reasons)
+
+
+def test_a_product_that_lowering_refuses_is_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fusewright.driver as driver
+
+    finish = driver.finish
+
+    def refuses(flow, *args, **kwargs):
+        if any(s.is_mma for s in flow.stages):
+            raise fw.ScheduleError("no place for it")
+        return finish(flow, *args, **kwargs)
+
+    monkeypatch.setattr(driver, "finish", refuses)
+    program = _compiled(lambda a, b: fw.nn.relu(fw.matmul(a, b)), (128, 64), (64, 128))
+    assert not any(_count(k, Mma) for k in program.kernels)
+    assert any("it is a sum of products: no place for it" in str(r) for r in program.reasons)

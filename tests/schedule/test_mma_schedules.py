@@ -1,0 +1,181 @@
+"""Products by hand: the public calls make what the scheduler makes, and refuse with the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, Plan, schedule_products
+from fusewright.schedule.schedule import ScheduledTensor
+from fusewright.target import target_of
+
+M, N, K = 384, 512, 256
+
+
+def _fusion(m: int = M, n: int = N, k: int = K, dtype: str = "bfloat16") -> fw.Fusion:
+    specs = (fw.TensorSpec((m, k), dtype), fw.TensorSpec((k, n), dtype))
+    return fw.trace(lambda x, w: fw.name(fw.matmul(fw.name(x, "x"), fw.name(w, "w")), "y"), *specs)
+
+
+def _tiled(fusion: fw.Fusion, rows: int, columns: int, depth: int = 64) -> ScheduledTensor:
+    """The product in registers, with a tile as its last three loops."""
+    y = fw.Schedule(fusion)["y"].cache_before()
+    y.split(0, rows).split(2, columns).split(4, depth)
+    return y.reorder([0, 2, 4, 1, 3, 5])
+
+
+def _by_hand() -> fw.Schedule:
+    """128 x 128 tiles on five blocks, three stages, results by boxes of 64 columns."""
+    s = fw.Schedule(_fusion())
+    y = s.outputs[0]
+    product = y.cache_before()
+    x, w = s["x"].cache_after(by="bulk"), s["w"].cache_after(by="bulk")
+    c = y.cache_before(by="stmatrix")
+    product.split(0, 128).split(2, 128).split(4, 64)
+    product.reorder([0, 2, 4, 1, 3, 5]).split(0, 1).reorder({1: 2}).merge(0).merge(0)
+    product.split(0, 5).parallelize(1, fw.BIDx)
+    s.transform_like(product, [x, w, y])
+    product.mma(warpgroups=2)
+    for t in (x, w):
+        t.parallelize(-1, fw.Bulk).parallelize(-2, fw.Bulk)
+        t.circular_buffer(3, warp_specialized=True)
+        t.inline_at(product, 3)
+    s.transform_like(product, [c])
+    y.split(-1, 64).reorder({-2: 2}).parallelize(2, fw.Unroll)
+    y.parallelize(-1, fw.Bulk).parallelize(-2, fw.Bulk)
+    c.split(-3, 8).reorder({-4: 2}).split(-3, 2)
+    for i in (-3, -2, -1):
+        c.parallelize(i, fw.Mma)
+    s.inline_most([c])
+    product.inline_at(c, 2)
+    return s
+
+
+def test_public_calls_make_what_the_scheduler_makes() -> None:
+    s = fw.Schedule(_fusion())
+    scheduler = MatmulScheduler(s.flow, target_of("sm_90a"))
+    plan = Plan(128, 128, 64, warpgroups=2, stages=3, staged=64, blocks=5)
+    schedule_products(s, scheduler._products, plan)
+    assert str(s.lower().ir) == str(_by_hand().lower().ir)
+
+
+def test_the_kernel_by_hand_is_right() -> None:
+    s = _by_hand()
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=n).astype(fw.bfloat16.numpy) for n in ((M, K), (K, N)))
+    result = s.lower().simulate(x, w)
+    assert result.races == []
+    wanted = x.astype(np.float64) @ w.astype(np.float64)
+    assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * abs(wanted).max()
+
+
+PLANS = (
+    Plan(128, 256, 64, 2, 3, 128, group=3, blocks=4),
+    Plan(256, 128, 64, 2, 2, 64, blocks=2),
+    Plan(64, 64, 64, 1, 2, 64, group=6, blocks=4),
+    Plan(64, 8, 64, 1, 1),
+    Plan(128, 64, 32, 2, 6, 0),
+)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda p: str(p.params))
+def test_every_rung_is_right(plan: Plan) -> None:
+    fusion = fw.trace(
+        lambda x, w: fw.matmul(x, w.T),
+        fw.TensorSpec((M, 200), "bfloat16"),
+        fw.TensorSpec((392, 200), "bfloat16"),
+    )
+    s = fw.Schedule(fusion)
+    scheduler = MatmulScheduler(s.flow, target_of("sm_90a"))
+    schedule_products(s, scheduler._products, plan)
+    rng = np.random.default_rng(1)
+    x, w = (rng.normal(size=n).astype(fw.bfloat16.numpy) for n in ((M, 200), (392, 200)))
+    result = s.lower().simulate(x, w)
+    assert result.races == []
+    wanted = x.astype(np.float64) @ w.astype(np.float64).T
+    assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * abs(wanted).max()
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_only_products_have_instructions() -> None:
+    s = fw.Schedule(fw.trace(lambda x: fw.exp(x), fw.TensorSpec((64, 64), "bfloat16")))
+    with pytest.raises(fw.ScheduleError, match="it is no product"):
+        s.outputs[0].mma()
+
+
+def test_results_are_in_registers_first() -> None:
+    with pytest.raises(fw.ScheduleError, match=r"call cache_before\(\)"):
+        fw.Schedule(_fusion())["y"].mma()
+
+
+@pytest.mark.parametrize(
+    ("tile", "warpgroups", "why"),
+    [
+        ((96, 128, 64), None, "96 rows are no multiple of 64 for each of 1 warpgroups"),
+        ((128, 128, 64), 3, "128 rows are no multiple of 64 for each of 3 warpgroups"),
+        ((64, 264, 64), None, "264 columns are no multiple of 8 up to 256"),
+        ((64, 12, 64), None, "12 columns are no multiple of 8"),
+        ((64, 64, 24), None, "a depth of 24 is no multiple of 16"),
+    ],
+)
+def test_tiles_without_an_instruction(
+    tile: tuple[int, int, int], warpgroups: int | None, why: str
+) -> None:
+    with pytest.raises(fw.ScheduleError, match=why):
+        _tiled(_fusion(), *tile).mma(warpgroups)
+
+
+def test_the_last_three_loops_are_the_tile() -> None:
+    y = fw.Schedule(_fusion())["y"].cache_before()
+    y.split(0, 128)
+    with pytest.raises(fw.ScheduleError, match="its last three loops"):
+        y.reorder([3, 0, 1, 2]).mma()
+
+
+def test_loops_of_an_instruction_stay() -> None:
+    y = _tiled(_fusion(), 128, 128).mma()
+    with pytest.raises(fw.ScheduleError, match="inside of a matrix instruction"):
+        y.split(-1, 2)
+    with pytest.raises(fw.ScheduleError, match="call mma"):
+        fw.Schedule(_fusion())["y"].parallelize(0, fw.Mma)
+
+
+def test_boxes_are_copied_by_the_copy_engine() -> None:
+    with pytest.raises(fw.ScheduleError, match="only the copy engine copies boxes"):
+        fw.Schedule(_fusion())["x"].cache_after().parallelize(0, fw.Bulk)
+
+
+def test_a_box_has_rows_and_columns() -> None:
+    x = fw.Schedule(_fusion())["x"].cache_after(by="bulk").split(0, 64).split(2, 64)
+    x.parallelize(1, fw.Bulk).parallelize(3, fw.Bulk)
+    with pytest.raises(fw.ScheduleError, match="loops 1 and 3 are the rows and columns"):
+        x.parallelize(2, fw.Bulk)
+
+
+@pytest.mark.parametrize("registers", [(40, 233), (16, 232), (40, 264)])
+def test_registers_of_warpgroups(registers: tuple[int, int]) -> None:
+    x = fw.Schedule(_fusion())["x"].cache_after(by="bulk")
+    with pytest.raises(fw.ScheduleError, match="two multiples of 8 from 24 to 256"):
+        x.circular_buffer(3, warp_specialized=True, registers=registers)
+    with pytest.raises(fw.ScheduleError, match="give warp_specialized=True"):
+        x.circular_buffer(3, registers=(40, 232))
+
+
+def test_only_the_copy_engine_has_warps_of_its_own() -> None:
+    x = fw.Schedule(_fusion())["x"].cache_after(by="cp_async")
+    with pytest.raises(fw.ScheduleError, match="leave warp_specialized out"):
+        x.circular_buffer(3, warp_specialized=True)
+
+
+def test_readers_of_a_copy_read_what_is_copied() -> None:
+    s = fw.Schedule(_fusion())
+    with pytest.raises(fw.ScheduleError, match="w does not read it"):
+        s["x"].cache_after(readers=[s["w"]])
+
+
+def test_matrices_are_stored_for_outputs() -> None:
+    with pytest.raises(fw.ScheduleError, match="an output copies from registers"):
+        fw.Schedule(_fusion())["y"].cache_before(by="stmatrix")

@@ -1,0 +1,56 @@
+"""Elementwise groups: vectors, how many a thread has, and what is refused, from sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fusewright as fw
+
+
+def candidates(fn: Callable[..., Any], *specs: fw.TensorSpec) -> list[str]:
+    (kernel,) = fw.compile(fw.trace(fn, *specs)).kernels
+    return [str(r) for r in kernel.candidates]
+
+
+def chosen(fn: Callable[..., Any], *specs: fw.TensorSpec) -> dict[str, Any]:
+    (kernel,) = fw.compile(fw.trace(fn, *specs)).kernels
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler == "pointwise"
+    return dict(kernel.heuristic.values)
+
+
+def spec(*shape: int | str, dtype: str = "float32", alignment: int = 16) -> fw.TensorSpec:
+    return fw.TensorSpec(shape, dtype, alignment=alignment)
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("float32", 4), ("bfloat16", 8), ("float64", 2)])
+def test_a_vector_is_sixteen_bytes(dtype: str, vector: int) -> None:
+    assert chosen(fw.exp, spec(1 << 22, dtype=dtype))["vector"] == vector
+
+
+@pytest.mark.parametrize(("columns", "vector"), [(64, 4), (6, 2), (7, 1)])
+def test_a_vector_divides_the_rows_that_all_operands_share(columns: int, vector: int) -> None:
+    rows = (1 << 20, columns)
+    assert chosen(lambda x, v: x + v, spec(*rows), spec(columns))["vector"] >= vector
+
+
+def test_a_single_element_needs_no_vector() -> None:
+    assert chosen(lambda x: x + 1, spec()) == {"elements": 1}
+
+
+def test_a_grid_that_does_not_fill_the_chip_takes_one_vector_a_thread() -> None:
+    assert chosen(fw.exp, spec(1 << 12))["vectors"] == 1
+    assert chosen(fw.exp, spec(1 << 26))["vectors"] >= 1
+
+
+def test_refusals_name_the_rule() -> None:
+    texts = candidates(fw.exp, spec(1 << 12))
+    refused = [t for t in texts if "too few blocks for the multiprocessors" in t]
+    assert len(refused) >= 2 and any("8 vectors a thread" in t for t in refused)
+
+
+def test_the_first_candidate_is_taken() -> None:
+    (kernel,) = fw.compile(fw.trace(fw.exp, spec(1 << 24))).kernels
+    assert kernel.candidates[0].params == kernel.heuristic
