@@ -396,3 +396,14 @@ def test_totals_are_shared_by_threads_that_divide_no_axis(shape: tuple[int, ...]
     """352 threads walk over rows of 33: 32 of them over rows, 11 over a part of one."""
     program = assert_compiles_right(lambda x: fw.sum(x), Spec(shape, "float32"))
     assert len(program.launches) == 1
+
+
+@pytest.mark.parametrize("columns", [5, 6, 8])
+def test_vectors_of_a_gathered_row(columns: int) -> None:
+    """A row that data names begins at any element; its vectors are cut out of two words."""
+    specs = (Spec((3, columns), "float32"), Spec((1,), "int32"))
+    fusion = fw.trace(lambda x, i: fw.cumulative_sum(fw.take(x, i, axis=0), axis=1), *specs)
+    program = fw.compile(fusion)
+    x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
+    for row in range(3):
+        assert_agrees(program, fusion, [x, np.array([row], np.int32)])

@@ -118,7 +118,7 @@ def compile_options(target: Target, *, contract: bool = False) -> tuple[str, ...
 
 def _bytes(module: Any, program: Any, what: str) -> bytes:
     size = _check(module, getattr(module, f"nvrtcGet{what}Size")(program), what)
-    # NVRTC writes into the object. One of a single byte would be the interpreter's own: two are new.
+    # NVRTC writes into the object. One of a single byte would be the interpreter's own.
     out = bytes(max(size, 2))
     _check(module, getattr(module, f"nvrtcGet{what}")(program, out), what)
     return out[:size]

@@ -283,6 +283,8 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
     """A load of which only some lanes exist: those are read one by one, counted as one access, and
     the others hold what no program may depend on."""
     assert s.first is not None and s.stop is not None
+    gathered = [g for e in (s.index, s.first, s.stop) for g in run.gathered(s, e)]
+    conditions = run.refresh(s, s.predicate)
     at, holds = run.scope.expression(s.dst.index), run.scope.condition(s.predicate)
     bounds = run.scope.expression(s.first), run.scope.expression(s.stop)
     lanes = [
@@ -292,9 +294,13 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
     junk = np.full((1, 1), -1, f"i{s.dst.buffer.dtype.nbytes}").view(s.dst.buffer.dtype.numpy)
 
     def step(f: Frame) -> None:
+        for r in conditions:
+            r(f)
         inside, some = narrow(f.mask, holds(f.values))
         first = f.element(s, s.dst.buffer, at, f.mask, s.width)
         if some:
+            for g in gathered:
+                g.fetch(f, inside)
             reach.check_step(f, inside)
             reach.count(f, inside)
         low, high = (np.atleast_2d(np.asarray(b(f.values))) for b in bounds)

@@ -96,8 +96,8 @@ def _with_affine(plan: _Plan, xhat: Array, affine: Affine) -> Array:
     return y
 
 
-def _check_no_momentum(op: str, momentum: float) -> None:
-    if momentum != MOMENTUM:
+def _check_no_momentum(op: str, momentum: object) -> None:
+    if float(build.number(op, "momentum", momentum)) != MOMENTUM:
         raise UserError(
             f"{op}(momentum={momentum!r}): the result holds no running statistics, so that it "
             f"would change nothing; use {op}_forward, which returns them, or leave momentum out"

@@ -49,7 +49,7 @@ ROWS = (1, 2, 4, 8)
 """Rows of a thread that are looked at."""
 SECTOR_NBYTES = 32
 MOST_ACCESSES = 16
-"""Accesses of a thread to what lies side by side: a warp asks for nearly the same sectors with each,
+"""Accesses of a thread to what lies side by side: a warp asks for nearly the same sectors with all,
 which its first-level cache bears for that long (predicted break-even between 11 and 17)."""
 
 

@@ -135,7 +135,8 @@ class Crossing:
 
 def crossings(graph: AxisGraph, reference: Stage, found: Traffic) -> Iterator[Crossing]:
     """The two dimensions, then those with what lies next to either of them; none where accesses
-    are fast along one or along none."""
+    are fast along one or along none. What goes through a tile has all that its sides join: a tile
+    of a tensor that is repeated along a part of a side would be filled at its first place only."""
     weight: dict[AxisClass, int] = {}
     own = next(w.fast for w in found.walks if w.tensor is reference)
     for w in found.walks:
@@ -153,7 +154,10 @@ def crossings(graph: AxisGraph, reference: Stage, found: Traffic) -> Iterator[Cr
     nears, fars = _chain(found, near, far), _chain(found, far, near)
     for a in range(1, len(nears) + 1):
         for b in range(1, len(fars) + 1):
-            if not set(nears[:a]) & set(fars[:b]):
+            sides = (*nears[:a], *fars[:b])
+            through = [w for w in crossing if w.fast is far]
+            has_all = all(d in w.strides for w in through for d in sides)
+            if has_all and len(set(sides)) == len(sides):
                 c = _crossing(graph, found, nears[:a], fars[:b])
                 if not _is_beside(c):
                     yield c
