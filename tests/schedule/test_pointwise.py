@@ -54,3 +54,11 @@ def test_refusals_name_the_rule() -> None:
 def test_the_first_candidate_is_taken() -> None:
     (kernel,) = fw.compile(fw.trace(fw.exp, spec(1 << 24))).kernels
     assert kernel.candidates[0].params == kernel.heuristic
+
+
+def test_pieces_of_a_join_are_read_once_however_small() -> None:
+    """Twenty pieces are no small tensors that vectors share: a thread has one vector."""
+    pieces = [spec(1 << 18)] * 20
+    assert chosen(lambda *x: fw.concat([p * 2.0 for p in x]), *pieces)["vectors"] == 1
+    rows, row = spec(1 << 14, 1 << 10), spec(1 << 10)
+    assert chosen(lambda x, a, b, c: x * a + b * c, rows, row, row, row)["vectors"] > 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fusewright.core.expr import Expr, Int, Var, variables
+from fusewright.fusion.ir import Concat
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -44,6 +45,20 @@ MAX_APART = 512
 """Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
 ROUNDS = 16
 """Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
+
+
+def _is_joined(flow: Dataflow, s: Stage) -> bool:
+    """Whether a value becomes a piece of a join, element by element: however small, each of its
+    elements is read once."""
+    count, found, todo = numel(s.shape), {s}, [s]
+    while todo:
+        for reader in flow.consumers(todo.pop()):
+            if isinstance(reader.op, Concat):
+                return True
+            if reader not in found and numel(reader.shape) == count:
+                found.add(reader)
+                todo.append(reader)
+    return False
 
 
 def reference_output(flow: Dataflow) -> Stage:
@@ -119,7 +134,7 @@ class PointwiseScheduler:
         direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
         for s in dict.fromkeys((*self._held, *direct)):
             own = s.dtype.nbytes * width
-            if numel(s.operands[0].shape) * SMALL > size:
+            if numel(s.operands[0].shape) * SMALL > size or _is_joined(self._flow, s):
                 large += own * min(1.0, numel(s.shape) / size)
                 whole = max(whole, own)
             else:
