@@ -21,7 +21,7 @@ import fusewright as fw
 from fusewright.cuda.compile import compile_cubin
 from fusewright.cuda.emit import emit_module
 from fusewright.cuda.names import KEYWORDS as CPP_KEYWORDS
-from fusewright.cuda.pieces import pieces
+from fusewright.cuda.prelude import pieces
 from fusewright.cuda.scalars import spelled_words
 from fusewright.fusion.text import parse_fusion
 from fusewright.kir.names import KEYWORDS

@@ -14,7 +14,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
-from fusewright.program import Launch, Program
+from fusewright.program import Dispatch, Program
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import Cost, cost
 from fusewright.schedule.heuristics.work import Array, Work, work_of
@@ -121,16 +121,16 @@ def _copy(read: int, written: int, target: Target) -> Work:
     return Work(blocks, 256, 1, 0, arrays[: 2 if written else 1], lines, 0, 0, 0, 0, 1, 32, 40, 16)
 
 
-def _bound(program: Program) -> list[tuple[Launch, int]]:
+def _bound(program: Program) -> list[tuple[Dispatch, int]]:
     """The launches with the bytes that they bind."""
-    out: list[tuple[Launch, int]] = []
+    out: list[tuple[Dispatch, int]] = []
     for x in program.launches:
         sites = [*x.reads, *x.writes]
         out.append((x, sum(int(str(s.size)) * s.root.dtype.nbytes for s in sites)))
     return out
 
 
-def _cost(launch: Launch, nbytes: int, target: Target) -> Cost:
+def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch as it was scheduled; of a move, that of a copy."""
     kernel = launch.kernel
     if kernel.segment is None or kernel.heuristic is None:

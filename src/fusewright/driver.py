@@ -12,9 +12,9 @@ from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.fusion.ir import Fusion, Input, Tensor
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
-from fusewright.fusion.passes.copy_moved_leaves import copy_moved_leaves
+from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
+from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
@@ -28,10 +28,10 @@ from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
@@ -48,14 +48,14 @@ from fusewright.host.products import (
     refused_products,
 )
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
-from fusewright.host.sites import Site, natural
+from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
-from fusewright.program import Launch, Program
+from fusewright.program import Dispatch, Program
 from fusewright.runtime.device import architecture, device_name, has_gpu
-from fusewright.runtime.winners import Winner, Winners
+from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
@@ -149,7 +149,7 @@ class Made:
 Kernels: TypeAlias = dict[object, Made]
 """Kernels by target and structure; programs that are compiled with one table share them."""
 
-WinnerOf: TypeAlias = Callable[[Segment], Winner | None]
+WinnerOf: TypeAlias = Callable[[Segment], TunedSchedule | None]
 """The schedule that was measured to be best for a segment; None for the rules' choice."""
 
 
@@ -162,7 +162,7 @@ def kept_winners(target: Target) -> WinnerOf:
     wanted = knobs.TUNED.get() and knobs.CACHE.get() and has_gpu()
     if not wanted or architecture() != target.arch:
         return no_winner
-    return Winners(target, device_name()).get
+    return TuningCache(target, device_name()).get
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _Compiler:
         segment: Segment,
         name: str,
         scalars: tuple[Parameter, ...],
-        winner: Winner | None,
+        winner: TunedSchedule | None,
     ) -> Made:
         flow = segment.dataflow()
         params = schedule_group(flow, self.target, winner.params if winner else None)
@@ -204,7 +204,7 @@ class _Compiler:
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return Made(kernel, read, places)
 
-    def launches(self, segment: Segment) -> list[Launch]:
+    def launches(self, segment: Segment) -> list[Dispatch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
@@ -229,11 +229,11 @@ class _Compiler:
         made = self.kernels[key]
         reads = tuple(segment.reads[i] for i in made.read)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
-        return [Launch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
+        return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
 
-    def all_launches(self, fusion: Fusion, placed: Placed) -> list[Launch]:
+    def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
-        out: list[Launch] = []
+        out: list[Dispatch] = []
         items = segments(fusion, placed.items, placed.sites, placed.joined)
         for item in attach_fills(items):
             if isinstance(item, Moves):
@@ -242,7 +242,7 @@ class _Compiler:
                 out.extend(self.launches(item))
         return out
 
-    def move(self, moves: Moves) -> Launch:
+    def move(self, moves: Moves) -> Dispatch:
         """The launch that copies and fills what no kernel computes."""
         key = (self.target, moves.structure)
         if key not in self.kernels:
@@ -255,13 +255,15 @@ class _Compiler:
                 final, self.target, tuple(infos[:count]), tuple(infos[count:]), moves.values, ""
             )
             self.kernels[key] = Made(kernel, (), ())
-        return Launch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
+        return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
 
 def _halves(segment: Segment) -> list[Segment] | None:
     whole = own_outputs(segment.fusion)  # an input that is also stored is a value of one half
     inner = [
-        t for t in whole.values if t not in whole.inputs and (not is_leaf(t) or t in whole.outputs)
+        t
+        for t in whole.values
+        if t not in whole.inputs and (not is_rematerialisable(t) or t in whole.outputs)
     ]
     if len(inner) < 2:
         return None
@@ -271,7 +273,7 @@ def _halves(segment: Segment) -> list[Segment] | None:
         return None
     cut = cut or _cheapest_cut(inner)
     groups = (*connected(inner[:cut]), *connected(inner[cut:]))
-    outer: dict[Tensor, list[Site]] = {}
+    outer: dict[Tensor, list[Subspan]] = {}
     for t, site in zip(
         (*whole.inputs, *whole.outputs), (*segment.reads, *segment.writes), strict=True
     ):
@@ -282,7 +284,7 @@ def _halves(segment: Segment) -> list[Segment] | None:
 def _cheapest_cut(values: Sequence[Tensor]) -> int:
     """The place, in the middle half of program order, across which values of the fewest bytes are
     read, inputs of both sides counted too; of equal ones the nearest to the middle."""
-    last = {o: k for k, t in enumerate(values) for o in t.op.operands if not is_leaf(o)}
+    last = {o: k for k, t in enumerate(values) for o in t.op.operands if not is_rematerialisable(o)}
     begin = {t: k for k, t in enumerate(values)}
     for k, t in reversed(list(enumerate(values))):
         begin |= {o: k for o in t.op.operands if o in last and isinstance(o.op, Input)}
@@ -343,7 +345,7 @@ def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
     reads = tuple(natural(t) for t in read)
     infos = zip(whole.outputs, kernel.outputs, strict=True)
     writes = tuple(natural(t, i.strides) for t, i in infos)
-    launch = Launch(kernel, reads, writes, kernel.argument_values)
+    launch = Dispatch(kernel, reads, writes, kernel.argument_values)
     return _checked(Program(whole, (launch,), (), target))
 
 
@@ -431,7 +433,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     )
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
-    small = copy_moved_leaves(share(split_maps(read)))
+    small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(small, MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
     return split_reductions(split_scans(row_partials(nested, target), target), target)

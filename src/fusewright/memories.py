@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fusewright.core.expr import Var
 from fusewright.fusion.ir import Tensor, contiguous_strides
-from fusewright.host.sites import Site
+from fusewright.host.subspans import Subspan
 from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of
 from fusewright.sim.report import Race
 
@@ -26,12 +26,12 @@ class Memories:
         self._arrays = dict(arrays)
         self._written: dict[Tensor, Array] = {}
 
-    def read(self, s: Site) -> Array:
+    def read(self, s: Subspan) -> Array:
         """What lies in a site."""
         self._make(s.root)
         return self._part(s, self._arrays[s.root])
 
-    def write(self, s: Site, array: Array, written: Array) -> None:
+    def write(self, s: Subspan, array: Array, written: Array) -> None:
         """Puts into a site what a launch wrote of an array of its shape."""
         complete = bool(written.all())
         if s.is_whole and complete:
@@ -44,7 +44,7 @@ class Memories:
         if s.root in self._written:
             self._part(s, self._written[s.root])[written] = True
 
-    def unwritten(self, sites: Sequence[Site], who: str, seed: int) -> Iterator[Race]:
+    def unwritten(self, sites: Sequence[Subspan], who: str, seed: int) -> Iterator[Race]:
         """Findings about sites that are read before all of them is written."""
         for s in sites:
             self._make(s.root)
@@ -68,7 +68,7 @@ class Memories:
             self._arrays[root] = empty
             self._written[root] = np.zeros(shape, bool)
 
-    def _part(self, s: Site, array: Array) -> Array:
+    def _part(self, s: Subspan, array: Array) -> Array:
         if s.is_whole:
             return array
         whole = TensorInfo.of(s.root)

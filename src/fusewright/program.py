@@ -29,7 +29,7 @@ from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
 from fusewright.host.invariants import check_host
 from fusewright.host.ir import Pieces
-from fusewright.host.sites import Site, natural
+from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import (
     Binder,
     Kernel,
@@ -80,13 +80,13 @@ _said = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Dispatch:
     """One kernel over sites of the program's values, those it reads and those it writes in the
     kernel's order, and the values of its scalar parameters in this place."""
 
     kernel: Kernel
-    reads: tuple[Site, ...]
-    writes: tuple[Site, ...]
+    reads: tuple[Subspan, ...]
+    writes: tuple[Subspan, ...]
     values: tuple[bool | int | float, ...]
 
     @property
@@ -117,7 +117,7 @@ class Program:
     of an argument, which the caller gives away."""
 
     fusion: Fusion
-    launches: tuple[Launch, ...]
+    launches: tuple[Dispatch, ...]
     reasons: tuple[Reason, ...]
     target: Target
     pieces: Pieces = field(default_factory=Pieces)
@@ -229,7 +229,7 @@ class Program:
                     out.setdefault(t.name, self._layout(t, x.kernel.name, s))
         return out
 
-    def _layout(self, t: Tensor, kernel: str, s: Site) -> Layout:
+    def _layout(self, t: Tensor, kernel: str, s: Subspan) -> Layout:
         dense = contiguous_strides(t.shape)
         required = dense if t in self.fusion.outputs else None
         if s.root is not s.tensor or not s.is_whole:
@@ -330,7 +330,9 @@ class Program:
         given |= {t: np.array(given[t], order="C") for t in self.held.values()}
         return Memories(symbols, given)
 
-    def _simulated(self, x: Launch, memory: Memories, *, check_races: bool, seed: int) -> SimResult:
+    def _simulated(
+        self, x: Dispatch, memory: Memories, *, check_races: bool, seed: int
+    ) -> SimResult:
         """Runs one launch in the simulator; what it writes is in memory afterwards."""
         result = x.kernel.simulate(
             *(memory.read(s) for s in x.reads),
@@ -504,7 +506,7 @@ def _restored(record: dict[str, Any], members: dict[str, bytes], path: str) -> P
         kernels = [restored_kernel(r, members, target, symbols) for r in record["kernels"]]
         pieces = Pieces(dict(record["placed"]), dict(record["not_placed"]))
         launches = tuple(
-            Launch(
+            Dispatch(
                 kernels[int(x["kernel"])],
                 tuple(restored_site(r, values, symbols) for r in x["inputs"]),
                 tuple(restored_site(r, values, symbols) for r in x["outputs"]),

@@ -19,7 +19,7 @@ from fusewright.errors import SpecError, UserError
 from fusewright.fusion.ir import Sym, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
-from fusewright.host.sites import Site
+from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.names import with_unique_names
 from fusewright.kir.text import parse_kernel
@@ -60,7 +60,7 @@ def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:
     }
 
 
-def site_record(s: Site) -> dict[str, Any]:
+def site_record(s: Subspan) -> dict[str, Any]:
     """A site as text: expressions in the shape symbols."""
     return {
         "tensor": s.tensor.name,
@@ -75,14 +75,14 @@ def site_record(s: Site) -> dict[str, Any]:
 
 def restored_site(
     r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
-) -> Site:
+) -> Subspan:
     """The site of a record over these values and symbols."""
 
     def read(texts: Sequence[str]) -> tuple[Expr, ...]:
         return tuple(parse_expression(t, symbols) for t in texts)
 
     pairs = [read(pair) for pair in r["box"]]
-    return Site(
+    return Subspan(
         values[r["tensor"]],
         read(r["shape"]),
         values[r["root"]],
@@ -113,8 +113,8 @@ def restored_kernel(
 
 def check_launch(
     kernel: Kernel,
-    reads: Sequence[Site],
-    writes: Sequence[Site],
+    reads: Sequence[Subspan],
+    writes: Sequence[Subspan],
     values: Sequence[bool | int | float],
 ) -> None:
     """Raises ValueError for a launch whose places or values are not what its kernel takes."""

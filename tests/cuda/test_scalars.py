@@ -10,7 +10,7 @@ import pytest
 from fusewright import dtypes
 from fusewright.cuda import scalars
 from fusewright.cuda.names import identifier
-from fusewright.cuda.pieces import needed, pieces
+from fusewright.cuda.prelude import needed, pieces
 from fusewright.dtypes import ALL, dtype_of
 
 

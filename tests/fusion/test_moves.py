@@ -12,11 +12,11 @@ import pytest
 
 import fusewright as fw
 from fusewright.fusion.ir import Broadcast, IndexMap, Input, Permute, Pointwise, Resize
+from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_moves import hoist_moves
-from fusewright.fusion.passes.share import share
 from fusewright.target import target_of
 
 S = fw.TensorSpec
@@ -114,7 +114,7 @@ def test_a_box_is_a_crop_and_what_no_map_looks_at_is_a_broadcast() -> None:
 
 def test_equal_maps_are_computed_once() -> None:
     fusion = fw.trace(lambda x: fw.flip(x, axis=1) * fw.flip(x, axis=1) + fw.flip(x, axis=0), X)
-    assert len([t for t in share(fusion).values if isinstance(t.op, IndexMap)]) == 2
+    assert len([t for t in cse(fusion).values if isinstance(t.op, IndexMap)]) == 2
 
 
 def test_crops_of_pads_are_shifts() -> None:

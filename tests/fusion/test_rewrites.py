@@ -10,12 +10,12 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cuts import parts_of_rows_near
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
-from fusewright.fusion.passes.share import share
 from fusewright.fusion.passes.split_reductions import (
     is_inner,
     parts_near,
@@ -38,16 +38,16 @@ def test_equal_values_are_computed_once_and_constants_keep_their_types() -> None
         lambda x: fw.exp(x) + fw.exp(x) * 1.0 + fw.astype(x > 0, fw.float32),
         fw.TensorSpec((7,), "float32"),
     )
-    shared = share(f)
+    shared = cse(f)
     exps = [t for t in shared.values if isinstance(t.op, Pointwise) and t.op.fn == "exp"]
     assert len(exps) == 1
-    assert share(shared) is shared
+    assert cse(shared) is shared
     assert_same(f, shared, np.linspace(-1, 1, 7, dtype=np.float32))
 
 
 def test_zero_and_minus_zero_are_not_shared() -> None:
     f = fw.trace(lambda x: (x * 0.0, x * -0.0), fw.TensorSpec((3,), "float32"))
-    zeros = [t for t in share(f).values if isinstance(t.op, Constant)]
+    zeros = [t for t in cse(f).values if isinstance(t.op, Constant)]
     assert len(zeros) == 2
 
 
@@ -117,7 +117,7 @@ def test_functions_of_two_operands_keep_their_gather() -> None:
 
 def test_variance_of_long_columns_goes_by_chunks() -> None:
     spec = fw.TensorSpec((8192, 130), "float32")
-    f = share(fw.trace(lambda x: (fw.var(x, axis=0), fw.mean(x, axis=0)), spec))
+    f = cse(fw.trace(lambda x: (fw.var(x, axis=0), fw.mean(x, axis=0)), spec))
     chunked = chunk_reductions(f, TARGET)
     assert chunked is not f
     sizes = {t.op.operands[0].shape for t in chunked.values if isinstance(t.op, Reduce)}
@@ -157,7 +157,7 @@ def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
         m = fw.max(x, axis=1, keepdims=True)
         return fw.log(fw.sum(fw.exp(x - m), axis=1)) + fw.squeeze(m, axis=1)
 
-    f = share(fw.trace(log_sum_exp, fw.TensorSpec((16, 131072), "bfloat16")))
+    f = cse(fw.trace(log_sum_exp, fw.TensorSpec((16, 131072), "bfloat16")))
     chunked = chunk_reductions(f, TARGET)
     assert chunked is not f
     x = np.random.default_rng(2).normal(size=(16, 131072)).astype(np.float32)
@@ -179,22 +179,22 @@ def test_exponentials_of_long_rows_go_by_chunks_and_keep_infinities() -> None:
 )
 def test_rows_that_a_cluster_holds_stay_whole(columns: int, arch: str, is_cut: bool) -> None:
     spec = fw.TensorSpec((512, columns), "bfloat16")
-    f = share(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
+    f = cse(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
     assert (chunk_reductions(f, target_of(arch)) is not f) == is_cut
 
 
 def test_all_inputs_of_a_row_count() -> None:
     """One float32 row of 512 KB fits a cluster, two do not."""
     spec = fw.TensorSpec((512, 131072), "float32")
-    one = share(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
-    two = share(decompose(fw.trace(lambda x, y: fw.nn.softmax(x + y, axis=1), spec, spec)))
+    one = cse(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=1), spec)))
+    two = cse(decompose(fw.trace(lambda x, y: fw.nn.softmax(x + y, axis=1), spec, spec)))
     assert chunk_reductions(one, TARGET) is one
     assert chunk_reductions(two, TARGET) is not two
 
 
 @pytest.mark.parametrize("shape", [(512, 64), (4, 1000)])
 def test_short_reductions_stay(shape: tuple[int, int]) -> None:
-    f = share(fw.trace(lambda x: fw.var(x, axis=1), fw.TensorSpec(shape, "float32")))
+    f = cse(fw.trace(lambda x: fw.var(x, axis=1), fw.TensorSpec(shape, "float32")))
     assert chunk_reductions(f, TARGET) is f
     assert split_reductions(f, TARGET) is f
 

@@ -226,9 +226,14 @@ class Builder:
         self.leaves.append(leaf)
         return self._number(Array(ir.Tensor("", extents, dtype_of(dtype), op)), True)
 
-    def _number(self, a: Array, is_leaf: bool) -> int:
+    def _number(self, a: Array, is_rematerialisable: bool) -> int:
         self.arrays.append(a)
-        self.numbers.append((is_leaf, (len(self.leaves) if is_leaf else len(self.steps)) - 1))
+        self.numbers.append(
+            (
+                is_rematerialisable,
+                (len(self.leaves) if is_rematerialisable else len(self.steps)) - 1,
+            )
+        )
         return len(self.arrays) - 1
 
     def value(self, category: str = "any", rank: int = 0) -> int:
@@ -306,7 +311,10 @@ class Builder:
 
     def recipe(self) -> Recipe:
         """The program: its leaves of nothing and one or two more values are its outputs."""
-        place = [k if is_leaf else len(self.leaves) + k for is_leaf, k in self.numbers]
+        place = [
+            k if is_rematerialisable else len(self.leaves) + k
+            for is_rematerialisable, k in self.numbers
+        ]
         steps = tuple(Step(s.op, s.text, tuple(place[o] for o in s.operands)) for s in self.steps)
         used = {o for s in steps for o in s.operands}
         first = len(self.leaves)

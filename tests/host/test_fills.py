@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.host.sites import LAUNCH_NBYTES
+from fusewright.host.subspans import LAUNCH_NBYTES
 
 
 def soft(x):

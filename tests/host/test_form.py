@@ -10,7 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.fusion.ir import Iota, Pointwise
-from fusewright.fusion.leaves import MAX_STEPS, is_leaf
+from fusewright.fusion.rematerialisable import MAX_STEPS, is_rematerialisable
 
 S = fw.TensorSpec
 
@@ -100,11 +100,11 @@ def test_masks_of_coordinates_are_made_where_they_are_read() -> None:
 def test_long_or_costly_functions_of_coordinates_are_no_leaves() -> None:
     t = fw.trace(lambda x: x + fw.exp(fw.arange(8.0)), S((8,), "float32"))
     values = {v.op.fn: v for v in t.values if isinstance(v.op, Pointwise)}
-    assert not is_leaf(values["exp"])
+    assert not is_rematerialisable(values["exp"])
     i = fw.trace(lambda x: x + fw.astype(fw.arange(8) * 2 + 1, fw.float32), S((8,), "float32"))
     steps = [v for v in i.values if isinstance(v.op, Pointwise) and v is not i.outputs[0]]
-    assert len(steps) <= MAX_STEPS and all(map(is_leaf, steps))
-    assert not is_leaf(i.outputs[0])
+    assert len(steps) <= MAX_STEPS and all(map(is_rematerialisable, steps))
+    assert not is_rematerialisable(i.outputs[0])
 
     def longer(x: fw.Array) -> fw.Array:
         j = fw.arange(8)
@@ -113,8 +113,10 @@ def test_long_or_costly_functions_of_coordinates_are_no_leaves() -> None:
         return x + fw.astype(j, fw.float32)
 
     chain = fw.trace(longer, S((8,), "float32"))
-    assert [is_leaf(v) for v in chain.values if isinstance(v.op, Iota)] == [True]
-    assert not is_leaf([v for v in chain.values if isinstance(v.op, Pointwise)][MAX_STEPS])
+    assert [is_rematerialisable(v) for v in chain.values if isinstance(v.op, Iota)] == [True]
+    assert not is_rematerialisable(
+        [v for v in chain.values if isinstance(v.op, Pointwise)][MAX_STEPS]
+    )
 
 
 MOVES: dict[str, Callable[[fw.Array, fw.Array], fw.Array]] = {

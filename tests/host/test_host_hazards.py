@@ -13,7 +13,7 @@ from fusewright.host.accesses import bound, overlaps
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
-    Access,
+    AccessMode,
     Binding,
     Box,
     Edge,
@@ -26,7 +26,7 @@ from fusewright.host.ir import (
 from fusewright.host.regions import Region, meet, region
 from fusewright.kir.ir import Kernel
 
-R, W, RW = Access.READ, Access.WRITE, Access.READ_WRITE
+R, W, RW = AccessMode.READ, AccessMode.WRITE, AccessMode.READ_WRITE
 OUT = Root(RootKind.OUTPUT, 0, "y", Int(1 << 20), 256)
 ARENA = Root(RootKind.ARENA, 0, "arena", Int(1 << 20), 256)
 N = Var("n", 2)
@@ -44,7 +44,7 @@ def stored(name: str, root: Root) -> Stored:
 def at(
     offset: Expr | int,
     nbytes: Expr | int,
-    access: Access = W,
+    access: AccessMode = W,
     root: Root = OUT,
     tensor: str = "t",
     box: Box | None = None,

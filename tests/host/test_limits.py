@@ -15,7 +15,7 @@ from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.host.form import MAX_RECOMPUTED
 from fusewright.host.groups import MAX_DEPTH, MAX_OPERANDS, MAX_OPS, MAX_REDUCTIONS
 from fusewright.host.place import MAX_STORES
-from fusewright.schedule.untangle import MAX_CLONES
+from fusewright.schedule.clone_untied_uses import MAX_CLONES
 
 A = fw.TensorSpec((4, 3), "float32")
 X = fw.TensorSpec((6, 40), "float32")

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fusewright.core.node import rewrite
-from fusewright.kir.analysis.sites import Path, Site, contains, sites
+from fusewright.kir.analysis.sites import Path, StatementSite, contains, sites
 from fusewright.kir.analysis.split_barriers import split_barriers
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
@@ -26,7 +26,7 @@ from fusewright.kir.ir import (
 from fusewright.kir.passes.place_syncs import insert
 from fusewright.sim.machine import Machine, analyse
 from fusewright.sim.report import Race
-from fusewright.sim.trace import Access, SyncEvent, Trace, rows_of
+from fusewright.sim.trace import SyncEvent, Trace, TracedAccess, rows_of
 from fusewright.sim.verify import Case
 from fusewright.target import WARP_SIZE
 
@@ -73,7 +73,7 @@ class Listing:
         trace = trace_of(k, case)
         spaces: dict[int, list[_Touched]] = defaultdict(list)
         for at, e in enumerate(trace.events):
-            if isinstance(e, Access):
+            if isinstance(e, TracedAccess):
                 spaces[e.space].append(_touched(at, e, trace))
         syncs = _executed(k, trace)
         starts = [since for since, *_ in syncs]
@@ -129,7 +129,7 @@ def _between(syncs: Sequence[_Executed], end: int, who: _Collision) -> frozenset
     return frozenset(found)
 
 
-def _touched(at: int, e: Access, trace: Trace) -> _Touched:
+def _touched(at: int, e: TracedAccess, trace: Trace) -> _Touched:
     rows, n = np.array([0]), trace.nthreads
     mask = rows_of(e.mask, rows, n, 1)[0]
     first = (rows_of(e.block, rows, n, 1) + rows_of(e.thread, rows, n, 1))[0][mask]
@@ -205,7 +205,7 @@ def wrong_places(k: Kernel, found: set[Pair]) -> Iterator[Moved]:
             yield Moved(half, rewrite(moved, lambda n, old=half: () if n is old else n), p)
 
 
-def _beside(sync: Site, access: Path, step: int) -> Path:
+def _beside(sync: StatementSite, access: Path, step: int) -> Path:
     """The gap before (`step` 0) or behind (1) what holds the access, in the innermost body around
     the sync that the access is in: all threads come there."""
     bodies = [(), *(scope.path for scope in sync.scopes)]

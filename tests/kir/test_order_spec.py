@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 from async_suite import SUITE, Case, packed
 
 from fusewright.errors import SpecError
-from fusewright.kir.analysis.hand_overs import unguarded
+from fusewright.kir.analysis.role_conflicts import unguarded
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.spec import check_kernel
 

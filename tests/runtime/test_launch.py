@@ -17,8 +17,8 @@ from fusewright.kir.ir import Alloc, Argument, Buffer, Dim, Kernel, Memory
 from fusewright.runtime import device
 from fusewright.runtime.launch import (
     ArgumentBlock,
-    Launch,
     LoadedKernel,
+    PackedLaunch,
     argument_bits,
     launch_of,
 )
@@ -78,7 +78,7 @@ def test_scalars_are_rounded_to_their_type() -> None:
 
 
 def test_launch_shapes_follow_the_sizes() -> None:
-    assert launch_of(kernel(), {N: 1000, M: 3}) == Launch((8, 3, 1), (128, 1, 1), 0)
+    assert launch_of(kernel(), {N: 1000, M: 3}) == PackedLaunch((8, 3, 1), (128, 1, 1), 0)
     assert launch_of(kernel(shared=256), {N: 2, M: 3}).shared_nbytes == 2048
 
 

@@ -25,12 +25,12 @@ from fusewright.kir.ir import Kernel, TensorMap
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime import tensor_maps
 from fusewright.runtime.launch import ArgumentBlock, LoadedKernel, parameters
-from fusewright.runtime.plan import Plan, PlanTemplate
+from fusewright.runtime.plan import CallPlan, PlanTemplate
 
 CASE = Product()
 
 
-def _plan(gpu: FakeDriver, kernel: Kernel, launches: int = 1) -> Plan:
+def _plan(gpu: FakeDriver, kernel: Kernel, launches: int = 1) -> CallPlan:
     """A program of launches of the kernel on two arrays and a result each."""
     specs = [fw.TensorSpec((64, 64), "bfloat16")] * 2
     wide = fw.trace(lambda x, w: fw.astype(x, "float32") + fw.astype(w, "float32"), *specs)
@@ -39,7 +39,7 @@ def _plan(gpu: FakeDriver, kernel: Kernel, launches: int = 1) -> Plan:
     gpu.register(kernel)
     own = replace(launch, kernel=kernel, values=())
     host = replace(program.host, launches=(own,) * launches)
-    return Plan(PlanTemplate(host, [LoadedKernel(b"code", kernel)] * launches, ()), ())
+    return CallPlan(PlanTemplate(host, [LoadedKernel(b"code", kernel)] * launches, ()), ())
 
 
 class Arrays:

@@ -22,7 +22,7 @@ from fusewright.runtime import clock as clock_module
 from fusewright.runtime.arrays import describe
 from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.clock import ROUNDS, WARM_UP, DeviceClock
-from fusewright.runtime.winners import FOLDER, Winner, Winners
+from fusewright.runtime.tuning_cache import FOLDER, TunedSchedule, TuningCache
 from fusewright.schedule.heuristics.common import Params
 from fusewright.target import target_of
 
@@ -238,11 +238,11 @@ def test_a_winner_comes_back_as_it_was_kept() -> None:
     (kernel,) = compiled().kernels
     assert kernel.segment is not None
     params = Params("inner_shared", (("vector", 4), ("tile", "1x2")), min_blocks=3)
-    kept = Winners(target_of("sm_90a"), DEVICE)
+    kept = TuningCache(target_of("sm_90a"), DEVICE)
     assert kept.get(kernel.segment) is None
-    kept.put(kernel.segment, Winner(params, ((params, 12.5),)))
-    assert kept.get(kernel.segment) == Winner(params, ((params, 12.5),))
-    assert Winners(target_of("sm_80"), DEVICE).get(kernel.segment) is None
+    kept.put(kernel.segment, TunedSchedule(params, ((params, 12.5),)))
+    assert kept.get(kernel.segment) == TunedSchedule(params, ((params, 12.5),))
+    assert TuningCache(target_of("sm_80"), DEVICE).get(kernel.segment) is None
 
 
 # --- on a device --------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from fusewright.driver import finish
 from fusewright.errors import ScheduleError
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, topological
+from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.share import share
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import candidates_of, schedule_group
 from fusewright.schedule.heuristics.candidates import Candidate, Refused
@@ -73,7 +73,7 @@ def fusion_of(fn: Callable[..., Any], specs: list[Spec], target: Target) -> Fusi
     whole = fw.trace(fn, *[fw.TensorSpec(*s) for s in specs])
     if fn is not backward:
         return decompose(whole)
-    fusion = row_partials(share(decompose(whole)), target)
+    fusion = row_partials(cse(decompose(whole)), target)
     (partial,) = fusion.outputs[1].op.operands
     outputs = (fusion.outputs[0], partial)
     return Fusion(fusion.inputs, outputs, topological(outputs, fusion.inputs))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, Plan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
 
@@ -55,7 +55,7 @@ def _by_hand() -> fw.Schedule:
 def test_public_calls_make_what_the_scheduler_makes() -> None:
     s = fw.Schedule(_fusion())
     scheduler = MatmulScheduler(s.flow, target_of("sm_90a"))
-    plan = Plan(128, 128, 64, warpgroups=2, stages=3, staged=64, blocks=5)
+    plan = ProductPlan(128, 128, 64, warpgroups=2, stages=3, staged=64, blocks=5)
     schedule_products(s, scheduler._products, plan)
     assert str(s.lower().ir) == str(_by_hand().lower().ir)
 
@@ -71,16 +71,16 @@ def test_the_kernel_by_hand_is_right() -> None:
 
 
 PLANS = (
-    Plan(128, 256, 64, 2, 3, 128, group=3, blocks=4),
-    Plan(256, 128, 64, 2, 2, 64, blocks=2),
-    Plan(64, 64, 64, 1, 2, 64, group=6, blocks=4),
-    Plan(64, 8, 64, 1, 1),
-    Plan(128, 64, 32, 2, 6, 0),
+    ProductPlan(128, 256, 64, 2, 3, 128, group=3, blocks=4),
+    ProductPlan(256, 128, 64, 2, 2, 64, blocks=2),
+    ProductPlan(64, 64, 64, 1, 2, 64, group=6, blocks=4),
+    ProductPlan(64, 8, 64, 1, 1),
+    ProductPlan(128, 64, 32, 2, 6, 0),
 )
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda p: str(p.params))
-def test_every_rung_is_right(plan: Plan) -> None:
+def test_every_rung_is_right(plan: ProductPlan) -> None:
     fusion = fw.trace(
         lambda x, w: fw.matmul(x, w.T),
         fw.TensorSpec((M, 200), "bfloat16"),

@@ -22,7 +22,7 @@ from fusewright.core.substitution import estimate
 from fusewright.driver import _halves
 from fusewright.fusion.text import parse_fusion
 from fusewright.host.segment import Segment
-from fusewright.host.sites import natural
+from fusewright.host.subspans import natural
 from fusewright.kir.ir import Buffer, Memory, Store
 from fusewright.kir.traverse import walk_statements
 from fusewright.verify import random_values

@@ -20,7 +20,7 @@ from fusewright.cuda.parameters import (
     shared_nbytes as shared_nbytes,
     shared_offset,
 )
-from fusewright.cuda.pieces import prelude
+from fusewright.cuda.prelude import prelude
 from fusewright.cuda.scalars import converted
 from fusewright.cuda.writer import Spellings, Writer, constant_size
 from fusewright.dtypes import DType, dtype_of

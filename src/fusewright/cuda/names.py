@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fusewright.cuda import scalars
-from fusewright.cuda.pieces import is_reserved
+from fusewright.cuda.prelude import is_reserved
 
 KEYWORDS = frozenset(
     re.findall(

@@ -19,7 +19,7 @@ from fusewright.report.table import table
 from fusewright.runtime.arrays import ArrayInfo
 from fusewright.runtime.clock import Clock, DeviceClock
 from fusewright.runtime.device import has_gpu
-from fusewright.runtime.winners import Winner, Winners
+from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.rating import Rated
 from fusewright.target import Target
@@ -125,7 +125,7 @@ def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwarg
 
     def tuned(fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]) -> Program:
         winners = session.measure(fusion, target, arguments)
-        kept = Winners(target, clock.device)
+        kept = TuningCache(target, clock.device)
         for segment, winner in winners:
             kept.put(segment, winner)
         table = {_key(segment): winner for segment, winner in winners}
@@ -154,7 +154,7 @@ class Session:
 
     def measure(
         self, fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]
-    ) -> list[tuple[Segment, Winner]]:
+    ) -> list[tuple[Segment, TunedSchedule]]:
         """The fastest candidate of each kernel of a fusion's program that has several."""
         usual = build(fusion, target, no_winner)
         groups = {k: c for k in usual.kernels if len(c := _worth_measuring(k)) > 1}
@@ -162,7 +162,7 @@ class Session:
         for kernel, chosen in groups.items():
             runs += self._runs(fusion, usual, kernel, chosen, arguments)
         times = self._clock(runs) if runs else []
-        out: list[tuple[Segment, Winner]] = []
+        out: list[tuple[Segment, TunedSchedule]] = []
         for kernel, chosen in groups.items():
             own = [(r, us) for r, us in zip(runs, times, strict=True) if r.kernel == kernel.name]
             assert kernel.segment is not None
@@ -182,7 +182,7 @@ class Session:
         key = _key(kernel.segment)
         out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, arguments)]
         for c in chosen[1:]:
-            winner = Winner(c.params, ())
+            winner = TunedSchedule(c.params, ())
             made = build(fusion, usual.target, lambda s, w=winner: w if _key(s) == key else None)
             found = next((k for k in made.kernels if k.name == kernel.name), None)
             if found is None or found.heuristic != c.params:
@@ -193,7 +193,7 @@ class Session:
 
     def _winner(
         self, kernel: Kernel, chosen: Sequence[Rated], own: Sequence[tuple[Run, float]]
-    ) -> Winner:
+    ) -> TunedSchedule:
         """The fastest by more than noise; the first is what the rules chose."""
         usual = own[0][1]
         best, us = min(own, key=lambda found: found[1])
@@ -203,7 +203,7 @@ class Session:
         for run, t in own:
             first, won = run is own[0][0], run is best
             self._timed.append(Timed(kernel.name, run.what, t, predicted[run.params], first, won))
-        return Winner(best.params, tuple((r.params, t) for r, t in own))
+        return TunedSchedule(best.params, tuple((r.params, t) for r, t in own))
 
 
 def _key(segment: Segment) -> object:

@@ -16,7 +16,7 @@ from fusewright.host.arena import Arena, Lifetime, pack
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
-    Access,
+    AccessMode,
     Binding,
     Box,
     Edge,
@@ -27,7 +27,7 @@ from fusewright.host.ir import (
     RootKind,
     Stored,
 )
-from fusewright.host.sites import ROOT_ALIGNMENT, Site, natural
+from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural
 from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 
@@ -41,8 +41,8 @@ class Call:
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
-    inputs: tuple[Site, ...]
-    outputs: tuple[Site, ...]
+    inputs: tuple[Subspan, ...]
+    outputs: tuple[Subspan, ...]
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ class HostProgram:
 
 def _touched(x: HostLaunch) -> list[Binding]:
     """The bindings once for every direction in which their bytes move."""
-    both = [b for b in x.bindings if b.access is Access.READ_WRITE]
+    both = [b for b in x.bindings if b.access is AccessMode.READ_WRITE]
     return [*x.bindings, *both]
 
 
@@ -152,19 +152,19 @@ def assemble(
     return HostProgram(roots, launches, edges, outputs_at, arena, made, placed, not_placed)
 
 
-def _root(kind: RootKind, position: int, s: Site) -> Root:
+def _root(kind: RootKind, position: int, s: Subspan) -> Root:
     alignment = s.root.op.alignment if isinstance(s.root.op, Input) else ROOT_ALIGNMENT
     return Root(kind, position, s.root.name, nbytes_of(s), alignment)
 
 
-def nbytes_of(s: Site) -> Expr:
+def nbytes_of(s: Subspan) -> Expr:
     """Bytes from the first to behind the last element."""
     return s.span * s.root.dtype.nbytes
 
 
-def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Site]:
+def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]:
     """The roots between kernels, in order of making. Raises InternalError for one never made."""
-    made: dict[Tensor, Site] = {}
+    made: dict[Tensor, Subspan] = {}
     for x in calls:
         for s in x.outputs:
             made.setdefault(s.root, s if s.is_whole else natural(s.root))
@@ -178,7 +178,7 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Site]:
 
 
 def _arena(
-    inner: Sequence[Site], calls: Sequence[Call], views: dict[Tensor, View]
+    inner: Sequence[Subspan], calls: Sequence[Call], views: dict[Tensor, View]
 ) -> tuple[Arena, Root]:
     """Packs the intermediates and adds their views. Bytes are shared where the data's own edges
     allow it; where that costs more than program order would, by edges of kind REUSE."""
@@ -214,7 +214,7 @@ def _affordable(free: Expr, tight: Expr) -> bool:
 
 
 def _ancestors(
-    inner: Sequence[Site], calls: Sequence[Call], views: Mapping[Tensor, View]
+    inner: Sequence[Subspan], calls: Sequence[Call], views: Mapping[Tensor, View]
 ) -> list[int]:
     """For each call, as bits, the calls that the data alone make it wait for: the hazards of a
     program in which every intermediate has memory of its own."""
@@ -246,7 +246,7 @@ def _launches(
     return tuple(out)
 
 
-def _binding(s: Site, memory: Stored, offset: Expr, mode: Access) -> Binding:
+def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Binding:
     size = s.root.dtype.nbytes
     box: Box | None = None
     if not s.is_whole:
@@ -262,17 +262,17 @@ def _binding(s: Site, memory: Stored, offset: Expr, mode: Access) -> Binding:
         content=s.size * size,
         axes=tuple((n, stride * size) for n, stride in zip(s.shape, s.strides, strict=True)),
         width=size,
-        total=mode is Access.WRITE,
+        total=mode is AccessMode.WRITE,
         box=box,
     )
 
 
-def accesses(kernel: Kernel) -> dict[Buffer, Access]:
+def accesses(kernel: Kernel) -> dict[Buffer, AccessMode]:
     """What a kernel does to each of its parameters."""
     written = set(written_buffers(kernel))
     read = global_reads(kernel)
-    modes = {(True, True): Access.READ_WRITE, (False, True): Access.WRITE}
-    return {b: modes.get((b in read, b in written), Access.READ) for b in kernel.params}
+    modes = {(True, True): AccessMode.READ_WRITE, (False, True): AccessMode.WRITE}
+    return {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
 
 
 def role_of(kernel: Kernel) -> str:

@@ -20,7 +20,7 @@ from fusewright.host.moves import (
     moved_by,
 )
 from fusewright.host.segment import Segment
-from fusewright.host.sites import LAUNCH_NBYTES, Site
+from fusewright.host.subspans import LAUNCH_NBYTES, Subspan
 from fusewright.kir.ir import Dim, For, Kernel, Statement
 
 
@@ -54,7 +54,7 @@ def _is_small(fills: Moves, maker: Segment) -> bool:
     return nbytes <= max(LAUNCH_NBYTES, sum(map(_nbytes, maker.writes)))
 
 
-def _nbytes(s: Site) -> int:
+def _nbytes(s: Subspan) -> int:
     """Bytes of a site, symbols counted at typical sizes."""
     n = s.root.dtype.nbytes
     for e in s.shape:

@@ -15,13 +15,13 @@ from itertools import pairwise
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import is_merge_for, is_padding_of_cut
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
     AxisIds,
-    Group,
+    FusionGroup,
     Reason,
     add,
     add_between,
@@ -46,14 +46,14 @@ MAX_SUMS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Formation:
     """The groups in execution order, each with its tensors, and why it is not larger."""
 
     groups: tuple[tuple[Tensor, ...], ...]
     reasons: tuple[Reason, ...]
 
 
-def form(fusion: Fusion) -> Cut:
+def form(fusion: Fusion) -> Formation:
     """Cuts a decomposed fusion into groups."""
     former = _Former(fusion)
     for t in fusion.values:
@@ -68,7 +68,7 @@ class _Former:
         self.order = {t: i for i, t in enumerate(fusion.values)}
         self.between = _between(fusion)
         self.ids = AxisIds()
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
         self.merged: dict[int, int] = {}
         self.reasons: list[Reason] = []
@@ -80,7 +80,7 @@ class _Former:
     def place(self, t: Tensor) -> None:
         """Puts one op, with the views it reads through, into the union of its operands' groups,
         or of as many of them as accept it."""
-        if isinstance(t.op, Input) or is_leaf(t):
+        if isinstance(t.op, Input) or is_rematerialisable(t):
             return
         if (is_view(t) and t not in self.fusion.outputs and self._is_near(t)) or t in self.between:
             return
@@ -113,7 +113,7 @@ class _Former:
         InternalError for an op that no kernel can hold: without one its value would have no
         memory."""
         for o in t.op.operands:
-            if not is_leaf(o) and not isinstance(o.op, Input) and o not in self.home:
+            if not is_rematerialisable(o) and not isinstance(o.op, Input) and o not in self.home:
                 self._alone(o)
         problem = self._try([], [], [t], self._next())
         if problem is not None:
@@ -144,7 +144,7 @@ class _Former:
         stack = [o]
         while stack:
             t = stack.pop()
-            if isinstance(t.op, Input) or is_leaf(t) or t in found:
+            if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
             if len(found) == MAX_RECOMPUTED or not (isinstance(t.op, Pointwise) or is_view(t)):
                 return []
@@ -159,7 +159,7 @@ class _Former:
         stack = list(t.op.operands)
         while stack:
             o = stack.pop()
-            if is_leaf(o):
+            if is_rematerialisable(o):
                 continue
             if o in self.home or isinstance(o.op, Input):
                 sources[o] = None
@@ -172,8 +172,8 @@ class _Former:
 
     def _try(
         self,
-        chosen: list[Group],
-        producers: list[Group],
+        chosen: list[FusionGroup],
+        producers: list[FusionGroup],
         items: list[Tensor],
         number: int | None = None,
     ) -> str | None:
@@ -202,13 +202,13 @@ class _Former:
                 p.successors.add(number)
         return None
 
-    def _add(self, g: Group, t: Tensor) -> str | None:
+    def _add(self, g: FusionGroup, t: Tensor) -> str | None:
         if t not in self.between:
             return add(g, t, self.ids)
         add_between(g, t)
         return None
 
-    def _replace(self, old: list[Group], new: Group) -> None:
+    def _replace(self, old: list[FusionGroup], new: FusionGroup) -> None:
         for g in old:
             if g.number != new.number:
                 self.merged[g.number] = new.number
@@ -217,7 +217,7 @@ class _Former:
 
     # --- order ----------------------------------------------------------------------------------
 
-    def group_of(self, t: Tensor) -> Group | None:
+    def group_of(self, t: Tensor) -> FusionGroup | None:
         """The group that makes a value; None for inputs, literals and views."""
         number = self.home.get(t)
         return None if number is None else self.groups[self._current(number)]
@@ -232,12 +232,12 @@ class _Former:
         self.count += 1
         return self.count - 1
 
-    def _followers(self, g: Group, chosen: list[Group]) -> list[int]:
+    def _followers(self, g: FusionGroup, chosen: list[FusionGroup]) -> list[int]:
         """The groups, other than the chosen ones, that read what a group makes."""
         mine = {c.number for c in chosen}
         return [n for s in g.successors if (n := self._current(s)) not in mine]
 
-    def _number(self, chosen: list[Group]) -> int | None:
+    def _number(self, chosen: list[FusionGroup]) -> int | None:
         """The place of the union in the order: the last one's when nothing stands between, the
         first one's when the others need nothing later; None when neither."""
         if len(chosen) == 1:
@@ -250,7 +250,7 @@ class _Former:
             return first.number
         return None
 
-    def _reaches(self, p: Group, g: Group) -> bool:
+    def _reaches(self, p: FusionGroup, g: FusionGroup) -> bool:
         """Whether values flow from p to g through a third group (True when not soon known), or
         from p to a group before g that could then stand behind its own operands."""
         stack = [self._current(s) for s in p.successors]
@@ -297,7 +297,7 @@ class _Former:
                 if first != second and spaces <= MAX_SUMS:
                     self._join(self.groups[first], self.groups[second], None)
 
-    def _join(self, a: Group, b: Group, shared: Tensor | None) -> None:
+    def _join(self, a: FusionGroup, b: FusionGroup, shared: Tensor | None) -> None:
         if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
@@ -317,13 +317,13 @@ class _Former:
         else:
             self.ids.undo(mark)
 
-    def result(self) -> Cut:
+    def result(self) -> Formation:
         groups = tuple(
             tuple(sorted(g.members, key=lambda t: self.order[t]))
             for _, g in sorted(self.groups.items())
         )
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
-        return Cut((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
+        return Formation((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
 
 
 def _between(fusion: Fusion) -> set[Tensor]:
@@ -356,7 +356,7 @@ def nbytes_estimate(t: Tensor) -> int:
     return n
 
 
-def _choices(producers: list[Group]) -> list[list[Group]]:
+def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:
     """Which unions of the operands' groups to try: all of them, then fewer, the last ones, then
     each of the others alone."""
     alone = [[p] for p in reversed(producers[:-1])] if len(producers) > 1 else []

@@ -24,10 +24,10 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.products import operand_views, product_problem
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
@@ -126,7 +126,7 @@ class Parts:
 
 
 @dataclass(eq=False, slots=True)
-class Group:
+class FusionGroup:
     """Ops that become one kernel, and the facts that decide what else may join.
 
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
@@ -162,9 +162,9 @@ def is_view(t: Tensor) -> bool:
             return False
 
 
-def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
+def union(groups: list[FusionGroup], number: int, ids: AxisIds) -> FusionGroup:
     """The groups as a new one; tensors that several of them know get one set of axes."""
-    out = Group(number)
+    out = FusionGroup(number)
     for g in groups:
         for t, axes in g.axes.items():
             for a, b in zip(axes, out.axes.setdefault(t, axes), strict=True):
@@ -186,7 +186,7 @@ def union(groups: list[Group], number: int, ids: AxisIds) -> Group:
     return out
 
 
-def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
+def add(g: FusionGroup, t: Tensor, ids: AxisIds) -> str | None:
     """Puts an op into a group; the rule it breaks when the kernel could not hold it. The group is
     then in no usable state: the caller drops it and takes the joins of ids back. `space_problem`
     is asked once all ops that belong together are in."""
@@ -205,7 +205,9 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
         g.moved |= g.members
     g.axes[t] = axes
     g.members[t] = None
-    g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
+    g.sources |= {
+        o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
+    }
     if len(g.sources) > MAX_OPERANDS:
         return f"the kernel would read more than {MAX_OPERANDS} tensors"
     g.widths[t] = _width(g, t)
@@ -229,7 +231,7 @@ def add(g: Group, t: Tensor, ids: AxisIds) -> str | None:
     return None
 
 
-def union_problem(g: Group, parts: Iterable[Group]) -> str | None:
+def union_problem(g: FusionGroup, parts: Iterable[FusionGroup]) -> str | None:
     """Why groups that became one could not stay it: an op of one of them may not move what another
     one computes."""
     for part in parts:
@@ -240,7 +242,7 @@ def union_problem(g: Group, parts: Iterable[Group]) -> str | None:
     return None
 
 
-def relate_spaces(g: Group, ids: AxisIds) -> str | None:
+def relate_spaces(g: FusionGroup, ids: AxisIds) -> str | None:
     """Lets reductions that have no axis in common but the same sizes run along the same loops."""
     for other in g.spaces[1:]:
         first = g.spaces[0]
@@ -253,7 +255,7 @@ def relate_spaces(g: Group, ids: AxisIds) -> str | None:
     return None
 
 
-def form_of_sums(g: Group, ids: AxisIds) -> tuple[Shape, tuple[int, ...]] | None:
+def form_of_sums(g: FusionGroup, ids: AxisIds) -> tuple[Shape, tuple[int, ...]] | None:
     """The form of a group's reductions if it has one, all read each element once, and nothing of
     their size is computed from their results; None for other groups."""
     forms = {s.form for s in g.spaces}
@@ -266,31 +268,33 @@ def form_of_sums(g: Group, ids: AxisIds) -> tuple[Shape, tuple[int, ...]] | None
     return next(iter(forms))
 
 
-def add_between(g: Group, t: Tensor) -> None:
+def add_between(g: FusionGroup, t: Tensor) -> None:
     """Puts what stands between axes and their parts into a group. It has no axes that rules could
     speak of: those of the parts are related to those before the padding."""
     g.axes[t] = (None,) * t.ndim
     g.members[t] = None
-    g.sources |= {o: None for o in t.op.operands if o not in g.members and not is_leaf(o)}
+    g.sources |= {
+        o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
+    }
     g.depths[t] = _depth(g, t)
     g.widths[t] = _width(g, t)
     g.regrouped[t] = regrouped(t, g.regrouped)
 
 
-def _width(g: Group, t: Tensor) -> int:
+def _width(g: FusionGroup, t: Tensor) -> int:
     """From how many places joins choose an element of a tensor: those of all values side by side,
     of several operands the most."""
     widths = [g.widths.get(o, 1) for o in t.op.operands]
     return sum(widths) if isinstance(t.op, Concat) else max(widths, default=1)
 
 
-def _depth(g: Group, t: Tensor) -> int:
+def _depth(g: FusionGroup, t: Tensor) -> int:
     """How many reductions of the group stand one after the other up to a tensor."""
     above = max((g.depths.get(o, 0) for o in t.op.operands), default=0)
     return above + isinstance(t.op, Reduce)
 
 
-def space_problem(g: Group, ids: AxisIds) -> str | None:
+def space_problem(g: FusionGroup, ids: AxisIds) -> str | None:
     """Reductions of a kernel run over the same axes, but for results of parts of the rows beside
     reductions of whole rows; and all else runs over no other axes. Without reductions the axes of
     one value are those that all run over. The axis that a broadcast adds is open until something
@@ -325,7 +329,7 @@ def space_problem(g: Group, ids: AxisIds) -> str | None:
     return None
 
 
-def _line_problem(g: Group, ids: AxisIds) -> str | None:
+def _line_problem(g: FusionGroup, ids: AxisIds) -> str | None:
     """Why no block could walk along the lines of a kernel's scans: they run over the same axes and
     along the same one, beside no reduction, and nothing else runs over other axes."""
     if g.spaces:
@@ -345,7 +349,7 @@ def _line_problem(g: Group, ids: AxisIds) -> str | None:
     return None
 
 
-def _loop_problem(g: Group, ids: AxisIds) -> str | None:
+def _loop_problem(g: FusionGroup, ids: AxisIds) -> str | None:
     """Why threads, an element of one value each, could not compute all others: a value with an axis
     that this one lacks would be computed whole, along that axis, by every one of them. Axes and
     their parts are one where the kernel computes what is cut; sources are read at any place."""
@@ -362,7 +366,7 @@ def _loop_problem(g: Group, ids: AxisIds) -> str | None:
     return None if apart is None else f"{apart.name} has axes that the kernel's largest value lacks"
 
 
-def _parts_problem(g: Group) -> str | None:
+def _parts_problem(g: FusionGroup) -> str | None:
     """Why no block could walk over parts of the rows with their partial results in registers."""
     cuts: list[tuple[Reduce, Tensor]] = []
     for t in g.members:
@@ -389,7 +393,7 @@ def _numel(shape: Shape) -> int:
     return math.prod(constant_value(e) or 0 for e in shape)
 
 
-def _named(g: Group, axes: Axes, ids: AxisIds) -> frozenset[int]:
+def _named(g: FusionGroup, axes: Axes, ids: AxisIds) -> frozenset[int]:
     """The representatives of axes; of those that were cut, the two that they became."""
     named = ids.named(axes)
     for p in g.parts:
@@ -407,7 +411,7 @@ def _cut_in_parts(t: Tensor) -> Tensor | None:
     return source
 
 
-def _add_parts(g: Group, new: Parts, ids: AxisIds) -> Parts:
+def _add_parts(g: FusionGroup, new: Parts, ids: AxisIds) -> Parts:
     """Notes that axes were cut in parts; axes that already were so get the same two."""
     for p in g.parts:
         same = tuple(map(ids.find, p.whole)) == tuple(map(ids.find, new.whole))
@@ -419,7 +423,7 @@ def _add_parts(g: Group, new: Parts, ids: AxisIds) -> Parts:
     return new
 
 
-def same_axes(g: Group, shared: Tensor, ids: AxisIds) -> bool:
+def same_axes(g: FusionGroup, shared: Tensor, ids: AxisIds) -> bool:
     """Whether all members run over axes of one shared source, each tensor's axes apart."""
     allowed = _named(g, g.axes[shared], ids)
     return all(
@@ -427,7 +431,7 @@ def same_axes(g: Group, shared: Tensor, ids: AxisIds) -> bool:
     ) and all(_distinct(ids, axes) for axes in g.axes.values())
 
 
-def _move_problem(g: Group, t: Tensor) -> str | None:
+def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
     inside = [o for o in t.op.operands if o in g.members]
     computed = [o for o in inside if not _reads_source(g, o)]
     match t.op:
@@ -451,7 +455,7 @@ def _move_problem(g: Group, t: Tensor) -> str | None:
             return None
 
 
-def _reads_source(g: Group, t: Tensor) -> bool:
+def _reads_source(g: FusionGroup, t: Tensor) -> bool:
     """Whether a member is a chain of moves from a source."""
     while t in g.members:
         if not is_view(t):
@@ -460,13 +464,13 @@ def _reads_source(g: Group, t: Tensor) -> bool:
     return True
 
 
-def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
+def _axes(g: FusionGroup, t: Tensor, ids: AxisIds) -> Axes:
     """The axis ids of a result; joins those of its operands.
 
     Moves of sources get axes of their own: sources are read at any place. The axes of a reshaped
     value of a group with reductions are not known: the axis graph relates them in scheduling.
     """
-    known = [o for o in t.op.operands if not is_leaf(o)]
+    known = [o for o in t.op.operands if not is_rematerialisable(o)]
     inside = [o for o in t.op.operands if o in g.members]
     match t.op:
         case Pointwise() if known:
@@ -515,7 +519,7 @@ def _axes(g: Group, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(ids.fresh(e) for e in t.shape)
 
 
-def _part_axes(g: Group, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
+def _part_axes(g: FusionGroup, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
     own = g.axes[source]
     count = len(own) - (t.ndim - 2)
     whole = tuple(a for a in own[:count] if a is not None)
@@ -529,7 +533,7 @@ def _is_unknown(t: Tensor, axes: Axes) -> bool:
     return any(a is None and e != Int(1) for a, e in zip(axes, t.shape, strict=True))
 
 
-def _relate_by_graph(g: Group, operands: list[Tensor], ids: AxisIds) -> None:
+def _relate_by_graph(g: FusionGroup, operands: list[Tensor], ids: AxisIds) -> None:
     """Leaves to the axis graph the members behind operands that meet a value of unknown axes and
     have axes that the reductions lack: spreads of vectors, as a rule."""
     spaces = [ids.named(s.all) for s in g.spaces]
@@ -542,7 +546,7 @@ def _relate_by_graph(g: Group, operands: list[Tensor], ids: AxisIds) -> None:
             stack.extend(p for p in o.op.operands if p in g.members)
 
 
-def _operand_axes(g: Group, o: Tensor, ids: AxisIds) -> Axes:
+def _operand_axes(g: FusionGroup, o: Tensor, ids: AxisIds) -> Axes:
     if o not in g.axes:
         g.axes[o] = tuple(ids.fresh(e) for e in o.shape)
     return g.axes[o]

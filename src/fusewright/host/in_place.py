@@ -28,7 +28,7 @@ from fusewright.fusion.ir import (
     contiguous_strides,
 )
 from fusewright.host.assemble import Call
-from fusewright.host.sites import VECTOR_ALIGNMENT, Site
+from fusewright.host.subspans import VECTOR_ALIGNMENT, Subspan
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.ir import Body, Buffer, For, If, Kernel, Load, Statement, Store
 from fusewright.kir.traverse import body_fields
@@ -92,7 +92,7 @@ class _Use:
 
     call: int
     buffer: Buffer
-    site: Site
+    site: Subspan
     writes: bool
     version: int | None
 
@@ -160,7 +160,7 @@ def _sorted(before: Sequence[set[int]]) -> list[int]:
     return order
 
 
-def are_apart(a: Site, b: Site) -> bool:
+def are_apart(a: Subspan, b: Subspan) -> bool:
     """Whether two sites of one root surely share no element."""
     if ZERO in a.shape or ZERO in b.shape:
         return True

@@ -27,7 +27,7 @@ class RootKind(enum.Enum):
     CONSTANT = "constant"
 
 
-class Access(enum.Enum):
+class AccessMode(enum.Enum):
     """What a launch does to a binding."""
 
     READ = "R"
@@ -36,11 +36,11 @@ class Access(enum.Enum):
 
     @property
     def reads(self) -> bool:
-        return self is not Access.WRITE
+        return self is not AccessMode.WRITE
 
     @property
     def writes(self) -> bool:
-        return self is not Access.READ
+        return self is not AccessMode.READ
 
 
 class EdgeKind(enum.Enum):
@@ -101,7 +101,7 @@ class Binding:
     root: Root
     offset: Expr
     nbytes: Expr
-    access: Access
+    access: AccessMode
     tensor: str
     memory: Stored
     content: Expr

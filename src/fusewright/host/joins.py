@@ -18,10 +18,10 @@ from fusewright.fusion.ir import (
     Scalar,
     Tensor,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import only_units
-from fusewright.host.sites import Range, Site
+from fusewright.host.subspans import Range, Subspan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Piece:
     """A part of a joined value: where it lies, and the value that it is; `fill` where `source` is
     None."""
 
-    site: Site
+    site: Subspan
     source: Tensor | None
     fill: Scalar = 0
 
@@ -64,10 +64,10 @@ def keeps_order(t: Tensor) -> bool:
     )
 
 
-def pieces(t: Tensor, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
     """What lies in the site of a joined value. Joins among the members are looked through; where
     a reshape has no strides, its result is a piece."""
-    if is_leaf(t):
+    if is_rematerialisable(t):
         op = t.op
         while isinstance(op, Broadcast | Reshape | Permute):
             op = op.operands[0].op
@@ -95,7 +95,7 @@ def pieces(t: Tensor, site: Site, members: set[Tensor]) -> Iterator[Piece]:
                 yield from pieces(operand, inside, members)
 
 
-def _concatenated(op: Concat, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+def _concatenated(op: Concat, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
     ends = list(accumulate((o.shape[op.axis] for o in op.operands), add))
     for o, start in zip(op.operands, [ZERO, *ends], strict=False):
         ranges: list[Range] = [(ZERO, n) for n in o.shape]
@@ -103,7 +103,7 @@ def _concatenated(op: Concat, site: Site, members: set[Tensor]) -> Iterator[Piec
         yield from pieces(o, site.part(ranges), members)
 
 
-def _padded(op: Resize, site: Site, members: set[Tensor]) -> Iterator[Piece]:
+def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
     """The operand, and around it two slabs along every axis: the slabs of an axis lie inside of
     those of the axes before it."""
     operand = op.operands[0]
@@ -124,10 +124,12 @@ def _padded(op: Resize, site: Site, members: set[Tensor]) -> Iterator[Piece]:
 def is_part(t: Tensor, members: set[Tensor]) -> bool:
     """Whether a member is a run of views of a value made elsewhere that strides express."""
     source, views = source_of(t, members)
-    return bool(views) and source not in members and not is_leaf(source)
+    return bool(views) and source not in members and not is_rematerialisable(source)
 
 
-def site_in_source(t: Tensor, members: set[Tensor], site_of: Callable[[Tensor], Site]) -> Site:
+def site_in_source(
+    t: Tensor, members: set[Tensor], site_of: Callable[[Tensor], Subspan]
+) -> Subspan:
     """Where a value is found: a part of a source inside the site of that, any other in its own."""
     source, views = source_of(t, members)
     site = site_of(source)
@@ -157,7 +159,7 @@ def _is_strided_view(t: Tensor) -> bool:
             return False
 
 
-def _viewed(t: Tensor, site: Site) -> Site:
+def _viewed(t: Tensor, site: Subspan) -> Subspan:
     """The site of a strided view of what lies in a site."""
     match t.op:
         case Resize():

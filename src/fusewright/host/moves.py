@@ -27,7 +27,7 @@ from fusewright.core.expr import (
 )
 from fusewright.fusion.ir import Scalar
 from fusewright.fusion.literals import is_parameter
-from fusewright.host.sites import VECTOR_ALIGNMENT, Site
+from fusewright.host.subspans import VECTOR_ALIGNMENT, Subspan
 from fusewright.kir.ir import (
     Alloc,
     Arg,
@@ -52,12 +52,12 @@ THREADS = 128
 class Move:
     """A part of a joined value that no kernel computes: copied from a site, or a scalar."""
 
-    target: Site
-    source: Site | Scalar
+    target: Subspan
+    source: Subspan | Scalar
 
     @property
     def is_copy(self) -> bool:
-        return isinstance(self.source, Site)
+        return isinstance(self.source, Subspan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,12 +67,12 @@ class Moves:
     moves: tuple[Move, ...]
 
     @property
-    def reads(self) -> tuple[Site, ...]:
+    def reads(self) -> tuple[Subspan, ...]:
         """The sites behind the kernel's inputs."""
-        return tuple(m.source for m in self.moves if isinstance(m.source, Site))
+        return tuple(m.source for m in self.moves if isinstance(m.source, Subspan))
 
     @property
-    def writes(self) -> tuple[Site, ...]:
+    def writes(self) -> tuple[Subspan, ...]:
         """The sites behind the kernel's outputs."""
         return tuple(m.target for m in self.moves)
 
@@ -82,7 +82,7 @@ class Moves:
         return tuple(
             m.source
             for m in self.moves
-            if not isinstance(m.source, Site) and is_parameter(m.source)
+            if not isinstance(m.source, Subspan) and is_parameter(m.source)
         )
 
     @property
@@ -93,7 +93,7 @@ class Moves:
 
 def _structure(m: Move) -> object:
     t = m.target
-    if isinstance(m.source, Site):
+    if isinstance(m.source, Subspan):
         source: object = (m.source.strides, m.source.alignment)
     else:
         source = None if is_parameter(m.source) else (type(m.source).__name__, repr(m.source))
@@ -112,7 +112,7 @@ class _Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class MoveLoop:
     """A part as loops over vectors of `width` elements, the slow one first."""
 
     dims: tuple[_Dim, ...]
@@ -166,7 +166,7 @@ def move_parameters(moves: Moves) -> tuple[list[Buffer], list[Argument], list[Op
     values: list[Operand | Buffer] = []
     for k, m in enumerate(moves.moves):
         targets.append(_parameter(f"to{k}", m.target))
-        if isinstance(m.source, Site):
+        if isinstance(m.source, Subspan):
             values.append(_parameter(f"from{k}", m.source))
         elif is_parameter(m.source):
             arguments.append(Argument(f"fill{k}", m.target.tensor.dtype.compute))
@@ -176,7 +176,9 @@ def move_parameters(moves: Moves) -> tuple[list[Buffer], list[Argument], list[Op
     return targets, arguments, values
 
 
-def moved_by(k: int, x: Loop, target: Buffer, value: Operand | Buffer, i: Expr) -> list[Statement]:
+def moved_by(
+    k: int, x: MoveLoop, target: Buffer, value: Operand | Buffer, i: Expr
+) -> list[Statement]:
     """One part: a thread moves vector `i`, if there is one of that number."""
     held = Buffer(f"v{k}", target.dtype, as_expr(x.width), Memory.LOCAL, VECTOR_ALIGNMENT)
     inside = less(i, x.vectors)
@@ -191,9 +193,9 @@ def moved_by(k: int, x: Loop, target: Buffer, value: Operand | Buffer, i: Expr) 
     return [*out, Store(target, places[0], first, x.width, inside)]
 
 
-def loop_of(m: Move) -> Loop:
+def loop_of(m: Move) -> MoveLoop:
     """The loops of a part: axes that both sides run through without a gap are one."""
-    sites = (m.target, m.source) if isinstance(m.source, Site) else (m.target,)
+    sites = (m.target, m.source) if isinstance(m.source, Subspan) else (m.target,)
     dims: list[_Dim] = []
     for a, extent in enumerate(m.target.shape):
         d = _Dim(extent, tuple(s.strides[a] for s in sites))
@@ -203,15 +205,15 @@ def loop_of(m: Move) -> Loop:
             d = _Dim(mul(dims.pop().extent, extent), d.steps)
         dims.append(d)
     if not dims:
-        return Loop((_Dim(ONE, (ZERO,) * len(sites)),), 1)
+        return MoveLoop((_Dim(ONE, (ZERO,) * len(sites)),), 1)
     width = _width(dims, sites)
     inner = dims.pop()
     vectors = floordiv(inner.extent, width)
     dims.append(_Dim(vectors, tuple(mul(step, width) for step in inner.steps)))
-    return Loop(tuple(dims), width)
+    return MoveLoop(tuple(dims), width)
 
 
-def _width(dims: Sequence[_Dim], sites: Sequence[Site]) -> int:
+def _width(dims: Sequence[_Dim], sites: Sequence[Subspan]) -> int:
     """Elements of the widest vector that every address of all sides takes."""
     width = VECTOR_ALIGNMENT // sites[0].tensor.dtype.nbytes
     nbytes = min(min(s.alignment for s in sites), VECTOR_ALIGNMENT)
@@ -226,7 +228,7 @@ def _width(dims: Sequence[_Dim], sites: Sequence[Site]) -> int:
     return max(width, 1)
 
 
-def _parameter(name: str, site: Site) -> Buffer:
+def _parameter(name: str, site: Subspan) -> Buffer:
     dtype = site.tensor.dtype
     alignment = max(site.alignment, dtype.nbytes)
     return Buffer(name, dtype, site.span, Memory.GLOBAL, alignment)

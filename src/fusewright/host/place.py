@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.fusion.ir import Fusion, Input, Tensor
-from fusewright.fusion.leaves import is_leaf
-from fusewright.host.form import Cut, connected, nbytes_estimate
+from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.host.form import Formation, connected, nbytes_estimate
 from fusewright.host.groups import is_view
 from fusewright.host.ir import Pieces
 from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of
 from fusewright.host.moves import Move, Moves
 from fusewright.host.segment import stored_values
-from fusewright.host.sites import LAUNCH_NBYTES, Site, natural
+from fusewright.host.subspans import LAUNCH_NBYTES, Subspan, natural
 
 MAX_STORES = 8
 """Places that a kernel writes one value to; what is joined more often is copied."""
@@ -39,13 +39,13 @@ class Placed:
     caller passed."""
 
     items: tuple[Group | Moves, ...]
-    sites: dict[Tensor, tuple[Site, ...]]
+    sites: dict[Tensor, tuple[Subspan, ...]]
     joined: tuple[Tensor, ...]
     pieces: Pieces
     versions: dict[tuple[Tensor, Tensor], int]
 
 
-def place(fusion: Fusion, cut: Cut, held: Mapping[Tensor, Tensor] | None = None) -> Placed:
+def place(fusion: Fusion, cut: Formation, held: Mapping[Tensor, Tensor] | None = None) -> Placed:
     """Takes the joins of what other kernels make out of the kernels of a cut.
 
     rewrite:  k1: a = f(x);  k2: b = g(y);  k3: c = concat(a, b)
@@ -91,11 +91,11 @@ class _Rest:
 class _Placer:
     """Goes from the last kernel to the first: the sites of a join come before its pieces'."""
 
-    def __init__(self, fusion: Fusion, cut: Cut, held: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, fusion: Fusion, cut: Formation, held: Mapping[Tensor, Tensor]) -> None:
         self.waiting: list[Group | _Rest] = []
         self.computed: Counter[Tensor] = Counter()
         self.done: list[Group | _Rest] = []
-        self.sites: dict[Tensor, list[Site]] = {
+        self.sites: dict[Tensor, list[Subspan]] = {
             t: [natural(held.get(t, t)).of(t)] for t in fusion.outputs
         }
         self.versions = dict.fromkeys(held.items(), 0)
@@ -132,10 +132,10 @@ class _Placer:
         ]
         return Moves(tuple(made))
 
-    def _source(self, t: Tensor, members: set[Tensor]) -> Site:
+    def _source(self, t: Tensor, members: set[Tensor]) -> Subspan:
         return site_in_source(t, members, self._read_site)
 
-    def _read_site(self, t: Tensor) -> Site:
+    def _read_site(self, t: Tensor) -> Subspan:
         return self.sites[t][0] if t in self.sites else natural(t)
 
     # --- one join -------------------------------------------------------------------------------
@@ -215,7 +215,11 @@ class _Placer:
         members = {*g, *self.through}
         sources = list(dict.fromkeys(p.source for p in parts if p.source is not None))
         parts_of_sources = [o for o in sources if is_part(o, members)]
-        own = [o for o in sources if o not in parts_of_sources and (o in members or is_leaf(o))]
+        own = [
+            o
+            for o in sources
+            if o not in parts_of_sources and (o in members or is_rematerialisable(o))
+        ]
         outer = [o for o in sources if o not in own and o not in parts_of_sources]
         elsewhere = [o for o in outer if not isinstance(o.op, Input)]
         before = _needed(own, members, {t})
@@ -235,7 +239,7 @@ def _problem(split: _Split, *, at_any_cost: bool) -> str | None:
     """Why a join stays a kernel."""
     before = {x for g in split.before for x in g}
     after = {x for g in split.after for x in g}
-    if any(not is_view(x) and not is_leaf(x) for x in before & after):
+    if any(not is_view(x) and not is_rematerialisable(x) for x in before & after):
         return "the kernel that joins it computes other results from what it joins it with"
     more = split.launches - 1
     saved = sum(2 * nbytes_estimate(o) for o in split.elsewhere)

@@ -19,8 +19,8 @@ from fusewright.fusion.ir import (
     Tensor,
     contiguous_strides,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.strided import Strided, box_problem, strided_view
 from fusewright.schedule.products import has_instructions
 from fusewright.target import Feature, Target
@@ -168,7 +168,7 @@ def operand_views(members: Mapping[Tensor, None]) -> set[Tensor]:
             readers.setdefault(o, []).append(t)
     found: set[Tensor] = set()
     for t in reversed(list(members)):
-        if not is_reading(t) or is_leaf(t):
+        if not is_reading(t) or is_rematerialisable(t):
             continue
         own = readers.get(t, [])
         if own and all(r in found or isinstance(r.op, MatMul) for r in own):

@@ -15,7 +15,7 @@ from fusewright.core.expr import ZERO, Expr, add, as_expr, mul, parts_of, sum_of
 from fusewright.fusion.ir import IndexMap, Resize, Tensor
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.host.groups import MAX_OPERANDS
-from fusewright.host.sites import Range
+from fusewright.host.subspans import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from fusewright.fusion.ir import (
     topological,
     with_operands,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.literals import is_parameter, values_in_text
+from fusewright.fusion.passes.cse import op_key
 from fusewright.fusion.passes.fold_crops import is_crop
-from fusewright.fusion.passes.share import op_key
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
-from fusewright.host.sites import Range, Site, natural
+from fusewright.host.subspans import Range, Subspan, natural
 from fusewright.schedule.graph import Dataflow
 
 
@@ -32,8 +32,8 @@ class Segment:
     kernel fills beside that."""
 
     fusion: Fusion
-    reads: tuple[Site, ...]
-    writes: tuple[Site, ...]
+    reads: tuple[Subspan, ...]
+    writes: tuple[Subspan, ...]
     fills: Moves | None = None
 
     def dataflow(self) -> Dataflow:
@@ -48,7 +48,7 @@ class Segment:
 def segments(
     fusion: Fusion,
     items: Sequence[tuple[Tensor, ...] | Moves],
-    sites: Mapping[Tensor, Sequence[Site]],
+    sites: Mapping[Tensor, Sequence[Subspan]],
     joined: Sequence[Tensor] = (),
 ) -> tuple[Segment | Moves, ...]:
     """The segments of groups in execution order, moves between them. `sites`: where values lie,
@@ -75,12 +75,16 @@ def stored_values(fusion: Fusion, groups: Sequence[tuple[Tensor, ...]]) -> dict[
     for g in groups:
         members = set(g)
         for t in g:
-            wanted |= {o: None for o in t.op.operands if o not in members and not is_leaf(o)}
+            wanted |= {
+                o: None for o in t.op.operands if o not in members and not is_rematerialisable(o)
+            }
     return wanted
 
 
 def _segment(
-    group: tuple[Tensor, ...], outputs: tuple[Tensor, ...], sites: Mapping[Tensor, Sequence[Site]]
+    group: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    sites: Mapping[Tensor, Sequence[Subspan]],
 ) -> Segment:
     members = set(group)
     external: dict[Tensor, None] = {}
@@ -88,11 +92,11 @@ def _segment(
         if isinstance(t.op, Input):
             external[t] = None
         for o in t.op.operands:
-            if o not in members and not is_leaf(o):
+            if o not in members and not is_rematerialisable(o):
                 external[o] = None
     made: dict[Tensor, Tensor] = {}
     inputs: list[Tensor] = []
-    reads: list[Site] = []
+    reads: list[Subspan] = []
     for position, r in enumerate(reads_of(group, list(external))):
         known = r.value in sites and r.value not in members
         site = sites[r.value][0] if known else natural(r.value)
@@ -121,7 +125,7 @@ def _cropped(crop: Tensor, box: Sequence[Range], bound: Tensor) -> Tensor:
     return crop.with_op(op)
 
 
-def _as_input(site: Site, position: int) -> Input:
+def _as_input(site: Subspan, position: int) -> Input:
     op = site.root.op
     alignment = op.alignment if isinstance(op, Input) and site.is_whole else site.alignment
     return Input((), position, site.strides, alignment)

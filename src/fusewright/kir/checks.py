@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KernelFacts:
     """What checks look at; `target` is None when the kernel is for no target in particular."""
 
     kernel: Kernel
@@ -49,7 +49,7 @@ class Check:
 
     name: str
     since: Stage
-    find: Callable[[Facts], Iterator[Problem]]
+    find: Callable[[KernelFacts], Iterator[Problem]]
 
 
 def places_of(kernel: Kernel) -> tuple[Place, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fusewright.core.expr import constant_value
 from fusewright.kir.analysis.uniformity import is_cluster_steady
-from fusewright.kir.checks import Check, Facts, Problem
+from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.clusters import exported_buffers, unpaired_in
 from fusewright.kir.ir import Alloc, ClusterArrive, For, Memory, Roles, Statement
 from fusewright.kir.traits import Team
@@ -18,7 +18,7 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.target import MAX_CLUSTER, WARP_SIZE, Feature
 
 
-def _header(facts: Facts) -> Iterator[Problem]:
+def _header(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     if not k.cluster:
         return
@@ -37,7 +37,7 @@ def _header(facts: Facts) -> Iterator[Problem]:
         yield None, f"{k.nthreads} threads a block; the blocks of a cluster have whole warps"
 
 
-def _statements(facts: Facts) -> Iterator[Problem]:
+def _statements(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if facts.kernel.cluster and _is_for_lone_blocks(s):
@@ -62,7 +62,7 @@ def _is_for_lone_blocks(s: Statement) -> bool:
     return isinstance(s, Roles) or in_proxy or (arrives and not is_delivery)
 
 
-def _counted(facts: Facts) -> Iterator[Problem]:
+def _counted(facts: KernelFacts) -> Iterator[Problem]:
     """Who stores for another block never learns that an mbarrier there has counted it: nothing
     else may write the place."""
     stores = [
@@ -77,7 +77,7 @@ def _counted(facts: Facts) -> Iterator[Problem]:
             yield s, f"mbarriers count other stores to {u.buffer}; let one count this store too"
 
 
-def _pairs(facts: Facts) -> Iterator[Problem]:
+def _pairs(facts: KernelFacts) -> Iterator[Problem]:
     for s in unpaired_in(facts.kernel):
         if isinstance(s, ClusterArrive):
             yield s, "no wait follows in the same body before the next arrival or its end"
@@ -92,7 +92,7 @@ def _pairs(facts: Facts) -> Iterator[Problem]:
             yield s, f"blocks of a cluster meet inside, but may run {s.extent} trips each"
 
 
-def _exported(facts: Facts) -> Iterator[Problem]:
+def _exported(facts: KernelFacts) -> Iterator[Problem]:
     """Memory that other blocks write holds one buffer all the time: no block knows what another
     does with the bytes."""
     exported = exported_buffers(facts.kernel)

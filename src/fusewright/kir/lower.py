@@ -14,8 +14,8 @@ from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
+from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.overlap import overlap_of
-from fusewright.kir.placement import Context, Storage, carrying_loops
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.kir.analysis.fences import unfenced
-from fusewright.kir.analysis.hand_overs import unguarded
 from fusewright.kir.analysis.hazards import unordered
+from fusewright.kir.analysis.role_conflicts import unguarded
 from fusewright.kir.analysis.sites import Path, sites
 from fusewright.kir.analysis.unfinished import unfinished
-from fusewright.kir.checks import Check, Facts, Problem
+from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import Statement
 
 
-def _ordered(facts: Facts) -> Iterator[Problem]:
+def _ordered(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     at: dict[Path, Statement] = {s.path: s.statement for s in sites(k)}
     for h in unordered(k):
@@ -33,7 +33,7 @@ def _ordered(facts: Facts) -> Iterator[Problem]:
         yield at.get(h.after), f"no proxy fence makes {h} visible to the async proxy"
 
 
-def _guarded(facts: Facts) -> Iterator[Problem]:
+def _guarded(facts: KernelFacts) -> Iterator[Problem]:
     for pair in unguarded(facts.kernel):
         a, b = pair.first, pair.second
         verbs = ["writes" if x.writes else "reads" for x in (a, b)]

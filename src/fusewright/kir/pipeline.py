@@ -13,12 +13,12 @@ from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir.ir import Kernel
 from fusewright.kir.names import name_symbols
+from fusewright.kir.passes.branch_fills import branch_fills
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.expand_scans import expand_scans
-from fusewright.kir.passes.fill_late import fill_late
 from fusewright.kir.passes.guard_masked import guard_masked
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
@@ -173,8 +173,8 @@ PIPELINE: tuple[Pass, ...] = (
         "with addresses known, some syncs order nothing any more",
     ),
     Pass(
-        "fill_late",
-        _for_any_target(fill_late),
+        "branch_fills",
+        _for_any_target(branch_fills),
         "packed",
         "its branches hold nothing that a sync could be for",
     ),

@@ -22,7 +22,6 @@ from fusewright.core.expr import (
 )
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
-from fusewright.kir.definition import Definition
 from fusewright.kir.ir import (
     Alloc,
     BoxLoad,
@@ -35,7 +34,8 @@ from fusewright.kir.ir import (
     StMatrix,
     TensorMap,
 )
-from fusewright.kir.placement import Storage
+from fusewright.kir.lower_stage import Definition
+from fusewright.kir.lower_storage import Storage
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.tensor import FRAGMENT
 from fusewright.kir.tiles import Major

@@ -48,7 +48,7 @@ from fusewright.kir.ir import (
     RegVar,
     Statement,
 )
-from fusewright.kir.placement import Storage, register_dtype
+from fusewright.kir.lower_storage import Storage, register_dtype
 from fusewright.memory import Cache, Memory
 from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops

@@ -1,7 +1,7 @@
 """What a kernel must satisfy at each stage of the pipeline: a list of named checks.
 
-A check looks at a kernel through `Facts` and yields problems, each at a statement. Stages follow
-each other; a check holds from its stage on.
+A check looks at a kernel through `KernelFacts` and yields problems, each at a statement. Stages
+follow each other; a check holds from its stage on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fusewright.kir.analysis.words import kept_in_words
 from fusewright.kir.checks import (
     STAGES as STAGES,
     Check,
-    Facts,
+    KernelFacts,
     Problem,
     Stage as Stage,
     places_of,
@@ -82,7 +82,7 @@ SHUFFLE_MODES = ("xor", "down", "up", "index")
 def check_kernel(kernel: Kernel, stage: Stage, *, target: Target | None = None) -> None:
     """Raise SpecError for the first broken check of `stage` or an earlier one; the message names
     the check, shows the statement and says what breaks which rule."""
-    facts = Facts(kernel, target, places_of(kernel))
+    facts = KernelFacts(kernel, target, places_of(kernel))
     for check in CHECKS:
         if STAGES.index(check.since) > STAGES.index(stage):
             continue
@@ -100,7 +100,7 @@ def _headline(statement: Statement) -> str:
 # --- the header -------------------------------------------------------------------------------
 
 
-def _header(facts: Facts) -> Iterator[Problem]:
+def _header(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     if not re.fullmatch(r"[A-Za-z_]\w*", k.name):
         yield None, f"the name {k.name!r} is not an identifier"
@@ -129,7 +129,7 @@ def _header(facts: Facts) -> Iterator[Problem]:
 # --- scopes -----------------------------------------------------------------------------------
 
 
-def _buffers_in_scope(facts: Facts) -> Iterator[Problem]:
+def _buffers_in_scope(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, Alloc):
@@ -141,7 +141,7 @@ def _buffers_in_scope(facts: Facts) -> Iterator[Problem]:
                 yield s, f"buffer {b} is not allocated here; an Alloc must come before, around it"
 
 
-def _allocated_once(facts: Facts) -> Iterator[Problem]:
+def _allocated_once(facts: KernelFacts) -> Iterator[Problem]:
     seen: set[Buffer] = set()
     for place in facts.places:
         s = place.statement
@@ -156,7 +156,7 @@ def _allocated_once(facts: Facts) -> Iterator[Problem]:
         seen.add(s.buffer)
 
 
-def _variables_in_scope(facts: Facts) -> Iterator[Problem]:
+def _variables_in_scope(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, For) and s.var in place.variables:
@@ -171,7 +171,7 @@ def _variables_in_scope(facts: Facts) -> Iterator[Problem]:
                     yield s, f"variable {v} is not in scope; it is no symbol, dimension or loop"
 
 
-def _arguments_declared(facts: Facts) -> Iterator[Problem]:
+def _arguments_declared(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         if isinstance(place.statement, Compute):
             for o in place.statement.operands:
@@ -182,7 +182,7 @@ def _arguments_declared(facts: Facts) -> Iterator[Problem]:
 # --- memories, types, widths ------------------------------------------------------------------
 
 
-def _memories(facts: Facts) -> Iterator[Problem]:
+def _memories(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         for r in own_registers(s):
@@ -194,7 +194,7 @@ def _memories(facts: Facts) -> Iterator[Problem]:
                 yield s, f"{use.buffer} is in registers; only global and shared memory is accessed"
 
 
-def _dtypes(facts: Facts) -> Iterator[Problem]:
+def _dtypes(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         match s:
@@ -239,7 +239,7 @@ def _compute_dtypes(s: Compute) -> Iterator[Problem]:
     yield from same_dtype(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")
 
 
-def _widths(facts: Facts) -> Iterator[Problem]:
+def _widths(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if not isinstance(s, Load | Store):
@@ -270,7 +270,7 @@ def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
         )
 
 
-def _stored_once(facts: Facts) -> Iterator[Problem]:
+def _stored_once(facts: KernelFacts) -> Iterator[Problem]:
     """What a kernel says to store once is a parameter of it, and nothing is read of it."""
     k = facts.kernel
     for b in k.stored_once:
@@ -283,7 +283,7 @@ def _stored_once(facts: Facts) -> Iterator[Problem]:
                 yield s, f"{b} is to be stored once, and is read"
 
 
-def _bounds(facts: Facts) -> Iterator[Problem]:
+def _bounds(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         written = [(u.reg, u.width) for u in registers_written(s)]
@@ -299,7 +299,7 @@ def _bounds(facts: Facts) -> Iterator[Problem]:
 # --- control flow -----------------------------------------------------------------------------
 
 
-def _uniform_extents(facts: Facts) -> Iterator[Problem]:
+def _uniform_extents(facts: KernelFacts) -> Iterator[Problem]:
     threads = {d.var for d in facts.kernel.block if constant_value(d.extent) != 1}
     for place in facts.places:
         s = place.statement
@@ -317,7 +317,7 @@ _UNIFORM = {  # of warpgroups `kir/tensor_spec.py` asks more
 }
 
 
-def _convergence(facts: Facts) -> Iterator[Problem]:
+def _convergence(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s, team = place.statement, place.statement.executed_by()
         is_uniform = None if team is None else _UNIFORM.get(team)
@@ -329,7 +329,7 @@ def _convergence(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the threads of a {whole} meet here, but may disagree on '{c}' around it"
 
 
-def _unique_ids(facts: Facts) -> Iterator[Problem]:
+def _unique_ids(facts: KernelFacts) -> Iterator[Problem]:
     seen: set[int] = set()
     for place in facts.places:
         s = place.statement
@@ -339,7 +339,7 @@ def _unique_ids(facts: Facts) -> Iterator[Problem]:
             seen.add(s.id)
 
 
-def _shuffles(facts: Facts) -> Iterator[Problem]:
+def _shuffles(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if not isinstance(s, Shuffle):
@@ -350,7 +350,7 @@ def _shuffles(facts: Facts) -> Iterator[Problem]:
             yield s, f"width {s.width} is not a power of two of at most {WARP_SIZE}"
 
 
-def _reductions(facts: Facts) -> Iterator[Problem]:
+def _reductions(facts: KernelFacts) -> Iterator[Problem]:
     present = [d.var.name for d in (*facts.kernel.block, *facts.kernel.cluster)]
     for place in facts.places:
         s = place.statement
@@ -365,7 +365,7 @@ def _reductions(facts: Facts) -> Iterator[Problem]:
             yield s, f"the dimensions ({', '.join(s.dims)}) are not a set of at least one"
 
 
-def _scans(facts: Facts) -> Iterator[Problem]:
+def _scans(facts: KernelFacts) -> Iterator[Problem]:
     present = [d.var.name for d in facts.kernel.block]
     for place in facts.places:
         s = place.statement
@@ -383,13 +383,13 @@ def _scans(facts: Facts) -> Iterator[Problem]:
 # --- later stages -----------------------------------------------------------------------------
 
 
-def _no_exchange(facts: Facts) -> Iterator[Problem]:
+def _no_exchange(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         if isinstance(place.statement, Exchange):
             yield place.statement, "what threads combine is expanded by now"
 
 
-def _packed(facts: Facts) -> Iterator[Problem]:
+def _packed(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if not isinstance(s, Alloc) or s.buffer.memory is not Memory.SHARED:
@@ -405,7 +405,7 @@ def _packed(facts: Facts) -> Iterator[Problem]:
             yield s, f"it ends at byte {end}; a block of {facts.target} has {limit} bytes"
 
 
-def _literal_registers(facts: Facts) -> Iterator[Problem]:
+def _literal_registers(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         for r in own_registers(place.statement):
             if not isinstance(r.index, Int):
@@ -413,14 +413,14 @@ def _literal_registers(facts: Facts) -> Iterator[Problem]:
                 yield place.statement, f"the register {where} has no literal index; unroll the loop"
 
 
-def _no_trivial_loops(facts: Facts) -> Iterator[Problem]:
+def _no_trivial_loops(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, For) and constant_value(s.extent) in (0, 1):
             yield s, f"a loop of {s.extent} trips is no loop"
 
 
-def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
+def _no_decided_conditions(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, If):
@@ -432,7 +432,7 @@ def _no_decided_conditions(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the predicate is always {str(known).lower()}"
 
 
-def _proved(facts: Facts) -> Iterator[Problem]:
+def _proved(facts: KernelFacts) -> Iterator[Problem]:
     """What the text of the kernel relies on holds."""
     fit = kept_in_words(facts.kernel)
     for place in facts.places:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fusewright.core.expr import Expr, Var
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
-from fusewright.kir.definition import Definition
 from fusewright.kir.ir import Compute, For, Imm, Statement
-from fusewright.kir.placement import Storage
+from fusewright.kir.lower_stage import Definition
+from fusewright.kir.lower_storage import Storage
 from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage

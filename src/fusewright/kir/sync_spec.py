@@ -17,7 +17,7 @@ from fusewright.core.node import children, fields_of
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.lanes import conjunction, evaluate_lanes, holds, is_known
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
-from fusewright.kir.checks import Check, Facts, Problem
+from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import Alloc, BarrierArrive, Buffer, Memory, NamedSync, Reg, Role, Roles
 from fusewright.kir.traits import Act, Team
 from fusewright.target import NAMED_BARRIERS, WARP_SIZE
@@ -28,7 +28,7 @@ _MAX_TRIED = 1 << 14
 # --- who agrees -------------------------------------------------------------------------------
 
 
-def _blocking(facts: Facts) -> Iterator[Problem]:
+def _blocking(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
@@ -57,7 +57,7 @@ def _blocking(facts: Facts) -> Iterator[Problem]:
                     yield s, f"a warp arrives as one, but its lanes may disagree on {c}"
 
 
-def _single_issuers(facts: Facts) -> Iterator[Problem]:
+def _single_issuers(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
@@ -79,7 +79,7 @@ def _span(threads: range) -> str:
 # --- roles ------------------------------------------------------------------------------------
 
 
-def _roles(facts: Facts) -> Iterator[Problem]:
+def _roles(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
@@ -111,7 +111,7 @@ def _roles(facts: Facts) -> Iterator[Problem]:
 # --- named barriers ---------------------------------------------------------------------------
 
 
-def _named_barriers(facts: Facts) -> Iterator[Problem]:
+def _named_barriers(facts: KernelFacts) -> Iterator[Problem]:
     counts: dict[int, int] = {}
     for place in facts.places:
         s = place.statement
@@ -130,7 +130,7 @@ def _named_barriers(facts: Facts) -> Iterator[Problem]:
 # --- operands ---------------------------------------------------------------------------------
 
 
-def _operands(facts: Facts) -> Iterator[Problem]:
+def _operands(facts: KernelFacts) -> Iterator[Problem]:
     """The rules that statements have of their own. What a statement names it says that it uses,
     since nobody else looks at its fields."""
     for place in facts.places:
@@ -152,7 +152,7 @@ def _operands(facts: Facts) -> Iterator[Problem]:
 # --- mbarriers --------------------------------------------------------------------------------
 
 
-def _mbarriers(facts: Facts) -> Iterator[Problem]:
+def _mbarriers(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s, use = place.statement, place.statement.mbarrier_use()
         if use is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, constant_value, variables
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
-from fusewright.kir.checks import Check, Facts, Problem
+from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import (
     Alloc,
     BoxLoad,
@@ -34,7 +34,7 @@ from fusewright.target import (
 # --- maps and tiles -------------------------------------------------------------------------------
 
 
-def _maps(facts: Facts) -> Iterator[Problem]:
+def _maps(facts: KernelFacts) -> Iterator[Problem]:
     for m in facts.kernel.maps:
         yield from ((None, f"tensor map {m}: {p}") for p in _map_problems(m, facts.kernel))
 
@@ -75,7 +75,7 @@ def _row_problems(m: TensorMap) -> Iterator[str]:
         yield f"rows of {nbytes} bytes are not a multiple of {BULK_ALIGNMENT}"
 
 
-def _tiles(facts: Facts) -> Iterator[Problem]:
+def _tiles(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if not isinstance(s, Alloc) or s.buffer.tile is None:
@@ -93,7 +93,7 @@ def _tiles(facts: Facts) -> Iterator[Problem]:
 # --- warpgroups -----------------------------------------------------------------------------------
 
 
-def _warpgroups(facts: Facts) -> Iterator[Problem]:
+def _warpgroups(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
     for place in facts.places:
         s = place.statement
@@ -117,7 +117,7 @@ def _warpgroups(facts: Facts) -> Iterator[Problem]:
                 yield s, f"the threads of a warpgroup meet here, but may disagree on {e}"
 
 
-def _accumulators(facts: Facts) -> Iterator[Problem]:
+def _accumulators(facts: KernelFacts) -> Iterator[Problem]:
     """Products under way may share an accumulator only as a whole: then they are done in order."""
     seen: list[tuple[Statement, object, int, int]] = []
     for place in facts.places:
@@ -150,7 +150,7 @@ def launch_registers(nthreads: int, min_blocks: int) -> int:
     return REGISTERS_PER_SM // threads // REGISTER_UNIT * REGISTER_UNIT
 
 
-def _register_pool(facts: Facts) -> Iterator[Problem]:
+def _register_pool(facts: KernelFacts) -> Iterator[Problem]:
     k, begin = facts.kernel, launch_registers(facts.kernel.nthreads, facts.kernel.min_blocks)
     held: dict[int, int] = {}
     last: Statement | None = None
@@ -180,14 +180,14 @@ def _groups(role: Role | None, kernel: Kernel) -> range:
     return range(threads.start // WARPGROUP_SIZE, -(-threads.stop // WARPGROUP_SIZE))
 
 
-def _maps_in_scope(facts: Facts) -> Iterator[Problem]:
+def _maps_in_scope(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         m = getattr(place.statement, "map", None)
         if isinstance(m, TensorMap) and m not in facts.kernel.maps:
             yield place.statement, f"tensor map {m} is not in the header of the kernel"
 
 
-def _counted(facts: Facts) -> Iterator[Problem]:
+def _counted(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, BoxLoad) and s.barrier is None:

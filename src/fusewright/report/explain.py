@@ -8,7 +8,7 @@ from typing import Any
 
 from fusewright.arguments import PATH, Rule, Unfit, takes
 from fusewright.errors import UserError
-from fusewright.report.facts import Facts, gather
+from fusewright.report.facts import ReportFacts, gather
 from fusewright.report.html import report_html
 from fusewright.report.subject import ProgramLike
 from fusewright.report.summary import Summary, summarise, summary_record, summary_text
@@ -40,7 +40,7 @@ class Report:
         self._title = title
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> ReportFacts:
         """What the report says, as data."""
         return gather(self._program, self._title)
 

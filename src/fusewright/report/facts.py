@@ -43,7 +43,7 @@ class KernelFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Facts:
+class ReportFacts:
     """One program: its launches and traffic, the reasons, the kernels."""
 
     title: str
@@ -55,10 +55,10 @@ class Facts:
     kernels: tuple[KernelFacts, ...]
 
 
-def gather(program: ProgramLike, title: str) -> Facts:
+def gather(program: ProgramLike, title: str) -> ReportFacts:
     """The facts of a program. Compiles its kernels where a compiler is installed."""
     times = Counter(id(x.kernel) for x in program.launches)
-    return Facts(
+    return ReportFacts(
         title=title,
         nlaunches=len(program.launches),
         traffic=traffic(program),
@@ -122,7 +122,7 @@ def _without_prelude(cuda: str) -> str:
     return cuda[max(start, 0) :]
 
 
-def numbers(facts: Facts) -> list[tuple[str, str]]:
+def numbers(facts: ReportFacts) -> list[tuple[str, str]]:
     """The program's numbers as (label, value) lines."""
     lines = [
         ("launches", str(facts.nlaunches)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fusewright.report.facts import Facts, KernelFacts, numbers
+from fusewright.report.facts import KernelFacts, ReportFacts, numbers
 from fusewright.report.graph import graph_svg
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
@@ -23,7 +23,7 @@ mark { background: #ffe7a3; }
 _CLOSED = ("kernel IR",)
 
 
-def report_html(facts: Facts) -> str:
+def report_html(facts: ReportFacts) -> str:
     """A whole HTML document."""
     title = escape(facts.title)
     parts = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import indent
 
-from fusewright.report.facts import Facts, KernelFacts, numbers
+from fusewright.report.facts import KernelFacts, ReportFacts, numbers
 from fusewright.report.memory_map import memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
 
 KERNEL_HEADER = ("kernel", "times", "launch", "registers", "spills", "shared", "syncs")
 
 
-def report_text(facts: Facts) -> str:
+def report_text(facts: ReportFacts) -> str:
     """Numbers, reasons, the table of kernels, then each kernel in full."""
     syncs = sum(len(k.syncs) for k in facts.kernels)
     head = f"{facts.title}: {plural(len(facts.kernels), 'kernel')}, {plural(syncs, 'sync')}"
@@ -40,7 +40,7 @@ PARTS = (*_TITLES, "graph", "all")
 """What can be shown of a program, each kernel in turn."""
 
 
-def part_text(facts: Facts, part: str) -> str:
+def part_text(facts: ReportFacts, part: str) -> str:
     """One of PARTS of every kernel that has it; `registers` is the table of kernels too."""
     if part == "graph":
         return str(facts.fusion)

@@ -22,7 +22,7 @@ from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.memory import allocate, free
-from fusewright.runtime.plan import Plan, PlanTemplate, uses_graph
+from fusewright.runtime.plan import CallPlan, PlanTemplate, uses_graph
 
 HostArray: TypeAlias = npt.NDArray[Any]
 ResultType: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType]
@@ -68,11 +68,11 @@ class Executor:
         self.copies = 0
         self._load = load
         self._template: PlanTemplate | None = None
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[tuple[int, ...], CallPlan] = {}
         self._threads: dict[int, threading.local] = {}
         self._lock = fork_safe_lock()
 
-    def plan(self, sizes: Mapping[Var, int]) -> Plan:
+    def plan(self, sizes: Mapping[Var, int]) -> CallPlan:
         """The plan for these sizes; the last thousand or so are kept."""
         key = tuple(sizes.values())
         found = self._plans.get(key)
@@ -84,7 +84,7 @@ class Executor:
             if key not in self._plans:
                 if len(self._plans) >= MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
-                self._plans[key] = Plan(self._template, key)
+                self._plans[key] = CallPlan(self._template, key)
             return self._plans[key]
 
     def threads(self, device: int) -> threading.local:

@@ -105,7 +105,7 @@ def argument_bits(value: bool | int | float, argument: Argument) -> bool | int |
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class PackedLaunch:
     """Blocks in x, y, z; threads in x, y, z; bytes of dynamic shared memory."""
 
     grid: Grid
@@ -113,7 +113,7 @@ class Launch:
     shared_nbytes: int
 
 
-def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = None) -> Launch:
+def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = None) -> PackedLaunch:
     """The launch of a kernel for given values of its shape symbols; `nbytes` of shared memory
     where they are known already.
 
@@ -123,7 +123,7 @@ def launch_of(kernel: Kernel, sizes: Mapping[Var, int], nbytes: int | None = Non
     grid = (grid[0] * kernel.cluster_size, *grid[1:])
     block = _extents(tuple(d.extent for d in kernel.block), sizes)
     check_grid(kernel, grid)
-    return Launch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)
+    return PackedLaunch(grid, block, shared_nbytes(kernel) if nbytes is None else nbytes)
 
 
 def check_grid(kernel: Kernel, grid: Grid) -> None:
@@ -175,15 +175,15 @@ class LoadedKernel:
         return x, y, z
 
     @property
-    def constant_shape(self) -> Launch:
+    def constant_shape(self) -> PackedLaunch:
         """What of a launch does not depend on sizes; one block."""
         block = _extents(tuple(d.extent for d in self.kernel.block), {})
-        return Launch((1, 1, 1), block, self._shared_nbytes)
+        return PackedLaunch((1, 1, 1), block, self._shared_nbytes)
 
     def launch(
         self,
         values: Sequence[bool | int | float | bytes],
-        launch: Launch,
+        launch: PackedLaunch,
         *,
         stream: int = 0,
         device: int = 0,

@@ -21,10 +21,16 @@ from fusewright.host.ir import HostLaunch
 from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
-from fusewright.runtime.launch import Launch, LoadedKernel, argument_bits, check_grid, slot_format
+from fusewright.runtime.launch import (
+    LoadedKernel,
+    PackedLaunch,
+    argument_bits,
+    check_grid,
+    slot_format,
+)
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
-from fusewright.runtime.straight import address_writer
+from fusewright.runtime.specialised_call import address_writer
 from fusewright.runtime.tensor_maps import encoded, shape_of
 from fusewright.target import TENSOR_MAP_NBYTES
 
@@ -41,7 +47,7 @@ class Prepared:
 
     number: int
     kernel: LoadedKernel
-    shape: Launch
+    shape: PackedLaunch
     config: Any
     address: int
 
@@ -167,7 +173,7 @@ def _tables(parts: Sequence[_Part], end: int) -> tuple[list[_Part], list[int], i
     return out, listed, max(1, end) * _SLOT_NBYTES
 
 
-class Plan:
+class CallPlan:
     """What a call of these sizes needs: bytes of arena, and packed launches."""
 
     def __init__(self, template: PlanTemplate, sizes: Sequence[int]) -> None:
@@ -201,7 +207,7 @@ class Plan:
             check_grid(kernel.kernel, grid)
             if 0 in grid:
                 continue
-            shape = Launch(grid, part.block, part.shared_nbytes)
+            shape = PackedLaunch(grid, part.block, part.shared_nbytes)
             config = self._api.CUlaunchConfig()
             _set_shape(config, shape)
             address = base + t.table_at + part.table * _SLOT_NBYTES
@@ -296,7 +302,7 @@ def uses_graph(launches: int, execution: str) -> bool:
             return launches >= GRAPH_LAUNCHES
 
 
-def _set_shape(target: Any, shape: Launch) -> None:
+def _set_shape(target: Any, shape: PackedLaunch) -> None:
     target.gridDimX, target.gridDimY, target.gridDimZ = shape.grid
     target.blockDimX, target.blockDimY, target.blockDimZ = shape.block
     target.sharedMemBytes = shape.shared_nbytes

@@ -22,7 +22,7 @@ from fusewright.runtime.executor import Executor
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
 from fusewright.runtime.plan import uses_graph
-from fusewright.runtime.straight import Allocator, Steady, steady_call
+from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VECTOR_MASK = 15

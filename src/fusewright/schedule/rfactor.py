@@ -26,7 +26,7 @@ from fusewright.schedule.parallel import Loop
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReductionGroup:
     """Reduced axes (positions among the reduced) and the loops over them, outer stride first."""
 
     axes: tuple[int, ...]
@@ -82,14 +82,16 @@ def _reorder_operand(flow: Dataflow, s: Stage) -> tuple[Stage, int]:
     return _append(flow, source, f"{s.name}_perm", shape, Permute((), order)), len(kept)
 
 
-def _flatten(flow: Dataflow, s: Stage, source: Stage, kept: int, groups: list[Group]) -> Stage:
+def _flatten(
+    flow: Dataflow, s: Stage, source: Stage, kept: int, groups: list[ReductionGroup]
+) -> Stage:
     shape = (*source.shape[:kept], *(g.size for g in groups))
     if len(shape) == len(source.shape):
         return source
     return _append(flow, source, f"{s.name}_flat", shape, Reshape(()))
 
 
-def _pad(flow: Dataflow, s: Stage, source: Stage, kept: int, groups: list[Group]) -> Stage:
+def _pad(flow: Dataflow, s: Stage, source: Stage, kept: int, groups: list[ReductionGroup]) -> Stage:
     assert isinstance(s.op, Reduce)
     high = (ZERO,) * kept + tuple(g.padded - g.size for g in groups)
     if all(h == ZERO for h in high):
@@ -100,14 +102,14 @@ def _pad(flow: Dataflow, s: Stage, source: Stage, kept: int, groups: list[Group]
     return _append(flow, source, f"{s.name}_pad", shape, op)
 
 
-def _groups(graph: AxisGraph, s: Stage, reducing: tuple[int, ...]) -> list[Group]:
+def _groups(graph: AxisGraph, s: Stage, reducing: tuple[int, ...]) -> list[ReductionGroup]:
     loop_vars = [Var(f"i{i}", 0, x.axis.extent - 1) for i, x in enumerate(s.loops)]
     loops = [(x.axis, v) for x, v in zip(s.loops, loop_vars, strict=True)]
     path = domain_path(graph, loops, s.frame.domain)
     if isinstance(path, Refusal):
         raise ScheduleError(f"rfactor({s.name}): {path.reason}")
     values = path.values[len(s.frame.output) :]
-    groups: list[Group] = []
+    groups: list[ReductionGroup] = []
     pending = list(range(len(values)))
     allowed: list[Cond] = []
     while pending:
@@ -120,7 +122,7 @@ def _groups(graph: AxisGraph, s: Stage, reducing: tuple[int, ...]) -> list[Group
             size = size * s.frame.reduced[a].extent
         order, padded = _radix(s, flat, touched, loop_vars)
         allowed.append(less(flat, size))
-        groups.append(Group(tuple(axes), tuple(order), size, padded))
+        groups.append(ReductionGroup(tuple(axes), tuple(order), size, padded))
     if [a for g in groups for a in g.axes] != list(range(len(values))):
         raise ScheduleError(f"rfactor({s.name}): its reduced axes are merged out of order")
     own = {loop_vars[i] for i in reducing}

@@ -14,8 +14,8 @@ from fusewright.memory import Cache, Memory
 from fusewright.sim.compute import Array, ExprFn, IndexFn, Mask, Value, narrow
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement, as_scalar
-from fusewright.sim.report import Kind, Site, statement_text
-from fusewright.sim.trace import GENERIC, Access, Agent, Undefine, agent_of
+from fusewright.sim.report import AccessSite, Kind, statement_text
+from fusewright.sim.trace import GENERIC, Agent, TracedAccess, Undefine, agent_of
 
 _NOWHERE: Array = np.zeros((1, 1), np.int64)
 
@@ -63,7 +63,7 @@ class Reach:
         if self.recorded:
             offset = self.place.offset
             f.record(
-                Access(
+                TracedAccess(
                     self.statement,
                     self.place.space,
                     at + offset,
@@ -155,7 +155,7 @@ class Reach:
         row, lane = f.first(bad)
         element = int(np.broadcast_to(full, (f.nblocks, f.nthreads))[row, lane])
         itemsize = self.buffer.dtype.nbytes
-        site = Site(
+        site = AccessSite(
             self.statement,
             *f.trace.block_of(row, lane),
             self.buffer.name,

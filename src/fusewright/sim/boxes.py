@@ -21,7 +21,7 @@ from fusewright.sim.compute import Array, ExprFn, Mask
 from fusewright.sim.frame import Frame, Run, Step
 from fusewright.sim.memory import Placement
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, agent_of
+from fusewright.sim.trace import TracedAccess, agent_of
 
 Box: TypeAlias = "ir.BoxLoad | ir.BoxStore | ir.BoxReduce"
 
@@ -99,7 +99,7 @@ class BoxPlaces:
         nbytes, itemsize = self.map.box_nbytes, self.shared.dtype.nbytes
         offset = self.in_shared.offset
         f.record(
-            Access(
+            TracedAccess(
                 self.statement, 0, start, 0, nbytes, loads, mask, self.shared, offset,
                 self.agents[self.shared, loads], issue,
             )
@@ -108,7 +108,7 @@ class BoxPlaces:
             return
         runs = window.positions[:: window.run] * itemsize
         f.record(
-            Access(
+            TracedAccess(
                 self.statement, self.place.space, int(runs[0]) + self.place.offset, 0,
                 window.run * itemsize, not loads, mask, self.map.buffer, self.place.offset,
                 self.agents[self.map.buffer, not loads], issue, runs=runs - runs[0],

@@ -75,14 +75,14 @@ class Columns:
 
 
 @dataclass(slots=True)
-class Row:
+class ClockRow:
     """What one release hands on; rows are joined by the larger of each number."""
 
     known: Array
     seen: Array
     met: Array
 
-    def join(self, other: Row) -> None:
+    def join(self, other: ClockRow) -> None:
         np.maximum(self.known, other.known, out=self.known)
         np.maximum(self.seen, other.seen, out=self.seen)
         np.maximum(self.met, other.met, out=self.met)
@@ -142,7 +142,7 @@ class Clocks:
 
     # --- handing on ---------------------------------------------------------------------------
 
-    def release(self, strands: Array) -> Row:
+    def release(self, strands: Array) -> ClockRow:
         """What the strands did and know, joined; their next epochs begin."""
         known = self.known[strands].max(axis=0)
         seen = self.seen[strands].max(axis=0)
@@ -161,9 +161,9 @@ class Clocks:
                 part = seen[space, self.columns.engine(k)]
                 part[strands] = np.maximum(part[strands], self.fence_own[strands, space, k])
         self.epoch[strands] = after
-        return Row(known, seen, met)
+        return ClockRow(known, seen, met)
 
-    def acquire(self, strands: Array, row: Row) -> None:
+    def acquire(self, strands: Array, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
         self.known[strands] = np.maximum(self.known[strands], row.known)
         self.seen[strands] = np.maximum(self.seen[strands], row.seen)
@@ -182,10 +182,10 @@ class Clocks:
         self.known[strands, column] = np.maximum(self.known[strands, column], phases)
         self.met[strands, column] = np.maximum(self.met[strands, column], phases)
 
-    def phase_row(self, strand: int) -> Row:
+    def phase_row(self, strand: int) -> ClockRow:
         """Only what a strand knows of phases: it is not memory that an issue hands on."""
         phases = self.columns.phases
-        row = Row(
+        row = ClockRow(
             np.zeros_like(self.known[strand]),
             np.zeros_like(self.seen[strand]),
             np.zeros_like(self.met[strand]),

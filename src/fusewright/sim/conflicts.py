@@ -14,8 +14,8 @@ import numpy as np
 
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
-from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import GENERIC, REGISTERS, Access, Trace, Undefine, rows_of
+from fusewright.sim.report import AccessSite, Findings, statement_text
+from fusewright.sim.trace import GENERIC, REGISTERS, Trace, TracedAccess, Undefine, rows_of
 
 
 @dataclass(slots=True)
@@ -121,14 +121,16 @@ _MANY = 16
 
 def _is_async(trace: Trace) -> Array:
     """Which events are accesses that their thread does not make itself."""
-    return np.array([isinstance(e, Access) and e.agent is not GENERIC for e in trace.events])
+    return np.array([isinstance(e, TracedAccess) and e.agent is not GENERIC for e in trace.events])
 
 
 def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     """All touches of cells that more than one thread touches, or one asynchronously, sorted; None
     when there are none."""
     events = [
-        (i, e) for i, e in enumerate(trace.events) if isinstance(e, Access) and e.space == space
+        (i, e)
+        for i, e in enumerate(trace.events)
+        if isinstance(e, TracedAccess) and e.space == space
     ]
     if not any(e.writes for _, e in events):
         return None
@@ -175,7 +177,7 @@ class _Places:
 
     event_bits: int
     thread_bits: int
-    accesses: list[Access]
+    accesses: list[TracedAccess]
     low: list[Array]
     active: list[Array]
 
@@ -221,7 +223,9 @@ class _Places:
         return cuts, self._pack(place, np.repeat(np.concatenate(tails), count))
 
 
-def _addresses(trace: Trace, rows: Array, events: list[Access]) -> tuple[list[Array], list[Array]]:
+def _addresses(
+    trace: Trace, rows: Array, events: list[TracedAccess]
+) -> tuple[list[Array], list[Array]]:
     """First bytes and activity of each event, as (1, T) when all rows agree, else (rows, T)."""
     low: list[Array] = []
     active: list[Array] = []
@@ -244,7 +248,7 @@ def _edges(
     blocks: Array,
 ) -> Edges:
     place, event, thread = touches.place(), touches.event(), touches.thread()
-    writes = np.array([isinstance(e, Access) and e.writes for e in trace.events])[event]
+    writes = np.array([isinstance(e, TracedAccess) and e.writes for e in trace.events])[event]
     n = len(place)
     position = np.arange(n)
     before = np.maximum.accumulate(np.where(writes, position, -1))
@@ -309,12 +313,12 @@ def _report_twice(
         )
 
 
-def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
+def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> AccessSite:
     """The access behind a touch."""
     key = int(touches.keys[at])
     place = key >> (touches.event_bits + touches.thread_bits)
     access = trace.events[(key >> touches.thread_bits) & ((1 << touches.event_bits) - 1)]
-    assert isinstance(access, Access)
+    assert isinstance(access, TracedAccess)
     row = place // touches.cells
     cell = place % touches.cells
     first = int(touches.base[row]) + int(touches.cuts[cell])
@@ -322,7 +326,7 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> Site:
     first = (first if touches.space else first % trace.shared_nbytes) - access.base
     first = 0 if touches.space == REGISTERS else first
     rank, thread = divmod(key & ((1 << touches.thread_bits) - 1), trace.block_nthreads)
-    return Site(
+    return AccessSite(
         access.statement,
         int(blocks[row]) + rank,
         thread,
@@ -344,7 +348,7 @@ def check_initialised(trace: Trace, rows: Array, model: Model, findings: Finding
     for e in trace.events:
         if isinstance(e, Undefine) and model.alloc_forgets:
             written[:, :, e.first : e.first + e.nbytes] = False
-        elif isinstance(e, Access) and e.space == 0:
+        elif isinstance(e, TracedAccess) and e.space == 0:
             low = stride + rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n)
             active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)
             start = low[active]
@@ -371,7 +375,7 @@ def _spread(start: Array, nbytes: int, step: int) -> Array:
 def _report_unwritten(
     trace: Trace,
     rows: Array,
-    e: Access,
+    e: TracedAccess,
     active: Array,
     missing: Array,
     origin: Array,
@@ -382,7 +386,7 @@ def _report_unwritten(
     row, lane = (int(c) for c in np.argwhere(active)[which])
     first = int(low[row, lane] - origin[which]) - e.base
     element = first // e.buffer.dtype.nbytes
-    site = Site(
+    site = AccessSite(
         e.statement,
         *trace.block_of(int(rows[row]), lane),
         e.buffer.name,

@@ -12,7 +12,7 @@ from fusewright.sim.clocks import ENGINES, KIND_OF, Barrier, Columns, History
 from fusewright.sim.compute import Array
 from fusewright.sim.lives import Deliveries
 from fusewright.sim.model import Model
-from fusewright.sim.trace import REGISTERS, Access, Agent, Trace
+from fusewright.sim.trace import REGISTERS, Agent, Trace, TracedAccess
 
 _THREAD, _COUNTED = -1, -2
 """Who makes an access that is no engine's: the thread itself, or what an mbarrier counts."""
@@ -25,7 +25,7 @@ def _agents(trace: Trace, model: Model) -> Array:
     known: dict[Agent, tuple[int, int]] = {}
     table: list[tuple[int, int, int, int, int]] = []
     for e in trace.events:
-        if not isinstance(e, Access):
+        if not isinstance(e, TracedAccess):
             table.append((_THREAD, 0, 0, 0, -1))
             continue
         if e.agent not in known:

@@ -19,7 +19,7 @@ from fusewright.sim.memory import GlobalMemory, Pool, Registers, SharedMemory
 from fusewright.sim.model import Model
 from fusewright.sim.report import Findings, statement_text
 from fusewright.sim.sync_state import SyncState
-from fusewright.sim.trace import GENERIC, Access, Agent, Event, SyncEvent, Trace
+from fusewright.sim.trace import GENERIC, Agent, Event, SyncEvent, Trace, TracedAccess
 
 Step: TypeAlias = "Callable[[Frame], None]"
 Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
@@ -188,7 +188,7 @@ class Frame:
         number = len(self.trace.events)
         self.trace.events.append(event)
         self.own.append(number)
-        self.nsyncs += not isinstance(event, Access)
+        self.nsyncs += not isinstance(event, TracedAccess)
         return number
 
     def note_moves(self, first: int, end: int, above: int, below: int) -> None:

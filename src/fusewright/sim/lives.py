@@ -17,7 +17,7 @@ from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, Trace, rows_of
+from fusewright.sim.trace import Trace, TracedAccess, rows_of
 
 Deliveries: TypeAlias = "Mapping[tuple[int, int], tuple[Barrier, int]]"
 """By event and strand, the mbarrier and its phase that count what the strand delivers."""
@@ -39,7 +39,7 @@ def remote_writes(
     of each strand."""
     n, t = trace.nblocks, trace.nthreads
     for i, e in enumerate(trace.events):
-        if not isinstance(e, Access) or isinstance(e.rank, int):
+        if not isinstance(e, TracedAccess) or isinstance(e.rank, int):
             continue
         rank, mask = rows_of(e.rank, rows, t, n), rows_of(e.mask, rows, t, n)
         shape = np.broadcast_shapes(rank.shape, mask.shape)
@@ -85,7 +85,7 @@ class Lives:
         owners = np.flatnonzero(self.blocks == w.block)
         column, stamp = w.strand, int(self.history.state.epoch[self._state(w)])
         event = self.trace.events[w.event]
-        load = self.loads.get((event.issue, w.strand)) if isinstance(event, Access) else None
+        load = self.loads.get((event.issue, w.strand)) if isinstance(event, TracedAccess) else None
         if load is not None:
             column, stamp = self.clocks.columns.barrier(load[0]), load[1]
         knows = self.clocks.known[owners, column] > stamp

@@ -17,8 +17,8 @@ from fusewright.memory import Memory
 from fusewright.sim.compute import Array
 from fusewright.sim.memory import GlobalMemory
 from fusewright.sim.model import Model
-from fusewright.sim.report import Findings, Site, statement_text
-from fusewright.sim.trace import GENERIC, Access, Trace
+from fusewright.sim.report import AccessSite, Findings, statement_text
+from fusewright.sim.trace import GENERIC, Trace, TracedAccess
 
 _MANY_BLOCKS = -1
 
@@ -65,7 +65,7 @@ class Statements:
 class _Touch:
     """One access of a batch at one cell a thread: the cells, and 1 + the linear threads."""
 
-    access: Access
+    access: TracedAccess
     ledger: Ledger
     cells: Array
     mine: Array
@@ -105,7 +105,7 @@ class Ownership:
         owner = first * trace.block_nthreads + np.arange(self.nthreads) + 1
         met: set[int] = set()
         for e in trace.events:
-            if not isinstance(e, Access) or e.space not in self.ledgers:
+            if not isinstance(e, TracedAccess) or e.space not in self.ledgers:
                 continue
             ledger = self.ledgers[e.space]
             cells = np.asarray(e.block + e.thread) // ledger.cell_nbytes
@@ -192,10 +192,12 @@ class Ownership:
             written = (u.buffer.memory for u in statement.memory_uses() if u.writes)
             return Memory.GLOBAL in written
 
-        def site(statement: ir.Statement, owner: int) -> Site:
+        def site(statement: ir.Statement, owner: int) -> AccessSite:
             block, thread = divmod(owner - 1, self.nthreads // self.cluster)
             writes = writes_it(statement)
-            return Site(statement, block, thread, buffer.name, first_byte, nbytes, element, writes)
+            return AccessSite(
+                statement, block, thread, buffer.name, first_byte, nbytes, element, writes
+            )
 
         second = site(t.access.statement, mine)
         first = site(earlier, theirs) if theirs > 0 else None

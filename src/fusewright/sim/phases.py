@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import Barrier, Clocks, Row
+from fusewright.sim.clocks import Barrier, ClockRow, Clocks
 from fusewright.sim.compute import Array
 from fusewright.sim.report import Kind, statement_text
 
@@ -29,7 +29,7 @@ class Fault:
 class Phase:
     """The arrivals of one phase: epochs behind them by strand, and what they knew in time."""
 
-    row: Row
+    row: ClockRow
     behind: Array
     met: Array
     has_bytes: bool = False
@@ -65,7 +65,7 @@ class Phases:
 
     def _begin(self) -> Phase:
         c = self.clocks
-        row = Row(np.zeros_like(c.known[0]), np.zeros_like(c.seen[0]), np.zeros_like(c.met[0]))
+        row = ClockRow(np.zeros_like(c.known[0]), np.zeros_like(c.seen[0]), np.zeros_like(c.met[0]))
         n = c.columns.nstrands
         return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
 
@@ -75,7 +75,7 @@ class Phases:
         return len(self.past)
 
     def arrive(
-        self, strand: int, arrivals: int, nbytes: int, row: Row, s: ir.Statement
+        self, strand: int, arrivals: int, nbytes: int, row: ClockRow, s: ir.Statement
     ) -> Fault | None:
         """Arrivals of one strand, which expect bytes or, negative, deliver them."""
         fault = self._early(strand, s)

@@ -24,7 +24,7 @@ from fusewright.sim.fragments import gathered, matrix_of, planes_of, scatter
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.memory import Registers
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Access, Agent, SyncEvent
+from fusewright.sim.trace import Agent, SyncEvent, TracedAccess
 from fusewright.target import (
     MMA_ROWS,
     WARP_SIZE,
@@ -120,7 +120,7 @@ class _Operand:
         """Record that some warps read some rows, each of their threads `behind` bytes further."""
         runs, nbytes = self.runs(start, rows.start, rows.stop)
         f.record(
-            Access(
+            TracedAccess(
                 self.statement, 0, int(runs[0]), behind, nbytes, False, warps, self.matrix.buffer,
                 self.place.offset, _IN_MEMORY, issue, runs=runs - runs[0],
             )

@@ -12,7 +12,7 @@ Kind = Literal["race", "range", "uninitialised", "divergence", "deadlock", "rule
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class AccessSite:
     """One access of a finding: who touched which bytes of what by which statement."""
 
     statement: ir.Statement
@@ -43,8 +43,8 @@ class Race:
 
     kind: Kind
     message: str
-    first: Site | None = None
-    second: Site | None = None
+    first: AccessSite | None = None
+    second: AccessSite | None = None
     between: tuple[ir.Statement, ...] = ()
     count: int = 1
     seed: int = 0
@@ -90,8 +90,8 @@ class Findings:
         kind: Kind,
         message: str,
         *,
-        first: Site | None = None,
-        second: Site | None = None,
+        first: AccessSite | None = None,
+        second: AccessSite | None = None,
         between: tuple[ir.Statement, ...] = (),
         statement: ir.Statement | None = None,
         count: int = 1,

@@ -37,7 +37,7 @@ def agent_of(use: MemoryUse) -> Agent:
 
 
 @dataclass(slots=True)
-class Access:
+class TracedAccess:
     """`nbytes` bytes at `block + thread` of `space`, by every thread of `mask`.
 
     `buffer` and `base` (its first byte in the space) name the element in a report. `issue` is the
@@ -88,7 +88,7 @@ class SyncEvent:
     below: int = -1
 
 
-Event = Access | Undefine | SyncEvent
+Event = TracedAccess | Undefine | SyncEvent
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
             case SyncEvent():
                 sync = sync * _MIX + _digest(e.mask, weights) + tag
                 sync = sync * _MIX + _digest(e.mbarrier, weights) + _digest(e.parity, weights)
-            case Access() if e.space in spaces:
+            case TracedAccess() if e.space in spaces:
                 mask = _digest(e.mask, weights)
                 where = _digest(e.block, weights) + _digest(e.thread, weights)
                 if e.space > 0:
@@ -192,7 +192,7 @@ def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
     return Signatures(np.broadcast_to(sync, shape), np.broadcast_to(full, shape))
 
 
-def _origin(e: Access, first: dict[int, Array]) -> Array:
+def _origin(e: TracedAccess, first: dict[int, Array]) -> Array:
     """The first byte thread 0 of each block touched in the access's space."""
     if e.space not in first:
         start = np.atleast_2d(np.asarray(e.block)) + np.atleast_2d(np.asarray(e.thread))

@@ -15,7 +15,7 @@ from fusewright.kir import ir
 from fusewright.kir.traverse import own_registers, walk_statements
 from fusewright.sim.compute import Mask, narrow
 from fusewright.sim.frame import Frame, Run, Step
-from fusewright.sim.trace import GENERIC, REGISTERS, Access, Agent
+from fusewright.sim.trace import GENERIC, REGISTERS, Agent, TracedAccess
 
 
 class TrackedRegisters:
@@ -62,7 +62,9 @@ class TrackedRegisters:
         """Record an access of the threads of a mask."""
         thread = np.arange(f.nthreads)[None, :] * self.ncells + cells[0]
         f.record(
-            Access(s, REGISTERS, 0, thread, cells[1], writes, mask, buffer, cells[0], agent, issue)
+            TracedAccess(
+                s, REGISTERS, 0, thread, cells[1], writes, mask, buffer, cells[0], agent, issue
+            )
         )
 
 

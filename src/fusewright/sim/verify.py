@@ -207,7 +207,7 @@ def _key(r: Race) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MovedSync:
     """What happens when a sync stands one statement higher or lower."""
 
     sync: ir.SyncStatement
@@ -217,15 +217,15 @@ class Move:
 
 def moves_of(
     kernel: ir.Kernel, cases: Case | Sequence[Case], *, blocks: Blocks = "sample"
-) -> list[Move]:
+) -> list[MovedSync]:
     """Replay with each sync moved over its neighbour statement, up and down.
 
     Values are not looked at: a move over a statement it does not order is reported as no race.
     """
     runs = _runs(kernel, cases, blocks)
-    found: list[Move] = []
+    found: list[MovedSync] = []
     for s in syncs_of(kernel):
         for direction in ("up", "down"):
             change = Change(moved=s, direction=direction)
-            found.append(Move(s, direction, first_race(runs, change)))
+            found.append(MovedSync(s, direction, first_race(runs, change)))
     return found

@@ -31,7 +31,7 @@ from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.passes.cuts import (
     Cut,
     cut_axes,
-    deal_rows,
+    interleave_rows,
     parts_of_length,
     parts_of_rows_near,
 )
@@ -243,9 +243,9 @@ def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
     fill = -math.inf if p.kind == "exponentials" else 0.0
     if _is_shifted(p) and (not cut.is_even or _period(p) > 1):
-        dealt = deal_rows(ordered, len(axes), cut, fill)
+        is_interleaved = interleave_rows(ordered, len(axes), cut, fill)
         first = _first_rows(p.source, axes, cut.parts, 1)
-        return _combined(*_shifted(dealt, first, 0, cut), 0, cut, dealt=True)
+        return _combined(*_shifted(is_interleaved, first, 0, cut), 0, cut, is_interleaved=True)
     spread = cut_axes(ordered, place, len(axes), cut, fill)
     if p.kind == "exponentials":
         return _exponentials(spread, place)
@@ -264,7 +264,7 @@ def _number(n: float, like: Tensor) -> Tensor:
     return build.spread(build.constant(n, like.dtype), like.shape)
 
 
-def _counts(like: Tensor, rank: int, cut: Cut, *, dealt: bool) -> Tensor:
+def _counts(like: Tensor, rank: int, cut: Cut, *, is_interleaved: bool) -> Tensor:
     """The elements of each chunk, the chunks along axis `rank`: the last chunk is short, or as many
     of those that rows are dealt to have one row less as rows are missing."""
     if cut.is_even:
@@ -274,7 +274,7 @@ def _counts(like: Tensor, rank: int, cut: Cut, *, dealt: bool) -> Tensor:
         return build.spread(build.constant(n, int64), like.shape)
 
     chunk = build.iota(like.shape, rank)
-    if dealt:
+    if is_interleaved:
         full = build.pointwise("lt", chunk, whole(cut.size - (cut.each - 1) * cut.parts))
         less = _number(cut.each - 1, like)
         return build.pointwise("where", full, _number(cut.each, like), less)
@@ -301,14 +301,14 @@ def _existing_rows(d: Tensor, cut: Cut) -> Tensor:
     if cut.is_even:
         return d
     rows = build.spread(build.constant(True, bool_), (Int(cut.size), *d.shape[2:]))
-    return build.pointwise("where", deal_rows(rows, 1, cut, False), d, _number(0.0, d))
+    return build.pointwise("where", interleave_rows(rows, 1, cut, False), d, _number(0.0, d))
 
 
 def _around_means(x: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
     """Sums, and sums of squares around their means, of chunks along axis `rank`."""
     last = rank + 1
     sums = build.reduce("add", x, (last,))
-    means = build.pointwise("div", sums, _counts(sums, rank, cut, dealt=False))
+    means = build.pointwise("div", sums, _counts(sums, rank, cut, is_interleaved=False))
     d = _existing(build.pointwise("sub", x, _over(means, x, last)), rank, cut)
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
@@ -346,7 +346,7 @@ def _shifted(x: Tensor, first: Tensor, axis: int, cut: Cut) -> tuple[Tensor, Ten
     d = _existing_rows(d, cut) if axis == 0 else _existing(d, 0, cut)
     moved = build.reduce("add", d, (axis,))
     squares = build.reduce("add", build.pointwise("mul", d, d), (axis,))
-    counts = _counts(first, 0, cut, dealt=axis == 0)
+    counts = _counts(first, 0, cut, is_interleaved=axis == 0)
     sums = build.pointwise("add", moved, build.pointwise("mul", first, counts))
     mean = build.pointwise("div", moved, counts)
     around = build.pointwise("sub", squares, build.pointwise("mul", moved, mean))
@@ -354,11 +354,11 @@ def _shifted(x: Tensor, first: Tensor, axis: int, cut: Cut) -> tuple[Tensor, Ten
 
 
 def _combined(
-    sums: Tensor, squares: Tensor, rank: int, cut: Cut, *, dealt: bool = False
+    sums: Tensor, squares: Tensor, rank: int, cut: Cut, *, is_interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
     total = build.reduce("add", sums, (rank,))
-    counts = _counts(sums, rank, cut, dealt=dealt)
+    counts = _counts(sums, rank, cut, is_interleaved=is_interleaved)
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
     if cut.is_even:
         typical = build.pointwise("div", total, _number(cut.parts, total))

@@ -79,7 +79,7 @@ def cut_axes(t: Tensor, place: int, count: int, cut: Cut, fill: Scalar) -> Tenso
     return build.value(shape, t.dtype, Reshape((t,)))
 
 
-def deal_rows(t: Tensor, count: int, cut: Cut, fill: Scalar) -> Tensor:
+def interleave_rows(t: Tensor, count: int, cut: Cut, fill: Scalar) -> Tensor:
     """A tensor whose first `count` axes together become two, as rows are dealt to parts in turn:
     what is in the parts, and the parts."""
     columns = t.shape[count:]

@@ -16,9 +16,9 @@ from fusewright.fusion.ir import (
     Tensor,
     with_operands,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.rematerialisable import is_rematerialisable
 
 Edges = tuple[tuple[Expr, Expr], ...]
 """Per axis what a crop takes off at the low and the high end, as negative amounts."""
@@ -46,7 +46,7 @@ def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:
     assert isinstance(t.op, Resize)
     if isinstance(seen.op, Iota):
         return _coordinates(t, seen.op.axis, t.op.low)
-    if isinstance(seen.op, Pointwise) and is_leaf(seen):
+    if isinstance(seen.op, Pointwise) and is_rematerialisable(seen):
         return value(t.shape, t.dtype, with_operands(seen.op, _crops(t.op, t.shape, seen.op)))
     edges = tuple(zip(t.op.low, t.op.high, strict=True))
     inner = _edges_of_operand(seen, edges)

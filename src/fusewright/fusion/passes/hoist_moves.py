@@ -32,10 +32,10 @@ from fusewright.fusion.ir import (
     topological,
     with_operands,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_moves import is_move
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Target
 
 MAX_OPS = 32
@@ -105,7 +105,7 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
 
 
 def _is_value(t: Tensor) -> bool:
-    return isinstance(t.op, Pointwise) and not is_leaf(t)
+    return isinstance(t.op, Pointwise) and not is_rematerialisable(t)
 
 
 def _pays(found: _Moved, target: Target) -> bool:

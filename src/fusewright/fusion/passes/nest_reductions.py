@@ -11,9 +11,9 @@ import math
 
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
+from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.large_inputs import constant_sizes
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.share import share
 
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have for another read of it to matter."""
@@ -53,7 +53,7 @@ def nest_reductions(fusion: Fusion) -> Fusion:
             kept = [a for a in kept if a not in axes]
         return out
 
-    return share(rebuild(fusion, replace))
+    return cse(rebuild(fusion, replace))
 
 
 def _chain(t: Tensor, others: list[Tensor], sizes: tuple[int, ...]) -> list[tuple[int, ...]]:

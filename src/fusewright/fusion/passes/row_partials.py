@@ -15,10 +15,10 @@ import math
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, deal_rows, parts_of_rows
+from fusewright.fusion.passes.cuts import Cut, interleave_rows, parts_of_rows
 from fusewright.fusion.passes.large_inputs import constant_sizes, large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.row_blocks import Row, row_blocks
+from fusewright.fusion.persistent_rows import Row, persistent_rows
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 LEAST_TOTAL = 1 << 18
@@ -104,13 +104,13 @@ def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     is_skewed = 4 * vector <= width
     if is_skewed:
         vector, length = width, -(-(length - 1) // width) * width + width
-    ways = row_blocks(Row(length, min(inputs), words, is_skewed), vector)
+    ways = persistent_rows(Row(length, min(inputs), words, is_skewed), vector)
     return ways[0].blocks if ways else 0
 
 
 def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:
     assert isinstance(t.op, Reduce)
     fill = reduction_identity(t.op.fn, t.dtype.compute)
-    spread = deal_rows(build.cast(source, t.dtype.compute), len(t.op.axes), cut, fill)
+    spread = interleave_rows(build.cast(source, t.dtype.compute), len(t.op.axes), cut, fill)
     partial = build.reduce(t.op.fn, spread, (0,))
     return build.cast(build.reduce(t.op.fn, partial, (0,)), t.dtype)

@@ -17,10 +17,10 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes, deal_rows, parts_of_rows
+from fusewright.fusion.passes.cse import cse
+from fusewright.fusion.passes.cuts import Cut, cut_axes, interleave_rows, parts_of_rows
 from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.share import share
 from fusewright.target import Target
 
 LEAST_PART = 8192
@@ -60,7 +60,7 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         whole = _split(t, build.cast(operands[0], t.dtype.compute), parts)
         return build.cast(whole, t.dtype)
 
-    return share(rebuild(fusion, replace))
+    return cse(rebuild(fusion, replace))
 
 
 def parts_of_reduction(t: Tensor, target: Target) -> int:
@@ -171,8 +171,10 @@ def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:
     cut = Cut(size, parts, -(-size // parts))
     fill = reduction_identity(fn, source.dtype)
     if _are_dealt(t, parts):
-        dealt = deal_rows(build.permute(source, (*axes, *kept)), len(axes), cut, fill)
-        return build.reduce(fn, build.reduce(fn, dealt, (0,)), (0,))
+        is_interleaved = interleave_rows(
+            build.permute(source, (*axes, *kept)), len(axes), cut, fill
+        )
+        return build.reduce(fn, build.reduce(fn, is_interleaved, (0,)), (0,))
     inner = is_inner(source, axes)
     place = len(kept) if inner else 0
     moved = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))

@@ -33,7 +33,7 @@ from fusewright.kir.analysis.lanes import (
     split_unknown,
     thread_values,
 )
-from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, RoleScope, Site, sites
+from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, RoleScope, StatementSite, sites
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory
@@ -93,7 +93,7 @@ class Access:
     """
 
     order: int
-    site: Site
+    site: StatementSite
     use: MemoryUse
     trips: tuple[int, ...]
     ranges: Enumerated | None
@@ -140,7 +140,7 @@ class Found:
     accesses: tuple[Access, ...]
     completions: Completions
     values: dict[Path, Array]
-    places: tuple[Site, ...]
+    places: tuple[StatementSite, ...]
 
     @property
     def trips(self) -> dict[Path, int]:
@@ -190,7 +190,7 @@ def _across(use: MemoryUse, kernel: Kernel) -> MemoryUse:
     return replace(use, index=rank * use.buffer.size + use.index)
 
 
-def shared_allocs(kernel: Kernel) -> tuple[tuple[Site, Alloc], ...]:
+def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
     """The allocations of shared memory, in textual order."""
     return tuple(
         (s, s.statement)
@@ -230,7 +230,9 @@ class _Inside:
 
 
 def _loop_plans(
-    uses: Iterable[tuple[int, Site, MemoryUse]], places: Iterable[Site], threads: Known
+    uses: Iterable[tuple[int, StatementSite, MemoryUse]],
+    places: Iterable[StatementSite],
+    threads: Known,
 ) -> dict[Path, _LoopPlan]:
     """Per loop: all iterations, or a few periods of everything in it that depends on its variable.
 
@@ -238,7 +240,7 @@ def _loop_plans(
     """
     inside: dict[Path, _Inside] = {}
 
-    def note(site: Site, exprs: Iterable[Expr], predicate: Cond) -> None:
+    def note(site: StatementSite, exprs: Iterable[Expr], predicate: Cond) -> None:
         conditions = [predicate, *(b.node.condition for b in site.branches)]
         for loop in site.loops:
             found = inside.setdefault(loop.path, _Inside(loop, site.role, {}, {}))
@@ -333,7 +335,7 @@ def _repeats(c: Cond, v: Var, period: int) -> bool:
 
 def _access(
     order: int,
-    site: Site,
+    site: StatementSite,
     use: MemoryUse,
     threads: Known,
     plans: dict[Path, _LoopPlan],
@@ -400,7 +402,7 @@ def _with_runs(threads: Known, use: MemoryUse) -> Known:
 
 
 def _mask(
-    site: Site,
+    site: StatementSite,
     use: MemoryUse,
     known: Known,
     plans: dict[Path, _LoopPlan],
@@ -426,7 +428,7 @@ def _mask(
     return conjunction([who, *(holds(c, usable) for c in conditions)])
 
 
-def _participants(site: Site, use: MemoryUse, nthreads: int, ncopies: int) -> Holds:
+def _participants(site: StatementSite, use: MemoryUse, nthreads: int, ncopies: int) -> Holds:
     linear = np.tile(np.arange(nthreads, dtype=np.int64), use.nruns)
     if use.issuer is not None:
         mine = linear % (nthreads // ncopies) == use.issuer
@@ -444,7 +446,7 @@ def _participants(site: Site, use: MemoryUse, nthreads: int, ncopies: int) -> Ho
 def _ends(
     access: Access,
     done: Completions,
-    places: Sequence[Site],
+    places: Sequence[StatementSite],
     plans: Mapping[Path, _LoopPlan],
 ) -> Iterator[Access]:
     """The completions of an asynchronous access, one for each wait that has any."""

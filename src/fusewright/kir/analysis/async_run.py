@@ -24,7 +24,7 @@ from fusewright.kir.analysis.lanes import (
     is_known,
     thread_values,
 )
-from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, Site
+from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, StatementSite
 from fusewright.kir.analysis.times import Timeline
 from fusewright.kir.analysis.uniformity import is_block_uniform, threads_of
 from fusewright.kir.ir import (
@@ -126,7 +126,7 @@ class AsyncRun:
     """
 
     kernel: Kernel
-    places: Sequence[Site]
+    places: Sequence[StatementSite]
     values: Mapping[Path, Array]
     line: Timeline
     _orders: dict[Path, int] = field(default_factory=dict[Path, int])
@@ -281,7 +281,7 @@ class AsyncRun:
         values = np.unique(evaluate_lanes(e, at.known))
         return int(values[0]) if values.size == 1 else None
 
-    def branches_at(self, site: Site, coords: Sequence[int]) -> frozenset[Branch]:
+    def branches_at(self, site: StatementSite, coords: Sequence[int]) -> frozenset[Branch]:
         """All branches around a site, in an iteration of the loops around it."""
         out: set[Branch] = set()
         known: dict[Var, Array] = {}
@@ -310,13 +310,13 @@ def branch_of(
     return negate(c) if path[-1] else c
 
 
-def agent_of(site: Site) -> Agent:
+def agent_of(site: StatementSite) -> Agent:
     """Who runs a site."""
     role: RoleScope | None = site.role
     return None if role is None else role.path
 
 
-def _sizes(places: Sequence[Site], trips: Mapping[Path, int]) -> dict[Var, Array]:
+def _sizes(places: Sequence[StatementSite], trips: Mapping[Path, int]) -> dict[Var, Array]:
     """Values of the shape symbols with which the loops run the iterations that stand for them,
     where there are such."""
     found: dict[Var, set[int | None]] = {}

@@ -25,7 +25,7 @@ from fusewright.kir.analysis.async_run import (
 )
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.role_order import RoleOrder, role_order
-from fusewright.kir.analysis.sites import Path, Site, sites
+from fusewright.kir.analysis.sites import Path, StatementSite, sites
 from fusewright.kir.analysis.times import timeline
 from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel
 from fusewright.kir.traits import WITH_PHASE, Completes, is_asynchronous, with_group
@@ -68,7 +68,7 @@ def has_operations(kernel: Kernel) -> bool:
 
 
 def completions(
-    kernel: Kernel, places: Sequence[Site], values: Mapping[Path, Array]
+    kernel: Kernel, places: Sequence[StatementSite], values: Mapping[Path, Array]
 ) -> Completions:
     """What completes when. `places` are the kernel's sites, `values` the iterations to look at.
 

@@ -34,7 +34,7 @@ from fusewright.kir.analysis.sites import (
     BranchScope,
     LoopScope,
     Path,
-    Site,
+    StatementSite,
     are_concurrent,
     common_loops,
 )
@@ -118,7 +118,7 @@ def can_conflict(before: Access, after: Access) -> bool:
     return not are_concurrent(before.site, after.site)
 
 
-def are_exclusive(a: Site, b: Site, kernel: Kernel) -> bool:
+def are_exclusive(a: StatementSite, b: StatementSite, kernel: Kernel) -> bool:
     """Whether the two stand in different branches of one `If` that all threads of a block take
     alike, in a kernel with clusters all threads of a cluster."""
     for x, y in zip(a.scopes, b.scopes, strict=False):

@@ -17,7 +17,7 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment, accesses, shared_allocs
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces_of
-from fusewright.kir.analysis.sites import Path, Site, contains, sites
+from fusewright.kir.analysis.sites import Path, StatementSite, contains, sites
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Role, Roles, Statement
 
 _Live: TypeAlias = frozenset[Buffer]
@@ -80,7 +80,9 @@ def begins_within(a: Interval, b: Interval) -> bool:
     return a.alloc in b.live_after or b.alloc in a.live_after
 
 
-def _beside(buffer: Buffer, shared: Iterable[Access], places: Iterable[Site]) -> Iterable[Path]:
+def _beside(
+    buffer: Buffer, shared: Iterable[Access], places: Iterable[StatementSite]
+) -> Iterable[Path]:
     """The statements of roles that may run at the same time as what touches the buffer."""
     roles: dict[Path, set[Path]] = {}
     for a in shared:

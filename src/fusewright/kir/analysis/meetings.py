@@ -19,7 +19,7 @@ from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.async_run import Agent, Branch, Instance, agent_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
-from fusewright.kir.analysis.sites import KEPT, Path, Site, are_concurrent
+from fusewright.kir.analysis.sites import KEPT, Path, StatementSite, are_concurrent
 from fusewright.kir.analysis.times import UNIT, Timeline, timeline
 from fusewright.kir.ir import Kernel, Memory, Mma
 from fusewright.kir.symbols import Buffer
@@ -36,12 +36,12 @@ class Meeting:
     in `branches`. `buffer` holds what both touch; `writes` says whether the operation writes it.
     `agent` and `issuer` are who meets it."""
 
-    site: Site
+    site: StatementSite
     issue: Instance
     completes: Completes
     buffer: Buffer
     writes: bool
-    meets: Site | None
+    meets: StatementSite | None
     coords: tuple[int, ...]
     time: int
     branches: frozenset[Branch]
@@ -245,7 +245,7 @@ def _across(
 class _Touch:
     """Registers `low .. high-1` of a buffer that a statement uses."""
 
-    site: Site
+    site: StatementSite
     low: int
     high: int
     writes: bool
@@ -277,7 +277,7 @@ def _in_registers(found: Found, line: Timeline) -> Iterator[Meeting]:
             yield from _register_meetings(order, site, use, t, found, line)
 
 
-def _first_of_bodies(site: Site, found: Sequence[_Touch]) -> list[_Touch]:
+def _first_of_bodies(site: StatementSite, found: Sequence[_Touch]) -> list[_Touch]:
     """In each body the first, and the first behind what holds the operation: the others come
     later wherever control comes from."""
     first: dict[tuple[Path, bool], _Touch] = {}
@@ -288,7 +288,7 @@ def _first_of_bodies(site: Site, found: Sequence[_Touch]) -> list[_Touch]:
     return list(first.values())
 
 
-def _touches(places: Sequence[Site], buffers: set[Buffer]) -> dict[Buffer, list[_Touch]]:
+def _touches(places: Sequence[StatementSite], buffers: set[Buffer]) -> dict[Buffer, list[_Touch]]:
     out: dict[Buffer, list[_Touch]] = {b: [] for b in buffers}
     for site in places:
         s = site.statement
@@ -311,7 +311,7 @@ def _span(use: RegisterUse) -> tuple[int, int]:
     return (0 if low is None else low), (end if high is None else high + use.width)
 
 
-def _is_same_accumulator(site: Site, use: RegisterUse, t: _Touch) -> bool:
+def _is_same_accumulator(site: StatementSite, use: RegisterUse, t: _Touch) -> bool:
     """Whether the other is a product whose accumulator is this one's: they are done in order."""
     mine, other = site.statement, t.is_reg_of
     if other is None or not isinstance(mine, Mma) or not use.writes:
@@ -325,7 +325,7 @@ def _is_same_accumulator(site: Site, use: RegisterUse, t: _Touch) -> bool:
 
 
 def _register_meetings(
-    order: int, site: Site, use: RegisterUse, t: _Touch, found: Found, line: Timeline
+    order: int, site: StatementSite, use: RegisterUse, t: _Touch, found: Found, line: Timeline
 ) -> Iterator[Meeting]:
     trips = [len(found.values.get(loop.path, (0,))) for loop in t.site.loops]
     coords = np.indices(trips).reshape(len(trips), math.prod(trips)).T

@@ -21,7 +21,7 @@ from fusewright.kir.analysis.sites import (
     Path,
     RoleScope,
     Scope,
-    Site,
+    StatementSite,
     contains,
     sites,
 )
@@ -168,7 +168,7 @@ def gap_position(body: Path, index: int) -> Position:
 
 
 @lru_cache(maxsize=KEPT)
-def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
+def sync_points(kernel: Kernel) -> tuple[tuple[StatementSite, SyncPoint], ...]:
     """The syncs of a kernel that order memory, in textual order; a cluster barrier and a split
     barrier stand where their waits do."""
     places = sites(kernel)
@@ -176,7 +176,7 @@ def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
     arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
     halves = {b.wait: b.arrive for b in split_barriers_in(places, kernel)}
     at = {s.statement: position_of(s.path) for s in places}
-    out: list[tuple[Site, SyncPoint]] = []
+    out: list[tuple[StatementSite, SyncPoint]] = []
     for site in places:
         point = sync_at(position_of(site.path), site.scopes, SyncScope.BLOCK)
         match site.statement:
@@ -203,7 +203,7 @@ def sync_points(kernel: Kernel) -> tuple[tuple[Site, SyncPoint], ...]:
     return tuple(out)
 
 
-def _whole_barriers(kernel: Kernel, places: Iterable[Site]) -> frozenset[int]:
+def _whole_barriers(kernel: Kernel, places: Iterable[StatementSite]) -> frozenset[int]:
     """The named barriers at which all threads of one role, or of the block, meet and no others."""
     users: dict[int, set[Path | None]] = {}
     parts: set[int] = set()
@@ -218,7 +218,7 @@ def _whole_barriers(kernel: Kernel, places: Iterable[Site]) -> frozenset[int]:
     return frozenset(n for n, found in users.items() if len(found) == 1 and n not in parts)
 
 
-def sync_id(site: Site) -> int:
+def sync_id(site: StatementSite) -> int:
     """The id of the sync statement at a site."""
     assert isinstance(site.statement, SyncStatement)
     return site.statement.id

@@ -52,7 +52,7 @@ Scope: TypeAlias = LoopScope | BranchScope | RoleScope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class StatementSite:
     """One leaf statement with its path and its scopes, outermost first."""
 
     path: Path
@@ -76,12 +76,12 @@ class Site:
 
 
 @lru_cache(maxsize=KEPT)
-def sites(kernel: Kernel) -> tuple[Site, ...]:
+def sites(kernel: Kernel) -> tuple[StatementSite, ...]:
     """Every leaf statement in textual order."""
     return tuple(_sites(kernel.body, (), ()))
 
 
-def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
+def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[StatementSite]:
     for i, statement in enumerate(body):
         here = (*path, i)
         match statement:
@@ -102,10 +102,10 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Site]:
                     at = (*here, number)
                     yield from _sites(role.body, at, (*scopes, RoleScope(at, role)))
             case _:
-                yield Site(here, statement, scopes)
+                yield StatementSite(here, statement, scopes)
 
 
-def common_loops(a: Site, b: Site) -> tuple[LoopScope, ...]:
+def common_loops(a: StatementSite, b: StatementSite) -> tuple[LoopScope, ...]:
     """The loops around both, outermost first."""
     shared: list[LoopScope] = []
     for x, y in zip(a.loops, b.loops, strict=False):
@@ -115,7 +115,7 @@ def common_loops(a: Site, b: Site) -> tuple[LoopScope, ...]:
     return tuple(shared)
 
 
-def are_concurrent(a: Site, b: Site) -> bool:
+def are_concurrent(a: StatementSite, b: StatementSite) -> bool:
     """Whether the two stand in different roles that run side by side."""
     x, y = a.role, b.role
     return x is not None and y is not None and x.path != y.path and x.path[:-1] == y.path[:-1]

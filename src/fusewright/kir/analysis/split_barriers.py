@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fusewright.core.expr import ZERO, Expr, add, mod, mul, variables
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.sites import LoopScope, Scope, Site, sites
+from fusewright.kir.analysis.sites import LoopScope, Scope, StatementSite, sites
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
@@ -44,14 +44,14 @@ def split_barriers(kernel: Kernel) -> tuple[SplitBarrier, ...]:
     return split_barriers_in(sites(kernel), kernel)
 
 
-def split_barriers_in(places: Iterable[Site], kernel: Kernel) -> tuple[SplitBarrier, ...]:
+def split_barriers_in(places: Iterable[StatementSite], kernel: Kernel) -> tuple[SplitBarrier, ...]:
     """`split_barriers`, for sites that have been found already.
 
     An arrival and a wait count only where every run of the body makes both, in this order, and the
     wait's parity is that of the runs so far; what an mbarrier does otherwise orders is a matter
     for the machine model.
     """
-    users: dict[Buffer, list[Site]] = {}
+    users: dict[Buffer, list[StatementSite]] = {}
     for site in places:
         use = site.statement.mbarrier_use()
         if use is not None:
@@ -60,7 +60,7 @@ def split_barriers_in(places: Iterable[Site], kernel: Kernel) -> tuple[SplitBarr
     return tuple(b for b in found if b is not None)
 
 
-def _split_barrier(users: Sequence[Site], kernel: Kernel) -> SplitBarrier | None:
+def _split_barrier(users: Sequence[StatementSite], kernel: Kernel) -> SplitBarrier | None:
     if len(users) != len(SplitBarrier.__dataclass_fields__):
         return None
     first, second, third = users

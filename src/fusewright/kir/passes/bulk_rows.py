@@ -33,7 +33,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class BulkRows:
     """`count` rows of `size` elements: row `i` goes from `source + i*source_step` of `src` to
     `target + i*target_step` of `dst`."""
 
@@ -47,7 +47,7 @@ class Rows:
     source_step: int
 
 
-def rows_of(pairs: Sequence[Pair], kernel: Kernel) -> Rows:
+def rows_of(pairs: Sequence[Pair], kernel: Kernel) -> BulkRows:
     """The rows that the copies of one buffer make up, over all threads of a block.
 
     Raises ScheduleError when they are no rows of equal size at equal distances, when a row is not
@@ -75,7 +75,7 @@ def rows_of(pairs: Sequence[Pair], kernel: Kernel) -> Rows:
     if nbytes % BULK_ALIGNMENT:
         raise _refusal(dst, f"its rows are {nbytes} bytes, not a multiple of {BULK_ALIGNMENT}")
     start = add(source, rest)
-    return Rows(dst, src, len(starts), int(sizes[0]), to, to_step, start, source_step)
+    return BulkRows(dst, src, len(starts), int(sizes[0]), to, to_step, start, source_step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from fusewright.kir.analysis.accesses import find
 from fusewright.kir.analysis.async_run import AsyncRun, Gap
 from fusewright.kir.analysis.completion import Completions, completed, has_operations
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
-from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, Site, contains
+from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, StatementSite, contains
 from fusewright.kir.analysis.times import UNIT
 from fusewright.kir.analysis.unfinished import is_complete
 from fusewright.kir.analysis.uniformity import is_block_uniform
@@ -106,7 +106,7 @@ class _Work:
     def commit(self, done: Completions) -> None:
         """One commit behind the last operation of each group that has none, and one fence before
         products that follow each other."""
-        open_: dict[Site, list[Meeting]] = {}
+        open_: dict[StatementSite, list[Meeting]] = {}
         for m in self.listed:
             if m.completes.kind is not None and not is_complete(m, done):
                 open_.setdefault(m.site, []).append(m)
@@ -266,20 +266,22 @@ class _Operation:
     """A statement whose operations need a commit: at the latest at the end of statement `index` of
     the body at `body`; `gaps` are the places where it is met first."""
 
-    site: Site
+    site: StatementSite
     kind: AsyncKind
     body: Path
     index: int
     gaps: tuple[Gap, ...]
 
 
-def _operation(site: Site, kind: AsyncKind, met: Sequence[Meeting], kernel: Kernel) -> _Operation:
+def _operation(
+    site: StatementSite, kind: AsyncKind, met: Sequence[Meeting], kernel: Kernel
+) -> _Operation:
     places = [place_of(m, kernel) for m in met]
     body = max((*(body for body, _ in places), _loop_of_batches(site, kind, kernel)), key=len)
     return _Operation(site, kind, body, site.path[len(body)], tuple(dict.fromkeys(places)))
 
 
-def _loop_of_batches(site: Site, kind: AsyncKind, kernel: Kernel) -> Path:
+def _loop_of_batches(site: StatementSite, kind: AsyncKind, kernel: Kernel) -> Path:
     """The innermost loop around a product that does not consist of products: its batches end in
     it, where the compiler looks for them, whether or not anybody waits there."""
     loops = [x.path for x in site.loops if not _is_all(kind, _all_bodies(kernel)[x.path])]

@@ -101,7 +101,7 @@ class Digit:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ThreadGroup:
     """How the threads of a block fall into groups that reduce together."""
 
     digits: tuple[Digit, ...]
@@ -171,7 +171,7 @@ class Group:
         return number
 
 
-def group_of(kernel: Kernel, dims: tuple[str, ...]) -> Group:
+def group_of(kernel: Kernel, dims: tuple[str, ...]) -> ThreadGroup:
     """The groups of threads of a block, or of a cluster if `dims` asks for its blocks, that agree
     in the block dimensions not in `dims`."""
     digits: list[Digit] = []
@@ -190,7 +190,7 @@ def group_of(kernel: Kernel, dims: tuple[str, ...]) -> Group:
     for dim in kernel.cluster:
         if dim.var.name in dims:
             digits.append(Digit(dim.var, kernel.cluster_size, 1, bit, stride, True))
-    return Group(tuple(digits))
+    return ThreadGroup(tuple(digits))
 
 
 def _mixed(digits: Iterable[tuple[Expr, int]]) -> Expr:
@@ -337,7 +337,7 @@ class _Expander:
             plan.allocs.append(Alloc(temporary))
         return plan
 
-    def _gathered(self, r: ThreadReduce, group: Group, temporary: Buffer) -> list[Statement]:
+    def _gathered(self, r: ThreadReduce, group: ThreadGroup, temporary: Buffer) -> list[Statement]:
         """Butterflies over `half` = 2**k <= rest positions, the others folded onto them first.
 
         Positions need not be lanes at a power-of-two distance, so sources are computed lanes. All
@@ -359,7 +359,7 @@ class _Expander:
         return out
 
     def _through_memory(
-        self, r: ThreadReduce, group: Group, plan: _Plan, temporary: Buffer
+        self, r: ThreadReduce, group: ThreadGroup, plan: _Plan, temporary: Buffer
     ) -> None:
         buffer = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
         plan.allocs.append(Alloc(buffer))
@@ -397,7 +397,7 @@ class _Expander:
         plan.across += _tree(r, parts, count)
 
     def _load_share(
-        self, r: ThreadReduce, group: Group, workspace: _Workspace, plan: _Plan
+        self, r: ThreadReduce, group: ThreadGroup, workspace: _Workspace, plan: _Plan
     ) -> None:
         """The `lanes` threads that hold one partial share the loads: thread k loads partials k,
         k + lanes, ..., and a butterfly over them follows."""
@@ -433,12 +433,12 @@ class _Expander:
         return Buffer(f"{name}{self._count}", dtype, Int(size), memory, aligned)
 
 
-def _lane(group: Group, position: Expr) -> Expr:
+def _lane(group: ThreadGroup, position: Expr) -> Expr:
     return mod(group.thread_at(position), WARP_SIZE)
 
 
 def _remote_stores(
-    r: ThreadReduce, group: Group, workspace: Buffer, place: Expr, nblocks: int
+    r: ThreadReduce, group: ThreadGroup, workspace: Buffer, place: Expr, nblocks: int
 ) -> list[Statement]:
     """The threads that hold one partial share the blocks it goes to."""
     out: list[Statement] = []

@@ -32,7 +32,7 @@ from fusewright.kir.ir import (
     Statement,
     Store,
 )
-from fusewright.kir.passes.bulk_rows import Pair, Rows, rows_of
+from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
 from fusewright.kir.passes.place_syncs import next_sync_id
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import own_values, walk_statements
@@ -426,7 +426,7 @@ def _copy(p: Pair) -> CpAsync:
     return CpAsync(store.dst, store.index, load.src, load.index, load.width, predicate, zero_fill)
 
 
-def _row_copies(rows: Rows, barrier: Buffer, slot: Expr, offset: Expr) -> Statement:
+def _row_copies(rows: BulkRows, barrier: Buffer, slot: Expr, offset: Expr) -> Statement:
     i = Var(f"row_{rows.dst}", 0, rows.count - 1)
     load = BulkLoad(
         dst=rows.dst,

@@ -11,7 +11,7 @@ from fusewright.core.conditions import less
 from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mul
 from fusewright.core.node import Node, rewrite
 from fusewright.errors import ScheduleError
-from fusewright.kir.analysis.sites import LoopScope, Path, Scope, Site, contains, sites
+from fusewright.kir.analysis.sites import LoopScope, Path, Scope, StatementSite, contains, sites
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.ir import (
     Alloc,
@@ -149,7 +149,7 @@ def _box_nbytes(s: Statement) -> int:
 def _stages(kernel: Kernel) -> list[_Stage]:
     places = sites(kernel)
     allocs = {s.buffer: s for s in walk_statements(kernel) if isinstance(s, Alloc)}
-    filled: dict[Buffer, list[Site]] = {
+    filled: dict[Buffer, list[StatementSite]] = {
         s.statement.dst: [] for s in places if isinstance(s.statement, BoxLoad)
         and s.statement.barrier is None
     }  # fmt: skip
@@ -166,7 +166,7 @@ def _stages(kernel: Kernel) -> list[_Stage]:
     ]
 
 
-def _home(users: Sequence[Site]) -> Path:
+def _home(users: Sequence[StatementSite]) -> Path:
     """The deepest body that holds all users."""
     shared: list[Scope] = list(users[0].scopes)
     for site in users[1:]:
@@ -175,7 +175,7 @@ def _home(users: Sequence[Site]) -> Path:
     return shared[-1].path if shared else ()
 
 
-def _stage(home: Path, allocs: list[Alloc], users: list[Site], kernel: Kernel) -> _Stage:
+def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: Kernel) -> _Stage:
     depths = {(a.stages, a.ahead, a.warp_specialized, a.registers) for a in allocs}
     if len(depths) > 1:
         names = ", ".join(str(a.buffer) for a in allocs)

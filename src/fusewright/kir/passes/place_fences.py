@@ -16,7 +16,7 @@ from fusewright.kir.analysis.order import (
     sync_at,
     sync_points,
 )
-from fusewright.kir.analysis.sites import Path, Scope, Site, sites
+from fusewright.kir.analysis.sites import Path, Scope, StatementSite, sites
 from fusewright.kir.ir import Kernel, Memory, ProxyFence
 from fusewright.kir.passes.place_syncs import insert, next_sync_id
 from fusewright.target import Target
@@ -64,7 +64,7 @@ class _Gap:
 
 
 def _offers(
-    h: Hazard, syncs: Sequence[tuple[Site, SyncPoint]], places: dict[Path, Site]
+    h: Hazard, syncs: Sequence[tuple[StatementSite, SyncPoint]], places: dict[Path, StatementSite]
 ) -> Iterator[_Gap]:
     """Where a fence may cover the hazard: right before the arrival at each sync that orders it, or,
     for one thread, before the access in the deepest body that holds both."""

@@ -17,7 +17,6 @@ from fusewright.kir.analysis.fences import (
     proxy_hazards,
     unfenced,
 )
-from fusewright.kir.analysis.hand_overs import handing_roles
 from fusewright.kir.analysis.hazards import hazards, unordered
 from fusewright.kir.analysis.meetings import meetings
 from fusewright.kir.analysis.order import (
@@ -28,7 +27,8 @@ from fusewright.kir.analysis.order import (
     sync_id,
     sync_points,
 )
-from fusewright.kir.analysis.sites import Site, sites
+from fusewright.kir.analysis.role_conflicts import handing_roles
+from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.analysis.split_barriers import replace_split_barriers, split_barriers
 from fusewright.kir.analysis.unfinished import open_meetings, unfinished
 from fusewright.kir.clusters import cluster_barriers
@@ -214,8 +214,10 @@ class _Trials:
         point = next(p for site, p in self._syncs if sync_id(site) == old.id)
         return replace(point, scope=SyncScope.WARP, since=point.position)
 
-    def _with(self, old: SyncStatement, point: SyncPoint | None) -> list[tuple[Site, SyncPoint]]:
-        out: list[tuple[Site, SyncPoint]] = []
+    def _with(
+        self, old: SyncStatement, point: SyncPoint | None
+    ) -> list[tuple[StatementSite, SyncPoint]]:
+        out: list[tuple[StatementSite, SyncPoint]] = []
         for site, p in self._syncs:
             if sync_id(site) != old.id:
                 out.append((site, p))
@@ -223,7 +225,9 @@ class _Trials:
                 out.append((site, point))
         return out
 
-    def _bare(self, syncs: Sequence[tuple[Site, SyncPoint]], fences: Iterable[Fence]) -> int:
+    def _bare(
+        self, syncs: Sequence[tuple[StatementSite, SyncPoint]], fences: Iterable[Fence]
+    ) -> int:
         """How many writes by threads no fence covers."""
         points, listed = [p for _, p in syncs], list(fences)
         return sum(not is_covered(h, self._ways(h, points), listed) for h in self._proxies)

@@ -19,8 +19,8 @@ from fusewright.core.conditions import (
 )
 from fusewright.core.expr import ZERO, constant_value, variables
 from fusewright.kir.ir import Body, For, Guarded, If, Kernel, Load, RegVar, Statement
-from fusewright.kir.passes.copies import propagate_copies
-from fusewright.kir.passes.dead import remove_dead
+from fusewright.kir.passes.copy_propagation import propagate_copies
+from fusewright.kir.passes.dce import remove_dead
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_body, with_bodies
 

@@ -11,10 +11,10 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.coordinates import separate_coordinates
+from fusewright.schedule.heuristics.inner_outer_reduction import InnerOuterScheduler, has_partials
 from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
-from fusewright.schedule.heuristics.rows import RowsScheduler, has_partials
 from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import Target
@@ -52,7 +52,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     elif any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow, target)
     elif has_partials(flow):
-        yield RowsScheduler(flow, target)
+        yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
         yield ReductionScheduler(flow, target)
     else:

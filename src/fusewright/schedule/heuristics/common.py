@@ -14,10 +14,10 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, mod, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
+from fusewright.schedule.clone_untied_uses import is_loose
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.schedule.untangle import is_loose
 from fusewright.schedule.views import Operand, View, operand
 from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
@@ -173,7 +173,7 @@ def _moves(s: Stage) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class GlobalAccess:
     """One access to global memory by a stage: the tensor, the address as a function of the loops'
     variables, and the conditions under which the element is accessed. Where data is part of the
     address, it is a variable of its own; `data` tells at which element it is found."""
@@ -193,11 +193,11 @@ def global_accesses(
     stages: Sequence[Stage] | None = None,
     *,
     by_data: bool = False,
-) -> list[Access]:
+) -> list[GlobalAccess]:
     """Every access to an input or output by the stages (default all), with the loop whose class is
     `lane_axis` as `lane`; with `by_data` also those that go where data says, unless each lane has
     data of its own."""
-    found: list[Access] = []
+    found: list[GlobalAccess] = []
     for s in computed(flow.stages if stages is None else stages):
         values: list[Expr] = []
         for i, x in enumerate(s.loops):
@@ -218,10 +218,10 @@ def global_accesses(
                 if by_data >= bool(data) and not any(lane in variables(at) for _, at in data):
                     conditions = (*v.path.predicates, *read.predicates)
                     address = _address(p, coordinates)
-                    found.append(Access(s, p, v.variables, address, conditions, data))
+                    found.append(GlobalAccess(s, p, v.variables, address, conditions, data))
         if s.memory is Memory.GLOBAL:
             address = _address(s, v.output)
-            found.append(Access(s, s, v.variables, address, v.path.predicates))
+            found.append(GlobalAccess(s, s, v.variables, address, v.path.predicates))
     return found
 
 
@@ -250,7 +250,7 @@ def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
     return address
 
 
-def access_width(access: Access, lane: Var, limit: int) -> int:
+def access_width(access: GlobalAccess, lane: Var, limit: int) -> int:
     """How many lanes one access may take where all of them exist, at most `limit` and 16 bytes."""
     p = access.tensor
     limit = min(limit, p.alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
@@ -281,20 +281,20 @@ def vectorize_accesses(
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
 
 
-def is_wide(a: Access, lane: Var, width: int) -> bool:
+def is_wide(a: GlobalAccess, lane: Var, width: int) -> bool:
     """Whether an access may have all lanes, as far as 16 bytes go."""
     most = min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
     return access_width(a, lane, width) >= most
 
 
-def is_wide_read(a: Access, lane: Var, width: int) -> bool:
+def is_wide_read(a: GlobalAccess, lane: Var, width: int) -> bool:
     """Whether an access reads neighbouring elements, which may be cut out of two words."""
     nbytes = min(width * a.tensor.dtype.nbytes, MAX_VECTOR_NBYTES)
     reads = a.tensor is not a.stage and nbytes % WORD_NBYTES == 0
     return reads and a.tensor.alignment % nbytes == 0 and is_contiguous(a.address, lane)
 
 
-def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[Access]:
+def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[GlobalAccess]:
     """The accesses of one stage, its innermost loop as `lane`."""
     return global_accesses(flow, s.loops[-1].axis, lane, [s], by_data=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusewright.fusion.ir import Broadcast, Concat, Iota, Permute, Reshape
-from fusewright.fusion.leaves import MAX_STEPS, is_step
+from fusewright.fusion.rematerialisable import MAX_STEPS, is_step
 from fusewright.schedule.graph import Dataflow, Stage
 
 

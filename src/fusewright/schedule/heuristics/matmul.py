@@ -59,7 +59,7 @@ BLOCK_US = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProductPlan:
     """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
     operand that are in memory together; `staged` columns of results leave through shared memory
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, on so many
@@ -107,7 +107,7 @@ class MatmulScheduler:
         for p in self._products:
             _separate_operands(flow, p)
 
-    def candidates(self) -> Iterator[Listed[Plan]]:
+    def candidates(self) -> Iterator[Listed[ProductPlan]]:
         """Tiles in the order of their predicted time."""
         problem = self._problem()
         if problem is not None:
@@ -160,7 +160,7 @@ class MatmulScheduler:
                 return False
         return True
 
-    def _plan(self, rows: int, columns: int, warpgroups: int) -> Plan:
+    def _plan(self, rows: int, columns: int, warpgroups: int) -> ProductPlan:
         itemsize = self._product.operands[0].dtype.nbytes
         depth = DEPTH_NBYTES // itemsize
         extents = {
@@ -175,7 +175,7 @@ class MatmulScheduler:
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
         stages = max(1, min(room // stage, trips, MAX_STAGES))
         group, blocks = self._raster(rows, columns)
-        return Plan(
+        return ProductPlan(
             rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products)
         )
 
@@ -193,7 +193,7 @@ class MatmulScheduler:
         tiles = math.prod(lead) * down * across
         return group, sms if tiles > sms else 0
 
-    def _predicted(self, plan: Plan) -> float:
+    def _predicted(self, plan: ProductPlan) -> float:
         """Microseconds: rounds of tiles, each its products or its operands, whichever takes
         longer."""
         batch, m, n, k = self._sizes()
@@ -205,13 +205,13 @@ class MatmulScheduler:
         bandwidth = self._target.memory_nbytes_per_us / self._target.multiprocessors * 2
         return rounds * (BLOCK_US + max(clocks / self._target.clock_mhz, nbytes / bandwidth))
 
-    def apply(self, plan: Plan) -> bool:
+    def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""
         schedule_products(Schedule.of(self._flow), self._products, plan)
         return True
 
 
-def schedule_products(s: Schedule, stages: Sequence[Stage], plan: Plan) -> None:
+def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -> None:
     """The kernel of products and their suffix."""
     products = [_in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
@@ -274,7 +274,7 @@ def _staged(y: ScheduledTensor) -> ScheduledTensor:
     return y.cache_before(by="stmatrix")
 
 
-def _in_matrices(c: ScheduledTensor, around: int, plan: Plan) -> None:
+def _in_matrices(c: ScheduledTensor, around: int, plan: ProductPlan) -> None:
     """`[.., TIDx, j, h, e] -> [.., part, TIDx, j/2, 2, h, e]` with parts of some columns."""
     if plan.staged < plan.columns:
         c.split(-3, plan.staged // MMA_COLUMNS_UNIT)
@@ -302,7 +302,7 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
     return found
 
 
-def _tile(product: ScheduledTensor, plan: Plan) -> None:
+def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
     that run together share rows of the first operand and columns of the second."""
     lead = len(product.stage.shape) - 2

@@ -9,11 +9,12 @@ from fractions import Fraction
 
 from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.fusion.ir import Concat
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     SMALL,
-    Access,
+    GlobalAccess,
     Params,
     aligned,
     cache_inputs,
@@ -30,7 +31,6 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.schedule.untangle import untangle
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 THREADS = 128
@@ -95,7 +95,7 @@ class PointwiseScheduler:
     loads: those of all vectors of a thread stand first, so that they are in flight together."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        untangle(flow)
+        clone_untied_uses(flow)
         self._flow = flow
         self._target = target
         self._held = cache_inputs(flow)
@@ -321,7 +321,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     return Walk(flat, width, all_large, **nbytes, accesses=accesses, refused=frozenset(refused))
 
 
-def _accesses(a: Access, lane: Var, width: int, kind: str) -> int:
+def _accesses(a: GlobalAccess, lane: Var, width: int, kind: str) -> int:
     """How many accesses bring the lanes of a thread."""
     if lane not in variables(a.address):
         return 1

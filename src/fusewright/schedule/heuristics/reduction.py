@@ -17,6 +17,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Pointwise, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
@@ -28,7 +29,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.plan import (
+from fusewright.schedule.heuristics.reduction_facts import (
     aligned_columns,
     facts_of,
     held_copies,
@@ -36,13 +37,12 @@ from fusewright.schedule.heuristics.plan import (
     reference_of,
     stored_registers,
 )
-from fusewright.schedule.heuristics.reduction_plans import Plan, candidates
+from fusewright.schedule.heuristics.reduction_plans import ReductionPlan, candidates
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
 STORED_REGISTERS = 48
@@ -59,7 +59,7 @@ class ReductionScheduler:
     """Groups in which all reductions run over the same axes."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        untangle(flow)
+        clone_untied_uses(flow)
         self._flow = flow
         self._target = target
         self._copies = cache_inputs(flow, through=lambda s: _meets_others(flow, s))
@@ -71,13 +71,13 @@ class ReductionScheduler:
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
 
-    def candidates(self) -> Iterator[Listed[Plan] | Listed[ShortRows]]:
+    def candidates(self) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows]]:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
         rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
         yield from candidates(rows, self._target)
 
-    def apply(self, plan: Plan | ShortRows) -> bool:
+    def apply(self, plan: ReductionPlan | ShortRows) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
         if isinstance(plan, ShortRows):
             return self._short.apply(plan)
@@ -110,7 +110,7 @@ class ReductionScheduler:
                 s.inline_depth = next(serial, len(s.loops))
         return True
 
-    def _read_ahead(self, held: list[Stage], plan: Plan) -> list[Stage]:
+    def _read_ahead(self, held: list[Stage], plan: ReductionPlan) -> list[Stage]:
         """The reads of other inputs of which a thread needs one element for each of its vectors,
         where it has registers for all of them: in front of a pass over the row none of them waits
         for the stores of the vector before."""
@@ -126,7 +126,7 @@ class ReductionScheduler:
         ]
         return single if len(single) * plan.unrolled <= READ_AHEAD_REGISTERS else []
 
-    def _trips(self, plan: Plan) -> Parallel:
+    def _trips(self, plan: ReductionPlan) -> Parallel:
         """How a thread walks over its row: in the open where values stay in registers, and where
         the first trips or the last are guarded, so that others are not; else in a loop."""
         if plan.held_in is Memory.LOCAL:
@@ -161,7 +161,7 @@ def _shared_copy(flow: Dataflow, c: Stage) -> Stage:
 
 
 def _loops(
-    flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: Plan, walk: Parallel
+    flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: ReductionPlan, walk: Parallel
 ) -> tuple[Loop, ...]:
     lanes: Loop | None = None
     if plan.vector > 1:

@@ -1,6 +1,7 @@
 """The ways to schedule a reduction: where rows are held, and how threads share them.
 
-Plain data in, plain data out: `Rows` is what is known of a group, a `Plan` is one way.
+Plain data in, plain data out: `ReductionFacts` is what is known of a group, a `ReductionPlan` is
+one way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ WORKSPACE_NBYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ReductionFacts:
     """`rows` rows of `columns` elements, reduced along the fast axes of memory (`inner`) or not:
     the lanes that an access may have, the bytes a column of what is worth holding, and whether
     anything needs it a second time."""
@@ -55,7 +56,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReductionPlan:
     """Threads along the kept and the reduced axes, lanes, trips of a thread, and where the inputs
     of a row stay between passes: registers, shared memory, or nowhere (None: read again)."""
 
@@ -113,7 +114,7 @@ class Plan:
         return f"row {held}, {self.reduce_threads} threads{several}"
 
 
-def candidates(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def candidates(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Every way, in the order of the rules."""
     yield from distinct(_inner(rows, target) if rows.inner else _outer(rows, target))
 
@@ -121,11 +122,11 @@ def candidates(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
 # --- reduced along the fast axes ----------------------------------------------------------------
 
 
-def _inner(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _inner(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     if not rows.is_read_again or not rows.held:
         yield from _passes(rows, target)
         return
-    first: Plan | None = None
+    first: ReductionPlan | None = None
     for c in _holders(rows, target):
         yield c
         if first is None and isinstance(c, Candidate):
@@ -134,7 +135,7 @@ def _inner(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
         yield from _other_threads(rows, first, target)
 
 
-def _passes(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """A row is walked over and kept nowhere: blocks of the usual size, then threads that take more
     and fewer vectors."""
     for wanted in (VECTORS_A_THREAD, 2 * VECTORS_A_THREAD, VECTORS_A_THREAD // 2):
@@ -144,7 +145,7 @@ def _passes(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
     yield _plan(rows, None, threads, trips, target)
 
 
-def _holders(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Where a row is held: registers while a thread holds few values, then shared memory while
     several blocks fit, then registers of a large block, then slices in the blocks of a cluster,
     then shared memory of one block, then registers of the largest block; or it is read again."""
@@ -162,7 +163,7 @@ def _holders(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
     yield _plan(rows, None, threads, trips, target)
 
 
-def _in_a_block(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """The whole row in a block of which a multiprocessor holds several, or in a large one."""
     few = max(FEW_BYTES_PER_THREAD // (rows.vector * rows.held), 1)
     threads, trips = threads_along(rows.columns, rows.vector, most_trips=few)
@@ -195,19 +196,19 @@ def _in_a_block(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
         )
 
 
-def _no_shared(rows: Rows, nbytes: int, limit: int) -> str:
+def _no_shared(rows: ReductionFacts, nbytes: int, limit: int) -> str:
     if rows.vector == 1:
         return "its elements cannot be copied in vectors"
     return f"{nbytes} bytes, more than {limit}"
 
 
-def _cluster_sizes(rows: Rows, target: Target) -> tuple[int, ...]:
+def _cluster_sizes(rows: ReductionFacts, target: Target) -> tuple[int, ...]:
     """The sizes to try, smallest first; those that leave multiprocessors without a block last."""
     sizes = [n for n in CLUSTERS if n <= target.max_cluster]
     return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * rows.rows, 0)))
 
 
-def _clusters(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Slices of a row in the blocks of a cluster. The more blocks stand on a multiprocessor, the
     less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
     then larger slices."""
@@ -221,8 +222,8 @@ def _clusters(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
 
 
 def _slices(
-    rows: Rows, cluster: int, nbytes: int, shared_nbytes: int, target: Target
-) -> Listed[Plan]:
+    rows: ReductionFacts, cluster: int, nbytes: int, shared_nbytes: int, target: Target
+) -> Listed[ReductionPlan]:
     """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
     most, in registers, `nbytes` a thread at most, or nowhere."""
     columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
@@ -243,7 +244,7 @@ def _slices(
     )
 
 
-def _alone(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """The whole row in a block that has a multiprocessor to itself."""
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
     limit = _shared_limit(target)
@@ -266,7 +267,9 @@ def _shared_limit(target: Target) -> int:
     return target.shared_nbytes_per_block - 8 * 1024
 
 
-def _other_threads(rows: Rows, first: Plan, target: Target) -> Iterator[Listed[Plan]]:
+def _other_threads(
+    rows: ReductionFacts, first: ReductionPlan, target: Target
+) -> Iterator[Listed[ReductionPlan]]:
     """The same with half and twice the threads a row, as far as a block and its registers go."""
     columns = -(-rows.columns // first.cluster)
     vectors = -(-columns // rows.vector)
@@ -284,16 +287,16 @@ def _other_threads(rows: Rows, first: Plan, target: Target) -> Iterator[Listed[P
 
 
 def _plan(
-    rows: Rows,
+    rows: ReductionFacts,
     held_in: Memory | None,
     threads: int,
     trips: int,
     target: Target,
     cluster: int = 1,
-) -> Candidate[Plan]:
+) -> Candidate[ReductionPlan]:
     side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
     nbytes = threads * trips * rows.vector * rows.held * side_by_side
-    plan = Plan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
+    plan = ReductionPlan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
     return Candidate(plan.what, plan.params(target), plan)
 
 
@@ -325,7 +328,7 @@ def threads_along(
 # --- reduced along slow axes --------------------------------------------------------------------
 
 
-def _outer(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
+def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Full warps of wide accesses where there are columns enough for every multiprocessor, else
     narrower blocks; then fewer and more threads down the columns, and narrower vectors."""
     vector, kept, down = _outer_choice(rows, target)
@@ -341,17 +344,21 @@ def _outer(rows: Rows, target: Target) -> Iterator[Listed[Plan]]:
         yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
 
 
-def _outer_plan(rows: Rows, vector: int, kept: int, down: int, target: Target) -> Candidate[Plan]:
+def _outer_plan(
+    rows: ReductionFacts, vector: int, kept: int, down: int, target: Target
+) -> Candidate[ReductionPlan]:
     trips = -(-rows.columns // down)
     held = rows.is_read_again and (
         trips * vector * max(rows.held, 1) <= PERSISTENT_BYTES_PER_THREAD
     )
     nbytes = down * trips * vector * rows.held
-    plan = Plan(False, Memory.LOCAL if held else None, vector, down, kept, trips, 1, nbytes)
+    plan = ReductionPlan(
+        False, Memory.LOCAL if held else None, vector, down, kept, trips, 1, nbytes
+    )
     return Candidate(plan.what, plan.params(target), plan)
 
 
-def _outer_choice(rows: Rows, target: Target) -> tuple[int, int, int]:
+def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
     """(lanes, threads along the kept axes, threads down the reduced ones)."""
     columns, vector = rows.rows, rows.vector
     kept = min(WARP_SIZE, _power_of_two(columns // vector))

@@ -32,7 +32,7 @@ from fusewright.core.substitution import estimate
 from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.common import Access, global_accesses
+from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
@@ -76,7 +76,7 @@ def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage
     return out
 
 
-def _request(s: Stage, a: Access, blocks: int, parts: Parts) -> Request:
+def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     inner = _inner(s.loops)
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
     loops = list(zip(s.loops, a.variables, strict=True))
@@ -122,7 +122,7 @@ def _inner(loops: Sequence[Loop]) -> Loop | None:
 
 
 def _sampled(
-    a: Access, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None
+    a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None
 ) -> tuple[Points, Points]:
     """Addresses in bytes, and where the elements exist: by warp, lane, and inner element."""
     samples = np.arange(SAMPLES).reshape(-1, 1, 1)
@@ -172,7 +172,9 @@ def _scattered(place: Points, v: Var) -> Points:
     return (mixed * extent) >> 32
 
 
-def _counted(a: Access, address: Points, active: Points, inner: Loop | None) -> tuple[float, float]:
+def _counted(
+    a: GlobalAccess, address: Points, active: Points, inner: Loop | None
+) -> tuple[float, float]:
     """Sectors and lines of a warp in the mean. A read finds in the first-level cache what the
     thread's accesses before it have brought; writes go on one by one."""
     own = address.shape[2]
@@ -199,7 +201,7 @@ def _distinct(address: Points, active: Points, unit: int) -> float:
 # --- instructions -------------------------------------------------------------------------------
 
 
-def _instructions(a: Access, trips: Mapping[Var, int], parts: Parts) -> float:
+def _instructions(a: GlobalAccess, trips: Mapping[Var, int], parts: Parts) -> float:
     """Instructions of a thread for the addresses and conditions of an access, but for those that
     are in `parts`: every term of them once for the trips of the loops that it follows."""
     before = sum(parts.values())

@@ -15,6 +15,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_scan import block_scan
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
 from fusewright.schedule.heuristics.common import (
@@ -27,13 +28,12 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.plan import widest_vector
+from fusewright.schedule.heuristics.reduction_facts import widest_vector
 from fusewright.schedule.heuristics.reduction_plans import threads_along
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.schedule.untangle import untangle
 from fusewright.target import WARP_SIZE, Target
 
 THREADS = 256
@@ -45,7 +45,7 @@ RUN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
     for all of them), threads along the line, and lines of a block."""
 
@@ -56,7 +56,7 @@ class Plan:
     beside: int
 
     @property
-    def candidate(self) -> Candidate[Plan]:
+    def candidate(self) -> Candidate[ScanPlan]:
         """The plan with its parameters by name."""
         kind = "rows" if self.inner else "columns"
         what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
@@ -75,7 +75,7 @@ class ScanScheduler:
     """Groups whose scans all run along one axis."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        untangle(flow)
+        clone_untied_uses(flow)
         self._flow = flow
         self._target = target
         cache_inputs(flow)
@@ -90,33 +90,33 @@ class ScanScheduler:
         self._inner = kept is None or _is_fast(flow, line)
         self._vector = widest_vector(flow, reference, kept, Loop(line), inner=self._inner)
 
-    def candidates(self) -> Iterator[Listed[Plan]]:
+    def candidates(self) -> Iterator[Listed[ScanPlan]]:
         """As many threads along a line as it takes, then fewer and more."""
         yield from distinct(p.candidate for p in self._plans())
 
-    def _plans(self) -> Iterator[Plan]:
+    def _plans(self) -> Iterator[ScanPlan]:
         if self._has_runs:
             yield from self._rows() if self._inner else self._columns()
-        yield Plan(False, 1, 0, 1, THREADS // 2)
+        yield ScanPlan(False, 1, 0, 1, THREADS // 2)
 
-    def _rows(self) -> Iterator[Plan]:
+    def _rows(self) -> Iterator[ScanPlan]:
         run = self._vector if self._vector > 1 else RUN
         first, _ = threads_along(self._length, run, most=MAX_ALONG)
         for along in (first, first // 2, 2 * first):
             if 1 <= along <= MAX_ALONG:
                 beside = max(1, min(THREADS // along, self._lines))
-                yield Plan(True, self._vector, run, along, beside)
+                yield ScanPlan(True, self._vector, run, along, beside)
 
-    def _columns(self) -> Iterator[Plan]:
+    def _columns(self) -> Iterator[ScanPlan]:
         """A warp side by side, as many down the block as fill it; fewer where columns abound."""
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         down = max(1, min(THREADS // side, -(-self._length // RUN)))
         crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
         for along in (down // 4, down) if crowded else (down, down // 2):
             if along >= 1:
-                yield Plan(False, self._vector, RUN, along, side)
+                yield ScanPlan(False, self._vector, RUN, along, side)
 
-    def apply(self, plan: Plan) -> bool:
+    def apply(self, plan: ScanPlan) -> bool:
         """Cuts the lines in runs, and binds the loops."""
         flow = self._flow
         for s in self._scans if plan.run else ():
@@ -131,7 +131,7 @@ class ScanScheduler:
         return True
 
 
-def _loops(flow: Dataflow, reference: Stage, axis: int, plan: Plan) -> tuple[Loop, ...]:
+def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:
     """Lines over blocks and threads; of a line trips, threads, and the run of a thread. The lanes
     of a vector stand last."""
     line = reference.frame.output[axis]

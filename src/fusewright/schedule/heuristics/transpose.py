@@ -34,7 +34,7 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.heuristics.traffic import traffic
 from fusewright.schedule.heuristics.transpose_plans import (
     ROW_NBYTES,
-    Plan,
+    TransposePlan,
     crossings,
     plans,
 )
@@ -59,14 +59,14 @@ class TransposeScheduler:
         self._target = target
         self._reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
 
-    def candidates(self) -> Iterator[Listed[Plan]]:
+    def candidates(self) -> Iterator[Listed[TransposePlan]]:
         """Square tiles that fill the chip first, then smaller and longer ones."""
         if numel(self._reference.shape) >= LEAST_ELEMENTS:
             found = traffic(self._flow, self._reference)
             crossing = crossings(self._flow.graph, self._reference, found)
             yield from distinct(plans(crossing, self._target))
 
-    def apply(self, plan: Plan) -> bool:
+    def apply(self, plan: TransposePlan) -> bool:
         """Inserts the tiles; False, and the dataflow as it was, where the loops do not reach every
         stage."""
         saved = _Saved(self._flow)
@@ -140,7 +140,7 @@ class _Tiles:
     computed: dict[Stage, Stage]
 
 
-def _apply(flow: Dataflow, reference: Stage, plan: Plan) -> bool:
+def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
     tiles = _insert_tiles(flow, plan)
     held = cache_inputs(flow)
     near, far = _sides(flow, plan)
@@ -175,7 +175,7 @@ def _is_apart(s: Stage, near: Side) -> bool:
     return any(x.parallel is Parallel.SERIAL and x.axis is not near.lanes for x in s.loops)
 
 
-def _sides(flow: Dataflow, plan: Plan) -> tuple[Side, Side]:
+def _sides(flow: Dataflow, plan: TransposePlan) -> tuple[Side, Side]:
     """How threads walk a tile along the near and along the far dimension."""
     graph = flow.graph
     near_out, near = graph.split(graph.normal(plan.near), plan.near_tile)
@@ -214,7 +214,7 @@ def _fits_grid(c: AxisClass) -> bool:
 
 def _side(
     graph: AxisGraph,
-    plan: Plan,
+    plan: TransposePlan,
     outside: tuple[tuple[Loop, ...], AxisClass],
     tiles: tuple[AxisClass, AxisClass],
     widths: tuple[int, int],
@@ -240,7 +240,7 @@ def _side(
     return Side(blocks, threads, outer, rows, lanes, planes, own, by)
 
 
-def _same_banks(plan: Plan, width: int, row: AxisClass) -> int:
+def _same_banks(plan: TransposePlan, width: int, row: AxisClass) -> int:
     """How many neighbouring vectors lie in different banks without a permutation, as a power of
     two: the rows of the tile that they belong to are short."""
     step = width * estimate(row.extent) * plan.nbytes
@@ -248,7 +248,7 @@ def _same_banks(plan: Plan, width: int, row: AxisClass) -> int:
 
 
 def _allocation(
-    graph: AxisGraph, plan: Plan, tile: Stage, writer: Side, reader: Side
+    graph: AxisGraph, plan: TransposePlan, tile: Stage, writer: Side, reader: Side
 ) -> tuple[AxisClass, ...]:
     """A tile whose rows run along the reader's dimension; the granules of one pass through the
     banks, of several rows where they are short, are permuted by the writer."""
@@ -267,7 +267,7 @@ def _allocation(
     return planes, rows, permuted, above, *words
 
 
-def _insert_tiles(flow: Dataflow, plan: Plan) -> _Tiles:
+def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
     """The copies of far tensors, tied to what they copy; loops are set later."""
     written = [w.tensor for w in plan.walks if w.position is None]
     stores = [_insert_output(flow, s) for s in written]

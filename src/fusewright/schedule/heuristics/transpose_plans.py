@@ -65,7 +65,7 @@ ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransposePlan:
     """The two dimensions with their extents in a tile and the elements of a vector along each, how
     many planes of them a block takes, the far accesses, the bytes of the largest far element."""
 
@@ -222,10 +222,10 @@ def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traf
     return Traffic(tuple(kept), tuple(walks))
 
 
-def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[Plan]]:
+def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
     """The tiles of all crossings, the one that takes least for an element first; among equals the
     square one, of the fewest dimensions."""
-    rated: list[tuple[float, Candidate[Plan]]] = []
+    rated: list[tuple[float, Candidate[TransposePlan]]] = []
     refused: list[Refused] = []
     for c in found:
         for tile in _shapes(c, target):
@@ -252,7 +252,7 @@ def _shapes(c: Crossing, target: Target) -> list[tuple[int, int]]:
     return [t for t in dict.fromkeys(shapes) if 0 < t[0] <= sizes[0] and 0 < t[1] <= sizes[1]]
 
 
-def _clocks(c: Crossing, plan: Plan) -> float:
+def _clocks(c: Crossing, plan: TransposePlan) -> float:
     """Clocks of a multiprocessor for an element, but for a part of what it computes: bytes in whole
     sectors against what memory moves, and narrow accesses, also of lanes that are beyond."""
     sides = (
@@ -286,10 +286,10 @@ def _asked(nbytes: int, run: int, width: int) -> float:
     return nbytes * (sectors + SHORT_RUN_COST * max(0, LONG_RUN_NBYTES // length - 1))
 
 
-def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> Plan:
+def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> TransposePlan:
     has_all = all(d in w.strides for w in c.walks for d in c.found.dims)
     most = c.budget // (tile[0] * tile[1]) if has_all else 1
-    return Plan(
+    return TransposePlan(
         c.found.dims,
         c.near,
         c.far,

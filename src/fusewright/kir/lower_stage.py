@@ -34,7 +34,7 @@ from fusewright.kir.ir import (
     ThreadReduce,
     ThreadScan,
 )
-from fusewright.kir.placement import register_dtype
+from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.reading import Reader, literal_as, operand_key
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fusewright.runtime.straight import address_writer, steady_call
+from fusewright.runtime.specialised_call import address_writer, steady_call
 
 
 class Tensor:

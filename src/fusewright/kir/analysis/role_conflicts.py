@@ -16,23 +16,23 @@ import numpy as np
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
-from fusewright.kir.analysis.sites import Path, Site, are_concurrent, common_loops, sites
+from fusewright.kir.analysis.sites import Path, StatementSite, are_concurrent, common_loops, sites
 from fusewright.kir.ir import Kernel, Roles
 from fusewright.kir.traits import Barrier
 from fusewright.kir.traverse import walk_statements
 
-_Sites: TypeAlias = Mapping[Path, Sequence[tuple[Site, Barrier]]]
+_Sites: TypeAlias = Mapping[Path, Sequence[tuple[StatementSite, Barrier]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HandOver:
+class RoleConflict:
     """Accesses of two roles to the same bytes, one of them a write."""
 
     first: Access
     second: Access
 
 
-def unguarded(kernel: Kernel) -> tuple[HandOver, ...]:
+def unguarded(kernel: Kernel) -> tuple[RoleConflict, ...]:
     """The hand-overs between roles that no protocol can order, in textual order."""
     if not any(isinstance(s, Roles) for s in walk_statements(kernel)):
         return ()
@@ -82,28 +82,28 @@ def _hands_over(f: Footprint, g: Footprint) -> bool:
     return (a.writes or b.writes) and are_concurrent(a.site, b.site) and _may_meet(f, g)
 
 
-def _by_role(found: Iterable[tuple[Site, Barrier | None]]) -> _Sites:
-    out: dict[Path, list[tuple[Site, Barrier]]] = {}
+def _by_role(found: Iterable[tuple[StatementSite, Barrier | None]]) -> _Sites:
+    out: dict[Path, list[tuple[StatementSite, Barrier]]] = {}
     for site, barrier in found:
         if barrier is not None:
             out.setdefault(_role(site), []).append((site, barrier))
     return out
 
 
-def _role(site: Site) -> Path:
+def _role(site: StatementSite) -> Path:
     role = site.role
     assert role is not None
     return role.path
 
 
-def _shared(space: Space) -> Iterator[HandOver]:
+def _shared(space: Space) -> Iterator[RoleConflict]:
     """The pairs of accesses in different roles that may touch the same bytes."""
     prints = [f for f in space.footprints if f.access.site.role is not None]
     for i, f in enumerate(prints):
         for g in prints[i + 1 :]:
             a, b = f.access, g.access
             if (a.writes or b.writes) and are_concurrent(a.site, b.site) and _may_meet(f, g):
-                yield HandOver(a, b)
+                yield RoleConflict(a, b)
 
 
 def _may_meet(f: Footprint, g: Footprint) -> bool:
@@ -118,7 +118,9 @@ def _may_meet(f: Footprint, g: Footprint) -> bool:
     return bool(np.intersect1d(x, y).size)
 
 
-def _may_order(first: Site, second: Site, arrivals: _Sites, waits: _Sites) -> bool:
+def _may_order(
+    first: StatementSite, second: StatementSite, arrivals: _Sites, waits: _Sites
+) -> bool:
     """Whether a chain may lead from an arrival behind `first` to a wait before `second`."""
     work = [b for site, b in arrivals.get(_role(first), ()) if _may_follow(site, first)]
     reached: set[Barrier] = set()
@@ -137,6 +139,6 @@ def _may_order(first: Site, second: Site, arrivals: _Sites, waits: _Sites) -> bo
     return False
 
 
-def _may_follow(later: Site, earlier: Site) -> bool:
+def _may_follow(later: StatementSite, earlier: StatementSite) -> bool:
     """Whether the first may run after the second: in the text, or in a later iteration."""
     return later.path >= earlier.path or bool(common_loops(later, earlier))

@@ -17,7 +17,8 @@ from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
-from fusewright.fusion.row_blocks import Row, RowBlock, row_blocks
+from fusewright.fusion.persistent_rows import PersistentRows, Row, persistent_rows
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -29,12 +30,11 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.plan import aligned_parts, is_inner, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import aligned_parts, is_inner, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.schedule.untangle import untangle
 from fusewright.target import Target
 
 
@@ -62,12 +62,12 @@ def has_partials(flow: Dataflow) -> bool:
     return bool(partials_of(trial))
 
 
-class RowsScheduler:
+class InnerOuterScheduler:
     """Reductions of rows and partial results of parts of the rows."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         """Raises ScheduleError for rows or columns of size 1."""
-        untangle(flow)
+        clone_untied_uses(flow)
         self._flow = flow
         self._target = target
         self._copies = cache_inputs(flow, through=_stays_in_its_row)
@@ -89,24 +89,24 @@ class RowsScheduler:
         rows = merge_all(flow, [each, parts])
         self._vector = widest_vector(flow, partial, rows, self._columns, inner=True)
 
-    def candidates(self) -> Iterator[Listed[RowBlock]]:
+    def candidates(self) -> Iterator[Listed[PersistentRows]]:
         """The ways for the widest vectors, then for narrower ones."""
         yield from distinct(self._ways())
 
-    def _ways(self) -> Iterator[Listed[RowBlock]]:
+    def _ways(self) -> Iterator[Listed[PersistentRows]]:
         nbytes = min(c.dtype.nbytes for c in self._copies)
         words = len(self._partials) + self._words
         row = Row(estimate(self._columns.axis.extent), nbytes, words, self._is_skewed)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         for vector in widths:
-            ways = row_blocks(row, vector, self._target.registers_per_sm)
+            ways = persistent_rows(row, vector, self._target.registers_per_sm)
             for way in ways:
                 yield _candidate(way)
             if not ways:
                 why = f"no block holds {words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
 
-    def apply(self, plan: RowBlock) -> bool:
+    def apply(self, plan: PersistentRows) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
@@ -123,7 +123,7 @@ class RowsScheduler:
         return True
 
 
-def _candidate(way: RowBlock) -> Candidate[RowBlock]:
+def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     what = (
         f"{way.side_by_side} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
     )
@@ -153,7 +153,7 @@ def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: Axi
 
 
 def _loops(
-    flow: Dataflow, parts: Loop, each: Loop, columns: Loop, plan: RowBlock
+    flow: Dataflow, parts: Loop, each: Loop, columns: Loop, plan: PersistentRows
 ) -> tuple[Loop, ...]:
     out = [Loop(parts.axis, Parallel.BIDX)]
     if plan.side_by_side > 1:

@@ -17,12 +17,12 @@ from fusewright.fusion.ir import (
     Tensor,
     with_operands,
 )
-from fusewright.fusion.leaves import is_leaf
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.rematerialisable import is_rematerialisable
 
 
-def copy_moved_leaves(fusion: Fusion) -> Fusion:
+def copy_moved_rematerialisable(fusion: Fusion) -> Fusion:
     """Stores the leaves that are read at other places than the ones they are made at.
 
     rewrite:  flip(arange(n))  ->  flip(copy(arange(n)))
@@ -33,7 +33,7 @@ def copy_moved_leaves(fusion: Fusion) -> Fusion:
     copies: dict[Tensor, Tensor] = {}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not _moves_first(t) or not is_leaf(operands[0]) or _is_literal(operands[0]):
+        if not _moves_first(t) or not is_rematerialisable(operands[0]) or _is_literal(operands[0]):
             return None
         leaf = operands[0]
         if leaf not in copies:

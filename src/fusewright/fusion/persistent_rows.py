@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class RowBlock:
+class PersistentRows:
     """Elements of a vector, vectors of a thread, threads along a row, rows side by side, and the
     blocks that a multiprocessor holds."""
 
@@ -62,13 +62,15 @@ class RowBlock:
     blocks: int
 
 
-def row_blocks(row: Row, vector: int, registers: int = REGISTERS_PER_SM) -> list[RowBlock]:
+def persistent_rows(
+    row: Row, vector: int, registers: int = REGISTERS_PER_SM
+) -> list[PersistentRows]:
     """The ways that fit the registers of a multiprocessor, the best one first: enough rows under
     way, then few lanes and schedulers idle while others work, then blocks that are not large, then
     few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four busy
     for as long as one of 20 does."""
     vectors = max(-(-row.length // vector), 1)
-    found: list[tuple[tuple[bool, float, bool, int], RowBlock]] = []
+    found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
     for trips, threads in _shapes(vectors):
         side_by_side = max(1, LEAST_THREADS // threads)
         wanted = _blocks_wanted(row, side_by_side)
@@ -81,7 +83,7 @@ def row_blocks(row: Row, vector: int, registers: int = REGISTERS_PER_SM) -> list
         if blocks:
             turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
             idle = turns / (blocks * side_by_side * vectors)
-            way = RowBlock(vector, trips, threads, side_by_side, blocks)
+            way = PersistentRows(vector, trips, threads, side_by_side, blocks)
             is_large = threads > LARGE_THREADS
             found.append(((4 * blocks < 3 * wanted, round(idle, 1), is_large, trips), way))
     return [way for _, way in sorted(found, key=lambda x: x[0])]

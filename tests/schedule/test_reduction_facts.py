@@ -10,7 +10,7 @@ import pytest
 import fusewright as fw
 from fusewright.errors import InternalError
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.plan import is_inner, reference_of
+from fusewright.schedule.heuristics.reduction_facts import is_inner, reference_of
 
 
 def flow_of(fn: Callable[..., Any], *shapes: tuple[int | str, ...]) -> Dataflow:

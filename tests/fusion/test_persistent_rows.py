@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusewright.fusion.row_blocks import Row, row_blocks
+from fusewright.fusion.persistent_rows import Row, persistent_rows
 from fusewright.target import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
@@ -26,14 +26,14 @@ from fusewright.target import (
     ],
 )
 def test_first_choices(length: int, words: float, threads: int, trips: int, blocks: int) -> None:
-    first = row_blocks(Row(length, 2, words), 8)[0]
+    first = persistent_rows(Row(length, 2, words), 8)[0]
     assert (first.threads, first.trips, first.blocks) == (threads, trips, blocks)
 
 
 @pytest.mark.parametrize("vector", [1, 4, 8])
 @pytest.mark.parametrize("length", [9, 136, 520, 1032, 4097, 4104, 6000, 8192, 8200, 11000])
 def test_every_way_covers_the_row_and_fits(length: int, vector: int) -> None:
-    ways = row_blocks(Row(length, 2, 4.5), vector)
+    ways = persistent_rows(Row(length, 2, 4.5), vector)
     assert len(set(ways)) == len(ways)
     for way in ways:
         assert way.vector == vector and way.blocks >= 1
@@ -46,11 +46,11 @@ def test_every_way_covers_the_row_and_fits(length: int, vector: int) -> None:
 
 
 def test_rows_that_fit_nowhere_have_no_way() -> None:
-    assert not row_blocks(Row(16384, 4, 6.0), 4)
-    assert not row_blocks(Row(512, 4, 6.0), 4, registers=512)
+    assert not persistent_rows(Row(16384, 4, 6.0), 4)
+    assert not persistent_rows(Row(512, 4, 6.0), 4, registers=512)
 
 
 def test_single_elements_take_more_of_them_a_thread() -> None:
     """A block has too few threads for six each."""
-    first = row_blocks(Row(8193, 2, 4.5), 1)[0]
+    first = persistent_rows(Row(8193, 2, 4.5), 1)[0]
     assert first.trips > 8 and first.threads * first.trips >= 8193

@@ -27,14 +27,14 @@ _log = logging.getLogger("fusewright.tuned")
 
 
 @dataclass(frozen=True, slots=True)
-class Winner:
+class TunedSchedule:
     """The parameters of the fastest candidate, and all that was measured, in microseconds."""
 
     params: Params
     measured: tuple[tuple[Params, float], ...]
 
 
-class Winners:
+class TuningCache:
     """The winners of one device."""
 
     def __init__(self, target: Target, device: str) -> None:
@@ -42,7 +42,7 @@ class Winners:
         self._device = device
         self._path = knobs.CACHE_DIR.get() / FOLDER
 
-    def get(self, segment: Segment) -> Winner | None:
+    def get(self, segment: Segment) -> TunedSchedule | None:
         """The winner of a group; None where none is kept or the record is of no use."""
         if not self._path.is_dir():
             return None
@@ -56,7 +56,7 @@ class Winners:
             _log.warning("a tuned schedule is ignored: its record %s is damaged (%s)", key, e)
             return None
 
-    def put(self, segment: Segment, winner: Winner) -> None:
+    def put(self, segment: Segment, winner: TunedSchedule) -> None:
         """Keeps a winner. Raises UserError where the disk does not take it."""
         record = {
             "tuned": SCHEMA,
@@ -90,12 +90,12 @@ def _record(params: Params) -> dict[str, Any]:
     }
 
 
-def _winner(meta: dict[str, Any]) -> Winner:
+def _winner(meta: dict[str, Any]) -> TunedSchedule:
     """Raises KeyError, TypeError or ValueError for anything but what `put` wrote."""
     if meta["tuned"] != SCHEMA:
         raise ValueError(f"version {meta['tuned']}, not {SCHEMA}")
     measured = tuple((_params(p), float(us)) for p, us in meta["measured"])
-    return Winner(_params(meta["winner"]), measured)
+    return TunedSchedule(_params(meta["winner"]), measured)
 
 
 def _params(record: Any) -> Params:

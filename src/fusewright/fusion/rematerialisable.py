@@ -24,7 +24,7 @@ _CHEAP = frozenset(
 )
 
 
-def is_leaf(t: Tensor) -> bool:
+def is_rematerialisable(t: Tensor) -> bool:
     """Whether a value depends on no input and takes less to compute than to read."""
     return _steps(t, MAX_STEPS) is not None
 

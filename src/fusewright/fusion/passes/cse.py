@@ -11,7 +11,7 @@ from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Op, Tensor
 
 
-def share(fusion: Fusion) -> Fusion:
+def cse(fusion: Fusion) -> Fusion:
     """Replaces every value by the first one that is computed the same way.
 
     rewrite:  a = f(x); b = f(x)   ->   a = f(x)   with b's readers reading a

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fusewright.kir.ir import If, Kernel
-from fusewright.kir.passes.fill_late import fill_late
+from fusewright.kir.passes.branch_fills import branch_fills
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -58,7 +58,7 @@ def _run(kernel: Kernel, x: np.ndarray) -> np.ndarray:
 
 def test_lanes_of_one_vector_are_filled_under_one_branch() -> None:
     kernel = _kernel([_lane(k) for k in range(8)])
-    new = fill_late(kernel)
+    new = branch_fills(kernel)
     check_kernel(new, "packed", target=TARGET)
     (branch,) = _branches(new)
     assert len(branch.then) == 8
@@ -71,9 +71,9 @@ def test_lanes_of_one_vector_are_filled_under_one_branch() -> None:
 
 def test_a_branch_on_two_limits_needs_as_many_lanes_for_each() -> None:
     two = "256*bx + 8*tx < {n} && by < 7"
-    assert len(_branches(fill_late(_kernel([_lane(k, two) for k in range(8)])))) == 1
+    assert len(_branches(branch_fills(_kernel([_lane(k, two) for k in range(8)])))) == 1
     few = _kernel([_lane(k, two) for k in range(7)] + ["v7[0] = copy(r[7])"])
-    assert fill_late(few) is few
+    assert branch_fills(few) is few
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_a_branch_on_two_limits_needs_as_many_lanes_for_each() -> None:
 )
 def test_what_has_to_stay(lines: list[str]) -> None:
     kernel = _kernel(lines)
-    assert fill_late(kernel) is kernel
+    assert branch_fills(kernel) is kernel

@@ -22,7 +22,7 @@ from fusewright.schedule.heuristics.common import (
     numel,
     split,
 )
-from fusewright.schedule.heuristics.reduction_plans import Plan, Rows
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
@@ -58,7 +58,7 @@ def facts_of(
     kept: Loop | None,
     reduced: Loop | None,
     copies: list[Stage],
-) -> Rows:
+) -> ReductionFacts:
     """What a reduction schedule decides from."""
     inner = is_inner(flow, reference)
     vector = 1
@@ -71,7 +71,7 @@ def facts_of(
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     again = constant and _is_normalisation(flow, reference)
     columns = estimate(reduced.axis.extent) if reduced is not None else 1
-    return Rows(inner, columns, numel(reference.shape), vector, held, is_read_again=again)
+    return ReductionFacts(inner, columns, numel(reference.shape), vector, held, is_read_again=again)
 
 
 def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
@@ -280,7 +280,9 @@ def _allows(
     return bool(wide) and all(wide)
 
 
-def stored_registers(flow: Dataflow, reference: Stage, copies: list[Stage], plan: Plan) -> int:
+def stored_registers(
+    flow: Dataflow, reference: Stage, copies: list[Stage], plan: ReductionPlan
+) -> int:
     """Registers a thread would need for the values with reduced axes that several passes read."""
     users = consumers_of(flow)
     elements = plan.unrolled * plan.vector

@@ -38,7 +38,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FillGroup:
     """Lanes that are complete before statement `end` of a body; all of them are taken where `whole`
     holds."""
 
@@ -47,7 +47,7 @@ class Group:
     whole: Cond
 
 
-def fill_late(kernel: Kernel) -> Kernel:
+def branch_fills(kernel: Kernel) -> Kernel:
     """Take values as they are, and fill those that do not exist where some of them do not.
 
     rewrite:  v[k] = copy(fill);  v[k] = copy(r[k]) if (x < n - k)       for k = 0 .. 7
@@ -77,12 +77,12 @@ def _edited(body: Body, kernel: Kernel) -> Body:
     return tuple(out)
 
 
-def _fills(g: Group) -> If:
+def _fills(g: FillGroup) -> If:
     fills = (replace(x.filled, predicate=negate(x.taken.predicate)) for x in g.lanes)
     return If(negate(g.whole), tuple(fills))
 
 
-def _groups(body: Body) -> Iterator[Group]:
+def _groups(body: Body) -> Iterator[FillGroup]:
     """The groups of a body for which one branch asks for less than all lanes do, in order."""
     filled: dict[_Place, Compute] = {}
     lanes: dict[_Place, Lane] = {}
@@ -131,13 +131,13 @@ def _touched(s: Statement) -> set[Buffer]:
     return {r.buffer for n in (s, *walk_statements(s)) for r in own_registers(n)}
 
 
-def _worthwhile(lanes: Iterable[Lane], end: int) -> Iterator[Group]:
+def _worthwhile(lanes: Iterable[Lane], end: int) -> Iterator[FillGroup]:
     """The lanes as a group, where one branch asks for much less than all of them."""
     found = tuple(lanes)
     whole = _strongest([x.taken.predicate for x in found])
     asked = len(whole.parts) if isinstance(whole, And) else 1
     if len(found) >= LEAST * asked:
-        yield Group(found, end, whole)
+        yield FillGroup(found, end, whole)
 
 
 def _strongest(conditions: Iterable[Cond]) -> Cond:

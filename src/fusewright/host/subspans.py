@@ -28,7 +28,7 @@ Range: TypeAlias = tuple[Expr, Expr]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class Subspan:
     """`shape` elements of `tensor` in the memory of `root`: `offset` and `strides` in elements.
 
     `box`: the part of every axis of the root that holds them; `axes`: for each axis the axis of
@@ -86,7 +86,7 @@ class Site:
             out //= 2
         return out
 
-    def part(self, ranges: Sequence[Range]) -> Site:
+    def part(self, ranges: Sequence[Range]) -> Subspan:
         """The elements in a start and an extent along every axis."""
         box = list(self.box)
         offset = self.offset
@@ -97,7 +97,7 @@ class Site:
         shape = tuple(extent for _, extent in ranges)
         return replace(self, shape=shape, offset=offset, box=tuple(box))
 
-    def permuted(self, order: Sequence[int]) -> Site:
+    def permuted(self, order: Sequence[int]) -> Subspan:
         """Axis `order[j]` becomes axis j."""
         return replace(
             self,
@@ -106,7 +106,7 @@ class Site:
             axes=tuple(self.axes[a] for a in order),
         )
 
-    def reshaped(self, shape: Shape) -> Site | None:
+    def reshaped(self, shape: Shape) -> Subspan | None:
         """The same elements in C order under another shape; None where no strides say that."""
         groups = _equal_products(self.shape, shape)
         if groups is None:
@@ -128,7 +128,7 @@ class Site:
                 axes[len(axes) - len(new) :] = [None] * len(new)
         return replace(self, shape=shape, strides=tuple(strides), axes=tuple(axes))
 
-    def is_at(self, other: Site) -> bool:
+    def is_at(self, other: Subspan) -> bool:
         """Whether the same elements lie there, in the order of the same axes."""
         same = self.root is other.root and self.offset == other.offset
         return (
@@ -140,18 +140,18 @@ class Site:
             )
         )
 
-    def of(self, tensor: Tensor) -> Site:
+    def of(self, tensor: Tensor) -> Subspan:
         """The same memory as that of another value."""
         return replace(self, tensor=tensor)
 
 
-def natural(t: Tensor, strides: tuple[Expr, ...] | None = None) -> Site:
+def natural(t: Tensor, strides: tuple[Expr, ...] | None = None) -> Subspan:
     """A value that is its own root: an argument in its strides, others in C order unless said
     otherwise."""
     if strides is None:
         strides = t.op.strides if isinstance(t.op, Input) else contiguous_strides(t.shape)
     box = tuple((ZERO, n) for n in t.shape)
-    return Site(t, t.shape, t, ZERO, strides, box, tuple(range(t.ndim)))
+    return Subspan(t, t.shape, t, ZERO, strides, box, tuple(range(t.ndim)))
 
 
 def _equal_products(old: Shape, new: Shape) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:

@@ -17,7 +17,7 @@ from fusewright.schedule.graph import Dataflow, Stage, moves_data
 MAX_CLONES = 64
 
 
-def untangle(flow: Dataflow) -> int:
+def clone_untied_uses(flow: Dataflow) -> int:
     """Gives readers that are not tied to what they read a cone of their own: clones of the cheap
     values behind it that others read too. Before any loop is transformed: the axis graph is built
     again. Returns the number of clones."""
