@@ -19,7 +19,9 @@ def locate_loads(kernel: Kernel) -> Kernel:
     """
 
     def located(n: Node) -> Node:
-        lanes = proved_lanes(n) if isinstance(n, Load) else None
-        return n if lanes is None or lanes == n.lanes else replace(n, lanes=lanes)
+        if not isinstance(n, Load):
+            return n
+        lanes = proved_lanes(n)
+        return n if lanes == n.lanes else replace(n, lanes=lanes)
 
     return rewrite(kernel, located)
