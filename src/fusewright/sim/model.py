@@ -51,6 +51,14 @@ class Model:
     """A wait knows the phases that the parity guarantees, not those that happen to be complete."""
     mbarrier_waits_acquire: bool = True
     """A wait on an mbarrier teaches what the arrivals of the phase handed on."""
+    semaphores_release: bool = True
+    """Who releases a semaphore hands on what its thread did and knows."""
+    semaphores_acquire: bool = True
+    """Who acquires a semaphore learns what the releases before handed on."""
+    scopes_end_at_the_block: bool = True
+    """What is released for the block is not known to other blocks."""
+    blocks_wait_for_earlier_ones: bool = True
+    """A block that waits for one with a larger number may wait for one that never starts."""
     copies_are_asynchronous: bool = True
     """A cp.async copy happens at any time until its group is waited for."""
     bulk_is_asynchronous: bool = True
