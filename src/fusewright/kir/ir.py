@@ -364,6 +364,12 @@ class Kernel(Node):
         return _product(self.block)
 
     @property
+    def arrays(self) -> tuple[Buffer, ...]:
+        """The parameters that callers name: all but semaphores and scratch."""
+        own = (*self.semaphores, *self.scratch)
+        return tuple(b for b in self.params if b not in own)
+
+    @property
     def cluster_size(self) -> int:
         """Blocks in a cluster."""
         return _product(self.cluster)
