@@ -329,7 +329,7 @@ class Kernel:
         return {b: np.zeros(size_of(b.size, symbols), b.dtype.numpy) for b in own}
 
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
-        """One flat array per array of a call: the inputs in the layout of their specs, fresh outputs."""
+        """The arrays of a call, flat: the inputs in the layout of their specs, fresh outputs."""
         flat = [flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)]
         for info in self.outputs:
             flat.append(np.empty(span(info, symbols), info.dtype.numpy))

@@ -39,13 +39,14 @@ View: TypeAlias = tuple[Root, Expr]
 @dataclass(frozen=True, slots=True)
 class Call:
     """One kernel over sites: inputs, then outputs, in the order of its arrays; `scratch` are the
-    sites of what it keeps for itself."""
+    sites of what it keeps for itself, `semaphores` where those lie."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
     inputs: tuple[Subspan, ...]
     outputs: tuple[Subspan, ...]
     scratch: tuple[Subspan, ...] = ()
+    semaphores: Mapping[Buffer, Binding] = field(default_factory=dict[Buffer, Binding])
 
     @property
     def made(self) -> tuple[Subspan, ...]:
@@ -141,7 +142,12 @@ def assemble(
     """The host program of kernels over the sites of a fusion's values. `held`: results that lie in
     the memory of an argument."""
     pieces, held = pieces or Pieces(), held or {}
-    calls = [replace(x, scratch=scratch_sites(x.kernel)) for x in calls]
+    kernels = [x.kernel for x in calls]
+    state = state_root(kernels)
+    calls = [
+        replace(x, scratch=scratch_sites(x.kernel), semaphores=own)
+        for x, own in zip(calls, bound_semaphores(kernels, state), strict=True)
+    ]
     inputs = [_root(RootKind.INPUT, k, natural(t)) for k, t in enumerate(fusion.inputs)]
     whole = {s.root: s for x in calls for s in x.outputs if s.is_whole}
     results = list(dict.fromkeys(t for t in fusion.outputs if t not in held))
@@ -150,7 +156,6 @@ def assemble(
     views |= {t: (r, ZERO) for t, r in zip(results, outputs, strict=True)}
     inner = _inner(calls, views)
     arena, root = _arena(inner, calls, views)
-    state = state_root([x.kernel for x in calls])
     roots = (*inputs, *outputs, *([root] if inner else []), *([state] if state else []))
     values = _stored(views)
     launches = _launches(calls, views, values)
@@ -255,14 +260,14 @@ def _launches(
     out: list[HostLaunch] = []
     kernels = dict.fromkeys(x.kernel for x in calls)
     known = {k: (accesses(k), role_of(k)) for k in kernels}
-    semaphores = bound_semaphores([x.kernel for x in calls])
-    for x, own in zip(calls, semaphores, strict=True):
+    for x in calls:
         access, role = known[x.kernel]
         bound = {
             buffer: _binding(site, values[site.root], views[site.root][1], access[buffer])
             for buffer, site in x.sites.items()
         }
-        bindings = tuple((bound | own)[b] for b in x.kernel.params)
+        bound.update(x.semaphores)
+        bindings = tuple(bound[b] for b in x.kernel.params)
         out.append(HostLaunch(x.kernel, x.values, bindings, role))
     return tuple(out)
 

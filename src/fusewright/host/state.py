@@ -35,10 +35,9 @@ def state_root(kernels: Sequence[Kernel]) -> Root | None:
     return None if end == ZERO else Root(RootKind.STATE, 0, "state", end, ROOT_ALIGNMENT)
 
 
-def bound_semaphores(kernels: Sequence[Kernel]) -> list[dict[Buffer, Binding]]:
-    """The bindings of the semaphores of each launch."""
+def bound_semaphores(kernels: Sequence[Kernel], root: Root | None) -> list[dict[Buffer, Binding]]:
+    """The bindings of the semaphores of each launch in the root that `state_root` gave."""
     out: list[dict[Buffer, Binding]] = [{} for _ in kernels]
-    root = state_root(kernels)
     if root is None:
         return out
     for k, b, at in _places(kernels):

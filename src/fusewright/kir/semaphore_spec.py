@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.kir.analysis.turns import turn_problems
-from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import SemaphoreAcquire, SemaphoreAdd, SemaphoreRelease
 
@@ -21,9 +20,6 @@ def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
         if isinstance(s, SemaphoreAcquire | SemaphoreRelease | SemaphoreAdd):
-            for c in place.conditions:
-                if not is_block_uniform(c, k):
-                    yield s, f"a block takes its turn as a whole, but may disagree on '{c}'"
             continue
         for use in s.memory_uses():
             if use.buffer in k.semaphores:

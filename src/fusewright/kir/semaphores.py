@@ -8,11 +8,10 @@ what the threads around have to wait for follows from their uses of memory like 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr
 from fusewright.dtypes import uint32
-from fusewright.errors import InternalError
 from fusewright.kir.rules import lives_in, same_dtype
 from fusewright.kir.symbols import Buffer, Reg
 from fusewright.kir.traits import (
@@ -151,6 +150,11 @@ class Turns:
     issuer: int = 0
 
     @property
+    def first(self) -> Expr:
+        """The first element of the part that a group takes turns on."""
+        return self.index * self.size
+
+    @property
     def following(self) -> Expr:
         """The value behind the turn of a block."""
         return (self.order + 1) % self.count
@@ -159,13 +163,13 @@ class Turns:
         """Waits for the turn of this block."""
         return SemaphoreAcquire(
             number, f"turn {self.order} of {self.count} on {self.guarded}", self.semaphore,
-            self.index, self.order, self.guarded, self.index * self.size, self.size, self.issuer,
+            self.index, self.order, self.guarded, self.first, self.size, self.issuer,
         )  # fmt: skip
 
     def release(self, number: int) -> SemaphoreRelease:
         """Passes the turn on."""
         return SemaphoreRelease(
             number, f"{self.guarded} goes to the next block", self.semaphore,
-            self.index, self.following, self.guarded, self.index * self.size, self.size,
+            self.index, self.following, self.guarded, self.first, self.size,
             self.issuer,
         )  # fmt: skip

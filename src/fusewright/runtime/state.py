@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Generator
+from typing import Any
 
 from fusewright.runtime.device import capturing, check, driver
 
@@ -21,17 +22,18 @@ class States:
 
     def __init__(self) -> None:
         self._addresses: dict[tuple[int, int, int], int] = {}
-        weakref.finalize(self, _free, self._addresses).atexit = False
+        self._api = driver()
+        weakref.finalize(self, _free, self._api, self._addresses).atexit = False
 
     def address(self, nbytes: int, stream: int) -> int:
         """Memory for a call on a stream of the current context, at zero when the call begins."""
         if capturing(stream):
-            _CAPTURED.append(_zeroed(nbytes))
+            _CAPTURED.append(_zeroed(self._api, nbytes))
             return _CAPTURED[-1]
-        key = _context(), stream, nbytes
+        key = _context(self._api), stream, nbytes
         found = self._addresses.get(key)
         if found is None:
-            found = self._addresses[key] = _zeroed(nbytes)
+            found = self._addresses[key] = _zeroed(self._api, nbytes)
         return found
 
     def forget(self, stream: int) -> None:
@@ -41,14 +43,13 @@ class States:
             del self._addresses[key]
 
 
-def _context() -> int:
-    return int(check(driver().cuCtxGetCurrent(), "cuCtxGetCurrent"))
+def _context(api: Any) -> int:
+    return int(check(api.cuCtxGetCurrent(), "cuCtxGetCurrent"))
 
 
-def _zeroed(nbytes: int) -> int:
+def _zeroed(api: Any, nbytes: int) -> int:
     """New memory at zero, whatever the streams of this thread are doing."""
-    api = driver()
-    with _while_captured():
+    with _while_captured(api):
         pointer = int(check(api.cuMemAlloc(nbytes), f"{nbytes} bytes for semaphores"))
         flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
         stream = check(api.cuStreamCreate(flags), "cuStreamCreate")
@@ -59,10 +60,9 @@ def _zeroed(nbytes: int) -> int:
 
 
 @contextlib.contextmanager
-def _while_captured() -> Generator[None]:
+def _while_captured(api: Any) -> Generator[None]:
     """Lets this thread allocate while one of its streams is captured (CUDA Driver API,
     cuThreadExchangeStreamCaptureMode: such calls are unsafe in other modes)."""
-    api = driver()
     relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = check(api.cuThreadExchangeStreamCaptureMode(relaxed), "capture mode")
     try:
@@ -71,8 +71,8 @@ def _while_captured() -> Generator[None]:
         check(api.cuThreadExchangeStreamCaptureMode(before), "capture mode")
 
 
-def _free(addresses: dict[tuple[int, int, int], int]) -> None:
-    with _while_captured():
+def _free(api: Any, addresses: dict[tuple[int, int, int], int]) -> None:
+    with _while_captured(api):
         for (context, _, _), pointer in addresses.items():
-            if context == _context():  # memory of a context that is gone is gone with it
-                check(driver().cuMemFree(pointer), "cuMemFree")
+            if context == _context(api):  # memory of a context that is gone is gone with it
+                check(api.cuMemFree(pointer), "cuMemFree")

@@ -75,6 +75,10 @@ class Model:
     """What threads wrote is invisible to bulk copies until a proxy fence."""
     fences_stand_at_writers: bool = True
     """A proxy fence covers what its own thread wrote in shared memory, not what it knows of."""
+    proxies_end_at_the_block: bool = True
+    """What bulk copies of one block wrote is invisible to those of another until a proxy fence
+    behind the acquire: accesses by one proxy are of one kind in one block only (PTX ISA, "Memory
+    Consistency Model", morally strong operations)."""
     mma_is_asynchronous: bool = True
     """A product reads its operands and writes its registers at any time until it is waited for."""
     mma_waits_stay_in_warp: bool = True

@@ -561,8 +561,9 @@ def replay(group: Replayable, change: Change, model: Model) -> Verdict:
         lives = Lives(group.trace, group.blocks, clocks, history, run.ends, run.loads)
         faults += lives.faults(group.remote, model)
     test = EdgeTest(
-        group.trace, group.columns, group.warps, model, history, run.ends, run.loads, run.made
-    )
+        group.trace, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
+        run.made,
+    )  # fmt: skip
     found: list[Unordered] = []
     for c in group.conflicts:
         bad = test.unordered(c.edges)

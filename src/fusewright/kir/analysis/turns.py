@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import ONE, ZERO, Expr, Var, variables
+from fusewright.core.expr import ONE, ZERO, Expr, variables
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.ir import Dim, Kernel, SemaphoreAcquire, SemaphoreRelease, Statement, Visibility
@@ -69,7 +69,10 @@ def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
         yield from ((site.statement, fault) for fault in _faults(turn, kernel))
     for site in places:
         if isinstance(site.statement, SemaphoreRelease) and site.statement not in released:
-            yield site.statement, "no acquire before it in the same body; only who has a turn passes"
+            yield (
+                site.statement,
+                "no acquire before it in the same body; only who has a turn passes",
+            )
 
 
 def _turn(site: StatementSite, places: Sequence[StatementSite]) -> Turn | None:
@@ -164,5 +167,3 @@ def _product(extents: Iterator[Expr]) -> Expr:
     for e in extents:
         out = out * e
     return out
-
-
