@@ -61,7 +61,11 @@ TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
+MODE = instance_of(str, words="the name of a mode")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
+
+GRID_MODES = ("vector",)
+"""How blocks may combine their parts of a reduction."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """The rules of the arguments of a class's methods, by name."""
@@ -81,6 +85,7 @@ ON_TENSORS: Edits = {
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
+    "request_serial_grid_reduction": {"mode": MODE},
 }
 """Edits of a tensor."""
 ON_SCHEDULES: Edits = {
