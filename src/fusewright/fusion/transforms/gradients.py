@@ -204,11 +204,12 @@ def _with_rule(x: Array, rule: GivenRule) -> Array:
 
 
 def _first_of_pair(value: object) -> object:
-    pair: tuple[object, ...] = cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
+    found = shown(value)
+    pair = cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
     if len(pair) != 2:
         raise UserError(
-            f"grad(has_aux=True): the function returned {shown(value)}; it must return a pair, of "
-            "which the first is differentiated"
+            f"grad(has_aux=True): the function returned {found}; it must return a pair, of which "
+            "the first is differentiated"
         )
     return pair[0]
 
