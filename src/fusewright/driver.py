@@ -61,7 +61,7 @@ from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
-from fusewright.schedule.schedule import Schedule as HandSchedule
+from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")

@@ -332,6 +332,7 @@ class Dataflow:
                     self._tie(s)
         for s in self.stages:
             self._normalise(s)
+            s.inline_depth = 0
             if not s.is_input:
                 s.loops = tuple(Loop(c) for c in s.frame.domain)
 

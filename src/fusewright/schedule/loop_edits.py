@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fusewright.axes.classes import AxisClass, AxisGraph, Making
 from fusewright.core.expr import Int, constant_value
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.schedule.terms import makings_of
+from fusewright.schedule.terms import derivations
 
 Step = tuple[str, tuple[object, ...]]
 """A method of a scheduled tensor, and its arguments."""
@@ -19,14 +19,15 @@ def loop_edits(graph: AxisGraph, before: Sequence[Loop], after: Sequence[Loop]) 
     None where an axis of the others is not made of the first ones alone."""
     start = [graph.normal(x.axis) for x in before]
     wanted = [graph.normal(x.axis) for x in after]
-    needed = _needed(graph, start, wanted)
-    if needed is None:
-        return None
+    left = _needed(graph, start, wanted)
     loops = _Loops(start, [x.parallel for x in before])
-    for making in needed:
-        if not loops.do(making):
+    while left:
+        ready = next((m for m in left if all(c in loops.axes for c in m.operands)), None)
+        if ready is None:
             return None
-    if not loops.drop_units(wanted) or not loops.arrange(wanted):
+        loops.do(ready)
+        left.remove(ready)
+    if left is None or not loops.drop_units(wanted) or not loops.arrange(wanted):
         return None
     loops.bind([x.parallel for x in after])
     return loops.steps
@@ -35,8 +36,9 @@ def loop_edits(graph: AxisGraph, before: Sequence[Loop], after: Sequence[Loop]) 
 def _needed(
     graph: AxisGraph, start: Sequence[AxisClass], wanted: Sequence[AxisClass]
 ) -> list[Making] | None:
-    """The edges behind the wanted classes, in the order in which they were asked for."""
-    made = makings_of(graph)
+    """The edges behind the wanted classes, in the order in which they were asked for; None where
+    other loops are behind them."""
+    made = derivations(graph, start, without=("project", "swizzle"))
     found: dict[int, Making] = {}
     todo = [c for c in wanted if c.digits or c.atom is not None]
     seen = set(start)
@@ -45,19 +47,11 @@ def _needed(
         if c in seen:
             continue
         seen.add(c)
-        if c not in made or made[c][1].kind in ("project", "swizzle"):
+        if c not in made:
             return None
-        number, making, _ = made[c]
-        found[number] = making
-        todo += [graph.normal(o) for o in making.operands]
-    return [
-        Making(m.kind, _normal(graph, m.operands), m.numbers, _normal(graph, m.made))
-        for _, m in sorted(found.items())
-    ]
-
-
-def _normal(graph: AxisGraph, classes: Sequence[AxisClass]) -> tuple[AxisClass, ...]:
-    return tuple(graph.normal(c) for c in classes)
+        found[made[c].number] = made[c].making
+        todo += made[c].making.operands
+    return [m for _, m in sorted(found.items())]
 
 
 @dataclass(slots=True)
@@ -68,10 +62,8 @@ class _Loops:
     kinds: list[Parallel]
     steps: list[Step] = field(default_factory=list[Step])
 
-    def do(self, m: Making) -> bool:
-        """Takes one edge; False where what it starts from is no loop."""
-        if any(c not in self.axes for c in m.operands):
-            return False
+    def do(self, m: Making) -> None:
+        """Takes one edge."""
         places = [self.axes.index(c) for c in m.operands]
         i = places[0]
         match m.kind:
@@ -89,7 +81,6 @@ class _Loops:
             case _:
                 self.steps.append(("resize", (i, _number(m, 0), _number(m, 1))))
                 self.axes[i] = m.made[0]
-        return True
 
     def _merge(self, i: int, j: int, made: AxisClass) -> None:
         self.steps.append(("merge", (i,) if j == i + 1 else (i, j)))

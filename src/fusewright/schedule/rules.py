@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from fusewright.arguments import (
     COUNT,
@@ -16,13 +17,16 @@ from fusewright.arguments import (
     several,
     takes,
 )
+from fusewright.core.expr import Expr
 from fusewright.errors import ScheduleError
-from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Stage
+from fusewright.schedule.edits import call_of
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Parallel
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _tensor(value: Any) -> Any:
@@ -61,6 +65,7 @@ TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
+SIZE = instance_of(int, Expr, words="an integer or an expression in the sizes")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
@@ -76,16 +81,23 @@ ON_TENSORS: Edits = {
     "set_memory": {"memory": MEMORY},
     "promote_reuse": {"on": FLAG},
     "set_allocation_order": {"order": AXES},
-    "cache_after": {"by": COPY, "readers": optional(TENSORS)},
+    "cache_after": {"by": COPY, "readers": optional(TENSORS), "memory": MEMORY},
     "cache_before": {"by": COPY},
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
+    "recompute": {},
+    "loop_over": {},
+    "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},
+    "resize": {"axis": INTEGER, "low": SIZE, "high": SIZE},
+    "allocate_by": {},
+    "block_scan": {"width": INTEGER},
+    "tile_after": {"readers": TENSORS},
+    "tile_before": {},
 }
 """Edits of a tensor."""
 ON_SCHEDULES: Edits = {
-    "__init__": {"fusion": FUSION},
-    "transform_like": {"t": TENSOR, "others": optional(TENSORS)},
+    "transform_like": {"t": TENSOR, "others": optional(TENSORS), "align": FLAG},
     "inline_most": {"selected": optional(TENSORS)},
     "launch": {
         "min_blocks": optional(COUNT),
@@ -93,18 +105,49 @@ ON_SCHEDULES: Edits = {
         "max_sms": optional(COUNT),
     },
 }
-"""Edits of a schedule, and how it is made."""
+"""Edits of a schedule."""
+ON_PASSES: Edits = {
+    "separate_coordinates": {},
+    "clone_untied_uses": {},
+    "cache_inputs": {"through": TENSORS},
+    "separate_phases": {"t": TENSOR, "held": TENSORS},
+    "relate": {"t": TENSOR},
+    "separate_operands": {"t": TENSOR},
+    "vectorize": {"t": TENSOR, "in_shared": TENSORS},
+    "put_first": {"tensors": TENSORS},
+}
+"""What heuristics do to a schedule, and a schedule by hand may do too."""
 
 
 def checked(edits: Edits) -> Callable[[type[T]], type[T]]:
-    """Decorates a class whose methods take arguments by rules; ScheduleError for others."""
+    """Decorates a class whose methods edit a schedule and take arguments by rules; ScheduleError
+    for others. An edit that raises leaves the schedule as it was; one that does not is logged."""
 
     def decorate(cls: type[T]) -> type[T]:
         for name, rules in edits.items():
-            setattr(cls, name, takes(ScheduleError, **rules)(getattr(cls, name)))
+            setattr(cls, name, takes(ScheduleError, **rules)(_recorded(getattr(cls, name))))
         return cls
 
     return decorate
+
+
+def _recorded(method: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(method)
+    def edited(*args: P.args, **kwargs: P.kwargs) -> R:
+        handle = cast("Any", args[0])
+        stage: Stage | None = getattr(handle, "stage", None)
+        flow: Dataflow = handle.flow
+        owner = None if stage is None else stage.name
+        with flow.trial() as trial:
+            count = len(flow.log)
+            call = call_of(owner, method.__name__, args[1:], kwargs)
+            result = method(*args, **kwargs)
+            del flow.log[count:]
+            flow.log.append(call)
+            trial.keep()
+        return result
+
+    return edited
 
 
 def check_by(stage: Stage, by: str | None, available: tuple[str, ...]) -> None:

@@ -100,38 +100,59 @@ def class_of(flow: Dataflow, term: Term) -> AxisClass:
 
 
 class Terms:
-    """The terms of the classes of a graph."""
+    """The terms of the classes of a graph, over the axes of some stages."""
 
     def __init__(self, graph: AxisGraph, stages: Sequence[Stage]) -> None:
         self._graph = graph
-        self._found: dict[AxisClass, Term | None] = {}
+        self._found: dict[AxisClass, Term] = {}
         for s in stages:
             for k, c in enumerate(s.frame.domain):
                 self._found.setdefault(graph.normal(c), axis_term(s, k))
-        self._made = makings_of(graph)
+        self._made = derivations(graph, tuple(self._found))
 
     def of(self, cls: AxisClass) -> Term | None:
-        """The term of a class; None where neither an axis nor an edge has it."""
+        """The term of a class; None where no edges lead to it."""
         here = self._graph.normal(cls)
-        if here in self._found:
-            return self._found[here]
-        self._found[here] = None  # a class that only itself leads to has no term
-        found = self._made.get(here)
-        if found is not None:
-            _, making, result = found
-            operands = [self.of(c) for c in making.operands]
-            known = tuple(t for t in operands if t is not None)
-            if len(known) == len(operands):
-                self._found[here] = Term(making.kind, known, making.numbers, result)
+        if here not in self._found:
+            if here not in self._made:
+                return None
+            making, result = self._made[here].making, self._made[here].result
+            operands = tuple(t for t in map(self.of, making.operands) if t is not None)
+            self._found[here] = Term(making.kind, operands, making.numbers, result)
         return self._found[here]
 
 
-def makings_of(graph: AxisGraph) -> dict[AxisClass, tuple[int, Making, int]]:
-    """For every class the first edge that made it: its number, and which of its results it is."""
-    out: dict[AxisClass, tuple[int, Making, int]] = {}
-    for number, m in enumerate(graph.makings):
-        for k, c in enumerate(m.made):
-            here = graph.normal(c)
-            if all(graph.normal(o) is not here for o in m.operands):
-                out.setdefault(here, (number, m, k))
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The last edge on the shortest way to a class: which edge it is, its number in the order in
+    which they were asked for, and of which result of it the class is."""
+
+    making: Making
+    number: int
+    result: int
+
+
+def derivations(
+    graph: AxisGraph, start: Sequence[AxisClass], without: Sequence[str] = ()
+) -> dict[AxisClass, Derivation]:
+    """The shortest ways from some classes to others, by the edges that were asked for."""
+    normal = graph.normal
+    edges = [
+        Making(m.kind, tuple(map(normal, m.operands)), m.numbers, tuple(map(normal, m.made)))
+        for m in graph.makings
+        if m.kind not in without
+    ]
+    length = dict.fromkeys(start, 0)
+    out: dict[AxisClass, Derivation] = {}
+    is_shorter = True
+    while is_shorter:
+        is_shorter = False
+        for number, m in enumerate(edges):
+            if any(c not in length for c in m.operands):
+                continue
+            own = 1 + sum(length[c] for c in m.operands)
+            for k, c in enumerate(m.made):
+                if own < length.get(c, own + 1):
+                    length[c], out[c] = own, Derivation(m, number, k)
+                    is_shorter = True
     return out

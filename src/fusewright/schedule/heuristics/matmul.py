@@ -282,7 +282,7 @@ def _in_matrices(c: ScheduledTensor, around: int, plan: ProductPlan) -> None:
     c.split(-3, 2)
 
 
-@edit("separate_operands", of_tensor=True)
+@edit("separate_operands")
 def separate_operands(flow: Dataflow, product: Stage) -> None:
     """Gives `x @ x` a view of its own for the second operand, which has other tiles."""
     first, second = product.operands
