@@ -335,9 +335,7 @@ class Lines:
         if self._log is None:
             self._log = []
         self._marks += 1
-        return Mark(
-            len(self._log), len(self._names), self.version, self.structure, self.epoch
-        )
+        return Mark(len(self._log), len(self._names), self.version, self.structure, self.epoch)
 
     def keep(self) -> None:
         """Keep the writes since the last mark; those set before it may still undo them."""

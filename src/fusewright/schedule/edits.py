@@ -31,11 +31,11 @@ class Named:
     name: str
 
     def __str__(self) -> str:
-        return f"s[{self.name!r}]"
+        return f's["{self.name}"]'
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EditCall:
     """One call of a public method: of the tensor called `tensor`, or of the schedule."""
 
     tensor: str | None
@@ -49,7 +49,7 @@ class Call:
         given += [f"{k}={_text(v)}" for k, v in self.keywords]
         return f"{owner}.{self.method}({', '.join(given)})"
 
-    def calls(self, _: Dataflow) -> tuple[Call, ...]:
+    def calls(self, _: Dataflow) -> tuple[EditCall, ...]:
         """Itself."""
         return (self,)
 
@@ -74,17 +74,17 @@ def named(value: object) -> object:
     stage = getattr(value, "stage", value)
     if isinstance(stage, Stage):
         return Named(stage.name)
-    if isinstance(value, Iterable) and not isinstance(value, str | Mapping | Call):
+    if isinstance(value, Iterable) and not isinstance(value, str | Mapping | EditCall):
         return tuple(named(v) for v in cast("Iterable[object]", value))
-    return value
+    return cast("object", value)
 
 
 def call_of(
     tensor: str | None, method: str, arguments: Sequence[object], keywords: Mapping[str, object]
-) -> Call:
+) -> EditCall:
     """A call with its arguments as the log keeps them."""
     given = tuple((k, named(v)) for k, v in keywords.items())
-    return Call(tensor, method, tuple(named(a) for a in arguments), given)
+    return EditCall(tensor, method, tuple(named(a) for a in arguments), given)
 
 
 def edit(
@@ -124,14 +124,14 @@ class LoopsSet:
     after: tuple[Loop, ...]
     stages: tuple[Stage, ...]
 
-    def calls(self, flow: Dataflow) -> tuple[Call, ...]:
+    def calls(self, flow: Dataflow) -> tuple[EditCall, ...]:
         """Splits, merges and orders of its loops; where others are in them, their terms."""
         steps = loop_edits(flow.graph, self.before, self.after)
         if steps is None:
             terms = _terms(flow, self.stages, [x.axis for x in self.after], self.stage)
             pairs = zip(terms, (x.parallel for x in self.after), strict=True)
-            return (Call(self.stage.name, "loop_over", tuple(pairs)),)
-        return tuple(Call(self.stage.name, method, given) for method, given in steps)
+            return (EditCall(self.stage.name, "loop_over", (tuple(pairs),)),)
+        return tuple(EditCall(self.stage.name, method, given) for method, given in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ class AllocationSet:
     classes: tuple[AxisClass, ...]
     stages: tuple[Stage, ...]
 
-    def calls(self, flow: Dataflow) -> tuple[Call, ...]:
+    def calls(self, flow: Dataflow) -> tuple[EditCall, ...]:
         """One call, with the terms of the classes."""
         terms = _terms(flow, self.stages, self.classes, self.stage)
-        return (Call(self.stage.name, "allocate_by", tuple(terms)),)
+        return (EditCall(self.stage.name, "allocate_by", (tuple(terms),)),)
 
 
 def _terms(
@@ -176,19 +176,39 @@ def inline_to(flow: Dataflow, depths: Mapping[Stage, int]) -> None:
     for s, depth in depths.items():
         if depth != s.inline_depth:
             reader = Named(flow.consumers(s)[0].name)
-            flow.log.append(Call(s.name, "inline_at", (reader, depth)))
+            flow.log.append(EditCall(s.name, "inline_at", (reader, depth)))
             s.inline_depth = depth
+
+
+CHAINED = frozenset(
+    ("split", "merge", "reorder", "swizzle", "skew", "resize", "parallelize", "loop_over")
+)
+"""Methods of a tensor that return it."""
+
+
+def log_text(calls: Sequence[EditCall]) -> str:
+    """Calls as Python, a line each; calls that edit the loops of one tensor are chained."""
+    lines: list[str] = []
+    last: str | None = None
+    for c in calls:
+        text = str(c)
+        if last is not None and c.tensor == last and c.method in CHAINED:
+            lines[-1] += text.removeprefix(str(Named(last)))
+        else:
+            lines.append(text)
+        last = c.tensor if c.method in CHAINED else None
+    return "\n".join(lines)
 
 
 # --- replay -------------------------------------------------------------------------------------
 
 
-def calls_of(flow: Dataflow) -> tuple[Call, ...]:
+def calls_of(flow: Dataflow) -> tuple[EditCall, ...]:
     """The public calls that make this schedule of its fusion."""
-    return tuple(c for e in flow.log for c in e.calls(flow))
+    return tuple(cast("EditCall", c) for e in flow.log for c in e.calls(flow))
 
 
-def replay(schedule: Any, calls: Iterable[Call]) -> None:
+def replay(schedule: Any, calls: Iterable[EditCall]) -> None:
     """Makes calls on a schedule. Raises ScheduleError as they do."""
 
     def value(v: object) -> object:

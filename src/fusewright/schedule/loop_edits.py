@@ -14,7 +14,9 @@ Step = tuple[str, tuple[object, ...]]
 """A method of a scheduled tensor, and its arguments."""
 
 
-def loop_edits(graph: AxisGraph, before: Sequence[Loop], after: Sequence[Loop]) -> list[Step] | None:
+def loop_edits(
+    graph: AxisGraph, before: Sequence[Loop], after: Sequence[Loop]
+) -> list[Step] | None:
     """The edits that lead from some loops to others, by the edges of the graph that made these;
     None where an axis of the others is not made of the first ones alone."""
     start = [graph.normal(x.axis) for x in before]

@@ -20,9 +20,10 @@ from fusewright.arguments import (
 from fusewright.core.expr import Expr
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
-from fusewright.schedule.edits import call_of
+from fusewright.schedule.edits import EditCall, call_of
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.terms import Term
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -50,6 +51,11 @@ def _without_quotes(value: Any) -> str:
     return f"write {name}, without quotes" if name else ""
 
 
+def _size(value: Any) -> Any:
+    return value if isinstance(value, Expr) else INTEGER.taken(value)
+
+
+TERM = instance_of(Term, words="an axis of a tensor, which s[..].axis(..) gives")
 BINDING = instance_of(
     Parallel,
     words=f"one of {', '.join(f'fw.{p.value}' for p in Parallel)}",
@@ -61,11 +67,22 @@ TENSOR = Rule(
     _tensor,
     lambda value: f"write s[{value!r}]" if isinstance(value, str) else "",
 )
+
+
+def _loop(value: Any) -> Any:
+    pair = cast("tuple[Any, ...]", value)
+    if not isinstance(value, tuple) or len(pair) != 2:
+        raise Unfit
+    return TERM.taken(pair[0]), BINDING.taken(pair[1])
+
+
 TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
-SIZE = instance_of(int, Expr, words="an integer or an expression in the sizes")
+SIZE = Rule("an integer or an expression in the sizes", _size)
+TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
+LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
@@ -87,10 +104,10 @@ ON_TENSORS: Edits = {
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
     "recompute": {},
-    "loop_over": {},
+    "loop_over": {"loops": LOOPS},
     "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},
     "resize": {"axis": INTEGER, "low": SIZE, "high": SIZE},
-    "allocate_by": {},
+    "allocate_by": {"axes": TERMS},
     "block_scan": {"width": INTEGER},
     "tile_after": {"readers": TENSORS},
     "tile_before": {},
@@ -117,6 +134,19 @@ ON_PASSES: Edits = {
     "put_first": {"tensors": TENSORS},
 }
 """What heuristics do to a schedule, and a schedule by hand may do too."""
+
+
+LOG = several(instance_of(EditCall, words="a call of a log"), "the log of a schedule")
+
+
+def check_call(call: EditCall) -> None:
+    """Raises ScheduleError for a call in a log that is no edit."""
+    known = ON_TENSORS if call.tensor is not None else {**ON_SCHEDULES, **ON_PASSES}
+    if call.method not in known:
+        raise ScheduleError(
+            f"replay: {call} is no edit; {'tensors' if call.tensor else 'schedules'} have "
+            f"{', '.join(known)}"
+        )
 
 
 def checked(edits: Edits) -> Callable[[type[T]], type[T]]:

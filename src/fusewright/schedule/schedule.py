@@ -18,8 +18,8 @@ from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after
-from fusewright.schedule.edits import Call, calls_of, replay
-from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.edits import EditCall, calls_of, replay
+from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.instructions import (
     check_box,
@@ -35,7 +35,7 @@ from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, check_by, checked
+from fusewright.schedule.rules import LOG, ON_SCHEDULES, ON_TENSORS, check_by, check_call, checked
 from fusewright.schedule.tensor_passes import TensorPasses
 from fusewright.target import MAX_CLUSTER
 
@@ -230,8 +230,9 @@ class ScheduledTensor(TensorPasses):
         memory: Memory = Memory.LOCAL,
     ) -> ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers,
-        or in shared `memory`; `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
-        "bulk" a view by strides of an input is copied from where the input lies."""
+        or in shared `memory`; `by` "cp_async" or "bulk" in shared memory, filled by copies that
+        pass by the registers. By "bulk" a view by strides of an input is copied from where the
+        input lies."""
         check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
@@ -484,13 +485,16 @@ class Schedule:
                 )
 
     @property
-    def log(self) -> tuple[Call, ...]:
+    def log(self) -> tuple[EditCall, ...]:
         """The calls that have made this schedule of its fusion; `replay` makes them again."""
         return calls_of(self.flow)
 
-    def replay(self, log: Sequence[Call]) -> Schedule:
+    @takes(ScheduleError, log=LOG)
+    def replay(self, log: Sequence[EditCall]) -> Schedule:
         """Makes the calls of the log of another schedule of the same fusion. Raises ScheduleError
         as they do, and then leaves this schedule as it was."""
+        for call in log:
+            check_call(call)
         with self.flow.trial() as trial:
             replay(self, log)
             trial.keep()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.arguments import INTEGER, takes
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import IntLike, Var, as_expr
 from fusewright.errors import ScheduleError
@@ -23,12 +24,13 @@ class TensorPasses(TensorHandle):
 
     __slots__ = ()
 
+    @takes(ScheduleError, position=INTEGER)
     def axis(self, position: int) -> Term:
         """One of its axes, those that it reduces behind its own, for `loop_over` and
         `allocate_by`: terms have `split`, `merge`, `resize`, `skew`, `swizzle` and `project`."""
         return axis_term(self.stage, position)
 
-    def loop_over(self, *loops: tuple[Term, Parallel]) -> TensorPasses:
+    def loop_over(self, loops: Sequence[tuple[Term, Parallel]]) -> TensorPasses:
         """Gives it these loops, outermost first: axes of any tensors, and what each is bound to.
         Axes that this tensor lacks are repeated by those loops."""
         self._check_computed("loop_over")
@@ -72,7 +74,7 @@ class TensorPasses(TensorHandle):
         self._set(i, 1, (Loop(wide, loop.parallel),))
         return self
 
-    def allocate_by(self, *axes: Term) -> TensorPasses:
+    def allocate_by(self, axes: Sequence[Term]) -> TensorPasses:
         """Indexes its buffer in shared memory by these axes, outermost first; with the loops bound
         to the grid they tell each of its elements from all others."""
         s, flow = self.stage, self._schedule.flow

@@ -56,7 +56,7 @@ class Term:
 
     def __str__(self) -> str:
         if self.kind == "axis":
-            return f"s[{self.tensor!r}].axis({self.numbers[0]})"
+            return f's["{self.tensor}"].axis({self.numbers[0]})'
         first, *rest = self.operands[::-1] if self.kind == "swizzle" else self.operands
         given = [str(x) for x in (*rest, *self.numbers)]
         if self.kind == "split_outer":

@@ -42,9 +42,7 @@ class PassedSchedule(Schedule):
         held = cache_inputs(self.flow, [t.stage for t in through])
         return [ScheduledTensor(self, s) for s in held]
 
-    def separate_phases(
-        self, t: TensorHandle, held: Sequence[TensorHandle] = ()
-    ) -> PassedSchedule:
+    def separate_phases(self, t: TensorHandle, held: Sequence[TensorHandle] = ()) -> PassedSchedule:
         """Gives the reductions of each depth, and the outputs, clones of their own of the values
         that have the axes which `t` reduces, but for those `held` in registers."""
         if not t.stage.is_reduction:
@@ -67,9 +65,7 @@ class PassedSchedule(Schedule):
         separate_operands(self.flow, t.stage)
         return self
 
-    def vectorize(
-        self, t: TensorHandle, in_shared: Sequence[TensorHandle] = ()
-    ) -> PassedSchedule:
+    def vectorize(self, t: TensorHandle, in_shared: Sequence[TensorHandle] = ()) -> PassedSchedule:
         """Binds the innermost loop of `t`, in every tensor that has it innermost, to Vectorize
         where the tensor accesses global memory, or one of those `in_shared`, and may do so at full
         width; unrolls it in others."""

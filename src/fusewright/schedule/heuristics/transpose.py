@@ -145,7 +145,9 @@ def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
     for s in tiles.written_near:
         set_loops(flow, s, near.across())
         set_allocation(flow, s, _allocation(flow.graph, plan, s, near, far))
-    early = [s for s in (*tiles.loads, *held) if all(o.is_input or o.is_virtual for o in s.operands)]
+    early = [
+        s for s in (*tiles.loads, *held) if all(o.is_input or o.is_virtual for o in s.operands)
+    ]
     put_first(flow, early)
     inline_most(flow)
     load_first(flow, early)
