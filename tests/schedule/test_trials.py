@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import fusewright as fw
@@ -16,7 +14,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.copies import tile_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics import has_partials, schedule_group
+from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import cache_inputs
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.inline import inline_most
@@ -31,7 +29,7 @@ def softmax() -> Dataflow:
     return Dataflow(decompose(fw.trace(lambda x: fw.nn.softmax(x, axis=-1), spec)))
 
 
-def state(flow: Dataflow) -> tuple[Any, ...]:
+def state(flow: Dataflow) -> tuple[object, ...]:
     """All that a dataflow and its graph hold."""
     graph = flow.graph
     lines = graph.lines
@@ -134,17 +132,6 @@ def test_a_refused_tie_leaves_no_trace() -> None:
     before = (graph.lines.version, len(graph.lines._names), dict(graph.lines._parent))
     assert not graph.tie(moved, a)
     assert (graph.lines.version, len(graph.lines._names), dict(graph.lines._parent)) == before
-
-
-def test_asking_for_partials_leaves_no_trace() -> None:
-    def backward(dy: Any, x: Any) -> Any:
-        return x * fw.sum(dy * x, axis=1, keepdims=True), fw.sum(dy * x, axis=0)
-
-    spec = fw.TensorSpec((512, 256), "float32")
-    flow = Dataflow(decompose(fw.trace(backward, spec, spec)))
-    before = state(flow)
-    has_partials(flow)
-    assert state(flow) == before
 
 
 def test_tiles_that_do_not_fit_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
