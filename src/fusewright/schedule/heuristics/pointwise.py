@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.fusion.ir import Concat
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
@@ -20,8 +21,6 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     full_width,
     global_accesses,
-    is_wide,
-    is_wide_read,
     merge_all,
     numel,
     split,
@@ -236,14 +235,14 @@ def _period(small: Stage, width: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
-    those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
-    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), the `accesses` that a
-    thread makes for its lanes, to small tensors as well, and the stages that cannot follow."""
+    those to large tensors all have them (`is_wide`), the bytes that are accessed in whole `words`,
+    `cut` out of two, or element by element (`narrow`), the `accesses` that a thread makes for its
+    lanes, to small tensors as well, and the stages that cannot follow."""
 
     loop: Loop
     width: int
     is_wide: bool = False
-    aligned: int = 0
+    words: int = 0
     cut: int = 0
     narrow: int = 0
     accesses: int = 0
@@ -265,9 +264,9 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
         return best
     even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
-    usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
+    usable = [w for w in even if not w.narrow and w.words >= max(w.cut, best.words)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
-    return max(usable, key=lambda w: w.aligned, default=best)
+    return max(usable, key=lambda w: w.words, default=best)
 
 
 def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
@@ -303,27 +302,27 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     refused = transform_like(flow, reference, align=True)
     lane = flow.graph.variable("lane", Int(width))
     size = numel(reference.shape)
-    nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
+    nbytes = dict.fromkeys(Fit, 0)
     large: list[bool] = []
     accesses = 0
     for a in global_accesses(flow, reference.loops[-1].axis, lane, by_data=True):
         elements = min(numel(a.tensor.shape), numel(a.stage.shape))
-        cut = "cut" if is_wide_read(a, lane, width) else "narrow"
-        kind = "aligned" if is_wide(a, lane, width) else cut
-        accesses += _accesses(a, lane, width, kind)
+        fit = a.fit(lane, width)
+        accesses += _accesses(a, lane, width, fit)
         if elements * SMALL > size:
-            nbytes[kind] += elements * a.tensor.dtype.nbytes
+            nbytes[fit] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
-            large.append(kind != "narrow")
+            large.append(fit is not Fit.NARROW)
     for s, loops in saved.items():
         s.loops = loops
     all_large = bool(large) and all(large)
-    return Walk(flat, width, all_large, **nbytes, accesses=accesses, refused=frozenset(refused))
+    by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT], nbytes[Fit.NARROW])
+    return Walk(flat, width, all_large, *by_fit, accesses, frozenset(refused))
 
 
-def _accesses(a: GlobalAccess, lane: Var, width: int, kind: str) -> int:
+def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:
     """How many accesses bring the lanes of a thread."""
     if lane not in variables(a.address):
         return 1
     words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
-    return {"aligned": words, "cut": 2 * words, "narrow": width}[kind]
+    return {Fit.WORDS: words, Fit.CUT: 2 * words, Fit.NARROW: width}[fit]

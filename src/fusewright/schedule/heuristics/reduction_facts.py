@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
@@ -16,8 +17,6 @@ from fusewright.schedule.heuristics.common import (
     by_stride,
     full_width,
     global_accesses,
-    is_wide,
-    is_wide_read,
     merge_all,
     numel,
     split,
@@ -270,11 +269,8 @@ def _allows(
     lane = flow.graph.variable("lane", Int(width))
     accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
-    wide = [
-        is_wide(a, lane, width) or (anywhere and is_wide_read(a, lane, width))
-        for a in accesses
-        if numel(a.tensor.shape) >= large
-    ]
+    allowed = (Fit.WORDS, Fit.CUT) if anywhere else (Fit.WORDS,)
+    wide = [a.fit(lane, width) in allowed for a in accesses if numel(a.tensor.shape) >= large]
     for s, loops in saved.items():
         s.loops = loops
     return bool(wide) and all(wide)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, constant_value
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -26,7 +27,6 @@ from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     global_accesses_of,
-    is_wide,
     merge_all,
     numel,
     split,
@@ -172,7 +172,9 @@ class ShortRowsPlanner:
             lane = flow.graph.variable("lane", Int(width))
             accesses = global_accesses_of(flow, s, lane)
             nbytes = width * max((a.tensor.dtype.nbytes for a in accesses), default=1)
-            if nbytes <= MAX_VECTOR_NBYTES and all(is_wide(a, lane, width) for a in accesses):
+            if nbytes <= MAX_VECTOR_NBYTES and all(
+                a.fit(lane, width) is Fit.WORDS for a in accesses
+            ):
                 kind = Parallel.VECTORIZE if width > 1 else Parallel.UNROLL
                 s.loops = (*s.loops[:-1], Loop(vector.axis, kind))
                 return [(a.tensor, width) for a in accesses]
