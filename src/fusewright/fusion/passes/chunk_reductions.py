@@ -35,7 +35,6 @@ from fusewright.fusion.passes.cuts import (
     parts_of_length,
     parts_of_rows_near,
 )
-from fusewright.fusion.passes.large_inputs import period_of_rows
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import (
@@ -43,6 +42,7 @@ from fusewright.fusion.passes.split_reductions import (
     parts_near,
     parts_of_reduction,
 )
+from fusewright.fusion.row_alignment import period_of_rows
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 LEAST_TOTAL = 1 << 20

@@ -19,8 +19,9 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cuts import Cut, cut_axes, interleave_rows, parts_of_rows
-from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
+from fusewright.fusion.passes.large_inputs import large_inputs
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.row_alignment import period_of_rows
 from fusewright.target import Target
 
 LEAST_PART = 8192

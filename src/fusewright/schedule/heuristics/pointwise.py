@@ -10,6 +10,7 @@ from fractions import Fraction
 from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.fusion.ir import Concat
+from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -261,7 +262,8 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     plain = [_measured(flow, reference, flat, w) for w in widths]
     wide = [w for w in plain if w.is_wide]
     best = min(wide, key=lambda w: Fraction(w.accesses, w.width), default=Walk(flat, 1))
-    if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
+    is_short = are_short(best.width, full) or best.narrow or best.cut
+    if full == 1 or not is_short:
         return best
     even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
     usable = [w for w in even if not w.narrow and w.words >= max(w.cut, best.words)]

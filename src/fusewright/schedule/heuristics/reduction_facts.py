@@ -10,6 +10,7 @@ from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
 from fusewright.errors import InternalError
+from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import (
@@ -63,7 +64,7 @@ def facts_of(
     vector = 1
     if (reduced if inner else kept) is not None:
         vector = widest_vector(flow, reference, kept, reduced, inner=inner)
-        if not inner and 4 * vector <= _full_width(flow):
+        if not inner and are_short(vector, _full_width(flow)):
             cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
             vector = max(vector, cut)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
@@ -162,7 +163,7 @@ def _aligned_by(
     that helps no access or some value cannot follow."""
     width = _full_width(flow)
     plain = widest_vector(flow, reference, rows, columns, inner=True)
-    if 4 * plain > width:
+    if not are_short(plain, width):
         return columns
     even = aligned(flow, uneven[0], columns, uneven[1], width)
     strays = _strays(flow, reference, (rows, even)) - _strays(flow, reference, (rows, columns))
@@ -179,7 +180,7 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     if len(axes) < 2 or is_inner(flow, reference):
         return kept
     width = _full_width(flow)
-    if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:
+    if not are_short(widest_vector(flow, reference, kept, reduced, inner=False), width):
         return kept
     if reduced is not None:
         even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
@@ -189,7 +190,7 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     padded = Loop(flow.graph.resize(fast, 0, mod(-fast.extent, width)))
     candidate = merge_all(flow, [*axes[:-1], padded])
     cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
-    return candidate if 4 * cut > width else kept
+    return kept if are_short(cut, width) else candidate
 
 
 def _row_strides(
