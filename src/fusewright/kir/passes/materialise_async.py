@@ -11,6 +11,7 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, floo
 from fusewright.core.node import Node, rewrite
 from fusewright.dtypes import uint64
 from fusewright.errors import ScheduleError
+from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     WHOLE,
     Alloc,
@@ -34,7 +35,6 @@ from fusewright.kir.ir import (
     Store,
 )
 from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
-from fusewright.kir.passes.place_syncs import next_sync_id
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES, Target
