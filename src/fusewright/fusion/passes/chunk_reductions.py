@@ -30,6 +30,7 @@ from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cuts import parts_of_rows_near
+from fusewright.fusion.passes.large_inputs import period_of_rows
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import (
@@ -37,7 +38,6 @@ from fusewright.fusion.passes.split_reductions import (
     parts_near,
     parts_of_reduction,
 )
-from fusewright.fusion.row_alignment import period_of_rows
 from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 LEAST_TOTAL = 1 << 20

@@ -1,9 +1,12 @@
-"""The tensors in memory that a reduction reads whole."""
+"""The tensors in memory that a reduction reads whole, and how vectors meet their rows."""
 
 from __future__ import annotations
 
+import math
+
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Input, Reduce, Tensor
+from fusewright.target import MAX_VECTOR_NBYTES
 
 MAX_VISITS = 96
 
@@ -29,3 +32,9 @@ def large_inputs(t: Tensor) -> set[Tensor]:
             found.add(o)
         stack.extend(o.op.operands)
     return found
+
+
+def period_of_rows(length: int, nbytes: int) -> int:
+    """After how many rows of `length` elements of `nbytes` vectors begin where they did."""
+    width = MAX_VECTOR_NBYTES // nbytes
+    return width // math.gcd(length, width)

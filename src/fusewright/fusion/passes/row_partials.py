@@ -17,16 +17,10 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cuts import parts_of_rows
-from fusewright.fusion.passes.large_inputs import constant_sizes, large_inputs
+from fusewright.fusion.passes.large_inputs import constant_sizes, large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.persistent_rows import Row, persistent_rows
-from fusewright.fusion.row_alignment import (
-    are_short,
-    lanes_of_word,
-    length_from_word,
-    period_of_rows,
-)
-from fusewright.target import REGISTER_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 LEAST_TOTAL = 1 << 18
 """Elements below which the rows are not worth a loop."""
@@ -106,11 +100,11 @@ def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     partial results, the inputs (bytes an element) of this row and the next, and a vector that all
     rows share. 0 where they do not."""
     words = beside + (2 * sum(inputs) + max(inputs)) / REGISTER_NBYTES
-    lanes = lanes_of_word(min(inputs))
-    vector = math.gcd(length, lanes)
-    is_skewed = are_short(vector, lanes)
+    width = MAX_VECTOR_NBYTES // min(inputs)
+    vector = math.gcd(length, width)
+    is_skewed = 4 * vector <= width
     if is_skewed:
-        vector, length = lanes, length_from_word(length, lanes)
+        vector, length = width, -(-(length - 1) // width) * width + width
     ways = persistent_rows(Row(length, min(inputs), words, is_skewed), vector)
     return ways[0].blocks if ways else 0
 

@@ -20,9 +20,8 @@ from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cuts import parts_of_rows
-from fusewright.fusion.passes.large_inputs import large_inputs
+from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.row_alignment import period_of_rows
 from fusewright.target import Target
 
 LEAST_PART = 8192
