@@ -236,14 +236,14 @@ def _period(small: Stage, width: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
-    those to large tensors all have them (`is_wide`), the bytes that are accessed in whole `words`,
-    `cut` out of two, or element by element (`narrow`), the `accesses` that a thread makes for its
-    lanes, to small tensors as well, and the stages that cannot follow."""
+    those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
+    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), the `accesses` that a
+    thread makes for its lanes, to small tensors as well, and the stages that cannot follow."""
 
     loop: Loop
     width: int
     is_wide: bool = False
-    words: int = 0
+    aligned: int = 0
     cut: int = 0
     narrow: int = 0
     accesses: int = 0
@@ -266,9 +266,9 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     if full == 1 or not is_short:
         return best
     even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
-    usable = [w for w in even if not w.narrow and w.words >= max(w.cut, best.words)]
+    usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
-    return max(usable, key=lambda w: w.words, default=best)
+    return max(usable, key=lambda w: w.aligned, default=best)
 
 
 def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
