@@ -33,8 +33,8 @@ def accesses_words(
     lanes: Lanes = WHOLE,
     cache: Cache = Cache.DEFAULT,
 ) -> Iterator[str]:
-    """What is wrong with an access of `width` elements at once: they are a word, unless they are cut
-    out of the two that hold them, which both are read through the cache of a multiprocessor."""
+    """What is wrong with an access of `width` elements: they are a word, unless they are cut out of
+    the two that hold them, which both are read through the cache of a multiprocessor."""
     nbytes = width * buffer.dtype.nbytes
     if width < 1 or width & (width - 1) or nbytes > MAX_VECTOR_NBYTES:
         limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
