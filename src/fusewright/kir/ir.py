@@ -217,7 +217,9 @@ class Store(Guarded):
         return (RegisterUse(self.src, reads=True, writes=False, width=self.width),)
 
     def problems(self) -> Iterator[str]:
-        yield from accesses_words(self.dst, self.index, self.width)
+        yield from accesses_words(self.dst, self.index, self.width, cache=self.cache)
+        if self.cache in (Cache.LAST_USE, Cache.NON_COHERENT):
+            yield f"cache policy {self.cache.value} does not apply to stores"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
