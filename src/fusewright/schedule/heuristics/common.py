@@ -10,7 +10,7 @@ from fusewright.axes.contiguity import Fit, fit_of
 from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, mod, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
@@ -97,15 +97,6 @@ def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
                         strides[c] = estimate(stride)
     order = sorted(range(len(axes)), key=lambda i: (-strides.get(axes[i], 1 << 40), i))
     return [Loop(axes[i]) for i in order]
-
-
-def aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int) -> Loop:
-    """A loop over the columns whose steps of `width` begin at multiples of it in memory in every
-    row, where rows follow each other every `stride` elements; its first and last steps reach
-    beyond the row."""
-    skewed = flow.graph.skew(columns.axis, rows.axis, stride, width)
-    beyond = mod(-skewed.extent, width)
-    return Loop(flow.graph.resize(skewed, 0, beyond))
 
 
 def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fusewright.axes.contiguity import Fit
-from fusewright.core.expr import Expr, Int, Var, variables
+from fusewright.core.expr import Int, Var, variables
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import even_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     SMALL,
     GlobalAccess,
     Params,
-    aligned,
     cache_inputs,
     full_width,
     global_accesses,
@@ -257,24 +257,10 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     is_short = are_short(best.width, full) or best.narrow or best.cut
     if full == 1 or not is_short:
         return best
-    even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
+    even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
     usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
     return max(usable, key=lambda w: w.aligned, default=best)
-
-
-def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
-    """Loops over all axes in which rows begin at aligned addresses: the last axis, the last two,
-    and so on are taken as rows."""
-    sized = [x for x in reference.loops if x.axis.extent != Int(1)]
-    stride: Expr = Int(1)
-    for k in range(len(sized) - 1, 0, -1):
-        stride = stride * sized[k].axis.extent
-        rows, columns = merge_all(flow, sized[:k]), merge_all(flow, sized[k:])
-        assert rows is not None and columns is not None
-        even = aligned(flow, rows, columns, stride, width)
-        if even.axis is not columns.axis:
-            yield Loop(flow.graph.merge(rows.axis, even.axis))
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
