@@ -76,7 +76,10 @@ class ScheduledTensor:
         outer parts: `[.., factor, ceil(E/factor), ..]`."""
         i = self._editable(axis, "split")
         if factor < 1:
-            raise ScheduleError(f"split({self.name}, axis={axis}, factor={factor}): factor < 1")
+            raise ScheduleError(
+                f"split({self.name}, axis={axis}, factor={factor}): a loop has at least one "
+                "iteration; use a factor from 1 on"
+            )
         loop = self.stage.loops[i]
         outer, inside = self._schedule.flow.graph.split(loop.axis, factor, inner)
         self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
@@ -88,7 +91,9 @@ class ScheduledTensor:
         i = self._editable(axis, "merge")
         j = self._editable(axis2 if axis2 is not None else i + 1, "merge")
         if i == j:
-            raise ScheduleError(f"merge({self.name}, {axis}, {axis2}): an axis with itself")
+            raise ScheduleError(
+                f"merge({self.name}, {axis}, {axis2}): both are loop {i}; give two loops"
+            )
         loops = list(self.stage.loops)
         merged = self._schedule.flow.graph.merge(loops[i].axis, loops[j].axis)
         loops[i] = Loop(merged, loops[i].parallel)
@@ -172,7 +177,7 @@ class ScheduledTensor:
         if not 0 <= depth <= len(reader.loops):
             raise ScheduleError(
                 f"inline_at({self.name}, {consumer.name}, {axis}): {consumer.name} has "
-                f"{len(reader.loops)} loops"
+                f"{len(reader.loops)} loops to share; use 0..{len(reader.loops)}, or -1 for all"
             )
         flow = self._schedule.flow
         before = (self.stage.loops, self.stage.inline_depth)
@@ -295,7 +300,9 @@ class ScheduledTensor:
         """A clone per reader, so that each may inline its own. Returns the clones, this first."""
         s = self.stage
         if s.is_input:
-            raise ScheduleError(f"recompute({self.name}): it is an input")
+            raise ScheduleError(
+                f"recompute({self.name}): it is an input, which nothing computes; use cache_after"
+            )
         flow = self._schedule.flow
         clones = [s]
         for reader in flow.consumers(s)[1:]:
@@ -313,13 +320,18 @@ class ScheduledTensor:
         """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
         Returns the new tensor, nvFuser's rFactor."""
         if not isinstance(self.stage.op, Reduce):
-            raise ScheduleError(f"rfactor({self.name}): it is no reduction")
+            raise ScheduleError(
+                f"rfactor({self.name}): it is no reduction; call it on a sum, a maximum, ..."
+            )
         chosen = [axes] if isinstance(axes, int) else list(axes)
         positions = [self._axis(a, "rfactor") for a in chosen]
         reducing = reduced_loops(self._schedule.flow.graph, self.stage)
         for a, i in zip(chosen, positions, strict=True):
             if i not in reducing:
-                raise ScheduleError(f"rfactor({self.name}, {a}): loop {a} does not reduce")
+                raise ScheduleError(
+                    f"rfactor({self.name}, {a}): loop {a} does not reduce; those that do are "
+                    f"{', '.join(map(str, reducing))}"
+                )
         if set(positions) == set(reducing):
             raise ScheduleError(
                 f"rfactor({self.name}, {chosen}): these are all its reducing loops; leave one"
@@ -393,15 +405,15 @@ class ScheduledTensor:
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)
-        if not -n <= axis < n:
-            raise ScheduleError(
-                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; use {-n}..{n - 1}"
-                if n
-                else f"{what}({self.name}): it has no loops"
-            )
         if self.stage.is_input:
             raise ScheduleError(
                 f"{what}({self.name}): an input has no loops of its own; schedule its cache_after()"
+            )
+        if not n:
+            raise ScheduleError(f"{what}({self.name}): it has no loops; leave it as it is")
+        if not -n <= axis < n:
+            raise ScheduleError(
+                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; use {-n}..{n - 1}"
             )
         if ZERO in self.stage.shape:
             raise ScheduleError(f"{what}({self.name}): it has no elements; leave it as it is")
