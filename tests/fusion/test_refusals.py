@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fusewright as fw
@@ -71,6 +72,11 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda x: x[1.5:], r"x.1.5:. on axis 0: the limits of a slice are integers; 1.5 is float"),
     (lambda x: x[:, 2.5::-1], r"x.2.5::-1. on axis 1: the limits of a slice are integers; 2.5 is"),
     (lambda x: x.__dlpack__(dl_device=(2, 0)), r"dl_device=.2, 0..: the value is on the host"),
+    (
+        lambda x: np.linalg.norm(x),
+        "of the traced array .*: numpy computes with values, which are not known here; use",
+    ),
+    (lambda x: np.exp(x), "numpy.exp of the traced array .*: numpy computes with .*; use fw.exp"),
     (lambda x: fw.tensordot(x, x, axes="ab"), "axes='ab': give a count, or the axes of x1 and"),
     (lambda x: fw.tensordot(x, x, axes=3), "axes=3 for ranks 2 and 2: the count goes from 0 to"),
     (lambda x: fw.tensordot(x, x, axes=-1), "axes=-1 for ranks 2 and 2: the count goes from 0"),
@@ -99,7 +105,7 @@ UNDECIDED: list[tuple[Callable[[Any], Any], int, str]] = [
     (
         lambda x: x[: fw.Sym("n") - 5],
         2,
-        r"x\[:n - 5\] on axis 0 of size n: whether n - 5 is negative, and counts from the end, depe",
+        r"x\[:n - 5\] on axis 0 of size n: whether n - 5 is negative, and counts from the end, dep",
     ),
     (
         lambda x: x[fw.Sym("k", min=2) :],

@@ -60,7 +60,7 @@ NAMED: list[tuple[str, Copied, str]] = [
             load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx]\nstore s[4*tx] = r[0..4]\n}",
             store="for (h < 1) {\nr[0..4] = load x[4*tx]\nstore s[4*tx] = r[0..4]\n}",
         ),
-        r"s is filled by 2 statements of the body it lives in, not by one copy; inline it where all",
+        r"s is filled by 2 statements of the body it lives in, not by one copy; inline it where al",
     ),
     (
         "something beside it",
@@ -68,7 +68,7 @@ NAMED: list[tuple[str, Copied, str]] = [
             load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx]\nv[0] = neg(r[0])",
             store="store s[4*tx] = r[0..4]\n}",
         ),
-        r"s is to be filled by asynchronous copies, but beside its elements Compute happens; let th",
+        r"s is to be filled by asynchronous copies, but beside its elements Compute happens; let t",
     ),
     (
         "a fill that is not zero",
@@ -86,7 +86,7 @@ NAMED: list[tuple[str, Copied, str]] = [
             load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx]",
             store="store s[4*tx] = r[0..4]\n}",
         ),
-        r"s is read in an iteration over i before it is copied; a ring hands each tile to the itera",
+        r"s is read in an iteration over i before it is copied; a ring hands each tile to the iter",
     ),
     (
         "bulk copies in a branch",
@@ -96,7 +96,7 @@ NAMED: list[tuple[str, Copied, str]] = [
             load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx]",
             store="store s[4*tx] = r[0..4]\n}\n",
         ),
-        r"s is filled by bulk copies inside a branch; its mbarrier would lose count of their phases",
+        r"s is filled by bulk copies inside a branch; its mbarrier would lose count of their phase",
     ),
     (
         "warps of their own",
@@ -105,7 +105,7 @@ NAMED: list[tuple[str, Copied, str]] = [
             load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx]",
             store="store s[4*tx] = r[0..4]\n}",
         ),
-        r"s is not copied as boxes, and warps of their own copy boxes only; bind the last two loops",
+        r"s is not copied as boxes, and warps of their own copy boxes only; bind the last two loop",
     ),
 ]
 
@@ -122,11 +122,13 @@ def test_refuses(copied: Copied, message: str) -> None:
 @pytest.mark.parametrize(("target", "by"), [("sm_80", "bulk")])
 def test_targets_without_the_copy_are_refused(target: str, by: str) -> None:
     text = Copied(f"copied {by}").text()
-    with pytest.raises(ScheduleError, match=f"s is to be copied by {by}, which {target} does not ha"):
+    with pytest.raises(
+        ScheduleError, match=f"s is to be copied by {by}, which {target} does not ha"
+    ):
         materialise_async(parse_kernel(text), target_of(target))
 
 
-# --- rings of boxes ---------------------------------------------------------------------------------
+# --- rings of boxes -------------------------------------------------------------------------------
 
 
 def test_boxes_in_a_branch_are_not_counted() -> None:
@@ -163,5 +165,7 @@ def test_roles_take_whole_warps_of_one_dimension(threads: int, groups: str) -> N
 def test_a_ring_holds_tiles_at_their_alignment() -> None:
     text = Lowered(ring="stages 2 ahead 1", tile_n=8, n=8).text()
     text = text.replace("tile 8 x 64 swizzle 128", "tile 8 x 64 swizzle 128 align 4096")
-    with pytest.raises(ScheduleError, match=r"a tile of sw has 1024 bytes, not a multiple of its al"):
+    with pytest.raises(
+        ScheduleError, match=r"a tile of sw has 1024 bytes, not a multiple of its al"
+    ):
         materialise_rings(parse_kernel(text), TARGET)

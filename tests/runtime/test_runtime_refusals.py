@@ -26,7 +26,9 @@ F32 = np.float32
 
 @pytest.fixture(scope="module")
 def program() -> fw.Program:
-    return fw.compile(fw.trace(lambda x: fw.name(fw.exp(x), "y"), fw.TensorSpec(("n", 4), "float32")))
+    return fw.compile(
+        fw.trace(lambda x: fw.name(fw.exp(x), "y"), fw.TensorSpec(("n", 4), "float32"))
+    )
 
 
 class Elsewhere:
@@ -54,7 +56,7 @@ CALLS: list[tuple[Callable[[fw.Program], object], type[FusewrightError], str]] =
     (
         lambda p: p.simulate(np.ones((4, 5), F32)),
         UserError,
-        r"x must have shape \(4, 4\), got \(4, 5\); compile for these shapes, or give the differing",
+        r"x must have shape \(4, 4\), got \(4, 5\); compile for these shapes, or give the differin",
     ),
     (lambda p: p.simulate(), UserError, "the program takes 1 arrays, got 0"),
     (
@@ -128,7 +130,9 @@ def test_sizes_from_the_least_on_are_taken(program: fw.Program, n: int) -> None:
 
 def test_strides_of_a_size_that_no_axis_has() -> None:
     spec = fw.TensorSpec((4, 4), "float32", strides=(fw.Sym("s"), 1))
-    with pytest.raises(UserError, match="the size s is not determined by the shapes of the inputs; n"):
+    with pytest.raises(
+        UserError, match="the size s is not determined by the shapes of the inputs; n"
+    ):
         fw.compile(fw.trace(fw.exp, spec)).simulate(np.ones((4, 4), F32))
 
 
@@ -137,7 +141,9 @@ def test_strides_of_a_size_that_no_axis_has() -> None:
 
 def test_a_module_that_fails_names_the_failure(tmp_path: Path) -> None:
     (tmp_path / "broken_model.py").write_text("1 / 0")
-    with pytest.raises(UserError, match=r"importing .*broken_model\.py fails: ZeroDivisionError: d"):
+    with pytest.raises(
+        UserError, match=r"importing .*broken_model\.py fails: ZeroDivisionError: d"
+    ):
         cli.load_function(f"{tmp_path}/broken_model.py:f")
 
 
@@ -172,9 +178,13 @@ def test_elements_of_several_lanes_are_no_dtype() -> None:
 
 
 def test_arrays_that_only_describe_themselves_are_not_copied() -> None:
-    with pytest.raises(UserError, match="out= of Elsewhere cannot take this result: its strides, al"):
+    with pytest.raises(
+        UserError, match="out= of Elsewhere cannot take this result: its strides, al"
+    ):
         libraries.Interface().copy(Elsewhere(), Elsewhere())
-    with pytest.raises(UserError, match="Elsewhere has negative strides or a misaligned address and"):
+    with pytest.raises(
+        UserError, match="Elsewhere has negative strides or a misaligned address and"
+    ):
         libraries.Interface().contiguous(Elsewhere())
 
 
@@ -205,5 +215,7 @@ def test_without_the_binding_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(UserError, match=r"driver binding .*; install it with: pip install 'fusewrig"):
+    with pytest.raises(
+        UserError, match=r"driver binding .*; install it with: pip install 'fusewrig"
+    ):
         device.driver.__wrapped__()

@@ -26,10 +26,12 @@ from fusewright.fusion.ir import (
     Scan,
     Shape,
 )
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
 
 
+@edit("block_scan", of_tensor=True)
 def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     """Makes `s` combine scans of runs of `width` elements with what comes before each run. Loops
     start again as the ops' own domains. Raises ScheduleError for a stage that is no scan, or that
@@ -41,8 +43,8 @@ def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     op, extent = s.op, s.shape[s.op.axis]
     if (extent.interval[0] or 0) < 1:
         raise ScheduleError(
-            f"block_scan({s.name}): its axis of size {extent} may have no element, and so no run of "
-            f"{width}; leave it as it is"
+            f"block_scan({s.name}): its axis of size {extent} may have no element, so no run "
+            f"of {width}; leave it as it is"
         )
     runs = ceildiv(extent, width)
     missing = mul(runs, width) - extent
