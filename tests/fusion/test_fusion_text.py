@@ -199,6 +199,11 @@ def test_program_rejections():
             "fill=0.0)",
             r"line 2: .*2 parts of 1 hold fewer elements",
         ),
+        (
+            "float32[0, 1] = Parts(x, axes=(0,), partition=Partition(size=4, count=0, each=1), "
+            "fill=0.0)",
+            r"line 2: .*a partition has elements, parts and places in them",
+        ),
     ],
 )
 def test_fields_are_read_with_their_rules(line: str, message: str):

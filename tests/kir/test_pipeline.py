@@ -158,7 +158,7 @@ def test_knobs_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pass_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match="there is no pass 'shuffle'; use one of .*place_syncs"):
+    with pytest.raises(UserError, match=r"there is no pass 'shuffle'; use one of .*place_syncs"):
         run_pass_on_text("shuffle", "", "sm_90a")
 
 

@@ -13,6 +13,7 @@ import pytest
 import fusewright as fw
 from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.passes import PassedSchedule
 
 Edit = Callable[[fw.Schedule], object]
 
@@ -228,6 +229,32 @@ REFUSED: list[tuple[Callable[[], fw.Schedule], Edit, str]] = [
         product,
         lambda s: s["p"].split(2, 16).mma(),
         r"mma\(p\): its last three loops are to be serial ones over a tile's rows, columns",
+    ),
+    (
+        chain,
+        lambda s: s["y"].request_serial_grid_reduction(),
+        r"request_serial_grid_reduction\(y, 'vector'\): it is no reduction; ask for it on the tens",
+    ),
+    (
+        inlined,
+        lambda s: s["e"].loop_over([]),
+        r"loop_over\(e\): it shares loops with its readers; transform first, inline after",
+    ),
+    (
+        chain,
+        lambda s: PassedSchedule.of(s.flow).separate_phases(s["y"]),
+        r"separate_phases\(y\): it is no reduction",
+    ),
+    (chain, lambda s: PassedSchedule.of(s.flow).relate(s["y"]), r"relate\(y\): it is no reduction"),
+    (
+        chain,
+        lambda s: PassedSchedule.of(s.flow).separate_operands(s["y"]),
+        r"separate_operands\(y\): it is no product",
+    ),
+    (
+        rows_of_unknown_length,
+        lambda s: PassedSchedule.of(s.flow).vectorize(s["y"]),
+        r"vectorize\(y\): it has no innermost loop of a constant extent; split one off",
     ),
     (chain, lambda s: s.launch(cluster=0), r"launch\(cluster=0\): a cluster has 1 to 8 blocks"),
     (chain, lambda s: s.launch(cluster=9), r"launch\(cluster=9\): a cluster has 1 to 8 blocks"),

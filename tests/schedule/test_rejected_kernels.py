@@ -248,6 +248,14 @@ def test_accumulators_are_a_constant_number() -> None:
         s.lower()
 
 
+def test_blocks_hand_on_a_constant_number_of_elements() -> None:
+    s = schedule(lambda x: fw.name(fw.sum(x, axis=0), "y"), spec(64, "N"))
+    t = s["y"].split(1, 16).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction()
+    with pytest.raises(fw.ScheduleError, match="y: blocks hand on N elements a thread; the number "):
+        s.lower()
+
+
 def test_shared_memory_is_of_constant_size() -> None:
     s = schedule(lambda x: fw.exp(fw.name(fw.sum(x, axis=0), "m")), spec(8, "N"))
     s["m"].set_memory(fw.SHARED)
