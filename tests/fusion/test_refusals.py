@@ -97,7 +97,9 @@ def test_rejects(fn: Callable[[Any], Any], message: str) -> None:
 
 
 def test_counts_that_are_not_known_give_no_size() -> None:
-    with pytest.raises(fw.UnsupportedError, match=r"repeat of .*would depend on values; repeat kno"):
+    with pytest.raises(
+        fw.UnsupportedError, match=r"repeat of .*would depend on values; repeat kno"
+    ):
         fw.trace(lambda x: fw.repeat(x, fw.astype(x, "int32")[0], axis=1), S)
 
 

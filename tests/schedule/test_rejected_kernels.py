@@ -252,7 +252,9 @@ def test_blocks_hand_on_a_constant_number_of_elements() -> None:
     s = schedule(lambda x: fw.name(fw.sum(x, axis=0), "y"), spec(64, "N"))
     t = s["y"].split(1, 16).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
     t.request_serial_grid_reduction()
-    with pytest.raises(fw.ScheduleError, match="y: blocks hand on N elements a thread; the number "):
+    with pytest.raises(
+        fw.ScheduleError, match="y: blocks hand on N elements a thread; the number "
+    ):
         s.lower()
 
 
