@@ -80,7 +80,10 @@ class ScheduledTensor(TensorPasses):
         outer parts: `[.., factor, ceil(E/factor), ..]`."""
         i = self._editable(axis, "split")
         if factor < 1:
-            raise ScheduleError(f"split({self.name}, axis={axis}, factor={factor}): factor < 1")
+            raise ScheduleError(
+                f"split({self.name}, axis={axis}, factor={factor}): a loop has at least one "
+                "iteration; use a factor from 1 on"
+            )
         loop = self.stage.loops[i]
         outer, inside = self._schedule.flow.graph.split(loop.axis, factor, inner)
         self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
@@ -92,7 +95,9 @@ class ScheduledTensor(TensorPasses):
         i = self._editable(axis, "merge")
         j = self._editable(axis2 if axis2 is not None else i + 1, "merge")
         if i == j:
-            raise ScheduleError(f"merge({self.name}, {axis}, {axis2}): an axis with itself")
+            raise ScheduleError(
+                f"merge({self.name}, {axis}, {axis2}): both are loop {i}; give two loops"
+            )
         loops = list(self.stage.loops)
         merged = self._schedule.flow.graph.merge(loops[i].axis, loops[j].axis)
         loops[i] = Loop(merged, loops[i].parallel)
@@ -176,7 +181,7 @@ class ScheduledTensor(TensorPasses):
         if not 0 <= depth <= len(reader.loops):
             raise ScheduleError(
                 f"inline_at({self.name}, {consumer.name}, {axis}): {consumer.name} has "
-                f"{len(reader.loops)} loops"
+                f"{len(reader.loops)} loops to share; use 0..{len(reader.loops)}, or -1 for all"
             )
         self._commit(adopt_prefix(self._schedule.flow, self.stage, reader, depth))
         self.stage.inline_depth = depth
@@ -298,7 +303,9 @@ class ScheduledTensor(TensorPasses):
         """A clone per reader, so that each may inline its own. Returns the clones, this first."""
         s = self.stage
         if s.is_input:
-            raise ScheduleError(f"recompute({self.name}): it is an input")
+            raise ScheduleError(
+                f"recompute({self.name}): it is an input, which nothing computes; use cache_after"
+            )
         flow = self._schedule.flow
         clones = [s]
         for reader in flow.consumers(s)[1:]:
@@ -316,13 +323,18 @@ class ScheduledTensor(TensorPasses):
         """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
         Returns the new tensor, nvFuser's rFactor."""
         if not isinstance(self.stage.op, Reduce):
-            raise ScheduleError(f"rfactor({self.name}): it is no reduction")
+            raise ScheduleError(
+                f"rfactor({self.name}): it is no reduction; call it on a sum, a maximum, ..."
+            )
         chosen = [axes] if isinstance(axes, int) else list(axes)
         positions = [self._axis(a, "rfactor") for a in chosen]
         reducing = reduced_loops(self._schedule.flow.graph, self.stage)
         for a, i in zip(chosen, positions, strict=True):
             if i not in reducing:
-                raise ScheduleError(f"rfactor({self.name}, {a}): loop {a} does not reduce")
+                raise ScheduleError(
+                    f"rfactor({self.name}, {a}): loop {a} does not reduce; those that do are "
+                    f"{', '.join(map(str, reducing))}"
+                )
         if set(positions) == set(reducing):
             raise ScheduleError(
                 f"rfactor({self.name}, {chosen}): these are all its reducing loops; leave one"
