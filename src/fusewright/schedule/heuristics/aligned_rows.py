@@ -31,7 +31,7 @@ def aligned_columns(
 ) -> Loop | None:
     """The loop over the reduced axes, counted from an aligned address in every row, where rows
     begin at addresses that allow short vectors only."""
-    if kept is None or reduced is None or not is_inner(flow, reference):
+    if kept is None or reduced is None or not is_inner(reference):
         return reduced
     axes = tuple(c for c in reference.frame.output if c.extent != Int(1))
     uneven = _uneven_strides(flow, reference, axes, reduced)
@@ -61,7 +61,7 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     if all rows of a part begin alike, else they end with a part of a vector."""
     axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
     kept = merge_all(flow, axes)
-    if len(axes) < 2 or is_inner(flow, reference):
+    if len(axes) < 2 or is_inner(reference):
         return kept
     width = inputs_width(flow)
     if not are_short(widest_vector(flow, reference, kept, reduced, inner=False), width):

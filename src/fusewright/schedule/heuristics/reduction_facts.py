@@ -8,9 +8,11 @@ from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
+from fusewright.fusion.inputs_behind import holds_fast_axis
+from fusewright.fusion.ir import Reduce
 from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     full_width,
     global_accesses,
@@ -31,20 +33,10 @@ def reference_of(flow: Dataflow) -> Stage:
     raise InternalError("a reduction schedule for a group without reductions")
 
 
-def is_inner(flow: Dataflow, reference: Stage) -> bool:
-    """Whether the reduced axes are the fast ones of the largest tensor that has them."""
-    best: tuple[int, bool] = (-1, True)
-    for s in computed(flow.stages):
-        for p, read in zip(s.operands, s.frame.operands, strict=True):
-            if not p.is_input:
-                continue
-            size = numel(p.shape)
-            for axis, index, stride in zip(p.shape, read, strides_of(p), strict=True):
-                if isinstance(index, AxisClass) and stride == Int(1) and axis != Int(1):
-                    touches = flow.graph.depends(index, reference.frame.reduced)
-                    if size > best[0]:
-                        best = (size, touches)
-    return best[1]
+def is_inner(reference: Stage) -> bool:
+    """Whether the reduced axes hold the fast one of the largest tensor that is reduced."""
+    assert isinstance(reference.op, Reduce)
+    return holds_fast_axis(reference.operands[0], reference.op.axes, lambda s: s.operands)
 
 
 def facts_of(
@@ -55,7 +47,7 @@ def facts_of(
     copies: list[Stage],
 ) -> ReductionFacts:
     """What a reduction schedule decides from."""
-    inner = is_inner(flow, reference)
+    inner = is_inner(reference)
     vector = 1
     if (reduced if inner else kept) is not None:
         vector = widest_vector(flow, reference, kept, reduced, inner=inner)
