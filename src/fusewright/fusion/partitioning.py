@@ -20,7 +20,8 @@ from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
 from fusewright.fusion.ir import Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
+from fusewright.target import Target
 
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel, or a loop over its rows."""
@@ -100,8 +101,7 @@ class PartitionFacts:
     @property
     def period(self) -> int:
         """After how many rows of slow axes vectors begin where they did."""
-        width = MAX_VECTOR_NBYTES // self.nbytes
-        return 1 if self.is_inner else width // math.gcd(self.apart, width)
+        return 1 if self.is_inner else period_of_rows(self.apart, self.nbytes)
 
 
 def large_inputs(t: Tensor) -> set[Tensor]:
@@ -200,7 +200,7 @@ def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
     runs = _runs(f, wanted)
     if runs is None:
         return None
-    lanes = MAX_VECTOR_NBYTES // f.nbytes
+    lanes = lanes_of_word(f.nbytes)
     is_odd = f.is_inner and runs.each % lanes != 0 and f.lengths[-1] % lanes == 0
     if runs.is_even and not is_odd:
         return runs
