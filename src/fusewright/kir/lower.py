@@ -15,7 +15,7 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
-from fusewright.kir.lower_turns import last_blocks
+from fusewright.kir.lower_turns import check_modes, last_blocks
 from fusewright.kir.overlap import overlap_of
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -52,6 +52,7 @@ def lower(
     or the launch does not fit the target.
     """
     check_placement(flow)
+    check_modes(flow.stages, target)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
     grid, block, cx = _dims(flow)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))

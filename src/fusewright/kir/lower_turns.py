@@ -11,13 +11,14 @@ of the scratch `work` of its own, neighbours side by side in whole vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fusewright.core.conditions import Cond, equal, less
+from fusewright.core.conditions import Cond, equal
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value
 from fusewright.dtypes import uint32
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Reduce
+from fusewright.kir.asynchronous import BULK_REDUCTIONS
 from fusewright.kir.ir import Buffer, Dim
 from fusewright.kir.lower_storage import Context, Storage
 from fusewright.kir.semaphores import Turns
@@ -25,7 +26,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import computed, reduced_loops
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
-from fusewright.target import MAX_CLUSTER, MAX_VECTOR_NBYTES
+from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Feature, Target
 
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
@@ -54,6 +55,16 @@ def last_blocks(context: Context) -> dict[Stage, tuple[Parallel, ...]]:
                 )
         out[s] = tuple(found | dict.fromkeys(blocks_reduced(context, s)))
     return {s: dims for s, dims in out.items() if dims}
+
+
+def check_modes(stages: Iterable[Stage], target: Target) -> None:
+    """Raises ScheduleError for a mode that a target has no instructions for."""
+    for s in stages:
+        if s.grid_mode == "tma" and not target.has(Feature.BULK):
+            raise ScheduleError(
+                f"request_serial_grid_reduction({s.name}, 'tma'): {target} has no copy engine, "
+                f"which comes with compute capability {Feature.BULK.value[1]}; use mode 'vector'"
+            )
 
 
 def check_request(context: Context, s: Stage) -> None:
@@ -180,14 +191,26 @@ def one_of_copies(storage: Storage, s: Stage) -> list[Cond]:
     return [equal(d.var, 0) for d in dims if d.extent != ONE and d not in used]
 
 
-def is_first(turns: Turns) -> Cond:
-    """Whether nobody came before."""
-    return less(turns.order, 1)
-
-
-def is_last(turns: Turns) -> Cond:
-    """Whether nobody follows."""
-    return less(turns.count, turns.order + 2)
+def staged_part(s: Stage, turns: Turns) -> Buffer:
+    """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
+    what it cannot add."""
+    assert isinstance(s.op, Reduce)
+    what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
+    dtype = turns.guarded.dtype
+    known = BULK_REDUCTIONS.get(s.op.fn, ())
+    if dtype.name not in known:
+        takes = f"it takes {', '.join(known)}" if known else "of any dtype"
+        raise ScheduleError(
+            f"{what}: the copy engine does not reduce {dtype} by {s.op.fn}, {takes}; use mode "
+            "'vector'"
+        )
+    nbytes = turns.size * dtype.nbytes
+    if nbytes % BULK_ALIGNMENT:
+        raise ScheduleError(
+            f"{what}: a block has {nbytes} bytes of {s.name}, and the copy engine moves multiples "
+            f"of {BULK_ALIGNMENT}; use mode 'vector', or let a block have more of it"
+        )
+    return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
 
 
 def _constant(s: Stage, extent: Expr) -> int:

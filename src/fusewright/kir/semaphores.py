@@ -8,8 +8,9 @@ what the threads around have to wait for follows from their uses of memory like 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fusewright.core.conditions import TRUE, Cond, less, negate
 from fusewright.core.expr import Expr
 from fusewright.dtypes import uint32
 from fusewright.kir.rules import lives_in, same_dtype
@@ -28,7 +29,7 @@ from fusewright.memory import Memory
 class SemaphoreAcquire(SyncStatement):
     """Thread `issuer` waits until `semaphore[index]` is at least `value`, and then sees what other
     blocks released of `guarded[first .. first + size)`: for the threads around it is as if this
-    thread had written it here."""
+    thread had written it here, but for a value of 0, for which nobody came before."""
 
     semaphore: Buffer
     index: Expr
@@ -40,7 +41,8 @@ class SemaphoreAcquire(SyncStatement):
     scope: Visibility = Visibility.GPU
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        return (_flag(self, writes=False), _guarded(self, writes=True))
+        theirs = replace(_guarded(self, writes=True), predicate=less(0, self.value))
+        return (_flag(self, writes=False), theirs)
 
     def issuing_thread(self) -> int:
         return self.issuer
@@ -52,8 +54,8 @@ class SemaphoreAcquire(SyncStatement):
 @dataclass(frozen=True, slots=True, eq=False)
 class SemaphoreRelease(SyncStatement):
     """Thread `issuer` sets `semaphore[index]` to `value` and hands `guarded[first .. first + size)`
-    on: for the threads around it is as if this thread had read it here, and had written it for the
-    blocks that follow."""
+    on: for the threads around it is as if this thread had read it here and, where somebody
+    `follows` in this launch, had written it for those."""
 
     semaphore: Buffer
     index: Expr
@@ -63,10 +65,11 @@ class SemaphoreRelease(SyncStatement):
     size: int
     issuer: int
     scope: Visibility = Visibility.GPU
+    follows: Cond = TRUE
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         mine, theirs = _guarded(self, writes=False), _guarded(self, writes=True)
-        return (mine, theirs, _flag(self, writes=True))
+        return (mine, replace(theirs, predicate=self.follows), _flag(self, writes=True))
 
     def issuing_thread(self) -> int:
         return self.issuer
@@ -155,6 +158,16 @@ class Turns:
         return self.index * self.size
 
     @property
+    def is_first(self) -> Cond:
+        """Whether nobody came before."""
+        return less(self.order, 1)
+
+    @property
+    def is_last(self) -> Cond:
+        """Whether nobody follows."""
+        return less(self.count, self.order + 2)
+
+    @property
     def following(self) -> Expr:
         """The value behind the turn of a block."""
         return (self.order + 1) % self.count
@@ -171,5 +184,5 @@ class Turns:
         return SemaphoreRelease(
             number, f"{self.guarded} goes to the next block", self.semaphore,
             self.index, self.following, self.guarded, self.first, self.size,
-            self.issuer,
+            self.issuer, follows=negate(self.is_last),
         )  # fmt: skip

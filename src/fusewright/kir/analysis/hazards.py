@@ -29,6 +29,7 @@ from fusewright.kir.analysis.order import (
     unordered_by,
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
+from fusewright.kir.analysis.places import are_of_different_blocks, is_conditional
 from fusewright.kir.analysis.sites import (
     KEPT,
     BranchScope,
@@ -324,10 +325,12 @@ def _in_order(a: _Batch, b: _Batch, kernel: Kernel) -> Array:
     first = np.array([f.access.order for f in a.members])
     second = np.array([f.access.order for f in b.members])
     out: Array = first[:, None] < second
-    branched = [j for j, f in enumerate(b.members) if f.access.site.branches]
+    branched = [j for j, f in enumerate(b.members) if is_conditional(f.access)]
     for i, x in enumerate(a.members):
-        for j in branched if x.access.site.branches else ():
-            out[i, j] &= not are_exclusive(x.access.site, b.members[j].access.site, kernel)
+        for j in branched if is_conditional(x.access) else ():
+            y = b.members[j]
+            out[i, j] &= not are_exclusive(x.access.site, y.access.site, kernel)
+            out[i, j] &= not are_of_different_blocks(x.access, y.access, kernel)
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from fusewright.core.conditions import less_equal, prove
+from fusewright.core.conditions import TRUE, less, less_equal, prove
 from fusewright.core.expr import ONE, ZERO, Expr, variables
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.sites import StatementSite, sites
@@ -122,6 +122,8 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
             f"its release sets {passed.value}; the next of the {count} blocks waits until "
             f"{(taken.value + 1) % count}, and the last one sets 0 for the next launch"
         )
+    if passed.follows not in (TRUE, less(taken.value + 1, count)):
+        yield f"its release says that blocks follow where {passed.follows}, not all but the last"
     yield from _group_faults(turn, kernel, [d for d in moving if d.var not in inside])
     around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
     if around & inside:
