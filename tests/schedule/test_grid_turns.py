@@ -45,9 +45,10 @@ def column_schedule(
         if t.stage.is_reduction:
             t.split(1, -(-ROWS // splits))
         t.split(0, width).split(0, 32)
-        t.parallelize(0, fw.BIDx).parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
+        kept, reduced = (fw.BIDy, fw.BIDx) if mode == "slices" else (fw.BIDx, fw.BIDy)
+        t.parallelize(0, kept).parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
         if t.stage.is_reduction:
-            t.parallelize(3, fw.BIDy).reorder({3: 1, 4: 2})
+            t.parallelize(3, reduced).reorder({3: 1, 4: 2})
             t.request_serial_grid_reduction(mode)
     return s
 
@@ -79,6 +80,7 @@ def checked(s: fw.Schedule, x: np.ndarray, *, seeds: int = 2) -> fw.Kernel:
 
 WAYS = [("vector", total), ("vector", total_and_more), ("vector", largest)]
 WAYS += [("tma", total), ("tma", total_and_more)]
+WAYS += [("slices", total), ("slices", total_and_more), ("slices", largest)]
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 33])
@@ -86,14 +88,15 @@ WAYS += [("tma", total), ("tma", total_and_more)]
 def test_column_reductions(mode: str, fn: Callable[..., object], splits: int) -> None:
     x = np.random.default_rng(splits).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     kernel = checked(column_schedule(fn, splits, mode=mode), x)
-    turns = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
-    assert len(turns) == (splits > 1)
+    waits = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
+    assert len(waits) == (splits > 1)
 
 
 @pytest.mark.parametrize("splits", [2, 3, 33])
-def test_full_sums(splits: int) -> None:
+@pytest.mark.parametrize("mode", ["vector", "slices"])
+def test_full_sums(mode: str, splits: int) -> None:
     x = np.random.default_rng(splits).standard_normal(splits * 640).astype(np.float32)
-    kernel = checked(full_sum(splits), x)
+    kernel = checked(full_sum(splits, mode), x)
     assert [b.name for b in kernel.ir.semaphores] == ["t0_turns"]
 
 
@@ -101,9 +104,9 @@ def test_the_same_bits_whoever_adds() -> None:
     x = np.random.default_rng(7).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     results = [
         column_schedule(total, 5, mode=mode).lower().simulate(x).outputs[0]
-        for mode in ("vector", "tma")
+        for mode in ("vector", "tma", "slices")
     ]
-    assert results[0].tobytes() == results[1].tobytes()
+    assert len({r.tobytes() for r in results}) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -124,6 +127,8 @@ MADE = {
     "full sum": lambda: full_sum(3),
     "tma": lambda: column_schedule(total_and_more, 3, mode="tma"),
     "tma, two blocks": lambda: column_schedule(total, 2, mode="tma"),
+    "slices": lambda: column_schedule(total_and_more, 3, mode="slices"),
+    "slices, full sum": lambda: full_sum(3, "slices"),
 }
 
 
@@ -132,7 +137,8 @@ def test_no_sync_is_missing_or_redundant(name: str) -> None:
     report = fw.verify(MADE[name]().lower())
     assert report.ok, str(report)
     kinds = {s.kind for s in report.necessary}
-    assert {"SemaphoreAcquire", "SemaphoreRelease"} <= kinds
+    gathers = {"SemaphoreArrive", "SemaphoreAcquire", "SemaphoreLeave"}
+    assert kinds >= (gathers if "slices" in name else {"SemaphoreAcquire", "SemaphoreRelease"})
 
 
 def test_the_copy_engine_is_waited_for_in_full_before_the_turn_is_passed_on() -> None:
@@ -222,7 +228,9 @@ def test_a_request_on_what_is_no_reduction() -> None:
 
 def test_an_unknown_mode() -> None:
     _, t = plain()
-    with pytest.raises(fw.ScheduleError, match=r"no such mode; use one of 'vector', 'tma'"):
+    with pytest.raises(
+        fw.ScheduleError, match=r"no such mode; use one of 'vector', 'tma', 'slices'"
+    ):
         t.request_serial_grid_reduction(mode="carrier pigeon")
     with pytest.raises(fw.ScheduleError, match="name of a mode"):
         t.request_serial_grid_reduction(mode=3)
@@ -269,7 +277,7 @@ def test_what_the_copy_engine_does_not_reduce() -> None:
     s, t = plain((96, 3))
     t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
     t.request_serial_grid_reduction("tma")
-    with pytest.raises(fw.ScheduleError, match="a block has 12 bytes of t0.*multiples of 16"):
+    with pytest.raises(fw.ScheduleError, match=r"a block has 12 bytes of t0.*multiples of 16"):
         s.lower()
 
 
@@ -277,6 +285,49 @@ def test_a_target_without_a_copy_engine() -> None:
     s = column_schedule(total, 3, mode="tma")
     with pytest.raises(fw.ScheduleError, match=r"sm_80 has no copy engine.*use mode 'vector'"):
         s.lower("sm_80")
+
+
+def test_slices_of_blocks_that_are_no_neighbours() -> None:
+    s, t = plain()
+    t.split(1, 32).parallelize(0, fw.BIDx).parallelize(1, fw.BIDy)
+    t.request_serial_grid_reduction("slices")
+    with pytest.raises(fw.ScheduleError, match="bind the loop that reduces to BIDx"):
+        s.lower()
+
+
+def test_slices_of_more_blocks_than_run_at_once() -> None:
+    for rows, fails in ((132, False), (133, True)):
+        s, t = plain((rows, 64))
+        t.split(1, 1).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+        t.request_serial_grid_reduction("slices")
+        if fails:
+            with pytest.raises(fw.ScheduleError, match=r"133 blocks wait .* runs 132 at once"):
+                s.lower()
+        else:
+            assert len(s.lower().ir.semaphores) == 1
+
+
+def test_slices_of_an_unknown_number_of_blocks() -> None:
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec(("n", 64), "float32")))
+    t = s.outputs[0]
+    t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction("slices")
+    with pytest.raises(fw.ScheduleError, match="their number must be constant"):
+        s.lower()
+
+
+def test_a_reader_of_other_threads_shares() -> None:
+    fusion = fw.trace(lambda x: fw.sum(fw.sum(x, axis=0)), fw.TensorSpec((96, 64), "float32"))
+    s = fw.Schedule(fusion)
+    inner, outer = (t for t in s.tensors if t.stage.is_reduction)
+    inner.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    inner.request_serial_grid_reduction("slices")
+    outer.parallelize(0, fw.TIDx)
+    with pytest.raises(fw.ScheduleError, match="leaves each its own share"):
+        s.lower()
+    inner.request_serial_grid_reduction("vector")
+    x = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
+    checked(s, x)
 
 
 def test_more_lanes_than_are_known() -> None:

@@ -26,6 +26,7 @@ from fusewright.kir.ir import (
     WHOLE,
     Buffer,
     Compute,
+    For,
     Imm,
     Index,
     Lanes,
@@ -45,13 +46,14 @@ from fusewright.kir.lower_turns import (
     one_of_copies,
     vector_of,
 )
+from fusewright.kir.overlap import overlap_of
 from fusewright.kir.reading import Reader, literal_as, operand_key
-from fusewright.kir.semaphores import Turns
+from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops, scanning_threads
-from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.parallel import CLUSTER_DIMS, THREAD_DIMS
 from fusewright.schedule.views import operand
 
 
@@ -287,6 +289,23 @@ class Definition(Reader):
             self.out.append(Store(to, at, reg, width, copy))
         return self.out
 
+    def gather(self, g: Gathering) -> list[Statement]:
+        """The parts of all blocks, in their order, into the accumulators."""
+        s = self.s
+        assert isinstance(s.op, Reduce)
+        identity = Imm(reduction_identity(s.op.fn, g.guarded.dtype), g.guarded.dtype)
+        accs, width = self.accumulators(), vector_of(self.storage, s)
+        self.out.extend(Compute("copy", a, (identity,)) for a in accs)
+        part = Var(f"part_{s.name}", 0, g.count - 1)
+        adds: list[Statement] = []
+        for first, at in self._places(g.first + part * g.size).items():
+            tmp = self.temporary(g.guarded.dtype, width)
+            adds.append(Load(Reg(tmp), g.guarded, at, width))
+            for k, acc in enumerate(accs[first : first + width]):
+                adds.append(Compute(s.op.fn, acc, (acc, Reg(tmp, Int(k)))))
+        self.out.append(For(part, g.count, tuple(adds), overlap=overlap_of(g.count)))
+        return self.out
+
     def _places(self, begin: Expr) -> dict[int, Expr]:
         """Where the vectors of accumulators lie, by their first lanes."""
         storage, s = self.storage, self.s
@@ -301,13 +320,9 @@ class Definition(Reader):
             parallel = self.s.loops[i].parallel
             is_copied = parallel.is_thread or (parallel.is_block and self.s.memory is Memory.GLOBAL)
             if is_copied and isinstance(self.view.variables[i], Var):
-                one = self._last_of(parallel) if parallel in GRID_DIMS else ZERO
-                kept.append(equal(self.view.variables[i], one))
+                finished = self.storage.context.finished.get(self.s, {})
+                kept.append(finished.get(parallel, equal(self.view.variables[i], 0)))
         return kept
-
-    def _last_of(self, parallel: Parallel) -> Expr:
-        """The number of the last block along a dimension, which has the sum."""
-        return self.storage.context.dims[GRID_DIMS[parallel]].extent - 1
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -23,11 +23,11 @@ from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
     blocks_reduced,
     check_request,
+    gathering_of_stage,
     staged_part,
     turns_of_stage,
 )
 from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
-from fusewright.kir.semaphores import Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 
@@ -79,13 +79,30 @@ class Statements:
         check_request(self.storage.context, s)
         if not blocks_reduced(self.storage.context, s):
             return self._over_lanes(s, Definition.finish)
-        turns = turns_of_stage(self.storage, s)
-        combine = self._by_copy_engine if s.grid_mode == "tma" else self._by_vectors
-        return [*combine(s, turns), *self._over_lanes(s, Definition.finish)]
+        modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
+        combine = modes.get(s.grid_mode or "", self._by_vectors)
+        return [*combine(s), *self._over_lanes(s, Definition.finish)]
 
-    def _by_vectors(self, s: Stage, turns: Turns) -> list[Statement]:
+    def _next_sync(self) -> int:
+        """The first of three ids that no other sync has."""
+        return 3 * len(self.storage.context.orders)
+
+    def _by_slices(self, s: Stage) -> list[Statement]:
+        """All blocks leave their parts side by side; each then adds up a share of all parts."""
+        number, g = self._next_sync(), gathering_of_stage(self.storage, s)
+        parts = self._over_lanes(s, lambda d: d.gather(g))
+        mine = self.storage.context.finished[s]
+        return [
+            *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
+            g.arrive(number),
+            g.acquire(number + 1),
+            g.leave(number + 2),
+            If(next(iter(mine.values())), tuple(parts)),
+        ]
+
+    def _by_vectors(self, s: Stage) -> list[Statement]:
         """Threads add what they find in scratch, and store the sum for the next block."""
-        number = 2 * len(self.storage.context.turns)
+        number, turns = self._next_sync(), turns_of_stage(self.storage, s)
         earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
         later = self._over_lanes(s, lambda d: d.leave(turns.guarded, turns.first))
         return [
@@ -95,11 +112,11 @@ class Statements:
             turns.release(number + 1),
         ]
 
-    def _by_copy_engine(self, s: Stage, turns: Turns) -> list[Statement]:
+    def _by_copy_engine(self, s: Stage) -> list[Statement]:
         """The copy engine adds what lies in shared memory to scratch, of the first block it stores
         it; the last one adds what it reads there to what it has."""
         assert isinstance(s.op, Reduce)
-        number = 2 * len(self.storage.context.turns)
+        number, turns = self._next_sync(), turns_of_stage(self.storage, s)
         staged = staged_part(s, turns)
         where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
         store, reduce = BulkStore(*where), BulkReduce(s.op.fn, *where)

@@ -64,7 +64,7 @@ ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
 MODE = instance_of(str, words="the name of a mode")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
-GRID_MODES = ("vector", "tma")
+GRID_MODES = ("vector", "tma", "slices")
 """How blocks may combine their parts of a reduction."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]

@@ -82,11 +82,19 @@ def hazards_in(
 
 
 def _space_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
-    prints = space.footprints
-    known = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
-    if not known:
-        yield from _assumed_hazards(space, kernel, rule)
-        return
+    """Accesses that are at known places of one another are compared, others are assumed to meet."""
+    yield from _assumed_hazards(space, kernel, rule)
+    groups: dict[object, list[Footprint]] = {}
+    for f in space.footprints:
+        if f.cells is not None:
+            groups.setdefault(f.unknown, []).append(f)
+    for prints in groups.values():
+        yield from _known_hazards(space, prints, kernel, rule)
+
+
+def _known_hazards(
+    space: Space, prints: Sequence[Footprint], kernel: Kernel, rule: Rule
+) -> Iterator[Hazard]:
     if rule is Rule.THREADS:
         prints = contested(prints)
         for f in prints:
@@ -158,10 +166,15 @@ def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
 
 
 def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
-    """All pairs. Two stores to global memory are trusted: a kernel writes each element once."""
+    """All pairs of unlike places. Two stores to global memory are trusted: a kernel writes each
+    element once."""
     for a in space.footprints:
         for b in space.footprints:
+            if a.cells is not None and b.cells is not None and a.unknown == b.unknown:
+                continue
             both = a.access.writes and b.access.writes
+            if rule is Rule.THREADS and _is_one_thread(a.access, b.access):
+                continue
             if (both and space.memory is Memory.GLOBAL) or not _is_meant(a.access, b.access, rule):
                 continue
             sites = a.access.site, b.access.site
@@ -170,6 +183,12 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
             loops = common_loops(*sites)
             for level in _carriers(loops):
                 yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))
+
+
+def _is_one_thread(a: Access, b: Access) -> bool:
+    """Whether one thread of a block makes both, whatever the bytes."""
+    is_alone = a.use.issuer is not None and a.use.issuer == b.use.issuer
+    return is_alone and max(a.ncopies, b.ncopies) == 1
 
 
 # --- classes of instances -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ passes the turn to the next number, the last one to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -15,7 +15,17 @@ from fusewright.core.conditions import TRUE, less, less_equal, prove
 from fusewright.core.expr import ONE, ZERO, Expr, variables
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.sites import StatementSite, sites
-from fusewright.kir.ir import Dim, Kernel, SemaphoreAcquire, SemaphoreRelease, Statement, Visibility
+from fusewright.kir.ir import (
+    Buffer,
+    Dim,
+    Kernel,
+    SemaphoreAcquire,
+    SemaphoreArrive,
+    SemaphoreLeave,
+    SemaphoreRelease,
+    Statement,
+    Visibility,
+)
 
 _MAX_DIGITS = 5
 """Dimensions and loops whose orders are tried: the grid has three, and a tile two loops."""
@@ -54,8 +64,11 @@ def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
     """What keeps acquires and releases from being turns that end."""
     places = sites(kernel)
     released: set[Statement] = set()
+    counters = _counters(places)
     for site in places:
         if not isinstance(site.statement, SemaphoreAcquire):
+            continue
+        if site.statement.semaphore in counters:
             continue
         turn = _turn(site, places)
         if turn is None:
@@ -73,6 +86,12 @@ def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
                 site.statement,
                 "no acquire before it in the same body; only who has a turn passes",
             )
+
+
+def _counters(places: Sequence[StatementSite]) -> set[Buffer]:
+    """The semaphores at which blocks arrive: what waits there is no turn."""
+    found = (s.statement for s in places)
+    return {s.semaphore for s in found if isinstance(s, SemaphoreArrive | SemaphoreLeave)}
 
 
 def _turn(site: StatementSite, places: Sequence[StatementSite]) -> Turn | None:
@@ -111,8 +130,8 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
     moving = [d for d in kernel.grid if d.extent != ONE]
     inside = set(variables(taken.value))
     ordered = [d for d in moving if d.var in inside]
-    count = _product(d.extent for d in ordered)
-    if taken.value != _number(ordered):
+    count = product_of(d.extent for d in ordered)
+    if taken.value != number_of(ordered):
         yield (
             f"it waits until {taken.value}, which does not count the blocks of its group in the "
             "order in which they start; wait for earlier blocks only"
@@ -124,37 +143,41 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
         )
     if passed.follows not in (TRUE, less(taken.value + 1, count)):
         yield f"its release says that blocks follow where {passed.follows}, not all but the last"
-    yield from _group_faults(turn, kernel, [d for d in moving if d.var not in inside])
+    kept = [d for d in moving if d.var not in inside]
+    yield from group_faults(taken, turn.acquire, kernel, kept)
     around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
     if around & inside:
         yield "a condition around it leaves out some blocks of its group; the others would wait"
 
 
-def _group_faults(turn: Turn, kernel: Kernel, kept: Sequence[Dim]) -> Iterator[str]:
-    """Why groups of blocks, or iterations, may share a semaphore."""
-    loops = [Dim(x.node.var, x.node.extent) for x in turn.acquire.loops]
+def group_faults(
+    taken: SemaphoreAcquire, site: StatementSite, kernel: Kernel, kept: Sequence[Dim]
+) -> Iterator[str]:
+    """Why groups of blocks, of the same place along the dimensions `kept`, or iterations around the
+    site of a wait, may share its semaphore."""
+    loops = [Dim(x.node.var, x.node.extent) for x in site.loops]
     digits = [*kept, *loops]
     if len(digits) > _MAX_DIGITS or not any(
-        turn.taken.index == _number(order) for order in permutations(digits)
+        taken.index == number_of(order) for order in permutations(digits)
     ):
         names = ", ".join(str(d.var) for d in digits) or "nothing"
         yield (
-            f"its index {turn.taken.index} does not number the groups of blocks and the "
+            f"its index {taken.index} does not number the groups of blocks and the "
             f"iterations around it ({names}); each takes a semaphore of its own"
         )
         return
-    groups = _product(d.extent for d in digits)
+    groups = product_of(d.extent for d in digits)
     for buffer, size in (
-        (turn.taken.semaphore, groups),
-        (turn.taken.guarded, groups * turn.taken.size),
+        (taken.semaphore, groups),
+        (taken.guarded, groups * taken.size),
     ):
         if prove(less_equal(size, buffer.size)) is not True:
             yield f"{groups} groups need {size} elements of {buffer}, which has {buffer.size}"
-    if turn.taken.semaphore not in kernel.semaphores:
-        yield f"{turn.taken.semaphore} is none of the kernel's semaphores, which begin at zero"
+    if taken.semaphore not in kernel.semaphores:
+        yield f"{taken.semaphore} is none of the kernel's semaphores, which begin at zero"
 
 
-def _number(digits: Sequence[Dim]) -> Expr:
+def number_of(digits: Sequence[Dim]) -> Expr:
     """The number that digits make, the first one fastest."""
     out: Expr = ZERO
     stride: Expr = ONE
@@ -164,7 +187,8 @@ def _number(digits: Sequence[Dim]) -> Expr:
     return out
 
 
-def _product(extents: Iterator[Expr]) -> Expr:
+def product_of(extents: Iterable[Expr]) -> Expr:
+    """Of some extents."""
     out: Expr = ONE
     for e in extents:
         out = out * e
