@@ -201,6 +201,21 @@ def test_threads_that_hold_copies_store_once() -> None:
     assert fw.verify(kernel, x).ok
 
 
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_several_sums_a_block(mode: str) -> None:
+    """Each iteration takes a turn, or gathers, on a semaphore of its own."""
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec((12, 256), "float32")))
+    t = s.outputs[0]
+    t.split(1, 4).split(0, 4).split(0, 32).reorder([0, 3, 4, 1, 2])
+    t.parallelize(1, fw.BIDx).parallelize(3, fw.TIDx).parallelize(4, fw.Vectorize)
+    t.request_serial_grid_reduction(mode)
+    x = np.random.default_rng(0).standard_normal((12, 256)).astype(np.float32)
+    kernel = checked(s, x)
+    assert str(kernel.ir.semaphores[0].size) == "2"
+    report = fw.verify(kernel, x)
+    assert report.ok, str(report)
+
+
 def test_symbolic_rows() -> None:
     spec = fw.TensorSpec(("n", 64), "float32")
     s = fw.Schedule(fw.trace(total, spec))

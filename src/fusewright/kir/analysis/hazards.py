@@ -18,6 +18,7 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.async_run import agent_of
+from fusewright.kir.analysis.gatherings import gatherings_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
     Example,
@@ -167,7 +168,8 @@ def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
 
 def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
     """All pairs of unlike places. Two stores to global memory are trusted: a kernel writes each
-    element once."""
+    element once, and parts of blocks that gather are new ones in every iteration."""
+    gathered = gatherings_of(kernel) if kernel.semaphores else ()
     for a in space.footprints:
         for b in space.footprints:
             if a.cells is not None and b.cells is not None and a.unknown == b.unknown:
@@ -181,6 +183,8 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
                 yield _hazard(space, a.access, b.access, None, _worst(a.access, b.access))
             loops = common_loops(*sites)
+            if any(g.holds(a.access) and g.holds(b.access) for g in gathered):
+                continue
             for level in _carriers(loops):
                 yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))
 
