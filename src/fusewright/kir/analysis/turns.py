@@ -7,13 +7,17 @@ passes the turn to the next number, the last one to nobody.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+import numpy as np
+
 from fusewright.core.conditions import TRUE, less, less_equal, prove
-from fusewright.core.expr import ONE, ZERO, Expr, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, variables
 from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.lanes import Array, evaluate_lanes
 from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.ir import (
     Buffer,
@@ -27,6 +31,9 @@ from fusewright.kir.ir import (
     Visibility,
 )
 
+_MAX_TRIED = 1 << 16
+"""Groups whose indices are listed; beyond these, and for symbolic sizes, an index is known by its
+form."""
 _MAX_DIGITS = 5
 """Dimensions and loops whose orders are tried: the grid has three, and a tile two loops."""
 
@@ -155,26 +162,65 @@ def group_faults(
 ) -> Iterator[str]:
     """Why groups of blocks, of the same place along the dimensions `kept`, or iterations around the
     site of a wait, may share its semaphore."""
-    loops = [Dim(x.node.var, x.node.extent) for x in site.loops]
-    digits = [*kept, *loops]
-    if len(digits) > _MAX_DIGITS or not any(
-        taken.index == number_of(order) for order in permutations(digits)
-    ):
+    digits = [*kept, *(Dim(x.node.var, x.node.extent) for x in site.loops)]
+    groups = _end_of(taken.index, digits)
+    if groups is None:
         names = ", ".join(str(d.var) for d in digits) or "nothing"
         yield (
             f"its index {taken.index} does not number the groups of blocks and the "
             f"iterations around it ({names}); each takes a semaphore of its own"
         )
         return
-    groups = product_of(d.extent for d in digits)
-    for buffer, size in (
-        (taken.semaphore, groups),
-        (taken.guarded, groups * taken.size),
-    ):
+    for buffer, size in ((taken.semaphore, groups), (taken.guarded, groups * taken.size)):
         if prove(less_equal(size, buffer.size)) is not True:
             yield f"{groups} groups need {size} elements of {buffer}, which has {buffer.size}"
+    for other in _others(taken, kernel):
+        if not _are_apart(taken, other):
+            yield f"another wait for {taken.semaphore} may be at the same index, {other.index}"
     if taken.semaphore not in kernel.semaphores:
         yield f"{taken.semaphore} is none of the kernel's semaphores, which begin at zero"
+
+
+def _end_of(index: Expr, digits: Sequence[Dim]) -> Expr | None:
+    """What is above all values of an index that is different for all values of the digits; None
+    where it may be the same for two."""
+    values = _values(index, digits)
+    if values is not None:
+        is_different = np.unique(values).size == values.size and int(values.min(initial=0)) >= 0
+        return Int(int(values.max(initial=0)) + 1) if is_different else None
+    if len(digits) <= _MAX_DIGITS and any(index == number_of(x) for x in permutations(digits)):
+        return product_of(d.extent for d in digits)
+    return None
+
+
+def _values(index: Expr, digits: Sequence[Dim]) -> Array | None:
+    """All values of an index over the digits, where they are known and few."""
+    sizes = [constant_value(d.extent) for d in digits]
+    known = [n for n in sizes if n is not None]
+    inside = {d.var for d in digits}
+    if len(known) < len(sizes) or math.prod(known) > _MAX_TRIED or inside < set(variables(index)):
+        return None
+    places = np.indices(known).reshape(len(known), math.prod(known))
+    found = evaluate_lanes(index, {d.var: places[i] for i, d in enumerate(digits)})
+    return np.broadcast_to(found, (math.prod(known),))
+
+
+def _others(taken: SemaphoreAcquire, kernel: Kernel) -> Iterator[SemaphoreAcquire]:
+    """The other waits for the semaphores of one: copies that a loop was unrolled into."""
+    for site in sites(kernel):
+        s = site.statement
+        if isinstance(s, SemaphoreAcquire) and s is not taken and s.semaphore is taken.semaphore:
+            yield s
+
+
+def _are_apart(a: SemaphoreAcquire, b: SemaphoreAcquire) -> bool:
+    """Whether two indices never have a value in common."""
+    found = dict.fromkeys((*variables(a.index), *variables(b.index)))
+    digits = [Dim(v, add(v.upper, 1)) for v in found if v.upper is not None]
+    values = [_values(x.index, digits) for x in (a, b)]
+    if values[0] is None or values[1] is None:
+        return False
+    return np.intersect1d(values[0], values[1]).size == 0
 
 
 def number_of(digits: Sequence[Dim]) -> Expr:
