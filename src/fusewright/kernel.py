@@ -37,7 +37,9 @@ from fusewright.runtime.builds import BUILDER
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.runtime.locks import fork_safe_lock
+from fusewright.schedule.edits import EditCall, calls_of
 from fusewright.schedule.graph import Stage, strides_of
+from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating, cost_of, rate
@@ -126,6 +128,8 @@ class Kernel:
     companions: list[Kernel] = field(default_factory=lambda: list[Kernel](), repr=False)
     """The kernels that were made in one call of `compile`, this one among them: the compiler puts
     the small ones of them into one module."""
+    hand_edits: tuple[EditCall, ...] = ()
+    """The calls of the schedule by hand that it was made of."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -191,6 +195,16 @@ class Kernel:
         """The ways in which its group could be scheduled, with predicted times, in the order of the
         rules; the one with the parameters `heuristic` was taken. Empty where none was listed."""
         return [] if self.segment is None else rate(self.segment.dataflow, self.target)
+
+    @property
+    def edits(self) -> tuple[EditCall, ...]:
+        """The calls on a schedule by hand of its group that make the same loops; none for moves and
+        kernels from a file."""
+        if self.segment is None or self.heuristic is None:
+            return self.hand_edits
+        flow = self.segment.dataflow()
+        schedule_group(flow, self.target, self.heuristic)
+        return calls_of(flow)
 
     @property
     def predicted(self) -> Cost | None:
