@@ -382,8 +382,11 @@ class ScheduledTensor(TensorPasses):
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
-        memory, by accesses of whole vectors, and the last one keeps the result. What reads the
-        result runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs."""
+        memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
+        engine adds parts from shared memory to it. What reads the result runs in the last block;
+        with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
+        waits for the others, and finishes a share of the sum and of what reads it; the blocks are
+        neighbours along BIDx, and at most as many as there are multiprocessors."""
         if not isinstance(self.stage.op, Reduce):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
