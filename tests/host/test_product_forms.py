@@ -205,3 +205,21 @@ def test_halves_of_sums_of_products_stay() -> None:
     arrays = [rng.normal(size=s).astype(np.float32) for s in ((128, 64), (64, 128))]
     got, want = program.simulate(*arrays).outputs[0], fw.evaluate(fusion, *arrays)[0]
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+# --- predicted times ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "measured_us"),
+    [((4096, 4096, 4096), 190.0), ((8192, 8192, 8192), 1590.0)],
+)
+def test_predicted_times_are_those_of_boxes_and_instructions(
+    shape: tuple[int, int, int], measured_us: float
+) -> None:
+    """Measured on an H200, 2026-11-22 (notes/measured.md: 1.00 of cuBLAS, 724 and 690 TFLOP/s)."""
+    m, n, k = shape
+    (kernel,) = fw.compile(_traced(lambda x, w: fw.matmul(x, w.T), (m, k), (n, k))).kernels
+    assert kernel.predicted is not None
+    assert abs(kernel.predicted.us / measured_us - 1) < 0.2
+    assert kernel.predicted.flight_nbytes == 4 * (128 + 256) * 64 * 2

@@ -156,11 +156,12 @@ def _counts(sizes: Sizes, target: Target) -> list[int]:
 
 
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
-    """Microseconds of the products of slices and of the kernel that sums them; a slice's products
-    are written and read as float32."""
+    """Microseconds of the products of slices and of the kernel that sums them: a slice's products
+    are written and read as float32, and what follows waits for a launch, instead of being computed
+    where the products are."""
     if count == 1:
         return least_us(sizes, target)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
-    sums = target.calibration.launch_us + moved / target.memory_nbytes_per_us
+    sums = 2 * target.calibration.launch_us + moved / target.memory_nbytes_per_us
     return least_us(part, target) + sums

@@ -132,8 +132,10 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
 
 def _passes(a: Array, work: Work, running: int, target: Target) -> float:
     """How often an array comes from memory: once where what the running blocks have of it stays
-    in the cache until they ask for it again."""
+    in the cache until they ask for it again, and for products once a round of tiles at most."""
     times = max(1.0, sum(a.requested) / a.nbytes)
+    if a.tiles:  # the tiles of a round share what they read, once each
+        times = max(1.0, min(times, a.tiles / running))
     together = a.nbytes * running / work.blocks
     return 1.0 if together <= target.calibration.cached_share * target.l2_nbytes else times
 
