@@ -21,12 +21,12 @@ def sync(w: Writer, s: ir.SyncStatement) -> None:
     operands = [] if use is None else [ptx.shared(w.address(use.barrier, use.slot))]
     if use is not None and use.act is Act.WAIT:
         operands.append(ptx.number(w.integer(use.parity)))
-    who = w.by(s.issuing_thread())
-    if use is not None and use.arrives_by_warp:
-        who = equal(w.thread() % WARP_SIZE, 0)
     why = f"  // {_comment(s.why)}" if s.why else ""
-    text = ptx.assembly(instruction, operands, s)
-    w.guarded(who, lambda: w.line(f"{text}{why}"))
+    line = f"{ptx.assembly(instruction, operands, s)}{why}"
+    if use is not None and use.arrives_by_warp:
+        w.guarded(equal(w.thread() % WARP_SIZE, 0), lambda: w.line(line))
+    else:
+        w.issued(s.issuing_thread(), lambda: w.line(line))
 
 
 def cp_async(w: Writer, s: ir.CpAsync) -> None:
@@ -53,7 +53,7 @@ def bulk(w: Writer, s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> None:
         barrier = ptx.shared(w.address(s.barrier, s.slot))
         operands = [ptx.shared(to), ptx.in_global(source), barrier]
     text = ptx.assembly(ptx.bulk_instruction(s), operands)
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 def remote_store(w: Writer, s: ir.RemoteStore) -> None:

@@ -46,6 +46,7 @@ class Writer:
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
+        self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it
         self.lines: list[str] = []
         self._depth = 1
         self._spellings = spellings
@@ -156,9 +157,12 @@ class Writer:
             linear = linear * d.extent + (ex.ZERO if d.extent == ex.ONE else d.var)
         return linear
 
-    def by(self, issuer: int | None) -> Cond:
-        """Whether a thread is the one that issues a statement; all are where that is None."""
-        return TRUE if issuer is None else equal(self.thread(), issuer)
+    def issued(self, issuer: int | None, body: Callable[[], None]) -> None:
+        """What `body` writes, by the thread that issues it; by all where that is None."""
+        if issuer is not None and issuer in self.leading:
+            self.block(f"if ({self.leading[issuer]})", body)
+        else:
+            self.guarded(TRUE if issuer is None else equal(self.thread(), issuer), body)
 
 
 Spellings: TypeAlias = Mapping[type[Statement], Callable[[Writer, Any], None]]
