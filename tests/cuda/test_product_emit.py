@@ -172,3 +172,39 @@ def test_loops_over_tiles_are_written_once() -> None:
     pragmas = [(a, b) for a, b in pairwise(lines) if a.startswith("#pragma") and b[:4] == "for "]
     assert [a for a, b in pragmas if "< 4;" in b] == ["#pragma unroll 1"] * 2
     assert [a for a, b in pragmas if "< 64;" in b] == ["#pragma unroll 4"] * 2
+
+
+# --- waits that are bounded -----------------------------------------------------------------------
+
+
+def _ring() -> ir.Kernel:
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((256, 1024), (1024, 128))]
+    (kernel,) = fw.compile(fw.trace(fw.matmul, *specs)).kernels
+    return kernel.ir
+
+
+def test_bounded_waits_say_role_slot_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = _ring()
+    plain = emit(kernel, TARGET)
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "250")
+    text = emit(kernel, TARGET)
+    told = [x.strip() for x in text.splitlines() if "fw_check_time(since, 250u, " in x]
+    assert len(told) == sum(isinstance(s, ir.MbarWait) for s in syncs_of(kernel))
+    assert any("of warps 4 to 4 on ring_empty (stage of ring is free)" in x for x in told)
+    assert any("of warps 0 to 3 on ring_full (tile of ring)" in x for x in told)
+    assert all(re.search(r"\", .*, .*\);$", x) for x in told), "slot and parity"
+    assert "fw_check_time" not in plain
+
+
+def test_bounded_waits_compile_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "1000")
+    kernel = _ring()
+    compiled = _compiled(kernel)
+    assert sync_ids_in_ptx(compiled.ptx) == {s.id for s in syncs_of(kernel)}
+    assert "vprintf" in compiled.ptx and "trap" in compiled.ptx
+
+
+def test_bounds_of_waits_are_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "soon")
+    with pytest.raises(fw.UserError, match="use a number of milliseconds from 0 to 60000"):
+        emit(_ring(), TARGET)

@@ -177,14 +177,15 @@ def _role(w: Writer, role: ir.Role) -> None:
     """What a role does. Where all of it is issued by one thread, an elected lane of its warp stands
     for it: of that lane the compiler knows that it is alone, so that what it issues takes no loop
     over lanes (PTX ISA, "elect.sync")."""
-    issuer = only_issuer(role, w.kernel)
+    issuer, w.role = only_issuer(role, w.kernel), role
     if issuer is not None:
         name = w.names.of(role, "leads")
         warp = w.condition(equal(floordiv(w.thread(), WARP_SIZE), issuer // WARP_SIZE))
         w.line(f"const bool {name} = fw_elected() && {warp};")
         w.leading[issuer] = name
     w.body(role.body)
-    w.leading.pop(-1 if issuer is None else issuer, None)
+    w.role = None
+    w.leading.clear()
 
 
 # --- computation ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from fusewright import knobs
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Expr, Var
@@ -15,7 +16,7 @@ from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Statement
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Role, Statement
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.target import Target
@@ -46,6 +47,8 @@ class Writer:
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
+        self.role: Role | None = None
+        self.bound_ms = knobs.BOUND_WAITS.get()
         self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it
         self.lines: list[str] = []
         self._depth = 1
