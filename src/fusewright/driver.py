@@ -48,6 +48,7 @@ from fusewright.host.product_forms import (
     prepare_products,
     product_forms,
     product_kernels,
+    products_in_place,
     sum_rule,
 )
 from fusewright.host.products import behind_product, product_first
@@ -459,9 +460,8 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    keeps = product_kernels(target)
-    products = crop_products(narrow_products(fold_empty(owned)), keeps)
-    plain = hoist_gathers(decompose(products, keeps=keeps))
+    products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
+    plain = hoist_gathers(decompose(products, keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))

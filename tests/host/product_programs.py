@@ -71,6 +71,10 @@ def _halves_of_rows(x: Any, w: Any) -> Any:
     return h[:half] * fw.tanh(h[half:])
 
 
+def _halves_twice(x: Any, w: Any) -> Any:
+    return fw.nn.silu(fw.matmul(x, w)[:, :72]) * fw.matmul(x, w)[:, 72:]
+
+
 CASES = (
     Case("TN", lambda a, b: fw.matmul(a, b.T), ((256, 192), (128, 192))),
     Case("TT", lambda a, b: fw.matmul(a, b), ((256, 192), (192, 128))),
@@ -117,6 +121,8 @@ CASES = (
     Case("halves with a bias", _biased_halves, ((2, 100, 136), (144, 136), (144,))),
     Case("halves of rows", _halves_of_rows, ((200, 136), (136, 72))),
     Case("glu", lambda x, w: fw.nn.glu(fw.matmul(x, w)), ((200, 136), (136, 144))),
+    Case("halves written twice", _halves_twice, ((200, 136), (136, 144))),
+    Case("a part", lambda x, w: fw.matmul(x, w)[8:, :64] * 2, ((200, 136), (136, 144))),
     Case("rows of 1028", lambda a, b: fw.matmul(a, b), ((520, 1028), (1028, 328)), kernels=2),
     Case(
         "odd and transposed",

@@ -5,6 +5,7 @@ Shapes are such that every ring wraps, and that blocks of persistent grids have 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,3 +114,46 @@ def test_products_are_flushed_once_a_role(case: Case) -> None:
     flushes = 2 if case.plan.stages == 1 else 1
     assert max(counts) == (flushes, 1, 1)
     assert sum(n for n, _, _ in counts) == flushes
+
+
+# --- what nvFuser emits for the same loop (notes/products.md) -------------------------------------
+
+
+def _edited(text: str, case: Case) -> tuple[list[tuple[int, str]], int]:
+    """The redundant syncs of the case's kernel with another text, and how many are missing."""
+    kernel = replace(case.kernel(), ir=fw.parse_kernel(text), companions=[])
+    report = fw.verify(kernel, *case.arrays())
+    return [(s.id, s.kind) for s in report.redundant], len(report.missing)
+
+
+def _of_three_stages() -> tuple[Case, str]:
+    case = next(c for c in CASES if str(c) == "3 stages, 2 blocks")
+    return case, str(case.kernel().ir)
+
+
+def test_a_fence_before_each_product_is_redundant_but_for_the_first() -> None:
+    case, text = _of_three_stages()
+    lines, added = [], range(90, 93)
+    ids = iter(added)
+    for line in text.splitlines():
+        if line.strip().startswith("mma ") and "accumulate" not in line:
+            lines.append(f"mma_fence #{next(ids)}  // as nvFuser has it")
+        lines.append(line)
+    assert _edited("\n".join(lines), case) == ([(i, "MmaFence") for i in added], 0)
+
+
+def test_a_flush_in_every_trip_makes_the_one_behind_the_loop_redundant() -> None:
+    case, text = _of_three_stages()
+    assert text.count("async_wait") == 4
+    (behind,) = re.findall(r"async_wait #(\d+) kind\(mma\)  //", text)
+    flushed = text.replace("kind(mma) keep(1)", "kind(mma)")
+    assert _edited(flushed, case) == ([(int(behind), "AsyncWait")], 0)
+
+
+@pytest.mark.parametrize("sync", ["mma_fence", "async_wait", "mbar_arrive"])
+def test_what_is_left_out_is_missed(sync: str) -> None:
+    """The witness sees a missing fence, a missing wait and a stage that is never handed back."""
+    case, text = _of_three_stages()
+    left = "\n".join(x for x in text.splitlines() if not x.strip().startswith(f"{sync} #"))
+    _, missing = _edited(left, case)
+    assert missing > 0

@@ -41,6 +41,14 @@ def product_kernels(target: Target) -> Callable[[Tensor], bool]:
     return lambda t: sum_of_products_reason(t, target) is None
 
 
+def products_in_place(target: Target) -> Callable[[Tensor], bool]:
+    """Which products matrix instructions compute, reading both operands where they lie."""
+    return lambda t: (
+        sum_of_products_reason(t, target) is None
+        and all(map_problem(o) is None for o in t.op.operands)
+    )
+
+
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
     """The products of instructions with operands that maps take, long ones in slices."""
     stored = store_operands(fusion, unfit_operand, BULK_ALIGNMENT // 2)

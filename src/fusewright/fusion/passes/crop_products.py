@@ -1,4 +1,4 @@
-"""Halves of a product's result are products of halves of an operand."""
+"""Parts of a product's result are products of parts of the operands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Readers = dict[Tensor, list[Tensor]]
 
 
 def crop_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
-    """Compute the two halves of a product side by side, where they meet again elementwise.
+    """Compute no more of a product than is read, and its two halves side by side where they meet
+    again elementwise.
 
-    rewrite:  h = x @ w + b;  f(h[:, :n]) * h[:, n:]
+    rewrite:  (x @ w)[:, :n]  ->  x @ w[:, :n]
+              h = x @ w + b;  f(h[:, :n]) * h[:, n:]
               ->   f(x @ w[:, :n] + b[:n]) * (x @ w[:, n:] + b[n:])
-    checks:   nothing but the two crops, of one shape, reads the result or what is computed of it
-              before; of products for which `wanted` holds, of the result's last two axes
+    checks:   nothing but one crop, or two halves, of the last two axes reads the result or what is
+              computed of it before; the product, and those of the parts, are `wanted`
     order:    before crops are moved to arguments, as those of operands then are; a kernel takes
               two products that share an operand
     """
@@ -30,21 +32,25 @@ def crop_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     crops: set[Tensor] = set()
     for t in fusion.values:
         if isinstance(t.op, MatMul) and wanted(t):
-            crops.update(_halves(t, readers, fusion))
+            found = _parts(t, readers, fusion)
+            if all(wanted(_part_of_product(t, op)) for op in map(_op, found)):
+                crops.update(found)
     if not crops:
         return fusion
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if t not in crops:
-            return None
-        assert isinstance(t.op, Resize)
-        return _cropped(operands[0], t.op, {})
+        return _cropped(operands[0], _op(t), {}) if t in crops else None
 
     return rebuild(fusion, replace)
 
 
-def _halves(product: Tensor, readers: Readers, fusion: Fusion) -> list[Tensor]:
-    """The two crops by which a product's result is read, if there are no others and they meet."""
+def _op(crop: Tensor) -> Resize:
+    assert isinstance(crop.op, Resize)
+    return crop.op
+
+
+def _parts(product: Tensor, readers: Readers, fusion: Fusion) -> list[Tensor]:
+    """The crop by which alone a product's result is read, or the two of its halves that meet."""
     crops: list[Tensor] = []
     stack, seen = [product], {product}
     while stack:
@@ -60,28 +66,30 @@ def _halves(product: Tensor, readers: Readers, fusion: Fusion) -> list[Tensor]:
                 seen.add(r)
                 stack.append(r)
     crops = list(dict.fromkeys(crops))
-    is_pair = len(crops) == 2 and crops[0].shape == crops[1].shape
-    return crops if is_pair and _are_halves(crops, product) and _meet(crops, readers) else []
+    if any(axis < product.ndim - 2 for c in crops for axis in _cut_axes(c)):
+        return []
+    is_pair = len(crops) == 2 and _are_halves(crops, product) and _meet(crops, readers)
+    return crops if is_pair or len(crops) == 1 else []
+
+
+def _cut_axes(crop: Tensor) -> list[int]:
+    """The axes of which a crop takes a part."""
+    edges = zip(_op(crop).low, _op(crop).high, strict=True)
+    return [k for k, (low, high) in enumerate(edges) if low != ZERO or high != ZERO]
 
 
 def _are_halves(crops: Sequence[Tensor], product: Tensor) -> bool:
-    """Whether two crops leave off each other's rows or columns, and nothing else."""
-    a, b = (c.op for c in crops)
-    assert isinstance(a, Resize) and isinstance(b, Resize)
-    cut = [
-        k
-        for k, edges in enumerate(zip(a.low, a.high, b.low, b.high, strict=True))
-        if any(e != ZERO for e in edges)
-    ]
-    if len(cut) != 1 or cut[0] < product.ndim - 2:
+    """Whether two crops, of one shape, leave off each other's rows or columns and nothing else."""
+    cut = _cut_axes(crops[0])
+    if len(cut) != 1 or cut != _cut_axes(crops[1]) or crops[0].shape != crops[1].shape:
         return False
-    k = cut[0]
-    size = product.shape[k]
+    (k,) = cut
+    a, b = map(_op, crops)
     first, second = (a, b) if a.low[k] == ZERO else (b, a)
     return (
         first.low[k] == ZERO
         and second.high[k] == ZERO
-        and add(size, first.high[k]) == mul(second.low[k], -1)
+        and add(product.shape[k], first.high[k]) == mul(second.low[k], -1)
     )
 
 
