@@ -230,15 +230,23 @@ def test_halves_of_sums_of_products_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "measured_us"),
-    [((4096, 4096, 4096), 174.5), ((8192, 8192, 8192), 1379.0)],
+    ("fn", "shapes", "measured_us"),
+    [
+        (lambda x, w: fw.matmul(x, w.T), ((4096, 4096), (4096, 4096)), 174.5),
+        (lambda x, w: fw.matmul(x, w.T), ((8192, 8192), (8192, 8192)), 1379.0),
+        (lambda x, w: fw.matmul(x, w), ((8192, 4096), (4096, 8192)), 701.6),
+        (lambda x, w: fw.matmul(x, w.T), ((128, 4096), (4096, 4096)), 15.7),
+        (
+            lambda x, g, u: fw.nn.silu(fw.matmul(x, g.T)) * fw.matmul(x, u.T),
+            ((8192, 4096), (14336, 4096), (14336, 4096)),
+            2438.0,
+        ),
+    ],
 )
 def test_predicted_times_are_those_of_boxes_and_instructions(
-    shape: tuple[int, int, int], measured_us: float
+    fn: Any, shapes: tuple[tuple[int, ...], ...], measured_us: float
 ) -> None:
     """Measured on an H200, 2026-11-22 (notes/measured.md, "Matrix products, scheduled")."""
-    m, n, k = shape
-    (kernel,) = fw.compile(_traced(lambda x, w: fw.matmul(x, w.T), (m, k), (n, k))).kernels
+    (kernel,) = fw.compile(_traced(fn, *shapes)).kernels
     assert kernel.predicted is not None
     assert abs(kernel.predicted.us / measured_us - 1) < 0.1
-    assert kernel.predicted.flight_nbytes == 4 * (128 + 256) * 64 * 2
