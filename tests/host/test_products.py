@@ -6,6 +6,7 @@ import pytest
 from product_programs import CASES, Case, assert_right
 
 import fusewright as fw
+from fusewright.kir.analysis.accesses import find
 from fusewright.kir.ir import BoxLoad, Mma
 from fusewright.kir.traverse import walk_statements
 
@@ -39,6 +40,18 @@ def test_a_gated_pair_reads_the_shared_operand_once() -> None:
     (kernel,) = program.kernels
     maps = [s.map.buffer.name for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad)]
     assert sorted(maps) == ["g", "u", "x"]
+
+
+def test_analyses_look_at_as_much_of_long_rows_as_of_short_ones() -> None:
+    """Python time is the same, then: 512 has 8 tiles of a row, 65,536 has 1024."""
+    found = []
+    for k in (2048, 65536):
+        program = _compiled(lambda x, w: fw.matmul(x, w.T), (4096, k), (4096, k))
+        (kernel,) = program.kernels
+        run = find(kernel.ir).completions.run
+        assert run is not None
+        found.append(len(run.events({})))
+    assert found[0] == found[1] < 700
 
 
 # --- products that stay sums of products ----------------------------------------------------------

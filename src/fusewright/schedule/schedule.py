@@ -31,6 +31,7 @@ from fusewright.schedule.instructions import (
 from fusewright.schedule.nest import build_nest, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.permutations import permutation_of
+from fusewright.schedule.persistent import walk_over_tiles
 from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -493,9 +494,10 @@ class Schedule:
         cluster: int | None = None,
         max_sms: int | None = None,
     ) -> Schedule:
-        """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
-        for `max_sms`: grids are as large as the loops bound to them."""
+        """Launch wishes: blocks a multiprocessor must hold; the blocks of a cluster, which lowering
+        compares with the loops bound to ClusterX (1: none is); and for products, whose loops are
+        bound by now, the most blocks of the grid, each of which then walks over several tiles.
+        Raises UnsupportedError for `max_sms` of other kernels."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -505,10 +507,7 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            raise UnsupportedError(
-                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
-                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
-            )
+            walk_over_tiles(self.flow, max_sms)
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:
