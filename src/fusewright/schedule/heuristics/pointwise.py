@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -27,6 +27,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
+from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -264,20 +265,20 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     best = min(wide, key=lambda w: Fraction(w.accesses, w.width), default=Walk(flat, 1))
     if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
         return best
-    even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
+    axes = joined_axes(flow, reference, reference.loops)
+    even = [_measured(flow, reference, x, full) for x in _even_rows(flow, axes, full)]
     usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
     return max(usable, key=lambda w: w.aligned, default=best)
 
 
-def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
+def _even_rows(flow: Dataflow, axes: Sequence[Loop], width: int) -> Iterator[Loop]:
     """Loops over all axes in which rows begin at aligned addresses: the last axis, the last two,
     and so on are taken as rows."""
-    sized = [x for x in reference.loops if x.axis.extent != Int(1)]
     stride: Expr = Int(1)
-    for k in range(len(sized) - 1, 0, -1):
-        stride = stride * sized[k].axis.extent
-        rows, columns = merge_all(flow, sized[:k]), merge_all(flow, sized[k:])
+    for k in range(len(axes) - 1, 0, -1):
+        stride = stride * axes[k].axis.extent
+        rows, columns = merge_all(flow, axes[:k]), merge_all(flow, axes[k:])
         assert rows is not None and columns is not None
         even = aligned(flow, rows, columns, stride, width)
         if even.axis is not columns.axis:

@@ -23,6 +23,7 @@ from fusewright.schedule.heuristics.common import (
     split,
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan
+from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
@@ -175,9 +176,13 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
     it and vectors would run from one row into the next, rows are counted from an aligned address
     if all rows of a part begin alike, else they end with a part of a vector."""
-    axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
+    axes = by_stride(flow, reference.frame.output)
     kept = merge_all(flow, axes)
-    if len(axes) < 2 or is_inner(flow, reference):
+    if is_inner(flow, reference):
+        return kept
+    others = by_stride(flow, reference.frame.reduced)
+    axes = joined_axes(flow, reference, axes, others)
+    if len(axes) < 2:
         return kept
     width = _full_width(flow)
     if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:
