@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("memories", "records"),
     ("program",),
+    ("join_launches",),
     ("driver",),
     ("verify",),
     ("report",),

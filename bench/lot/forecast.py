@@ -14,6 +14,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
+from fusewright.kernel import Kernel
 from fusewright.program import Dispatch, Program
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import Cost, cost
@@ -57,6 +58,12 @@ class Forecast:
         return {**asdict(self), "share": round(self.share, 4)}
 
 
+def _scheduler(kernel: Kernel) -> str:
+    if kernel.parts:
+        return f"{len(kernel.parts)} side by side"
+    return kernel.heuristic.scheduler if kernel.heuristic else "move"
+
+
 def from_json(found: dict[str, Any]) -> Forecast:
     """The forecast that a JSON object of `as_json` describes."""
     plain = {k: v for k, v in found.items() if k != "share"}
@@ -96,7 +103,7 @@ def forecast(
         slowest.limit if slowest else "",
         round(seconds, 3),
         tuple(
-            f"{x.kernel.heuristic.scheduler if x.kernel.heuristic else 'move'} {c.us:.1f} {c.limit}"
+            f"{_scheduler(x.kernel)} {c.us:.1f} {c.limit}"
             for x, c in zip(program.launches, costs, strict=True)
         ),
         tuple(f"{r.tensor}: {r.rule}" for r in program.reasons),
@@ -133,6 +140,10 @@ def _bound(program: Program) -> list[tuple[Dispatch, int]]:
 def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch as it was scheduled; of a move, that of a copy."""
     kernel = launch.kernel
+    if kernel.parts:
+        found = kernel.predicted
+        assert found is not None
+        return found
     if kernel.segment is None or kernel.heuristic is None:
         written = sum(int(str(s.size)) * s.root.dtype.nbytes for s in launch.writes)
         return cost(_copy(nbytes - written, written, target), target)

@@ -49,6 +49,7 @@ from fusewright.host.products import (
 )
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
+from fusewright.join_launches import join_launches, joined_kernel
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
@@ -231,6 +232,13 @@ class _Compiler:
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
 
+    def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
+        """The kernel in whose launch the blocks of all parts stand side by side."""
+        key = (self.target, *parts)
+        if key not in self.kernels:
+            self.kernels[key] = Made(joined_kernel(parts), (), ())
+        return self.kernels[key].kernel
+
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
         out: list[Dispatch] = []
@@ -394,7 +402,7 @@ def compile_in_place(
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
     sums = (Reason(name, why) for name, why in refused_products(narrow_products(fusion), target))
     reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
-    ordered = tuple(launches[k] for k in order)
+    ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
     return program

@@ -123,6 +123,8 @@ class Kernel:
     """What a heuristic scheduled; None for schedules by hand, moves, and kernels from a file."""
     measured: tuple[tuple[Params, float], ...] = ()
     """Microseconds of its candidates where they were measured (`fw.tune`)."""
+    parts: tuple[Kernel, ...] = field(default=(), repr=False)
+    """The kernels whose blocks stand side by side in this one; none for most."""
     program_kernels: Sequence[Kernel] = field(default=(), repr=False)
     """The kernels of the program that this one was compiled for: they are compiled together."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
@@ -192,9 +194,9 @@ class Kernel:
     def predicted(self) -> Cost | None:
         """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
         kernels from a file."""
-        if self.segment is None or self.heuristic is None:
-            return None
-        return cost_of(self.segment.dataflow, self.heuristic, self.target)
+        groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
+        known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
+        return cost_of(known, self.target) if len(known) == len(groups) else None
 
     def __repr__(self) -> str:
         launch, syncs = self.launch, len(self.syncs)
