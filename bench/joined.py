@@ -1,6 +1,6 @@
 """`python -m bench.joined`: what NVRTC takes for many steps of an optimiser in one kernel.
 
-The limit of statements in `fusewright/join_launches.py` comes from here; no GPU is needed. Times
+The limit of statements in `programs/join_launches.py` comes from here; no GPU is needed. Times
 are those of a core.
 """
 

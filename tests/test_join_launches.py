@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.join_launches import MAX_STATEMENTS, PARAMETER_NBYTES
 from fusewright.kir.traverse import walk_statements
+from fusewright.programs.join_launches import MAX_STATEMENTS, PARAMETER_NBYTES
 
 S = fw.TensorSpec
 SHAPES = [(40, 64), (33,), (17, 3), (1000,), (8, 8), (2,), (40, 64), (5, 129)]

@@ -123,12 +123,16 @@ class Kernel:
     """What a heuristic scheduled; None for schedules by hand, moves, and kernels from a file."""
     measured: tuple[tuple[Params, float], ...] = ()
     """Microseconds of its candidates where they were measured (`fw.tune`)."""
+    companions: list[Kernel] = field(default_factory=lambda: list[Kernel](), repr=False)
+    """The kernels that were made in one call of `compile`, this one among them, but for parts of
+    others: the compiler puts the small ones of them into one module."""
     parts: tuple[Kernel, ...] = field(default=(), repr=False)
     """The kernels whose blocks stand side by side in this one; none for most."""
-    program_kernels: Sequence[Kernel] = field(default=(), repr=False)
-    """The kernels of the program that this one was compiled for: they are compiled together."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.companions.append(self)
 
     @property
     def name(self) -> str:
@@ -238,7 +242,7 @@ class Kernel:
         once, together with the other kernels of its program. Raises UserError without NVRTC."""
         with self._lock:
             if self._build is None:
-                self.start_compiling(self.program_kernels)
+                self.start_compiling(list(dict.fromkeys((*self.companions, self))))
             build = self._build
         assert build is not None
         return build.result()

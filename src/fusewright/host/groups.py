@@ -13,6 +13,7 @@ from fusewright.fusion.ir import (
     Concat,
     IndexMap,
     MatMul,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -24,7 +25,6 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
-from fusewright.fusion.passes.cuts import cut_source
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.passes.row_partials import blocks_of_rows
 from fusewright.fusion.rematerialisable import is_rematerialisable
@@ -75,11 +75,21 @@ class AxisIds:
             a = self.parent[a]
         return a
 
+    def found(self, axes: Axes) -> Axes:
+        """The representative of every axis."""
+        return tuple(None if a is None else self.find(a) for a in axes)
+
     def join(self, a: int, b: int) -> None:
         a, b = self.find(a), self.find(b)
         if a != b:
             self.log.append((max(a, b), self.parent[max(a, b)]))
             self.parent[max(a, b)] = min(a, b)
+
+    def join_all(self, some: Axes, others: Axes) -> None:
+        """Joins axes place by place, where both have ids."""
+        for a, b in zip(some, others, strict=True):
+            if a is not None and b is not None:
+                self.join(a, b)
 
     def undo(self, mark: int) -> None:
         """Takes back every join since the log had `mark` entries."""
@@ -115,16 +125,6 @@ class Line:
     scanned: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Leading axes in parts: `whole` were reshaped into `two` of these sizes, the parts and what is
-    in them in either order; the rest stays."""
-
-    whole: tuple[int, ...]
-    two: tuple[int, int]
-    sizes: tuple[Expr, Expr]
-
-
 @dataclass(eq=False, slots=True)
 class FusionGroup:
     """Ops that become one kernel, and the facts that decide what else may join.
@@ -132,8 +132,8 @@ class FusionGroup:
     `moved`: values from before a reshape, pad or concat, whose axes only the axis graph relates to
     those after. `sources`: what the kernel reads that others, or the caller, make. `depths`: how
     many reductions of the group stand one after the other up to a member. `lines`: what its scans
-    run along. `widths`: from how many places joins choose an element of a member. `parts`: leading
-    axes cut in parts, so that partial results of them may stand beside reductions of the others.
+    run along. `widths`: from how many places joins choose an element of a member. `parts`: members
+    that cut axes in two.
     `regrouped`: the digits of members, and the regroupings behind them.
     """
 
@@ -147,14 +147,14 @@ class FusionGroup:
     lines: list[Line] = field(default_factory=list[Line])
     widths: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     moved: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
-    parts: list[Parts] = field(default_factory=list[Parts])
+    parts: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
     regrouped: dict[Tensor, Regrouped] = field(default_factory=dict[Tensor, Regrouped])
 
 
 def is_view(t: Tensor) -> bool:
     """Values that readers find in their source: every kernel that needs one reads through it."""
     match t.op:
-        case Broadcast() | Permute() | Reshape() | IndexMap():
+        case Broadcast() | Permute() | Reshape() | Parts() | IndexMap():
             return True
         case Resize():
             return is_crop(t)
@@ -167,16 +167,14 @@ def union(groups: list[FusionGroup], number: int, ids: AxisIds) -> FusionGroup:
     out = FusionGroup(number)
     for g in groups:
         for t, axes in g.axes.items():
-            for a, b in zip(axes, out.axes.setdefault(t, axes), strict=True):
-                if a is not None and b is not None:
-                    ids.join(a, b)
+            ids.join_all(axes, out.axes.setdefault(t, axes))
         out.members |= g.members
         out.spaces += g.spaces
         out.successors |= g.successors
         out.lines += g.lines
         out.moved |= g.moved
-        for p in g.parts:
-            _add_parts(out, p, ids)
+    for p in (p for g in groups for p in g.parts):
+        _add_parts(out, p, ids)
     for t in out.members:
         out.depths[t] = _depth(out, t)
         out.widths[t] = _width(out, t)
@@ -195,15 +193,16 @@ def add(g: FusionGroup, t: Tensor, ids: AxisIds) -> str | None:
     problem = _move_problem(g, t)
     if problem is not None:
         return problem
-    axes = _axes(g, t, ids)
-    if any(not _distinct(ids, a) for a in (*g.axes.values(), axes)):
+    g.axes[t] = _axes(g, t, ids)
+    if _is_cut(g, t):
+        _add_parts(g, t, ids)
+    if any(not _distinct(ids, a) for a in g.axes.values()):
         return "two axes of one tensor would have to run in one loop"
     moves = isinstance(t.op, Reshape | Resize | Concat) and any(
         o in g.members for o in t.op.operands
     )
-    if moves and not only_units(t) and _cut_in_parts(t) is None and not g.spaces:
+    if moves and not only_units(t) and cut_axes(t) is None and not g.spaces:
         g.moved |= g.members
-    g.axes[t] = axes
     g.members[t] = None
     g.sources |= {
         o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
@@ -227,7 +226,7 @@ def add(g: FusionGroup, t: Tensor, ids: AxisIds) -> str | None:
         reduced = tuple(operand[a] for a in t.op.axes)
         g.spaces.append(Space(operand, reduced, source.shape, t.op.axes))
     if isinstance(t.op, Scan):
-        g.lines.append(Line(axes, axes[t.op.axis]))
+        g.lines.append(Line(g.axes[t], g.axes[t][t.op.axis]))
     return None
 
 
@@ -247,9 +246,7 @@ def relate_spaces(g: FusionGroup, ids: AxisIds) -> str | None:
     for other in g.spaces[1:]:
         first = g.spaces[0]
         if other.form == first.form and ids.named(first.all).isdisjoint(ids.named(other.all)):
-            for a, b in zip(first.all, other.all, strict=True):
-                if a is not None and b is not None:
-                    ids.join(a, b)
+            ids.join_all(first.all, other.all)
     if len(g.spaces) > 1 and any(not _distinct(ids, axes) for axes in g.axes.values()):
         return "two axes of one tensor would have to run in one loop"
     return None
@@ -266,19 +263,6 @@ def form_of_sums(g: FusionGroup, ids: AxisIds) -> tuple[Shape, tuple[int, ...]] 
     if any(reduced & ids.named(g.axes[t]) for t in later):
         return None
     return next(iter(forms))
-
-
-def add_between(g: FusionGroup, t: Tensor) -> None:
-    """Puts what stands between axes and their parts into a group. It has no axes that rules could
-    speak of: those of the parts are related to those before the padding."""
-    g.axes[t] = (None,) * t.ndim
-    g.members[t] = None
-    g.sources |= {
-        o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
-    }
-    g.depths[t] = _depth(g, t)
-    g.widths[t] = _width(g, t)
-    g.regrouped[t] = regrouped(t, g.regrouped)
 
 
 def _width(g: FusionGroup, t: Tensor) -> int:
@@ -305,7 +289,7 @@ def space_problem(g: FusionGroup, ids: AxisIds) -> str | None:
         return _line_problem(g, ids)
     if not g.spaces:
         return _loop_problem(g, ids)
-    cut = {ids.find(a) for p in g.parts for a in p.two}
+    cut = {ids.find(a) for p in g.parts if _leads(p) for a in _cut(g, p)[1] if a is not None}
     reduced = {ids.named(s.reduced) for s in g.spaces}
     rows = {r for r in reduced if not (len(r) == 1 and r <= cut)}
     if len(rows) > 1 or len(reduced) - len(rows) > 1:
@@ -316,7 +300,7 @@ def space_problem(g: FusionGroup, ids: AxisIds) -> str | None:
         return "the kernel's reductions would keep different axes"
     if len(reduced) > 1 and any(s != largest for s in spaces):
         return "the kernel's reductions would run over different axes"
-    whole = {ids.find(a) for p in g.parts for a in p.whole}
+    whole = ids.named(a for p in g.parts for a in _cut(g, p)[0])
     if len(reduced) > 1 and any(whole & r for r in rows):
         return "one of the kernel's reductions would run over what another one has in parts"
     if len(reduced) > 1 and (problem := _parts_problem(g)) is not None:
@@ -354,8 +338,8 @@ def _loop_problem(g: FusionGroup, ids: AxisIds) -> str | None:
     that this one lacks would be computed whole, along that axis, by every one of them. Axes and
     their parts are one where the kernel computes what is cut; sources are read at any place."""
     operands = operand_views(g.members)
-    cuts = (_cut_in_parts(t) for t in g.members if t not in operands)
-    related = all(source in g.members for source in cuts if source is not None)
+    cuts = (t for t in g.members if t not in operands and cut_axes(t) is not None)
+    related = all(t.op.operands[0] in g.members for t in cuts)
     named = [
         (_named(g, g.axes[t], ids) if related else ids.named(g.axes[t]), t)
         for t in g.members
@@ -368,20 +352,16 @@ def _loop_problem(g: FusionGroup, ids: AxisIds) -> str | None:
 
 def _parts_problem(g: FusionGroup) -> str | None:
     """Why no block could walk over parts of the rows with their partial results in registers."""
-    cuts: list[tuple[Reduce, Tensor]] = []
-    for t in g.members:
-        if isinstance(t.op, Reduce) and (source := _cut_in_parts(t.op.operands[0])) is not None:
-            cuts.append((t.op, source))
+    sums = (t.op for t in g.members if isinstance(t.op, Reduce))
+    cuts = [p.op for op in sums if isinstance((p := op.operands[0]).op, Parts) and _leads(p)]
     if not cuts:
         return "the kernel's reductions would run over different axes"
-    op, source = cuts[0]
-    sizes = [constant_value(e) for e in op.operands[0].shape]
-    if None in sizes:
+    parts, (source,) = cuts[0].partition, cuts[0].operands
+    length = _numel(source.shape[len(cuts[0].axes) :])
+    if not length:
         return "parts of rows of unknown size have no partial results"
-    length = math.prod(n or 0 for n in sizes[2:])
-    parts = sizes[1 - op.axes[0]] or 0
-    if parts < LEAST_PARTS:
-        return f"{parts} parts of the rows are too few blocks"
+    if parts.count < LEAST_PARTS:
+        return f"{parts.count} parts of the rows are too few blocks"
     inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
     if not inputs or not blocks_of_rows(length, inputs, len(cuts)):
         return "the registers of a block do not hold a row and the partial results of its columns"
@@ -397,30 +377,53 @@ def _named(g: FusionGroup, axes: Axes, ids: AxisIds) -> frozenset[int]:
     """The representatives of axes; of those that were cut, the two that they became."""
     named = ids.named(axes)
     for p in g.parts:
-        whole = ids.named(p.whole)
+        whole, two = (ids.named(axes) for axes in _cut(g, p))
         if named & whole:
-            named = (named - whole) | ids.named(p.two)
+            named = (named - whole) | two
     return named
 
 
-def _cut_in_parts(t: Tensor) -> Tensor | None:
-    """What a reshape cuts in two along its leading axes; None where one of the axes has size 1."""
-    source = cut_source(t)
-    if source is None or only_units(t) or Int(1) in (*t.shape, *source.shape):
+def cut_axes(t: Tensor) -> tuple[int, ...] | None:
+    """The run of axes that an op makes two of: those of a partition, or the leading ones that a
+    reshape of a program cuts, (r.., c..) -> (a, b, c..). None for other ops."""
+    if isinstance(t.op, Parts):
+        return t.op.axes
+    if not isinstance(t.op, Reshape) or t.ndim < 2 or only_units(t):
         return None
-    return source
+    (source,) = t.op.operands
+    count = source.ndim - (t.ndim - 2)
+    stays = count > 0 and source.shape[count:] == t.shape[2:]
+    return tuple(range(count)) if stays and Int(1) not in (*t.shape, *source.shape) else None
 
 
-def _add_parts(g: FusionGroup, new: Parts, ids: AxisIds) -> Parts:
-    """Notes that axes were cut in parts; axes that already were so get the same two."""
+def _leads(t: Tensor) -> bool:
+    """Whether the axes that an op cuts are the first ones."""
+    axes = cut_axes(t)
+    return axes is not None and axes[0] == 0
+
+
+def _is_cut(g: FusionGroup, t: Tensor) -> bool:
+    """Whether an op cuts axes that are known."""
+    return cut_axes(t) is not None and not _is_unknown(o := t.op.operands[0], g.axes[o])
+
+
+def _cut(g: FusionGroup, t: Tensor) -> tuple[Axes, Axes]:
+    """The axes that an op cuts, and the two that they become."""
+    axes = cut_axes(t)
+    assert axes is not None
+    first = axes[0]
+    return g.axes[t.op.operands[0]][first : axes[-1] + 1], g.axes[t][first : first + 2]
+
+
+def _add_parts(g: FusionGroup, new: Tensor, ids: AxisIds) -> None:
+    """Notes that axes were cut in two; axes that already were so get the same two."""
+    whole, two = _cut(g, new)
     for p in g.parts:
-        same = tuple(map(ids.find, p.whole)) == tuple(map(ids.find, new.whole))
-        if same and p.sizes == new.sizes:
-            for a, b in zip(p.two, new.two, strict=True):
-                ids.join(a, b)
-            return p
-    g.parts.append(new)
-    return new
+        old, parts = _cut(g, p)
+        if p.shape == new.shape and ids.found(old) == ids.found(whole):
+            ids.join_all(parts, two)
+            break
+    g.parts[new] = None
 
 
 def same_axes(g: FusionGroup, shared: Tensor, ids: AxisIds) -> bool:
@@ -479,9 +482,7 @@ def _axes(g: FusionGroup, t: Tensor, ids: AxisIds) -> Axes:
                 _relate_by_graph(g, known, ids)
                 return (None,) * t.ndim
             for other in reads[1:]:
-                for a, b in zip(reads[0], other, strict=True):
-                    if a is not None and b is not None:
-                        ids.join(a, b)
+                ids.join_all(reads[0], other)
             return tuple(
                 next((r[j] for r in reads if r[j] is not None), None) for j in range(t.ndim)
             )
@@ -501,9 +502,9 @@ def _axes(g: FusionGroup, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(a for j, a in enumerate(own) if j not in t.op.axes)
         case Reshape() if inside and only_units(t):
             return _renamed_units(g.axes[t.op.operands[0]], t)
-        case Reshape() if (cut := _cut_in_parts(t)) and None not in _operand_axes(g, cut, ids):
-            return _part_axes(g, t, cut, ids)
-        case Reshape() if inside and g.spaces:
+        case Reshape() | Parts() if (cut := _part_axes(g, t, ids)) is not None:
+            return cut
+        case Reshape() | Parts() if inside and g.spaces:
             _relate_by_graph(g, inside, ids)
             return (None,) * t.ndim
         case Take() | TakeAlong() if t.op.operands[1] in inside:
@@ -519,14 +520,16 @@ def _axes(g: FusionGroup, t: Tensor, ids: AxisIds) -> Axes:
             return tuple(ids.fresh(e) for e in t.shape)
 
 
-def _part_axes(g: FusionGroup, t: Tensor, source: Tensor, ids: AxisIds) -> Axes:
-    own = g.axes[source]
-    count = len(own) - (t.ndim - 2)
-    whole = tuple(a for a in own[:count] if a is not None)
-    first, second = (ids.fresh(e) for e in t.shape[:2])
-    assert first is not None and second is not None
-    parts = _add_parts(g, Parts(whole, (first, second), (t.shape[0], t.shape[1])), ids)
-    return (*parts.two, *own[count:])
+def _part_axes(g: FusionGroup, t: Tensor, ids: AxisIds) -> Axes | None:
+    """The axes of an op that makes two of a run of axes; None for other ops."""
+    axes = cut_axes(t)
+    if axes is None:
+        return None
+    own, first = _operand_axes(g, t.op.operands[0], ids), axes[0]
+    if not _is_cut(g, t):
+        return None
+    two = (ids.fresh(e) for e in t.shape[first : first + 2])
+    return (*own[:first], *two, *own[axes[-1] + 1 :])
 
 
 def _is_unknown(t: Tensor, axes: Axes) -> bool:

@@ -16,7 +16,7 @@ from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel
 from fusewright.kir.side_by_side import block_of, side_by_side, stands_apart
 from fusewright.kir.traverse import walk_statements
-from fusewright.program import Dispatch
+from fusewright.programs.model import Dispatch
 
 MAX_STATEMENTS = 1500
 """Of a joined kernel. NVRTC 13.0 takes about as long as for the kernels apart, 0.2 s for 60 steps
@@ -103,8 +103,9 @@ def _joined(
     return Dispatch(kernel_of(tuple(x.kernel for x in parts)), reads, writes, values)
 
 
-def joined_kernel(parts: tuple[Kernel, ...]) -> Kernel:
-    """The kernel that does what all parts do: inputs of all of them, then their outputs."""
+def joined_kernel(parts: tuple[Kernel, ...], companions: list[Kernel]) -> Kernel:
+    """The kernel that does what all parts do: inputs of all of them, then their outputs. It is
+    compiled with its companions, which it joins."""
     return Kernel(
         side_by_side(
             [k.ir for k in parts],
@@ -116,6 +117,7 @@ def joined_kernel(parts: tuple[Kernel, ...]) -> Kernel:
         tuple(i for k in parts for i in k.outputs),
         tuple(v for k in parts for v in k.argument_values),
         "\n\n".join(k.schedule for k in dict.fromkeys(parts)),
+        companions=companions,
         parts=parts,
     )
 
