@@ -29,33 +29,49 @@ parameters'); a pointer and the widest scalar have 8."""
 
 @dataclass(eq=False)
 class _Batch:
-    """Launches that may become one, in the place of the first."""
+    """Launches that may become one: what they compute, and what they access of each memory, and
+    whether they write there."""
 
-    parts: list[Dispatch]
     alike: object
-    statements: int
-    sites: list[tuple[Subspan, bool]] = field(default_factory=list[tuple[Subspan, bool]])
+    parts: list[Dispatch] = field(default_factory=list[Dispatch])
+    statements: int = 0
+    sites: dict[Tensor, list[tuple[Subspan, bool]]] = field(
+        default_factory=dict[Tensor, list[tuple[Subspan, bool]]]
+    )
 
-    def takes(self, x: Dispatch, alike: object, statements: int) -> bool:
-        """Whether one more launch is alike, and fits."""
-        if self.alike is None or self.alike != alike:
+    def takes(self, other: _Batch) -> bool:
+        """Whether other launches are alike, and fit."""
+        if self.alike is None or self.alike != other.alike:
             return False
-        values = (n for p in (*self.parts, x) for n in (*p.reads, *p.writes, *p.values))
-        fits = 8 * sum(1 for _ in values) <= PARAMETER_NBYTES
-        return fits and self.statements + statements <= MAX_STATEMENTS
+        parts = (*self.parts, *other.parts)
+        values = sum(len(p.reads) + len(p.writes) + len(p.values) for p in parts)
+        fits = 8 * values <= PARAMETER_NBYTES
+        return fits and self.statements + other.statements <= MAX_STATEMENTS
 
-    def add(self, x: Dispatch, statements: int) -> None:
-        self.parts.append(x)
-        self.statements += statements
-        self.sites += _sites(x)
+    def add(self, other: _Batch) -> None:
+        self.parts += other.parts
+        self.statements += other.statements
+        for root, sites in other.sites.items():
+            self.sites.setdefault(root, []).extend(sites)
 
-    def meets(self, x: Dispatch) -> bool:
-        """Whether a launch has to keep its order with these: one writes what the other accesses."""
+    def meets(self, other: _Batch) -> bool:
+        """Whether two have to keep their order: one writes what the other accesses."""
         return any(
-            a.root is b.root and (writes or also_writes) and not are_apart(a, b)
-            for a, writes in self.sites
-            for b, also_writes in _sites(x)
+            (writes or also_writes) and not are_apart(a, b)
+            for root, sites in other.sites.items()
+            for a, writes in self.sites.get(root, ())
+            for b, also_writes in sites
         )
+
+
+def _alone(x: Dispatch) -> _Batch:
+    """A launch by itself."""
+    alike = _alike(x)
+    out = _Batch(alike, [x])
+    out.statements = sum(1 for _ in walk_statements(x.kernel.ir)) if alike is not None else 0
+    for s, writes in (*((s, False) for s in x.reads), *((s, True) for s in x.writes)):
+        out.sites.setdefault(s.root, []).append((s, writes))
+    return out
 
 
 def join_launches(
@@ -72,24 +88,27 @@ def join_launches(
     """
     batches: list[_Batch] = []
     for x in launches:
-        alike = _alike(x)
-        statements = sum(1 for _ in walk_statements(x.kernel.ir)) if alike is not None else 0
-        place = _place(batches, x, alike, statements)
-        if place is None:
-            batches.append(_Batch([], alike, 0))
-            place = batches[-1]
-        place.add(x, statements)
+        new = _alone(x)
+        if not _place(batches, new):
+            batches.append(new)
     return [_joined(b.parts, kernel_of) for b in batches]
 
 
-def _place(batches: Sequence[_Batch], x: Dispatch, alike: object, statements: int) -> _Batch | None:
-    """The nearest batch before a launch that takes it, if it may run there."""
-    for b in reversed(batches) if alike is not None else ():
-        if b.takes(x, alike, statements):
-            return None if b.meets(x) else b
-        if b.meets(x):
-            return None
-    return None
+def _place(batches: list[_Batch], new: _Batch) -> bool:
+    """Adds a launch to the last batch that takes it, if nothing that needs the batch is needed by
+    the launch. What stands between them and needs the batch then follows it."""
+    k = next((k for k in reversed(range(len(batches))) if batches[k].takes(new)), None)
+    if k is None or batches[k].meets(new):
+        return False
+    before: list[_Batch] = []
+    after = [batches[k]]
+    for b in batches[k + 1 :]:
+        (after if any(a.meets(b) for a in after) else before).append(b)
+    if any(a.meets(new) for a in after):
+        return False
+    batches[k:] = [*before, *after]
+    after[0].add(new)
+    return True
 
 
 def _joined(
@@ -133,19 +152,19 @@ def _alike(x: Dispatch) -> object:
     return block_of(kernel.ir), kernel.ir.attributes, _computation(kernel.segment.fusion)
 
 
-def _sites(x: Dispatch) -> list[tuple[Subspan, bool]]:
-    """What a launch accesses, and whether it writes there."""
-    return [*((s, False) for s in x.reads), *((s, True) for s in x.writes)]
-
-
 def _computation(fusion: Fusion) -> object:
-    """What a fusion computes, its sizes and scalars left out."""
-    number: dict[Tensor, int] = {t: k for k, t in enumerate(fusion.values)}
-    return tuple(
-        (
-            t.op.fn if isinstance(t.op, Pointwise) else type(t.op),
-            t.dtype,
-            tuple(number[o] for o in t.op.operands),
-        )
-        for t in fusion.values
-    )
+    """What a fusion computes, its sizes and scalars left out, in an order that its outputs give."""
+    number: dict[Tensor, int] = {}
+    steps: list[object] = []
+    todo = list(reversed(fusion.outputs))
+    while todo:
+        t = todo[-1]
+        waiting = [o for o in t.op.operands if o not in number]
+        if t in number or not waiting:
+            todo.pop()
+        if t not in number and not waiting:
+            number[t] = len(number)
+            fn = t.op.fn if isinstance(t.op, Pointwise) else type(t.op)
+            steps.append((fn, t.dtype, tuple(number[o] for o in t.op.operands)))
+        todo += reversed(waiting)
+    return tuple(steps), tuple(number[t] for t in fusion.outputs)
