@@ -78,6 +78,8 @@ def parts_of_reduction(t: Tensor, target: Target) -> int:
         side_by_side = NARROW_COLUMNS
     blocks = kept if is_inner(source, t.op.axes) else -(-kept // side_by_side)
     wanted = 2 * target.multiprocessors // max(blocks, 1)
+    if not is_inner(source, t.op.axes):  # parts are interleaved: side by side they fill a block
+        wanted *= max(1, side_by_side // kept)
     least = LEAST_PART if is_inner(source, t.op.axes) else LEAST_ROWS
     if reduced * kept < LEAST_TOTAL:
         return 1
