@@ -111,6 +111,11 @@ def forecast(
     )
 
 
+def predicted_us(program: Program, target: Target) -> float:
+    """The predicted time of all launches."""
+    return sum(_cost(x, nbytes, target).us for x, nbytes in _bound(program))
+
+
 def floor_us(least: Least, target: Target) -> float:
     """The predicted time of what a draw is measured against: a copy, or a read, of its bytes."""
     written = 0 if least.is_read_mostly else least.nbytes // 2
