@@ -15,7 +15,7 @@ from itertools import pairwise
 from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
-from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
+from fusewright.fusion.ir import Fusion, IndexMap, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
@@ -162,14 +162,15 @@ class _Former:
         return out
 
     def _chain(self, o: Tensor) -> list[Tensor]:
-        """The ops between inputs and a value, if they are few and elementwise or views."""
+        """The ops between inputs and a value, if they are few and elementwise, views or moves."""
         found: dict[Tensor, None] = {}
         stack = [o]
         while stack:
             t = stack.pop()
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
-            if len(found) == MAX_RECOMPUTED or not (isinstance(t.op, Pointwise) or is_view(t)):
+            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
+            if len(found) == MAX_RECOMPUTED or not is_cheap:
                 return []
             found[t] = None
             stack.extend(t.op.operands)
