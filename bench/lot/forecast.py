@@ -7,6 +7,7 @@ same requests need. Times are of the cost model (schedule/heuristics/cost.py).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
-from fusewright.kernel import Kernel
+from fusewright.kernel import Kernel, TensorInfo
 from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics import schedule_group
@@ -164,8 +165,15 @@ def _moved(program: Program, bound: Sequence[int]) -> tuple[float, float]:
     total, worst = 0.0, 0.0
     significant = sum(bound) * min(SIGNIFICANT, 0.5 / max(len(bound), 1))
     for x, nbytes in zip(program.launches, bound, strict=True):
-        found = traffic(x.kernel.ir, x.kernel.arguments())
-        total += nbytes * max(1.0, found.byte_ratio)
-        if nbytes >= significant:
-            worst = max(worst, found.sector_ratio)
+        parts = x.kernel.parts or (x.kernel,)  # a few blocks of each show what all of them do
+        own = [sum(map(_nbytes, (*k.inputs, *k.outputs))) for k in parts]
+        for kernel, share in zip(parts, own, strict=True):
+            found = traffic(kernel.ir, kernel.arguments())
+            total += nbytes * share / sum(own) * max(1.0, found.byte_ratio)
+            if nbytes >= significant:
+                worst = max(worst, found.sector_ratio)
     return total, worst
+
+
+def _nbytes(t: TensorInfo) -> int:
+    return math.prod(int(str(n)) for n in t.shape) * t.dtype.nbytes

@@ -55,12 +55,10 @@ def joined_axes(
     sized = [x for x in loops if x.axis.extent != Int(1)]
     if len(sized) < 2:
         return sized
-    saved = {s: s.loops for s in flow.stages}
-    reference.loops = (*sized, *others)
-    transform_like(flow, reference, align=True)
-    places = list(_places(flow))
-    for s, old in saved.items():
-        s.loops = old
+    with flow.trial():
+        reference.loops = (*sized, *others)
+        transform_like(flow, reference, align=True)
+        places = list(_places(flow))
     groups = [[sized[0]]]
     for x in sized[1:]:
         last = groups[-1][-1].axis
