@@ -113,3 +113,50 @@ def test_the_time_of_a_joined_launch_is_that_of_its_bytes() -> None:
     ).kernels
     assert one is not None and kernel.predicted is not None
     assert kernel.predicted.us == pytest.approx(one.us, rel=0.1)
+
+
+def test_sums_of_a_list_do_not_wait_for_each_other() -> None:
+    """Nine sums and nine steps: without it, each sum is a launch behind the one before."""
+
+    def clipped(*ts: Any) -> list[Any]:
+        half = len(ts) // 2
+        squares = [fw.sum(g * g) for g in ts[half:]]
+        total = squares[0]
+        for s in squares[1:]:
+            total = total + s
+        scale = fw.rsqrt(total + 1.0)
+        return [p - g * scale for p, g in zip(ts[:half], ts[half:], strict=True)]
+
+    shapes = [(40 + k, 64) for k in range(9)]
+    specs = [S(s, "float32") for _ in range(2) for s in shapes]
+    program = fw.compile(fw.trace(clipped, *specs))
+    assert len(program.launches) <= 6
+    assert program.host.stats["critical_path"] <= 5
+    agrees(program, specs)
+
+
+def test_two_sums_are_two_kernels_of_which_one_adds() -> None:
+    """A scalar joins a kernel that waits for one other only: no launch for it alone."""
+    specs = [S((40, 64), "float32"), S((33, 50), "float32")]
+    program = fw.compile(fw.trace(lambda a, b: fw.sum(a) + fw.sum(b * b), *specs))
+    assert len(program.launches) == 2
+    agrees(program, specs)
+
+
+def test_values_are_computed_again_by_kernels_that_join_others() -> None:
+    """Gradients of a norm whose rows are too long for a block: no float32 value of the size of the
+    arguments is stored."""
+
+    def backward(dy: Any, x: Any, w: Any, r: Any) -> list[Any]:
+        g, hat = fw.astype(dy, fw.float32), fw.astype(x, fw.float32) * r
+        d = g * w
+        inner = d - hat * fw.mean(d * hat, axis=1, keepdims=True)
+        inner = inner - fw.mean(d, axis=1, keepdims=True)
+        return [fw.astype(inner * r, x.dtype), fw.sum(g * hat, axis=0), fw.sum(g, axis=0)]
+
+    arguments = S((112, 82432), "bfloat16")
+    specs = [arguments, arguments, S((1, 82432), "bfloat16"), S((112, 1), "float32")]
+    program = fw.compile(fw.trace(backward, *specs))
+    stored = [s.tensor for x in program.launches for s in x.writes]
+    large = [t for t in stored if t.dtype is fw.float32 and t.shape == arguments.shape]
+    assert large == []
