@@ -59,6 +59,7 @@ from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program
+from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
@@ -266,6 +267,14 @@ class _Compiler:
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
 
+    def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
+        """The kernel in whose launch the blocks of all parts stand side by side."""
+        key = (self.target, *parts)
+        if key not in self.kernels:
+            self.made[:] = [k for k in self.made if k not in parts]
+            self.kernels[key] = Made(joined_kernel(parts, self.made), (), ())
+        return self.kernels[key].kernel
+
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
         out: list[Dispatch] = []
@@ -428,7 +437,7 @@ def compile_in_place(
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
     forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
-    ordered = tuple(launches[k] for k in order)
+    ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
     return program

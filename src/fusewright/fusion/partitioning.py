@@ -132,13 +132,15 @@ def _numel(t: Tensor) -> int:
 
 
 def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
-    """Parts of a reduction that would run in fewer blocks than the target has multiprocessors."""
+    """Parts of a reduction that would run in fewer blocks than the target has multiprocessors. Of
+    rows that do not fill the row of a block as many more as fill it, side by side."""
     if f.total < LEAST_TOTAL:
         return None
     side_by_side = NARROW_COLUMNS if f.total <= CACHED_TOTAL else BYTES_PER_ROW // f.nbytes
     blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
     least = LEAST_RUN if f.is_inner else LEAST_ROWS
-    wanted = min(2 * target.multiprocessors // blocks, f.size // least)
+    beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
+    wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     return _runs(f, wanted) if f.is_inner else _rows(f, wanted, EVEN_SHARE)
 
 

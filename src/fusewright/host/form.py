@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
-from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
+from fusewright.fusion.ir import Fusion, IndexMap, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
@@ -85,6 +86,14 @@ class _Former:
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
         producers.sort(key=lambda g: g.number)
         for chosen in _choices(producers):
+            if self._chains(t, chosen, producers):
+                continue
+            others = [o for o in sources if self.group_of(o) not in (None, *chosen)]
+            again = self._recomputed(others)
+            if again:
+                items = self._in_order([*again, *views, t])
+                if self._try(chosen, producers, items) is None:
+                    return
             problem = self._try(chosen, producers, [*views, t])
             if problem is None:
                 return
@@ -95,6 +104,23 @@ class _Former:
             return
         if self._try([], [], [*views, t], number) is not None:
             self._alone(t)
+
+    def _chains(
+        self, t: Tensor, chosen: Sequence[FusionGroup], producers: Sequence[FusionGroup]
+    ) -> bool:
+        """Whether a scalar would make the chosen kernels wait for one that waits for a scalar
+        itself. The sums of a list of tensors, added up one by one, do not need each other:
+
+            k1: s1 = sum(g1);  k2: s2 = sum(g2);  k3: s3 = sum(g3), s1 + s2 + s3
+        """
+        if any(e != Int(1) for e in t.shape):
+            return False
+        return any(
+            all(e == Int(1) for e in o.shape) and self.group_of(o) not in (None, p)
+            for p in producers
+            if p not in chosen
+            for o in p.sources
+        )
 
     def _is_near(self, view: Tensor) -> bool:
         """Whether a view lies fewer regroupings behind what is stored than a kernel may undo. One
@@ -120,8 +146,8 @@ class _Former:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
 
     def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
-        """What a new kernel computes again instead of reading it from another kernel: short chains
-        of functions of inputs that are not larger than the value, which then need not be stored."""
+        """What a kernel computes again instead of reading it from another kernel: short chains of
+        functions of inputs that are not larger than the value, which then need not be stored."""
         out: list[Tensor] = []
         for o in sources:
             chain = self._chain(o)
@@ -136,14 +162,15 @@ class _Former:
         return out
 
     def _chain(self, o: Tensor) -> list[Tensor]:
-        """The ops between inputs and a value, if they are few and elementwise or views."""
+        """The ops between inputs and a value, if they are few and elementwise, views or moves."""
         found: dict[Tensor, None] = {}
         stack = [o]
         while stack:
             t = stack.pop()
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
-            if len(found) == MAX_RECOMPUTED or not (isinstance(t.op, Pointwise) or is_view(t)):
+            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
+            if len(found) == MAX_RECOMPUTED or not is_cheap:
                 return []
             found[t] = None
             stack.extend(t.op.operands)

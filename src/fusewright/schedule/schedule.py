@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
-from fusewright.errors import ScheduleError, UnsupportedError, UserError
+from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
