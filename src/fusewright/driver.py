@@ -66,6 +66,9 @@ from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
 _compiled = logging.getLogger("fusewright.compile")
+REFUSED = "fusewright.refused"
+"""The logger that hears of groups that formation accepted and lowering refused."""
+_refused = logging.getLogger(REFUSED)
 
 
 _PROGRAM = instance_of(
@@ -215,6 +218,10 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
+            _refused.warning(
+                "%s: a kernel is cut in two, which dispatch formation should have refused: %s\n%s",
+                *(name, e, segment.fusion),
+            )
             halves = _halves(segment)
             if halves is None and any(map(has_instructions, segment.fusion.values)):
                 rule = f"it is a sum of products: {e}"

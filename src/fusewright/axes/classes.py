@@ -223,9 +223,22 @@ class AxisGraph:
             domains.connect([*lines_u, *lines_v])
             lines.commit()
             return True
-        lines.rollback()
-        domains.forget_suspects()
+        self.rollback()
         return False
+
+    def begin(self) -> None:
+        """Start an attempt: what ties and registers from here on can be taken back. They nest."""
+        self.lines.begin()
+
+    def commit(self) -> None:
+        """Keep what the last attempt did, as far as the attempt around it is kept."""
+        self.lines.commit()
+
+    def rollback(self) -> None:
+        """Take back what the last attempt tied and registered. Classes that it made are of no
+        further use."""
+        self.lines.rollback()
+        self.domains.forget_suspects()
 
     def register_domain(self, axes: Sequence[AxisClass]) -> None:
         """Declare the domain of an op: its axes must stay independent. Raises InternalError when

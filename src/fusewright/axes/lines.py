@@ -309,32 +309,36 @@ class Lines:
         self.definition: dict[Atom, Definition] = {}
         self.named: dict[Definition, Atom] = {}
         self._users: dict[int, dict[Atom, None]] = {}
-        self._log: list[Callable[[], None]] | None = None
+        self._log: list[Callable[[], None]] = []
+        self._begun: list[int] = []
         self.version = 0
         self.epoch = 0
 
     # ----- undo
 
     def begin(self) -> None:
-        """Start recording writes."""
-        self._log = []
+        """Start recording writes; attempts nest."""
+        self._begun.append(len(self._log))
 
     def commit(self) -> None:
-        """Keep the recorded writes."""
-        self._log = None
+        """Keep the writes since the last `begin`, as far as what is around it is kept."""
+        self._begun.pop()
+        if not self._begun:
+            self._log.clear()
         self.epoch += 1
 
     def rollback(self) -> None:
-        """Undo every write since `begin`."""
-        log, self._log = self._log or [], None
-        for undo in reversed(log):
-            undo()
+        """Undo every write since the last `begin`."""
+        begun = self._begun.pop()
+        while len(self._log) > begun:
+            self._log.pop()()
         self.version += 1
+        self.epoch += 1
 
     def put(self, table: dict[K, V], key: K, value: V) -> None:
         """`table[key] = value`, undone by `rollback`."""
         self.version += 1
-        if self._log is not None:
+        if self._begun:
             if key in table:
                 old = table[key]
                 self._log.append(lambda: table.__setitem__(key, old))
@@ -348,7 +352,7 @@ class Lines:
             return None
         self.version += 1
         old = table.pop(key)
-        if self._log is not None:
+        if self._begun:
             self._log.append(lambda: table.__setitem__(key, old))
         return old
 
@@ -371,7 +375,7 @@ class Lines:
         if root == found[0]:
             return found
         total = (root, found[1] + offset)
-        if self._log is None:
+        if not self._begun:
             self._parent[line] = total
         return total
 

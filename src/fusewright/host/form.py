@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fusewright.axes.classes import AxisGraph
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
@@ -20,20 +21,19 @@ from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
-    AxisIds,
     FusionGroup,
     Reason,
     add,
-    add_between,
-    form_of_sums,
     is_view,
-    relate_spaces,
-    same_axes,
-    space_problem,
     union,
-    union_problem,
 )
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
+from fusewright.host.shared_loops import (
+    form_of_sums,
+    loop_problem,
+    relate_reductions,
+    runs_along,
+)
 
 MAX_VISITS = 64
 MAX_RECOMPUTED = 12
@@ -67,7 +67,7 @@ class _Former:
         self.fusion = fusion
         self.order = {t: i for i, t in enumerate(fusion.values)}
         self.between = _between(fusion)
-        self.ids = AxisIds()
+        self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
         self.merged: dict[int, int] = {}
@@ -185,15 +185,12 @@ class _Former:
             if any(self._followers(g, chosen) for g in chosen):
                 return "another kernel stands between its operands"
             number = self._next()
-        mark = len(self.ids.log)
-        g = union(chosen, number, self.ids)
-        new = [t for t in items if t not in g.members]
-        problem = union_problem(g, chosen)
-        problem = problem or next((p for t in new if (p := self._add(g, t))), None)
-        problem = problem or relate_spaces(g, self.ids) or space_problem(g, self.ids)
-        if problem is not None:
-            self.ids.undo(mark)
-            return problem
+        self.graph.begin()
+        g = self._joined(chosen, number, items)
+        if isinstance(g, str):
+            self.graph.rollback()
+            return g
+        self.graph.commit()
         self._replace(chosen, g)
         self.home[items[-1]] = number
         for o in g.sources:
@@ -202,11 +199,19 @@ class _Former:
                 p.successors.add(number)
         return None
 
-    def _add(self, g: FusionGroup, t: Tensor) -> str | None:
-        if t not in self.between:
-            return add(g, t, self.ids)
-        add_between(g, t)
-        return None
+    def _joined(
+        self, chosen: list[FusionGroup], number: int, items: list[Tensor]
+    ) -> FusionGroup | str:
+        """The chosen groups as one, with further ops; or the rule that forbids it."""
+        g = union(chosen, number, self.graph)
+        if isinstance(g, str):
+            return g
+        new = [t for t in items if t not in g.members]
+        for t in new:
+            if (problem := add(g, t)) is not None:
+                return problem
+        relate_reductions(g)
+        return loop_problem(g, chosen, new) or g
 
     def _replace(self, old: list[FusionGroup], new: FusionGroup) -> None:
         for g in old:
@@ -287,35 +292,35 @@ class _Former:
         other: they are launched as one."""
         alike: dict[object, list[int]] = {}
         for number, g in sorted(self.groups.items()):
-            form = form_of_sums(g, self.ids)
+            form = form_of_sums(g)
             if form is not None:
                 alike.setdefault(form, []).append(number)
         for numbers in alike.values():
             for a, b in pairwise(numbers):
                 first, second = sorted((self._current(a), self._current(b)))
-                spaces = sum(len(self.groups[n].spaces) for n in (first, second))
+                spaces = sum(len(self.groups[n].reductions) for n in (first, second))
                 if first != second and spaces <= MAX_SUMS:
                     self._join(self.groups[first], self.groups[second], None)
 
     def _join(self, a: FusionGroup, b: FusionGroup, shared: Tensor | None) -> None:
-        if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
+        if len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
             return
         number = self._number([a, b])
         if number is None:
             return
-        mark = len(self.ids.log)
-        g = union([a, b], number, self.ids)
+        self.graph.begin()
+        g = self._joined([a, b], number, [])
         if (
-            len(g.sources) <= MAX_OPERANDS
-            and (shared is None or same_axes(g, shared, self.ids))
-            and relate_spaces(g, self.ids) is None
-            and space_problem(g, self.ids) is None
+            isinstance(g, str)
+            or len(g.sources) > MAX_OPERANDS
+            or (shared is not None and not runs_along(g, shared))
         ):
-            self._replace([a, b], g)
-        else:
-            self.ids.undo(mark)
+            self.graph.rollback()
+            return
+        self.graph.commit()
+        self._replace([a, b], g)
 
     def result(self) -> Formation:
         groups = tuple(
