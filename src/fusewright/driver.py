@@ -24,6 +24,7 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
@@ -443,7 +444,8 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(small, MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
-    return split_reductions(split_scans(row_partials(nested, target), target), target)
+    cut = split_reductions(split_scans(row_partials(nested, target), target), target)
+    return name_parts(cut)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -11,7 +11,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.fusion import build
-from fusewright.fusion.ir import Resize
+from fusewright.fusion.ir import Parts
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.target import target_of
 
@@ -51,7 +51,8 @@ def chunked(fn: Callable[..., Any], shape: tuple[int, ...]) -> fw.Fusion:
 )
 def test_results(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
     fusion = fw.trace(fn, fw.TensorSpec(shape, "float32"))
-    assert any(isinstance(t.op, Resize) for t in chunked(fn, shape).values)
+    cuts = [t.op.partition for t in chunked(fn, shape).values if isinstance(t.op, Parts)]
+    assert cuts and not any(p.is_even for p in cuts)
     x = np.random.default_rng(7).standard_normal(shape).astype(np.float32) * 3 + 5
     program = fw.compile(fusion)
     result = program.simulate(x, check_races=False)
@@ -87,7 +88,8 @@ def test_rows_of_infinities() -> None:
 def test_even_chunks_are_not_padded(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
     fusion = chunked(fn, shape)
     assert len(fusion.values) > 8
-    assert not any(isinstance(t.op, Resize) for t in fusion.values)
+    cuts = [t.op.partition for t in fusion.values if isinstance(t.op, Parts)]
+    assert cuts and all(p.is_even for p in cuts)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     Iota,
     MatMul,
     Op,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -96,6 +97,8 @@ def make_frame(
                 for c, low, high in zip(out, op.low, op.high, strict=True)
             )
             return Frame(out, (), (axes,))
+        case Parts():
+            return Frame(out, (), (_parts(graph, op, out, operand_shapes[0]),))
         case IndexMap():
             return Frame(out, (), (_index_map(op, out),))
         case Concat():
@@ -148,17 +151,34 @@ def _reshape(
     graph: AxisGraph, out: tuple[AxisClass, ...], operand: Shape
 ) -> tuple[OperandAxis, ...]:
     sized = [c for c in out if c.extent != Int(1)]
-    read: list[OperandAxis] = [PINNED] * len(operand)
     if not sized:
-        return tuple(read)
+        return (PINNED,) * len(operand)
     flat = sized[0]
     for c in sized[1:]:
         flat = graph.merge(flat, c)
+    return _unmerged(graph, flat, operand)
+
+
+def _unmerged(graph: AxisGraph, flat: AxisClass, operand: Shape) -> tuple[OperandAxis, ...]:
+    """The axes of these extents that one class is the merge of."""
+    read: list[OperandAxis] = [PINNED] * len(operand)
     wanted = [j for j, e in enumerate(operand) if e != Int(1)]
     for j in reversed(wanted[1:]):
         flat, read[j] = graph.split(flat, operand[j])
-    read[wanted[0]] = flat
+    if wanted:
+        read[wanted[0]] = flat
     return tuple(read)
+
+
+def _parts(
+    graph: AxisGraph, op: Parts, out: tuple[AxisClass, ...], operand: Shape
+) -> tuple[OperandAxis, ...]:
+    """The two axes of the parts as one, without the places that have no element, cut as the operand
+    is."""
+    first, last = op.axes[0], op.axes[-1] + 1
+    flat = graph.merge(out[first], out[first + 1])
+    flat = _resized(graph, flat, Int(0), Int(op.partition.missing))
+    return (*out[:first], *_unmerged(graph, flat, operand[first:last]), *out[first + 2 :])
 
 
 def _resized(graph: AxisGraph, c: AxisClass, low: Expr, high: Expr) -> AxisClass:

@@ -69,7 +69,9 @@ def _pattern(
             return tuple(given[0][a] for a in op.axes)
         case ir.Reduce():
             return tuple(s for a, s in enumerate(given[0]) if a not in op.axes)
-        case ir.Input() | ir.Reshape() | ir.IndexMap() | ir.Take() | ir.TakeAlong() | ir.MatMul():
+        case ir.Input() | ir.Reshape() | ir.Parts() | ir.IndexMap():
+            return c_pattern(len(shape))
+        case ir.Take() | ir.TakeAlong() | ir.MatMul():
             return c_pattern(len(shape))
         case _:
             assert_never(op)

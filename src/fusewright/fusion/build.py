@@ -20,6 +20,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Op, Scalar, Shape, Tensor
+from fusewright.fusion.partition import Partition
 
 
 def value(shape: Shape, dtype: DType, op: Op) -> Tensor:
@@ -273,6 +274,13 @@ def resize(t: Tensor, low: Sequence[IntLike], high: Sequence[IntLike], fill: Sca
     if shape == t.shape and all(constant_value(a) == 0 for a in lows):
         return t
     return value(shape, t.dtype, ir.Resize((t,), lows, highs, compute_value(fill, t.dtype)))
+
+
+def parts(t: Tensor, axes: Sequence[int], partition: Partition, fill: Scalar) -> Tensor:
+    """The value with a run of axes cut in parts, `fill` where a part has no element."""
+    shape = (*t.shape[: axes[0]], *partition.shape, *t.shape[axes[-1] + 1 :])
+    number = compute_value(fill, t.dtype)
+    return value(shape, t.dtype, ir.Parts((t,), tuple(axes), partition, number))
 
 
 def coordinates(shape: Shape) -> tuple[Var, ...]:

@@ -195,6 +195,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return args[0].reshape(_shape(t, sizes))
         case ir.Resize():
             return _resize(t, op, args[0], sizes)
+        case ir.Parts():
+            return _parts(t, op, args[0])
         case ir.IndexMap():
             return _index_map(t, op, args[0], sizes)
         case ir.Concat():
@@ -254,6 +256,17 @@ def _resize(t: Tensor, op: ir.Resize, a: Array, sizes: Sizes) -> Array:
     if all(s.start < s.stop for s in to):
         out[to] = a[tuple(slice(s.start - lo, s.stop - lo) for s, lo in zip(to, low, strict=True))]
     return out
+
+
+def _parts(t: Tensor, op: ir.Parts, a: Array) -> Array:
+    """The axes as one, longer where the partition has more places than elements, and cut in two."""
+    before, after = a.shape[: op.axes[0]], a.shape[op.axes[-1] + 1 :]
+    flat = a.reshape((*before, op.partition.size, *after))
+    missing = (*before, op.partition.missing, *after)
+    fill = np.full(missing, _literal(op.fill, t.dtype), carrier(t.dtype))
+    first, second = (n.value for n in op.partition.shape)
+    full = np.concatenate([flat, fill], len(before)) if op.partition.missing else flat
+    return full.reshape((*before, first, second, *after))
 
 
 def _index_map(t: Tensor, op: ir.IndexMap, a: Array, sizes: Sizes) -> Array:

@@ -19,6 +19,7 @@ from fusewright.arguments import INTEGER, TEXT, Rule, optional, several, shown, 
 from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
+from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
 
@@ -237,6 +238,17 @@ class Resize(OpBase):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Parts(OpBase):
+    """The run of operand axes `axes`, in C order one of `partition.size` elements, as the two axes
+    of a partition in their place; `fill` where a part has no element."""
+
+    operands: tuple[Tensor, ...]
+    axes: tuple[int, ...]
+    partition: Partition
+    fill: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class IndexMap(OpBase):
     """`result[c] = operand[index(c)]`: steps, flips, rolls, repeats, reflections. `coordinates`
     are the result's axes as variables; every index stays inside the operand."""
@@ -310,6 +322,7 @@ Op: TypeAlias = (
     | Permute
     | Reshape
     | Resize
+    | Parts
     | IndexMap
     | Concat
     | Reduce

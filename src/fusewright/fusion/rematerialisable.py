@@ -7,6 +7,7 @@ from fusewright.fusion.ir import (
     Constant,
     Iota,
     Op,
+    Parts,
     Permute,
     Pointwise,
     Reshape,
@@ -39,7 +40,7 @@ def _steps(t: Tensor, most: int) -> int | None:
     match t.op:
         case Constant() | Size() | Iota():
             return 0
-        case Broadcast() | Reshape() | Permute():
+        case Broadcast() | Reshape() | Parts() | Permute():
             return _steps(t.op.operands[0], most)
         case Pointwise() if most and is_step(t.op):
             total = 1

@@ -115,6 +115,7 @@ _ARITY: dict[type[ir.Op], int] = {
     ir.Permute: 1,
     ir.Reshape: 1,
     ir.Resize: 1,
+    ir.Parts: 1,
     ir.IndexMap: 1,
     ir.Reduce: 1,
     ir.Scan: 1,
@@ -147,6 +148,8 @@ def _check_value(t: Tensor) -> None:
                 _fail(t, f"it must have the {element_count(source.shape)} elements of {source!r}")
         case ir.Resize():
             _check_resize(t, op)
+        case ir.Parts():
+            _check_parts(t, op)
         case ir.IndexMap():
             _check_index_map(t, op)
         case ir.Concat():
@@ -219,6 +222,19 @@ def _check_resize(t: Tensor, op: ir.Resize) -> None:
         _fail(t, f"amounts for {len(op.low)} and {len(op.high)} axes of rank {source.ndim}")
     widths = zip(op.low, source.shape, op.high, strict=True)
     _expect(t, tuple(add(a, n, b) for a, n, b in widths), source.dtype)
+
+
+def _check_parts(t: Tensor, op: ir.Parts) -> None:
+    source = op.operands[0]
+    if not op.axes or list(op.axes) != list(range(op.axes[0], op.axes[-1] + 1)):
+        _fail(t, f"axes {op.axes} are no run of axes")
+    for a in op.axes:
+        _check_axis(t, a, source.ndim)
+    first, last = op.axes[0], op.axes[-1] + 1
+    if element_count(source.shape[first:last]) != as_expr(op.partition.size):
+        _fail(t, f"its axes must have the {op.partition.size} elements that are cut in parts")
+    shape = (*source.shape[:first], *op.partition.shape, *source.shape[last:])
+    _expect(t, shape, source.dtype)
 
 
 def _check_index_map(t: Tensor, op: ir.IndexMap) -> None:

@@ -22,6 +22,7 @@ from fusewright.errors import SpecError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
 from fusewright.fusion.known import Known
+from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.spec import check
 
@@ -45,6 +46,7 @@ _OPS: dict[str, type[Any]] = {
         ir.Permute,
         ir.Reshape,
         ir.Resize,
+        ir.Parts,
         ir.IndexMap,
         ir.Concat,
         ir.Reduce,
@@ -201,11 +203,21 @@ def _field(name: str, tree: ast.expr, names: Mapping[str, Var]) -> Any:
         return _expression(tree, names)
     if name in _EXPRESSIONS:
         return _expressions(tree, names)
+    if name == "partition":
+        return _partition(tree)
     found = _literal(tree)
     kind = _LITERALS.get(name)
     if kind is not None and not isinstance(found, kind):
         raise SpecError(f"{name}={found!r} must be of type {kind.__name__}")
     return found
+
+
+def _partition(tree: ast.expr) -> Partition:
+    match tree:
+        case ast.Call(func=ast.Name(id="Partition"), args=[]):
+            return Partition(**{str(k.arg): _literal(k.value) for k in tree.keywords})
+        case _:
+            raise SpecError(f"{ast.unparse(tree)!r} is no Partition(size=.., count=.., each=..)")
 
 
 def _expressions(tree: ast.expr, names: Mapping[str, Var]) -> Shape:

@@ -16,7 +16,6 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
-from fusewright.fusion.passes.cuts import is_merge_for, is_padding_of_cut
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
@@ -66,7 +65,6 @@ class _Former:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.order = {t: i for i, t in enumerate(fusion.values)}
-        self.between = _between(fusion)
         self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
@@ -82,7 +80,7 @@ class _Former:
         or of as many of them as accept it."""
         if isinstance(t.op, Input) or is_rematerialisable(t):
             return
-        if (is_view(t) and t not in self.fusion.outputs and self._is_near(t)) or t in self.between:
+        if is_view(t) and t not in self.fusion.outputs and self._is_near(t):
             return
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
@@ -329,17 +327,6 @@ class _Former:
         )
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
         return Formation((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
-
-
-def _between(fusion: Fusion) -> set[Tensor]:
-    """What only stands between axes and their parts: kernels read through it."""
-    consumers: dict[Tensor, list[Tensor]] = {t: [] for t in fusion.values}
-    for t in fusion.values:
-        for o in t.op.operands:
-            consumers[o].append(t)
-    inner = [t for t in fusion.values if t not in fusion.outputs]
-    paddings = {t for t in inner if is_padding_of_cut(t, consumers[t])}
-    return paddings | {t for t in inner if is_merge_for(t, consumers[t], paddings)}
 
 
 def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:

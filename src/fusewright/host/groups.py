@@ -14,6 +14,7 @@ from fusewright.fusion.ir import (
     Concat,
     IndexMap,
     MatMul,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -86,7 +87,7 @@ class FusionGroup:
 def is_view(t: Tensor) -> bool:
     """Values that readers find in their source: every kernel that needs one reads through it."""
     match t.op:
-        case Broadcast() | Permute() | Reshape() | IndexMap():
+        case Broadcast() | Permute() | Reshape() | Parts() | IndexMap():
             return True
         case Resize():
             return is_crop(t)
@@ -195,8 +196,7 @@ def _place(g: FusionGroup, t: Tensor) -> str | None:
     }
     if is_reduction or isinstance(t.op, Pointwise):
         for o in operands.values():
-            if o not in g.axes:
-                g.axes[o] = _fresh(g.graph, o)
+            axes_of_source(g, o)
     else:
         operands = {k: o for k, o in operands.items() if o in g.members}
     carried = carried_axes(t.op, g.axes[operands[min(operands)]]) if operands else None
@@ -213,10 +213,12 @@ def _place(g: FusionGroup, t: Tensor) -> str | None:
     return _tie_moved(g, t, frame)
 
 
-def _fresh(graph: AxisGraph, t: Tensor) -> Axes:
-    axes = tuple(graph.axis(e, f"{t.name}.{j}") for j, e in enumerate(t.shape))
-    graph.register_domain(axes)
-    return axes
+def axes_of_source(g: FusionGroup, o: Tensor) -> Axes:
+    """The axes of an operand, fresh ones for a source that nothing computed with yet."""
+    if o not in g.axes:
+        g.axes[o] = tuple(g.graph.axis(e, f"{o.name}.{j}") for j, e in enumerate(o.shape))
+        g.graph.register_domain(g.axes[o])
+    return g.axes[o]
 
 
 def _tie_moved(g: FusionGroup, t: Tensor, frame: Frame) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.core.expr import Expr, Int, constant_value, floordiv, mod
-from fusewright.fusion.ir import Permute, Pointwise, Reshape, Tensor
+from fusewright.fusion.ir import Parts, Permute, Pointwise, Reshape, Tensor
 
 Word: TypeAlias = tuple[Expr, ...]
 
@@ -41,7 +41,7 @@ def regrouped(t: Tensor, before: Mapping[Tensor, Regrouped]) -> Regrouped:
         case Permute():
             words = _of(t.op.operands[0], before)
             return Regrouped(tuple(words[a] for a in t.op.axes), count)
-        case Reshape() if Int(0) not in t.shape:
+        case Reshape() | Parts() if Int(0) not in t.shape and _is_whole(t.op):
             row = [d for word in _of(t.op.operands[0], before) for d in word]
             words = _cut(row, t.shape)
             return Regrouped(words or _whole(t), count + (words is None))
@@ -50,6 +50,11 @@ def regrouped(t: Tensor, before: Mapping[Tensor, Regrouped]) -> Regrouped:
             return before[deepest]
         case _:
             return Regrouped(_whole(t), count)
+
+
+def _is_whole(op: Reshape | Parts) -> bool:
+    """Whether no element comes in."""
+    return isinstance(op, Reshape) or op.partition.is_even
 
 
 def _of(t: Tensor, before: Mapping[Tensor, Regrouped]) -> tuple[Word, ...]:

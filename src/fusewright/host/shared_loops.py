@@ -8,21 +8,56 @@ every thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fusewright.axes.cover import coincide, covers
-from fusewright.fusion.ir import Broadcast, Concat, Reduce, Reshape, Resize, Scan, Shape, Tensor
-from fusewright.host.groups import Axes, FusionGroup, only_units, tie
+from fusewright.axes.frames import Frame
+from fusewright.core.expr import constant_value
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Parts,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Shape,
+    Tensor,
+)
+from fusewright.fusion.passes.row_partials import blocks_of_rows
+from fusewright.host.groups import Axes, FusionGroup, axes_of_source, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
+
+LEAST_PARTS = 64
+"""Parts of the rows, a block each, from which row results and those of columns share a kernel."""
 
 
 def relate_reductions(g: FusionGroup) -> None:
-    """Lets reductions that have no axis in common but the same sizes run along the same loops."""
+    """Lets reductions that have no axis in common but the same sizes run along the same loops, and
+    reads of a source in parts along those of its other readers: kernels with reductions read a
+    source once, as it lies."""
+    if not g.reductions:
+        return
+    _relate_parts(g)
+    first = g.reductions[0]
+    own = _domain(g, first)
     for other in g.reductions[1:]:
-        first = g.reductions[0]
-        a, b = _domain(g, first), _domain(g, other)
-        if form(first) == form(other) and not any(g.graph.depends(c, a) for c in b):
-            tie(g.graph, b, a)
+        axes = _domain(g, other)
+        if form(first) == form(other) and not any(g.graph.depends(c, own) for c in axes):
+            tie(g.graph, axes, own)
+
+
+def _relate_parts(g: FusionGroup) -> None:
+    readers: dict[Tensor, list[Frame]] = {}
+    for t, frame in g.frames.items():
+        if isinstance(t.op, Parts | Reshape) and t.op.operands[0] not in g.members:
+            readers.setdefault(t.op.operands[0], []).append(frame)
+    for o, frames in readers.items():
+        if o in g.axes or len(frames) > 1:
+            axes = axes_of_source(g, o)
+            for frame in frames:
+                tie(g.graph, frame.operands[0], axes)
 
 
 def loop_problem(
@@ -51,21 +86,71 @@ def _reduction_problem(g: FusionGroup, values: Sequence[Tensor]) -> str | None:
     """Why loops over what is reduced would not do for all: reductions of a kernel reduce the same
     axes, and of what they keep one has all. Scans also run over the same axes, beside no reduction.
     """
-    first = g.reductions[0]
     if (problem := _scan_problem(g)) is not None:
         return problem
     kind = "scans" if g.has_scans else "reductions"
-    widest = first
-    for r in g.reductions[1:]:
-        if not coincide(g.graph, _reduced(g, first), _reduced(g, r)):
+    partials = _partials(g)
+    rows = [r for r in g.reductions if r not in partials]
+    for some in (rows, partials):
+        if not all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:]):
             return f"the kernel's {kind} would run over different axes"
+    widest = g.reductions[0]
+    for r in g.reductions[1:]:
         if not covers(g.graph, _domain(g, widest), _domain(g, r)):
             widest = r
     if any(not covers(g.graph, _domain(g, widest), _domain(g, r)) for r in g.reductions):
         return f"the kernel's {kind} would keep different axes"
+    if rows and partials and (problem := _partials_problem(g, rows, partials)) is not None:
+        return problem
     g.widest = widest.op.operands[0]
     lost = next((t for t in values if not _reaches(g, g.widest, t)), None)
     return lost and f"{lost.name} has axes that the kernel's {kind} lack"
+
+
+def _partials(g: FusionGroup) -> list[Tensor]:
+    """The reductions over one of the two axes that rows became in parts."""
+    normal = g.graph.normal
+    cut = {normal(c) for t in g.members if _cuts_rows(t) for c in g.axes[t][:2]}
+    found: list[Tensor] = []
+    for r in g.reductions if cut else ():
+        reduced = [normal(c) for c in _reduced(g, r) if not c.is_unit]
+        if len(reduced) == 1 and reduced[0] in cut:
+            found.append(r)
+    return found
+
+
+def _cuts_rows(t: Tensor) -> bool:
+    """Whether an op makes two of leading axes."""
+    return isinstance(t.op, Parts) and t.op.axes[0] == 0
+
+
+def _partials_problem(
+    g: FusionGroup, rows: Sequence[Tensor], partials: Sequence[Tensor]
+) -> str | None:
+    """Why no block could walk over parts of the rows with their partial results in registers."""
+    depends, all_axes = g.graph.depends, [_domain(g, r) for r in g.reductions]
+    if any(not depends(c, b) for a in all_axes for c in a for b in all_axes):
+        return "the kernel's reductions would run over different axes"
+    cuts = [t.op for t in g.members if isinstance(t.op, Parts) and t.op.axes[0] == 0]
+    read = [(g.axes[o], p) for p in cuts if (o := p.operands[0]) in g.axes]
+    whole = [axes[a] for axes, p in read for a in p.axes]
+    if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
+        return "one of the kernel's reductions would run over what another one has in parts"
+    parts, (source,) = cuts[0].partition, cuts[0].operands
+    length = _numel(source.shape[len(cuts[0].axes) :])
+    if not length:
+        return "parts of rows of unknown size have no partial results"
+    if parts.count < LEAST_PARTS:
+        return f"{parts.count} parts of the rows are too few blocks"
+    inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
+    if not inputs or not blocks_of_rows(length, inputs, len(partials)):
+        return "the registers of a block do not hold a row and the partial results of its columns"
+    return None
+
+
+def _numel(shape: Shape) -> int:
+    """The product of constant sizes, 0 where one is not known."""
+    return math.prod(constant_value(e) or 0 for e in shape)
 
 
 def _scan_problem(g: FusionGroup) -> str | None:

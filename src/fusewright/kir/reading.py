@@ -31,7 +31,7 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Constant, Resize, Size
+from fusewright.fusion.ir import Constant, Parts, Resize, Size
 from fusewright.fusion.literals import is_parameter, needs_value
 from fusewright.kir.ir import (
     Alloc,
@@ -152,7 +152,7 @@ class Reader:
         p = self.s.operands[position]
         in_text = needs_value(self.s.op, position, p.dtype)
         literal = self.literal(p, in_text=in_text)
-        if literal is not None and not isinstance(self.s.op, Resize):
+        if literal is not None and not isinstance(self.s.op, Resize | Parts):
             return [literal] * self.width
         found = operand(self.graph, self.view, position)
         if literal is not None:
@@ -281,7 +281,7 @@ class Reader:
         return c if self.lane is None else substitute_condition(c, {self.lane: lane})
 
     def _fill(self, dtype: DType) -> Imm:
-        value = self.s.op.fill if isinstance(self.s.op, Resize) else 0
+        value = self.s.op.fill if isinstance(self.s.op, Resize | Parts) else 0
         return Imm(literal_as(value, dtype), dtype)
 
     def _load(

@@ -15,6 +15,7 @@ from fusewright.fusion.ir import (
     Input,
     Iota,
     MatMul,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -102,6 +103,9 @@ def op_text(t: Tensor) -> str:
             return f"permute {', '.join(map(str, axes))}"
         case Input() | Constant() | Size() | Broadcast() | Reshape() | Resize() | IndexMap():
             return _word(t)
+        case Parts(axes=axes, partition=p):
+            order = "interleaved" if p.is_interleaved else "runs"
+            return f"{p.count} parts of {p.each} along {', '.join(map(str, axes))}, {order}"
         case MatMul():
             return "matmul"
         case _:

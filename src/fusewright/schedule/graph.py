@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     Input,
     MatMul,
     Op,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -314,8 +315,6 @@ def _tie_rank(op: Op) -> int:
             return 0
         case Reduce() | Broadcast() | MatMul():
             return 1
-        case Permute() | Reshape() | Resize() | Concat() | IndexMap():
-            return 2
         case _:
             return 2
 
@@ -325,7 +324,7 @@ def moves_data(op: Op) -> bool:
     match op:
         case Pointwise(fn="copy") | Permute() | Reshape() | Resize() | Concat() | Broadcast():
             return True
-        case IndexMap():
+        case IndexMap() | Parts():
             return True
         case _:
             return False

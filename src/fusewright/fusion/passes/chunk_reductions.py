@@ -28,13 +28,8 @@ from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
 from fusewright.dtypes import bool_, int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
-from fusewright.fusion.passes.cuts import (
-    Cut,
-    cut_axes,
-    interleave_rows,
-    parts_of_length,
-    parts_of_rows_near,
-)
+from fusewright.fusion.partition import Partition
+from fusewright.fusion.passes.cuts import parts_of_rows_near
 from fusewright.fusion.passes.large_inputs import period_of_rows
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
@@ -164,7 +159,7 @@ def _numel(t: Tensor) -> int:
     return math.prod(constant_value(e) or 0 for e in t.shape)
 
 
-def _cut(p: Pair, target: Target) -> Cut | None:
+def _cut(p: Pair, target: Target) -> Partition | None:
     """How the rows are cut; None where the pair stays as it is."""
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
@@ -192,12 +187,13 @@ def _cut(p: Pair, target: Target) -> Cut | None:
     chunks = parts_near(lengths, wanted)
     if _is_shifted(p) and (reduced % chunks or _period(p) > 1):
         chunks = parts_of_rows_near(lengths, wanted, _period(p))
-        return Cut(reduced, chunks, -(-reduced // chunks)) if chunks > 1 else None
+        deals = reduced % chunks != 0 or _period(p) > 1
+        return Partition.by_count(reduced, chunks, is_interleaved=deals) if chunks > 1 else None
     each = reduced // chunks
     if chunks > 1 and reduced % chunks == 0 and not _misaligns(p, each):
-        return Cut(reduced, chunks, each)
+        return Partition(reduced, chunks, each)
     each = _rounded_up(-(-reduced // max(wanted, 1)), WHOLE)
-    return parts_of_length(reduced, each) if each < reduced else None
+    return Partition.by_length(reduced, each) if each < reduced else None
 
 
 def _misaligns(p: Pair, each: int) -> bool:
@@ -234,7 +230,7 @@ def _stored(t: Tensor) -> Tensor:
     return t
 
 
-def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
+def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     assert isinstance(p.second.op, Reduce)
     axes = p.second.op.axes
     kept = [a for a in range(source.ndim) if a not in axes]
@@ -242,16 +238,11 @@ def _rewrite(p: Pair, source: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     place = len(kept) if inner else 0
     ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
     fill = -math.inf if p.kind == "exponentials" else 0.0
-    if _is_shifted(p) and (not cut.is_even or _period(p) > 1):
-        is_interleaved = interleave_rows(ordered, len(axes), cut, fill)
-        first = _first_rows(p.source, axes, cut.parts, 1)
-        return _combined(*_shifted(is_interleaved, first, 0, cut), 0, cut, is_interleaved=True)
-    spread = cut_axes(ordered, place, len(axes), cut, fill)
+    spread = build.parts(ordered, range(place, place + len(axes)), cut, fill)
     if p.kind == "exponentials":
         return _exponentials(spread, place)
     if _is_shifted(p):
-        first = _first_rows(p.source, axes, cut.parts, cut.each)
-        return _combined(*_shifted(spread, first, 1, cut), 0, cut)
+        return _combined(*_shifted(spread, _first_rows(p.source, axes, cut), cut), 0, cut)
     return _combined(*_around_means(spread, place, cut), place, cut)
 
 
@@ -264,7 +255,7 @@ def _number(n: float, like: Tensor) -> Tensor:
     return build.spread(build.constant(n, like.dtype), like.shape)
 
 
-def _counts(like: Tensor, rank: int, cut: Cut, *, is_interleaved: bool) -> Tensor:
+def _counts(like: Tensor, rank: int, cut: Partition) -> Tensor:
     """The elements of each chunk, the chunks along axis `rank`: the last chunk is short, or as many
     of those that rows are dealt to have one row less as rows are missing."""
     if cut.is_even:
@@ -274,15 +265,15 @@ def _counts(like: Tensor, rank: int, cut: Cut, *, is_interleaved: bool) -> Tenso
         return build.spread(build.constant(n, int64), like.shape)
 
     chunk = build.iota(like.shape, rank)
-    if is_interleaved:
-        full = build.pointwise("lt", chunk, whole(cut.size - (cut.each - 1) * cut.parts))
+    if cut.is_interleaved:
+        full = build.pointwise("lt", chunk, whole(cut.size - (cut.each - 1) * cut.count))
         less = _number(cut.each - 1, like)
         return build.pointwise("where", full, _number(cut.each, like), less)
     left = build.pointwise("sub", whole(cut.size), build.pointwise("mul", chunk, whole(cut.each)))
     return build.cast(build.pointwise("min", left, whole(cut.each)), like.dtype)
 
 
-def _existing(d: Tensor, rank: int, cut: Cut) -> Tensor:
+def _existing(d: Tensor, rank: int, cut: Partition) -> Tensor:
     """Differences of chunks along axis `rank`, 0 where the last one has no element."""
     if cut.is_even:
         return d
@@ -295,31 +286,33 @@ def _existing(d: Tensor, rank: int, cut: Cut) -> Tensor:
     return build.pointwise("where", build.pointwise("lt", at, whole(cut.size)), d, _number(0.0, d))
 
 
-def _existing_rows(d: Tensor, cut: Cut) -> Tensor:
+def _existing_rows(d: Tensor, cut: Partition) -> Tensor:
     """Differences (each, chunks, kept..) of rows that are dealt, 0 where a chunk has a row less: a
     constant is padded as the rows are, so that no kernel compares what bounds decide."""
     if cut.is_even:
         return d
     rows = build.spread(build.constant(True, bool_), (Int(cut.size), *d.shape[2:]))
-    return build.pointwise("where", interleave_rows(rows, 1, cut, False), d, _number(0.0, d))
+    return build.pointwise("where", build.parts(rows, (0,), cut, False), d, _number(0.0, d))
 
 
-def _around_means(x: Tensor, rank: int, cut: Cut) -> tuple[Tensor, Tensor]:
+def _around_means(x: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]:
     """Sums, and sums of squares around their means, of chunks along axis `rank`."""
     last = rank + 1
     sums = build.reduce("add", x, (last,))
-    means = build.pointwise("div", sums, _counts(sums, rank, cut, is_interleaved=False))
+    means = build.pointwise("div", sums, _counts(sums, rank, cut))
     d = _existing(build.pointwise("sub", x, _over(means, x, last)), rank, cut)
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
 
-def _first_rows(source: Tensor, axes: tuple[int, ...], chunks: int, each: int) -> Tensor:
+def _first_rows(source: Tensor, axes: tuple[int, ...], cut: Partition) -> Tensor:
     """The first element of every chunk of the reduced axes, from memory: (chunks, kept..)."""
     stored = _stored(source)
     kept = [a for a in range(source.ndim) if a not in axes]
-    shape = (Int(chunks), *(source.shape[a] for a in kept))
+    shape = (Int(cut.count), *(source.shape[a] for a in kept))
     at = build.coordinates(shape)
-    row = _unravelled(at[0] * each, [source.shape[a] for a in axes])
+    row = _unravelled(
+        at[0] * (1 if cut.is_interleaved else cut.each), [source.shape[a] for a in axes]
+    )
     place = dict(zip((*axes, *kept), (*row, *at[1:]), strict=True))
     index = [place[a] for a in range(source.ndim)]
     if stored.shape != source.shape:
@@ -339,29 +332,28 @@ def _unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
     return out[::-1]
 
 
-def _shifted(x: Tensor, first: Tensor, axis: int, cut: Cut) -> tuple[Tensor, Tensor]:
-    """The same of x, from sums around the first element of every chunk. The elements of a chunk are
-    along `axis`: (chunks, each, kept..), or (each, chunks, kept..) of rows that are dealt."""
+def _shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
+    """The same of x, from sums around the first element of every chunk: the two axes of the
+    partition come first."""
+    axis = 1 - cut.part_axis
     d = build.pointwise("sub", x, _over(first, x, axis))
-    d = _existing_rows(d, cut) if axis == 0 else _existing(d, 0, cut)
+    d = _existing_rows(d, cut) if cut.is_interleaved else _existing(d, 0, cut)
     moved = build.reduce("add", d, (axis,))
     squares = build.reduce("add", build.pointwise("mul", d, d), (axis,))
-    counts = _counts(first, 0, cut, is_interleaved=axis == 0)
+    counts = _counts(first, 0, cut)
     sums = build.pointwise("add", moved, build.pointwise("mul", first, counts))
     mean = build.pointwise("div", moved, counts)
     around = build.pointwise("sub", squares, build.pointwise("mul", moved, mean))
     return sums, build.pointwise("max", around, _number(0.0, around))
 
 
-def _combined(
-    sums: Tensor, squares: Tensor, rank: int, cut: Cut, *, is_interleaved: bool = False
-) -> tuple[Tensor, Tensor]:
+def _combined(sums: Tensor, squares: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
     total = build.reduce("add", sums, (rank,))
-    counts = _counts(sums, rank, cut, is_interleaved=is_interleaved)
+    counts = _counts(sums, rank, cut)
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
     if cut.is_even:
-        typical = build.pointwise("div", total, _number(cut.parts, total))
+        typical = build.pointwise("div", total, _number(cut.count, total))
         expected = _over(typical, sums, rank)
     else:
         mean = build.pointwise("div", total, _number(cut.size, total))

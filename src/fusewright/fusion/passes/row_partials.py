@@ -15,7 +15,8 @@ import math
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
-from fusewright.fusion.passes.cuts import Cut, interleave_rows, parts_of_rows
+from fusewright.fusion.partition import Partition
+from fusewright.fusion.passes.cuts import parts_of_rows
 from fusewright.fusion.passes.large_inputs import constant_sizes, large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.persistent_rows import Row, persistent_rows
@@ -44,7 +45,7 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
                 trailing = t.op.axes[-1] == len(sizes) - 1 and len(t.op.axes) < len(sizes)
                 if leading or trailing:
                     (columns if leading else rows).setdefault(sizes, []).append(t)
-    wanted: dict[Tensor, Cut] = {}
+    wanted: dict[Tensor, Partition] = {}
     for sizes, reductions in columns.items():
         chosen = _beside_rows(reductions, rows.get(sizes, []))
         inputs = {x for t in (*chosen, *rows.get(sizes, [])) for x in large_inputs(t)}
@@ -81,7 +82,7 @@ def _beside_rows(columns: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
 
 def _cut(
     t: Tensor, sizes: tuple[int, ...], beside: int, inputs: list[int], target: Target
-) -> Cut | None:
+) -> Partition | None:
     """One part of the rows for every block that the chip holds; None where a row of `inputs` (bytes
     an element) and `beside` partial results are too long for the registers of a block, or where
     there are too few rows."""
@@ -91,7 +92,7 @@ def _cut(
     blocks = blocks_of_rows(length, inputs, beside)
     most = min(blocks * target.multiprocessors, number // LEAST_ROWS)
     parts = parts_of_rows(sizes[:count], most, period_of_rows(length, min(inputs)))
-    return Cut(number, parts, -(-number // parts)) if parts > 1 else None
+    return Partition.by_count(number, parts, is_interleaved=True) if parts > 1 else None
 
 
 def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
@@ -108,9 +109,9 @@ def blocks_of_rows(length: int, inputs: list[int], beside: int) -> int:
     return ways[0].blocks if ways else 0
 
 
-def _split(t: Tensor, source: Tensor, cut: Cut) -> Tensor:
+def _split(t: Tensor, source: Tensor, cut: Partition) -> Tensor:
     assert isinstance(t.op, Reduce)
     fill = reduction_identity(t.op.fn, t.dtype.compute)
-    spread = interleave_rows(build.cast(source, t.dtype.compute), len(t.op.axes), cut, fill)
-    partial = build.reduce(t.op.fn, spread, (0,))
+    parts = build.parts(build.cast(source, t.dtype.compute), t.op.axes, cut, fill)
+    partial = build.reduce(t.op.fn, parts, (0,))
     return build.cast(build.reduce(t.op.fn, partial, (0,)), t.dtype)

@@ -17,8 +17,9 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
+from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.cuts import Cut, cut_axes, interleave_rows, parts_of_rows
+from fusewright.fusion.passes.cuts import parts_of_rows
 from fusewright.fusion.passes.large_inputs import large_inputs, period_of_rows
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
@@ -168,15 +169,11 @@ def _split(t: Tensor, source: Tensor, parts: int) -> Tensor:
     fn, axes = t.op.fn, t.op.axes
     kept = [a for a in range(source.ndim) if a not in axes]
     size = math.prod(constant_value(source.shape[a]) or 1 for a in axes)
-    cut = Cut(size, parts, -(-size // parts))
-    fill = reduction_identity(fn, source.dtype)
-    if _are_dealt(t, parts):
-        is_interleaved = interleave_rows(
-            build.permute(source, (*axes, *kept)), len(axes), cut, fill
-        )
-        return build.reduce(fn, build.reduce(fn, is_interleaved, (0,)), (0,))
+    cut = Partition.by_count(size, parts, is_interleaved=_are_dealt(t, parts))
     inner = is_inner(source, axes)
     place = len(kept) if inner else 0
     moved = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
-    runs = cut_axes(moved, place, len(axes), cut, fill)
-    return build.reduce(fn, build.reduce(fn, runs, (place + 1,)), (place,))
+    run = range(place, place + len(axes))
+    spread = build.parts(moved, run, cut, reduction_identity(fn, source.dtype))
+    partial = build.reduce(fn, spread, (place + 1 - cut.part_axis,))
+    return build.reduce(fn, partial, (place,))

@@ -15,7 +15,7 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.core.identities import scan_identity
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Scan, Tensor
-from fusewright.fusion.passes.cuts import Cut, cut_axes
+from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import parts_near
 from fusewright.target import Target
@@ -56,9 +56,9 @@ def _parts_of_scan(t: Tensor, axis: int, target: Target) -> int:
 
 def _split(t: Tensor, op: Scan, source: Tensor, parts: int) -> Tensor:
     axis, length = op.axis, constant_value(t.shape[op.axis]) or 0
-    cut = Cut(length, parts, -(-length // parts))
+    cut = Partition.by_count(length, parts)
     fill = scan_identity(op.fn, source.dtype)
-    runs = cut_axes(source, axis, 1, cut, fill)
+    runs = build.parts(source, (axis,), cut, fill)
     totals = build.reduce(op.fn, runs, (axis + 1,))
     before = build.scan(op.fn, totals, axis, exclusive=True)
     own = build.scan(op.fn, runs, axis + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewright.fusion.ir import Broadcast, Concat, Iota, Permute, Reshape
+from fusewright.fusion.ir import Broadcast, Concat, Iota, Parts, Permute, Reshape
 from fusewright.fusion.rematerialisable import MAX_STEPS, is_step
 from fusewright.schedule.graph import Dataflow, Stage
 
@@ -50,7 +50,7 @@ def _steps(s: Stage) -> int | None:
     """The elementwise ops behind what follows from coordinates alone; None for other values."""
     if s.is_virtual or isinstance(s.op, Iota):
         return 0
-    if not isinstance(s.op, Broadcast | Reshape | Permute) and not is_step(s.op):
+    if not isinstance(s.op, Broadcast | Reshape | Parts | Permute) and not is_step(s.op):
         return None
     total = int(is_step(s.op))
     for o in s.operands:

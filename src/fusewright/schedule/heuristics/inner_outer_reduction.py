@@ -11,12 +11,12 @@ Short rows stand several to a block; their partials are then combined through sh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Reshape, Resize
-from fusewright.fusion.passes.fold_crops import only_grows
+from fusewright.fusion.ir import Broadcast, Parts, Reshape
 from fusewright.fusion.persistent_rows import PersistentRows, Row, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
@@ -30,7 +30,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import aligned_parts, is_inner, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import aligned_parts, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -38,28 +38,24 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
 
-def partials_of(flow: Dataflow) -> list[Stage]:
-    """The reductions over parts of the rows where others reduce rows: those across the fast axes of
-    memory. None in other groups."""
-    reductions = [s for s in flow.stages if s.is_reduction]
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The reductions of whole rows, and those of parts of the rows beside them."""
 
-    def across(s: Stage, r: Stage) -> bool:
-        return any(flow.graph.depends(c, r.frame.output) for c in s.frame.reduced)
-
-    crossed = [s for s in reductions if any(across(s, r) and across(r, s) for r in reductions)]
-    return [s for s in crossed if not is_inner(flow, s)]
+    rows: tuple[Stage, ...]
+    partials: tuple[Stage, ...]
 
 
-def has_partials(flow: Dataflow) -> bool:
-    """Whether a group has reductions over parts of the rows beside others that reduce rows. Values
-    that meet in inputs only are related once those are read into registers: that is tried."""
-    if sum(s.is_reduction for s in flow.stages) < 2:
-        return False
-    if partials_of(flow):
-        return True
-    trial = Dataflow(flow.fusion())
-    cache_inputs(trial, through=_stays_in_its_row)
-    return bool(partials_of(trial))
+def sums_of(flow: Dataflow) -> Sums | None:
+    """The reductions of a group that makes partial results of the rows that it reduces; None for
+    other groups. Reductions of rows read no parts."""
+    behind: dict[Stage, bool] = {}
+    for s in flow.stages:
+        own = isinstance(s.op, Parts)
+        behind[s] = own or any(behind[o] and not o.is_reduction for o in s.operands)
+    rows = tuple(s for s in flow.stages if s.is_reduction and not behind[s])
+    partials = tuple(s for s in flow.stages if s.is_reduction and behind[s])
+    return Sums(rows, partials) if rows and partials else None
 
 
 class InnerOuterScheduler:
@@ -71,8 +67,9 @@ class InnerOuterScheduler:
         self._flow = flow
         self._target = target
         self._copies = cache_inputs(flow, through=_stays_in_its_row)
-        self._partials = partials_of(flow)
-        self._row = next(s for s in flow.stages if s.is_reduction and s not in self._partials)
+        sums = sums_of(flow)
+        assert sums is not None, "a schedule of rows for a group without partial results"
+        self._partials, self._row = sums.partials, sums.rows[0]
         kept = merge_all(flow, by_stride(flow, self._row.frame.output))
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
@@ -133,13 +130,7 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
 
 def _stays_in_its_row(s: Stage) -> bool:
     """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
-    match s.op:
-        case Reshape() | Broadcast():
-            return True
-        case Resize():
-            return all(only_grows(e) for e in (*s.op.low, *s.op.high))
-        case _:
-            return False
+    return isinstance(s.op, Reshape | Broadcast | Parts)
 
 
 def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:

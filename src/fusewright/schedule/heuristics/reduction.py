@@ -14,7 +14,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Pointwise, Reshape, Resize
+from fusewright.fusion.ir import Parts, Pointwise, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
@@ -230,7 +230,7 @@ def _meets_others(flow: Dataflow, s: Stage) -> bool:
     readers: all then run along the same axes, those of one copy. So parts of an input that each
     reduction pads with its own fill are read once."""
     match s.op:
-        case Reshape():
+        case Reshape() | Parts():
             stays = True
         case Resize():
             starts = all(e == ZERO for e in s.op.low)

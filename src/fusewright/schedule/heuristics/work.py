@@ -19,6 +19,7 @@ from fusewright.fusion.ir import (
     Concat,
     Constant,
     IndexMap,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -208,7 +209,7 @@ def _shares(flow: Dataflow) -> dict[Stage, float]:
     for s in reversed(flow.stages):
         own = out[s] = min(1.0, out[s]) if flow.consumers(s) else 1.0
         for o in s.operands:
-            piece = isinstance(s.op, Concat | Resize)
+            piece = isinstance(s.op, Concat | Resize | Parts)
             out[o] += own * min(1.0, numel(o.shape) / max(numel(s.shape), 1)) if piece else own
     return out
 
@@ -297,7 +298,9 @@ def _weight(s: Stage, form: str | None) -> float:
             return INSTRUCTIONS[form][0] if form in INSTRUCTIONS else approximate
         case Reduce() | Scan():
             return 1.0
-        case Concat() | Resize() | IndexMap():
+        case Parts() if s.op.partition.is_even:
+            return 0.0
+        case Concat() | Resize() | Parts() | IndexMap():
             return MOVE_INSTRUCTIONS
         case _:
             return 0.0
