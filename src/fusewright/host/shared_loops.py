@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from fusewright.axes.classes import AxisGraph
 from fusewright.axes.cover import coincide, covers
 from fusewright.axes.frames import Frame
 from fusewright.core.expr import constant_value
@@ -129,7 +130,7 @@ def _partials_problem(
 ) -> str | None:
     """Why no block could walk over parts of the rows with their partial results in registers."""
     depends, all_axes = g.graph.depends, [_domain(g, r) for r in g.reductions]
-    if any(not depends(c, b) for a in all_axes for c in a for b in all_axes):
+    if any(not depends(c, b) for a in all_axes for c in a if not c.is_unit for b in all_axes):
         return "the kernel's reductions would run over different axes"
     cuts = [t.op for t in g.members if isinstance(t.op, Parts) and t.op.axes[0] == 0]
     read = [(g.axes[o], p) for p in cuts if (o := p.operands[0]) in g.axes]
@@ -189,10 +190,20 @@ def form_of_sums(g: FusionGroup) -> tuple[Shape, tuple[int, ...]] | None:
 
 
 def runs_along(g: FusionGroup, shared: Tensor) -> bool:
-    """Whether all members run over axes of one shared source, or over none."""
-    open_axes = (t for t in g.members if isinstance(t.op, Broadcast))
-    values = [*open_axes, *([] if g.widest is None else [g.widest])]
-    return all(covers(g.graph, g.axes.get(shared, ()), g.axes[t]) for t in values)
+    """Whether all members run over axes of one shared source, padded ones too, or over none."""
+    axes = g.axes.get(shared, ())
+    open_axes = (g.axes[t] for t in g.members if isinstance(t.op, Broadcast))
+    return all(
+        covers(g.graph, axes, own) or _is_padded(g.graph, own, axes)
+        for own in (*open_axes, *(() if g.widest is None else (g.axes[g.widest],)))
+    )
+
+
+def _is_padded(graph: AxisGraph, axes: Axes, source: Axes) -> bool:
+    """Whether loops over some axes come by all of a source, and by nothing but what pads it."""
+    return covers(graph, axes, source) and all(
+        c.is_unit or graph.depends(c, source) for c in axes
+    )
 
 
 def _regroups(g: FusionGroup, t: Tensor) -> bool:
