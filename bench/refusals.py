@@ -128,7 +128,9 @@ def _count(name: str, programs: Iterator[tuple[str, Callable[[], fw.Fusion]]]) -
         for message in found:
             print(f"--- {name}: {message}\nof {text}\n", flush=True)
     seconds = time.monotonic() - begun
-    print(f"{name}: {count} programs, {cut} groups cut after formation, {failed} no program, ", end="")
+    print(
+        f"{name}: {count} programs, {cut} groups cut after formation, {failed} no program, ", end=""
+    )
     print(f"{seconds:.0f} s", flush=True)
     return cut
 

@@ -239,7 +239,9 @@ def tie(graph: AxisGraph, read: Sequence[OperandAxis], axes: Axes) -> bool:
     """Whether every axis could be read where it is computed; those that can be are tied."""
     tied = True
     for index, axis in zip(read, axes, strict=True):
-        if isinstance(index, AxisClass) and not axis.is_unit and not index.is_unit:
+        if index is axis or not isinstance(index, AxisClass):
+            continue
+        if not axis.is_unit and not index.is_unit:
             tied = graph.tie(index, axis) and tied
     return tied
 

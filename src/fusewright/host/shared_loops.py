@@ -45,7 +45,9 @@ def relate_reductions(g: FusionGroup) -> None:
     own = _domain(g, first)
     for other in g.reductions[1:]:
         axes = _domain(g, other)
-        if form(first) == form(other) and not any(g.graph.depends(c, own) for c in axes):
+        if axes == own or form(first) != form(other):
+            continue
+        if not any(g.graph.depends(c, own) for c in axes):
             tie(g.graph, axes, own)
 
 
@@ -61,9 +63,7 @@ def _relate_parts(g: FusionGroup) -> None:
                 tie(g.graph, frame.operands[0], axes)
 
 
-def loop_problem(
-    g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Tensor]
-) -> str | None:
+def loop_problem(g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Tensor]) -> str | None:
     """Why the values of a group could not run in one nest of loops: groups that became one, and
     the ops that were added to them. Notes the widest value. The axis that a broadcast adds is open
     until something with a known axis meets it."""
@@ -72,26 +72,30 @@ def loop_problem(
     views = operand_views(g.members) if has_products(g.members) else set[Tensor]()
     values = [p.widest for p in parts if p.widest is not None]
     values += [t for t in new if not isinstance(t.op, Broadcast) and t not in views]
+    is_known = [len(p.reductions) for p in parts] == [len(g.reductions)]
     if g.reductions:
-        return _reduction_problem(g, values)
+        problem = _scan_problem(g) or (None if is_known and not _cuts(g) else _nest_problem(g))
+        if problem is not None:
+            return problem
     widest = g.widest
-    for t in values:
+    for t in values if not g.reductions else ():
         if widest is None or (not _reaches(g, widest, t) and _reaches(g, t, widest)):
             widest = t
     g.widest = widest
     lost = next((t for t in values if widest is not None and not _reaches(g, widest, t)), None)
-    return lost and f"{lost.name} has axes that the kernel's largest value lacks"
+    if lost is None:
+        return None
+    nest = ("scans" if g.has_scans else "reductions") if g.reductions else "largest value"
+    return f"{lost.name} has axes that the kernel's {nest} lack{'' if g.reductions else 's'}"
 
 
-def _reduction_problem(g: FusionGroup, values: Sequence[Tensor]) -> str | None:
-    """Why loops over what is reduced would not do for all: reductions of a kernel reduce the same
-    axes, and of what they keep one has all. Scans also run over the same axes, beside no reduction.
-    """
-    if (problem := _scan_problem(g)) is not None:
-        return problem
-    kind = "scans" if g.has_scans else "reductions"
+def _nest_problem(g: FusionGroup) -> str | None:
+    """Why the reductions of a kernel would not run in one nest: they reduce the same axes, and of
+    what they keep one has all; but for results of parts of the rows beside those of whole rows.
+    Notes what the widest one reduces."""
     partials = _partials(g)
     rows = [r for r in g.reductions if r not in partials]
+    kind = "scans" if g.has_scans else "reductions"
     for some in (rows, partials):
         if not all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:]):
             return f"the kernel's {kind} would run over different axes"
@@ -99,30 +103,27 @@ def _reduction_problem(g: FusionGroup, values: Sequence[Tensor]) -> str | None:
     for r in g.reductions[1:]:
         if not covers(g.graph, _domain(g, widest), _domain(g, r)):
             widest = r
-    if any(not covers(g.graph, _domain(g, widest), _domain(g, r)) for r in g.reductions):
+    if not all(covers(g.graph, _domain(g, widest), _domain(g, r)) for r in g.reductions):
         return f"the kernel's {kind} would keep different axes"
-    if rows and partials and (problem := _partials_problem(g, rows, partials)) is not None:
-        return problem
     g.widest = widest.op.operands[0]
-    lost = next((t for t in values if not _reaches(g, g.widest, t)), None)
-    return lost and f"{lost.name} has axes that the kernel's {kind} lack"
+    return _partials_problem(g, rows, partials) if rows and partials else None
+
+
+def _cuts(g: FusionGroup) -> list[Tensor]:
+    """The members that make two of leading axes."""
+    return [t for t in g.frames if isinstance(t.op, Parts) and t.op.axes[0] == 0]
 
 
 def _partials(g: FusionGroup) -> list[Tensor]:
     """The reductions over one of the two axes that rows became in parts."""
     normal = g.graph.normal
-    cut = {normal(c) for t in g.members if _cuts_rows(t) for c in g.axes[t][:2]}
+    cut = {normal(c) for t in _cuts(g) for c in g.axes[t][:2]}
     found: list[Tensor] = []
     for r in g.reductions if cut else ():
         reduced = [normal(c) for c in _reduced(g, r) if not c.is_unit]
         if len(reduced) == 1 and reduced[0] in cut:
             found.append(r)
     return found
-
-
-def _cuts_rows(t: Tensor) -> bool:
-    """Whether an op makes two of leading axes."""
-    return isinstance(t.op, Parts) and t.op.axes[0] == 0
 
 
 def _partials_problem(
@@ -132,7 +133,7 @@ def _partials_problem(
     depends, all_axes = g.graph.depends, [_domain(g, r) for r in g.reductions]
     if any(not depends(c, b) for a in all_axes for c in a if not c.is_unit for b in all_axes):
         return "the kernel's reductions would run over different axes"
-    cuts = [t.op for t in g.members if isinstance(t.op, Parts) and t.op.axes[0] == 0]
+    cuts = [t.op for t in _cuts(g) if isinstance(t.op, Parts)]
     read = [(g.axes[o], p) for p in cuts if (o := p.operands[0]) in g.axes]
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
@@ -201,9 +202,7 @@ def runs_along(g: FusionGroup, shared: Tensor) -> bool:
 
 def _is_padded(graph: AxisGraph, axes: Axes, source: Axes) -> bool:
     """Whether loops over some axes come by all of a source, and by nothing but what pads it."""
-    return covers(graph, axes, source) and all(
-        c.is_unit or graph.depends(c, source) for c in axes
-    )
+    return covers(graph, axes, source) and all(c.is_unit or graph.depends(c, source) for c in axes)
 
 
 def _regroups(g: FusionGroup, t: Tensor) -> bool:
