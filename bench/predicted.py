@@ -34,7 +34,7 @@ def predicted_us(program: Program) -> float:
 
 def measured_us(program: Program, arrays: Sequence[object]) -> float:
     """The median."""
-    return DeviceClock()([program.bind_memory([describe(a) for a in arrays])])[0]
+    return DeviceClock()([program.calls.bind_memory([describe(a) for a in arrays])])[0]
 
 
 def main() -> None:

@@ -514,12 +514,8 @@ ROWS: dict[str, dict[str, Row]] = {
 INNER = {
     "Kernel": ("adopt", "arguments", "compiled", "flat_arrays", "start_compiling", "symbol_values"),
     "Program": (
-        "bind_memory",
-        "bind_torch",
         "check_arguments",
-        "run",
         "symbol_values",
-        "witnesses",
     ),
     "Fused": ("run", "compile_for", "recompile", "trace"),
 }

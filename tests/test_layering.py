@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("host",),
     ("runtime",),
     ("kernel",),
-    ("memories", "records"),
+    ("programs",),
     ("program",),
     ("driver",),
     ("verify",),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.programs.simulation import witnesses
 
 
 def centred(x: fw.Array) -> fw.Array:
@@ -21,7 +22,7 @@ SHAPE = (600, 70)
 def test_kernels_see_what_they_see_in_a_run() -> None:
     program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    found = {k.name: given for k, given, _ in program.witnesses(x)}
+    found = {k.name: given for k, given, _ in witnesses(program, (x,))}
     assert sorted(found) == sorted(k.name for k in program.kernels) and len(found) > 1
     (last,) = found[program.launches[-1].kernel.name]
     np.testing.assert_allclose(last, x - x.sum(axis=0, dtype=np.float64), atol=1e-3)

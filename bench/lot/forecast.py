@@ -14,7 +14,8 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
-from fusewright.program import Dispatch, Program
+from fusewright.program import Program
+from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import Cost, cost
 from fusewright.schedule.heuristics.work import Array, Work, work_of

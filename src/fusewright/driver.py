@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fusewright import knobs, logs
@@ -54,7 +55,8 @@ from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
-from fusewright.program import Dispatch, Program
+from fusewright.program import Program
+from fusewright.programs.model import Dispatch
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
 from fusewright.schedule.graph import Dataflow
@@ -105,6 +107,22 @@ def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     return finish(schedule.flow, name, target, None, min_blocks=asked, cluster=cluster)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a kernel is made for: the segment that a heuristic scheduled, the microseconds of its
+    candidates where they were measured, and the kernels that are compiled with it. All empty for a
+    schedule by hand."""
+
+    segment: Segment | None = None
+    measured: tuple[tuple[Params, float], ...] = ()
+    companions: list[Kernel] = field(default_factory=lambda: list[Kernel]())
+
+    @property
+    def fills(self) -> Moves:
+        """What the kernel fills and copies beside its own results."""
+        return (self.segment and self.segment.fills) or Moves(())
+
+
 def finish(
     flow: Dataflow,
     name: str,
@@ -113,15 +131,16 @@ def finish(
     *,
     min_blocks: int = 0,
     cluster: int | None = None,
-    fills: Moves | None = None,
+    origin: Origin | None = None,
 ) -> Kernel:
     """Lowers a scheduled dataflow and runs the kernel pipeline. A schedule by hand (one without
-    `params`) gets the launch bounds that make its prediction come true. The targets of `fills` are
-    the kernel's last outputs."""
+    `params`) gets the launch bounds that make its prediction come true. The targets of the fills
+    of its segment are the kernel's last outputs."""
+    origin = origin or Origin()
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
-    fills = fills or Moves(())
+    fills = origin.fills
     final = run_pipeline(with_fills(lowered.kernel, fills), target)
     if params is None:
         final = with_launch_bounds(final, target)
@@ -137,6 +156,9 @@ def finish(
         (*lowered.argument_values, *fills.values),
         text,
         params,
+        origin.segment,
+        origin.measured,
+        origin.companions,
     )
 
 
@@ -153,19 +175,19 @@ class Made:
 Kernels: TypeAlias = dict[object, Made]
 """Kernels by target and structure; programs that are compiled with one table share them."""
 
-WinnerOf: TypeAlias = Callable[[Segment], TunedSchedule | None]
+TunedOf: TypeAlias = Callable[[Segment], TunedSchedule | None]
 """The schedule that was measured to be best for a segment; None for the rules' choice."""
 
 
-def no_winner(segment: Segment) -> None:
+def no_tuned_schedule(segment: Segment) -> None:
     """The rules choose."""
 
 
-def kept_winners(target: Target) -> WinnerOf:
+def tuned_schedules(target: Target) -> TunedOf:
     """What `tune` kept for the GPU of this machine, where code is made for it."""
     wanted = knobs.TUNED.get() and knobs.CACHE.get() and has_gpu()
     if not wanted or architecture() != target.arch:
-        return no_winner
+        return no_tuned_schedule
     return TuningCache(target, device_name()).get
 
 
@@ -176,15 +198,17 @@ class _Compiler:
     target: Target
     kernels: Kernels
     reasons: list[Reason]
-    winner_of: WinnerOf
+    tuned_of: TunedOf
+    made: list[Kernel]
+    """The kernels made so far, which go into modules together."""
 
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
         one that this version does not know any more is left aside, and the log says so."""
-        winner = self.winner_of(segment)
-        if winner is not None:
+        tuned = self.tuned_of(segment)
+        if tuned is not None:
             try:
-                return self._scheduled(segment, name, scalars, winner)
+                return self._scheduled(segment, name, scalars, tuned)
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
         return self._scheduled(segment, name, scalars, None)
@@ -194,15 +218,15 @@ class _Compiler:
         segment: Segment,
         name: str,
         scalars: tuple[Parameter, ...],
-        winner: TunedSchedule | None,
+        tuned: TunedSchedule | None,
     ) -> Made:
         flow = segment.dataflow()
-        params = schedule_group(flow, self.target, winner.params if winner else None)
+        params = schedule_group(flow, self.target, tuned.params if tuned else None)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
-        kernel = finish(flow, name, self.target, params, fills=segment.fills)
+        measured = tuned.measured if tuned else ()
+        origin = Origin(segment, measured, self.made)
+        kernel = finish(flow, name, self.target, params, origin=origin)
         _compiled.debug("%s: scheduled as %s", name, params)
-        kernel.segment = segment
-        kernel.measured = winner.measured if winner else ()
         own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
         named = zip(kernel.argument_values[:own], kernel.ir.arguments, strict=False)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
@@ -259,9 +283,8 @@ class _Compiler:
             named = zip(final.params, (*moves.reads, *moves.writes), strict=True)
             infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
             count = len(moves.reads)
-            kernel = Kernel(
-                final, self.target, tuple(infos[:count]), tuple(infos[count:]), moves.values, ""
-            )
+            arrays = tuple(infos[:count]), tuple(infos[count:])
+            kernel = Kernel(final, self.target, *arrays, moves.values, "", companions=self.made)
             self.kernels[key] = Made(kernel, (), ())
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
@@ -361,11 +384,11 @@ def compile_in_place(
     fusion: Fusion,
     target: Target,
     donated: Mapping[int, int | None] | None = None,
-    winner_of: WinnerOf | None = None,
+    tuned_of: TunedOf | None = None,
     kernels: Kernels | None = None,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
-    a position, or any that fits where that is None. Kernels are scheduled as `winner_of` says of
+    a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
     taken from there, others added."""
     logs.start()
@@ -373,7 +396,7 @@ def compile_in_place(
     whole = prepare(fusion, target)
     cut = form(whole)
     known: Kernels = {} if kernels is None else kernels
-    compiler = _Compiler(target, known, [], winner_of or kept_winners(target))
+    compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
     choices = {
         whole.inputs[k]: holders(whole, whole.inputs[k])
         if at is None
@@ -426,9 +449,13 @@ def _say(program: Program, seconds: float) -> None:
 
 
 def _checked(program: Program) -> Program:
-    """The program, with its host program assembled. Raises InternalError where that breaks an
-    invariant."""
+    """The program, with its host program assembled and, on a machine with a GPU, its kernels on
+    their way through the compiler. Raises InternalError where the host breaks an invariant."""
     _ = program.host
+    kernels = program.kernels
+    if kernels and has_gpu():
+        with contextlib.suppress(UserError):  # without a compiler: said when code is needed
+            kernels[0].start_compiling(kernels)
     return program
 
 

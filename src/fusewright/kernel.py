@@ -123,10 +123,14 @@ class Kernel:
     """What a heuristic scheduled; None for schedules by hand, moves, and kernels from a file."""
     measured: tuple[tuple[Params, float], ...] = ()
     """Microseconds of its candidates where they were measured (`fw.tune`)."""
-    program_kernels: Sequence[Kernel] = field(default=(), repr=False)
-    """The kernels of the program that this one was compiled for: they are compiled together."""
+    companions: list[Kernel] = field(default_factory=lambda: list[Kernel](), repr=False)
+    """The kernels that were made in one call of `compile`, this one among them: the compiler puts
+    the small ones of them into one module."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.companions.append(self)
 
     @property
     def name(self) -> str:
@@ -236,7 +240,7 @@ class Kernel:
         once, together with the other kernels of its program. Raises UserError without NVRTC."""
         with self._lock:
             if self._build is None:
-                self.start_compiling(self.program_kernels)
+                self.start_compiling(self.companions)
             build = self._build
         assert build is not None
         return build.result()

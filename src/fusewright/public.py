@@ -44,7 +44,8 @@ from fusewright.host.assemble import HostProgram
 from fusewright.kernel import Kernel
 from fusewright.kir.text import parse_kernel
 from fusewright.memory import Memory as _Memory
-from fusewright.program import Layout, Program, load
+from fusewright.program import Program, load
+from fusewright.programs.model import Layout
 from fusewright.report.explain import Report
 from fusewright.runtime.config import config
 from fusewright.schedule.parallel import Parallel as _Parallel

@@ -20,6 +20,7 @@ from fusewright.fusion.rules import traced_first
 from fusewright.host.invariants import problems
 from fusewright.kernel import Kernel, Sync, TensorInfo, shaped_view, size_of, span
 from fusewright.program import Program
+from fusewright.programs.simulation import witnesses
 from fusewright.schedule.schedule import Schedule
 from fusewright.sim.report import Kind, Race
 from fusewright.sim.verify import Case, verify_kernel
@@ -95,7 +96,7 @@ def verify(
     if isinstance(kernel, Program):
         report.missing += [Race(_KINDS[p.kind], p.message) for p in problems(kernel.assembled)]
     if isinstance(kernel, Program) and arrays:
-        for k, given, sizes in kernel.witnesses(*arrays):
+        for k, given, sizes in witnesses(kernel, arrays):
             _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)
         return report
     arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))

@@ -15,6 +15,7 @@ import fusewright as fw
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.printing import print_fusion
+from fusewright.programs.simulation import witnesses
 from fusewright.runtime import builds
 
 X = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
@@ -110,7 +111,7 @@ def test_copies_of_programs_compute_the_same(copied: Any, rows: int | str):
 @pytest.mark.parametrize("rows", [6, "n"])
 @pytest.mark.parametrize("copied", COPIES, ids=IDS)
 def test_copies_of_kernels_compute_the_same(copied: Any, rows: int | str):
-    for kernel, arrays, sizes in program(rows).witnesses(X):
+    for kernel, arrays, sizes in witnesses(program(rows), (X,)):
         twin = copied(kernel)
         assert str(twin.ir) == str(kernel.ir)
         assert (twin.inputs, twin.outputs) == (kernel.inputs, kernel.outputs) or copied is COPIES[2]

@@ -24,12 +24,14 @@ from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 from fusewright.frontends.torch.table import LOWERINGS  # noqa: E402
-from fusewright.program import Program  # noqa: E402
+from fusewright.programs import calls  # noqa: E402
+from fusewright.programs.calls import Calls  # noqa: E402
+from fusewright.programs.model import ProgramModel  # noqa: E402
+from fusewright.programs.simulation import simulate_program  # noqa: E402
 from fusewright.runtime import builds  # noqa: E402
 from fusewright.sim.machine import SimResult  # noqa: E402
 
 driver = importlib.import_module("fusewright.driver")
-program = importlib.import_module("fusewright.program")
 
 
 class Fault(RuntimeError):
@@ -48,10 +50,10 @@ def f(x: Any, y: Any) -> Any:
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the simulated path compile, load and launch as the one of a device does."""
 
-    def run(self: Program, arrays: list[Any], device: str, sizes: Any) -> list[Any]:
+    def run(self: Calls, arrays: list[Any], device: str, sizes: Any) -> list[Any]:
         for loaded in self._load():
             loaded.launch()
-        return self.simulate(*arrays).outputs
+        return calls.simulate_program(self._program, arrays, check_races=True, seed=0).outputs
 
     class Loaded:
         def __init__(self, code: bytes, ir: Any) -> None:
@@ -60,8 +62,8 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
         def launch(self) -> None:
             pass
 
-    monkeypatch.setattr(Program, "_on_host", run)
-    monkeypatch.setattr(program, "LoadedKernel", Loaded)
+    monkeypatch.setattr(Calls, "_on_host", run)
+    monkeypatch.setattr(calls, "LoadedKernel", Loaded)
     monkeypatch.setenv("FUSEWRIGHT_CACHE", "0")
     builds.BUILDER.forget()
 
@@ -94,9 +96,9 @@ STAGES: dict[str, tuple[Any, str]] = {
     "lower": (driver, "lower"),
     "passes": (driver, "run_pipeline"),
     "compile": (builds, "compile_cubin"),
-    "load": (program.LoadedKernel, "__init__"),
-    "launch": (program.LoadedKernel, "launch"),
-    "simulate": (Program, "simulate"),
+    "load": (calls.LoadedKernel, "__init__"),
+    "launch": (calls.LoadedKernel, "launch"),
+    "simulate": (calls, "simulate_program"),
     "ways": (region, "_by_size"),
 }
 
@@ -107,7 +109,7 @@ def test_a_fault_at_any_stage_leaves_the_region_to_torch(
     stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     owner, name = STAGES[stage]
-    owner = program.LoadedKernel if stage in ("load", "launch") else owner  # the fixture's
+    owner = calls.LoadedKernel if stage in ("load", "launch") else owner  # the fixture's
     monkeypatch.setattr(owner, name, fail)
     x, y = arguments()
     with caplog.at_level(logging.WARNING):
@@ -167,7 +169,7 @@ def test_a_fault_of_one_lowering_leaves_its_operator_to_torch(
 def test_a_region_is_left_once_for_all_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(Program, "simulate", fail)
+    monkeypatch.setattr(calls, "simulate_program", fail)
     torch.compiler.reset()
     compiled = torch.compile(f, backend=compiler(Options(cpu="sim")))
     x, y = arguments()
@@ -185,17 +187,14 @@ def test_what_torch_raises_is_the_callers(caplog: pytest.LogCaptureFixture):
     assert "index 7 is outside axis 0 of size 4" in caplog.text
 
 
-def raced(self: Program, *arrays: Any, **options: Any) -> SimResult:
-    found = simulate(self, *arrays, **options)
+def raced(program: ProgramModel, arrays: Any, **options: Any) -> SimResult:
+    found = simulate_program(program, arrays, **options)
     found.races.append("a write of thread 3 and a read of thread 4")  # type: ignore[arg-type]
     return found
 
 
-simulate = Program.simulate
-
-
 def test_a_race_is_a_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(Program, "simulate", raced)
+    monkeypatch.setattr(calls, "simulate_program", raced)
     x, y = arguments()
     found, reports = run(f, x, y, cpu="sim")
     torch.testing.assert_close(found, f(x, y))
@@ -210,7 +209,7 @@ def test_the_file_runs_the_region_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(Program, "simulate", fail)
+        patch.setattr(calls, "simulate_program", fail)
 
         def mixed(x: Any, i: Any, mask: Any) -> Any:
             filled = torch.where(mask, x.t(), torch.inf)

@@ -82,7 +82,7 @@ def _wrong_values(program: fw.Program, recipe: Recipe, tally: Tally) -> str | No
         return f"wrong: {verdict.problem}{at}"
     made = [np.empty_like(a, order="F") for a in result.outputs]
     given = [made[program.places.index(p)] for p in program.places]
-    program.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
+    program.calls.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
     tally.add("results in given arrays", len(given))
     for k, (g, w) in enumerate(zip(given, result.outputs, strict=True)):
         if g.tobytes() != w.tobytes():

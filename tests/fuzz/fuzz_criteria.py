@@ -215,7 +215,7 @@ def _wrong_run(program: fw.Program, recipe: Recipe, tally: Tally) -> Finding | N
         return Finding(f"wrong value: {kind}", f"{verdict.problem}{at}")
     made = [np.empty_like(a, order="F") for a in result.outputs]
     given = [made[program.places.index(p)] for p in program.places]
-    program.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
+    program.calls.run([describe(a) for a in arrays], "sim", [describe(a) for a in given])
     for k, (g, w) in enumerate(zip(given, result.outputs, strict=True)):
         if g.tobytes() != w.tobytes():
             return Finding("wrong value in out=", f"output {k} differs from the same alone{at}")

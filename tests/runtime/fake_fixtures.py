@@ -9,8 +9,9 @@ import pytest
 from fake_cuda import FakeDriver
 from fake_torch import FakeTorch
 
-from fusewright import kernel as kernel_module, program as program_module
+from fusewright import kernel as kernel_module
 from fusewright.kernel import Kernel
+from fusewright.programs import calls as calls_module
 from fusewright.runtime import (
     bound,
     clock,
@@ -36,7 +37,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()
     for module in _DRIVEN:
         monkeypatch.setattr(module, "driver", lambda: fake)
-    for module in (device, program_module, kernel_module):
+    for module in (device, calls_module, kernel_module):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
 
     def cubin(self: Kernel) -> bytes:

@@ -177,7 +177,7 @@ def test_new_sizes_keep_a_bounded_number_of_plans(
     for n in range(2, 40):
         x = normal(3, n + 3)
         np.testing.assert_array_equal(fused(tensor(x)).array, x * 2 + 1)
-    assert len(fused.program(tensor(x))._executor._plans) <= 8 and len(fused._calls) <= 8
+    assert len(fused.program(tensor(x)).calls.executor._plans) <= 8 and len(fused._calls) <= 8
 
 
 def test_a_new_size_does_no_expression_arithmetic(

@@ -268,7 +268,7 @@ def test_events_surround_each_call_of_each_round(
 
 def test_a_measured_call_computes_the_result(gpu: FakeDriver) -> None:  # noqa: F811
     program = compiled()
-    call = program.bind_memory([describe(X)])
+    call = program.calls.bind_memory([describe(X)])
     call()
     assert len(gpu.launched) == 1
     got = np.frombuffer((ctypes.c_char * X.nbytes).from_address(call.results[0]), np.float32)

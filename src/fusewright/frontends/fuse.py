@@ -188,9 +188,9 @@ class Fused:
             arrays, given = self._given(out, *self._traced(signature, infos, tree))
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
-        call = None if key is None else program.bind_torch(infos, given)
+        call = None if key is None else program.calls.bind_torch(infos, given)
         if call is None or any(map(is_not, leaves, [x.owner for x in infos])):  # one was copied
-            return compiled.result(program.run(infos, self.device, given), arrays)
+            return compiled.result(program.calls.run(infos, self.device, given), arrays)
         bound = _bound(call, compiled, leaves, (*args, *kwargs.values()))
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusewright import knobs
 from fusewright.arguments import FUNCTION, Rule, Unfit, optional, takes
-from fusewright.driver import WinnerOf, compile_in_place, no_winner
+from fusewright.driver import TunedOf, compile_in_place, no_tuned_schedule
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
 from fusewright.fusion.ir import Fusion
@@ -44,7 +44,7 @@ class Run:
 
     def __call__(self) -> None:
         if self._enqueue is None:
-            self._enqueue = self.program.bind_memory(self.arguments)
+            self._enqueue = self.program.calls.bind_memory(self.arguments)
         self._enqueue()
 
 
@@ -124,20 +124,20 @@ def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwarg
     session = Session(clock)
 
     def tuned(fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]) -> Program:
-        winners = session.measure(fusion, target, arguments)
+        best = session.measure(fusion, target, arguments)
         kept = TuningCache(target, clock.device)
-        for segment, winner in winners:
-            kept.put(segment, winner)
-        table = {_key(segment): winner for segment, winner in winners}
+        for segment, fastest in best:
+            kept.put(segment, fastest)
+        table = {_key(segment): fastest for segment, fastest in best}
         return build(fusion, target, lambda s: table.get(_key(s)))
 
     fused.recompile(args, kwargs, tuned)
     return session.tuning()
 
 
-def build(fusion: Fusion, target: Target, winner_of: WinnerOf) -> Program:
+def build(fusion: Fusion, target: Target, tuned_of: TunedOf) -> Program:
     """The program of a fusion, its arguments left as they are."""
-    return compile_in_place(fusion, target, {}, winner_of)
+    return compile_in_place(fusion, target, {}, tuned_of)
 
 
 class Session:
@@ -156,7 +156,7 @@ class Session:
         self, fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]
     ) -> list[tuple[Segment, TunedSchedule]]:
         """The fastest candidate of each kernel of a fusion's program that has several."""
-        usual = build(fusion, target, no_winner)
+        usual = build(fusion, target, no_tuned_schedule)
         groups = {k: c for k in usual.kernels if len(c := _worth_measuring(k)) > 1}
         runs: list[Run] = []
         for kernel, chosen in groups.items():
@@ -182,8 +182,8 @@ class Session:
         key = _key(kernel.segment)
         out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, arguments)]
         for c in chosen[1:]:
-            winner = TunedSchedule(c.params, ())
-            made = build(fusion, usual.target, lambda s, w=winner: w if _key(s) == key else None)
+            fastest = TunedSchedule(c.params, ())
+            made = build(fusion, usual.target, lambda s, w=fastest: w if _key(s) == key else None)
             found = next((k for k in made.kernels if k.name == kernel.name), None)
             if found is None or found.heuristic != c.params:
                 self._left_out.append(f"{kernel.name}, {c.what}: lowering refuses it")

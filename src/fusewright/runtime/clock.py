@@ -22,7 +22,7 @@ class Clock(Protocol):
 
     @property
     def device(self) -> str:
-        """The device's name: winners are kept for it."""
+        """The device's name: tuned schedules are kept for it."""
         ...
 
     def __call__(self, runs: Sequence[Callable[[], object]]) -> list[float]:

@@ -21,7 +21,7 @@ from fusewright.target import Target
 
 SCHEMA = 1
 FOLDER = "tuned"
-"""Below the folder of compiled kernels, so that a cache without winners costs one look."""
+"""Below the folder of compiled kernels, so that a cache without tuned schedules costs one look."""
 
 _log = logging.getLogger("fusewright.tuned")
 
@@ -35,7 +35,7 @@ class TunedSchedule:
 
 
 class TuningCache:
-    """The winners of one device."""
+    """The tuned schedules of one device."""
 
     def __init__(self, target: Target, device: str) -> None:
         self._target = target
@@ -43,7 +43,7 @@ class TuningCache:
         self._path = knobs.CACHE_DIR.get() / FOLDER
 
     def get(self, segment: Segment) -> TunedSchedule | None:
-        """The winner of a group; None where none is kept or the record is of no use."""
+        """The tuned schedule of a group; None where none is kept or the record is of no use."""
         if not self._path.is_dir():
             return None
         key = self._key(segment)
@@ -51,18 +51,18 @@ class TuningCache:
         if entry is None:
             return None
         try:
-            return _winner(entry.meta)
+            return _tuned(entry.meta)
         except (KeyError, TypeError, ValueError) as e:
             _log.warning("a tuned schedule is ignored: its record %s is damaged (%s)", key, e)
             return None
 
-    def put(self, segment: Segment, winner: TunedSchedule) -> None:
-        """Keeps a winner. Raises UserError where the disk does not take it."""
+    def put(self, segment: Segment, fastest: TunedSchedule) -> None:
+        """Keeps a tuned schedule. Raises UserError where the disk does not take it."""
         record = {
             "tuned": SCHEMA,
             "device": self._device,
-            "winner": _record(winner.params),
-            "measured": [[_record(p), us] for p, us in winner.measured],
+            "winner": _record(fastest.params),
+            "measured": [[_record(p), us] for p, us in fastest.measured],
         }
         if not self._cache.put(self._key(segment), b"", record):
             raise UserError(
@@ -90,7 +90,7 @@ def _record(params: Params) -> dict[str, Any]:
     }
 
 
-def _winner(meta: dict[str, Any]) -> TunedSchedule:
+def _tuned(meta: dict[str, Any]) -> TunedSchedule:
     """Raises KeyError, TypeError or ValueError for anything but what `put` wrote."""
     if meta["tuned"] != SCHEMA:
         raise ValueError(f"version {meta['tuned']}, not {SCHEMA}")

@@ -1,0 +1,203 @@
+"""Calls of a program with arrays of the caller's library: checked, bound, and run.
+
+Device arrays run on the GPU without a copy; host arrays in the simulator, on a GPU through copies,
+or, without one, in the numpy oracle.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewright.core.expr import Var
+from fusewright.dtypes import DType, dtype_of
+from fusewright.errors import UserError
+from fusewright.fusion.constants import completed, constants_of
+from fusewright.fusion.evaluate import evaluate
+from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of, without_races
+from fusewright.programs.model import ProgramModel
+from fusewright.programs.simulation import simulate_program
+from fusewright.runtime.arrays import (
+    CPU,
+    ArrayInfo,
+    c_strides,
+    describe,
+    describe_target,
+    host_view,
+)
+from fusewright.runtime.bound import BoundCall
+from fusewright.runtime.config import active
+from fusewright.runtime.constants import Constants
+from fusewright.runtime.device import has_gpu
+from fusewright.runtime.executor import Executor, check_out
+from fusewright.runtime.launch import LoadedKernel
+from fusewright.runtime.libraries import Library, common, library_of
+from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
+
+Array = npt.NDArray[Any]
+
+_said = threading.Event()
+
+
+class Calls:
+    """The calls of one program: what was bound for arrays of one kind, the loaded kernels, and the
+    constants on each device."""
+
+    def __init__(self, program: ProgramModel) -> None:
+        self._program = program
+        self._bound: dict[Any, TorchCall] = {}
+
+    @cached_property
+    def constants(self) -> Constants:
+        """What the traced function captured: the last inputs, which calls leave out."""
+        return Constants(constants_of(self._program.fusion.inputs))
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What launches the kernels; they are compiled and loaded at its first call."""
+        p = self._program
+        return Executor(p.host, p.inputs, p.results, p.holders, self._load)
+
+    def _load(self) -> list[LoadedKernel]:
+        loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in self._program.kernels}
+        return [loaded[x.kernel] for x in self._program.launches]
+
+    def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:
+        """Runs on arrays of any library; torch tensors on a GPU take the call that was bound for
+        others like them."""
+        key = None if device == "sim" else call_key(arrays, {}, out or None)
+        call = self._bound.get(key)
+        if call is None:
+            infos = [describe(a) for a in arrays]
+            given = [None if o is None else describe_target(o) for o in out]
+            call = None if key is None else self.bind_torch(infos, given)
+            if call is None:
+                return self.run(infos, device, given)
+            self._bound[key] = call
+        made = call.run(arrays, out)
+        return [made[p] for p in self._program.places]
+
+    def bind_torch(
+        self, infos: Sequence[ArrayInfo], out: Sequence[ArrayInfo | None] = ()
+    ) -> TorchCall | None:
+        """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
+        and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
+        first, and for `out=` where two outputs are one result."""
+        if (
+            len(self.constants)
+            or not infos
+            or infos[0].kind != "torch"
+            or infos[0].device.kind == "cpu"
+        ):
+            return None
+        kind, device = common(infos)
+        sizes = self._program.check_arguments(infos)
+        given = self._given(out, sizes, f"{kind} on {device}")
+        if (out and len(out) != len(given)) or not self.executor.fits(infos, sizes):
+            return None
+        return TorchCall(self.executor, sizes, active(), infos, given)
+
+    def run(
+        self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()
+    ) -> list[Any]:
+        """Runs on described arrays, all of one library and on one device."""
+        kind, where = common(infos) if infos else ("numpy", CPU)
+        library = library_of(kind, where)
+        if kind == "torch":
+            check_gradients([x.owner for x in infos])
+            check_gradients([o.owner for o in out if o is not None], "arrays of out=")
+        infos, sizes = self._completed(infos)
+        given = self._given(out, sizes, f"{kind} on {where}")
+        places = self._program.places
+        if where.kind == "cuda":
+            if device == "sim":
+                raise UserError("device='sim' takes host arrays; copy these to the host first")
+            made = self.executor.on_device(infos, library, sizes, where, given)
+            return [made[p] for p in places]
+        results = self._on_host([host_view(x) for x in infos], device, sizes)
+        made = [results[places.index(k)] for k in range(len(self._program.results))]
+        shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
+        return [shown[p] for p in places]
+
+    def bind_memory(self, infos: Sequence[ArrayInfo]) -> BoundCall:
+        """A call on the legacy default stream with memory of its own for results, scratch, and
+        arguments that are not on a device as its kernels want them. For measuring."""
+        _, where = common(infos)
+        infos, sizes = self._completed(infos)
+        if where.kind == "cuda":
+            fitted = self.executor.fitted(infos, library_of(infos[0].kind, where), sizes)
+            return BoundCall(self.executor, fitted, sizes, where.index)
+        return BoundCall(self.executor, self._flat([host_view(x) for x in infos], sizes), sizes, 0)
+
+    def _completed(self, infos: Sequence[ArrayInfo]) -> tuple[Sequence[ArrayInfo], dict[Var, int]]:
+        """The arrays with the program's constants beside them, and the sizes of the symbols."""
+        _, where = common(infos) if infos else ("numpy", CPU)
+        infos = completed(self._program.fusion.inputs, infos, self.constants.on(where))
+        return infos, self._program.check_arguments(infos)
+
+    def _flat(self, arrays: Sequence[Array], sizes: dict[Var, int]) -> list[Array]:
+        return [flatten(a, i, sizes) for a, i in zip(arrays, self._program.inputs, strict=True)]
+
+    def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
+        p = self._program
+        if device == "sim":
+            result = simulate_program(p, arrays, check_races=True, seed=0)
+            return without_races(result, "the program")
+        if device == "auto" and not has_gpu():
+            say_once()
+            return evaluate(p.fusion, *arrays)
+        results = self.executor.on_host(self._flat(arrays, sizes), sizes)
+        shaped = [shaped_view(a, i, sizes) for a, i in zip(results, p.results, strict=True)]
+        return [shaped[k] for k in p.places]
+
+    def _given(
+        self, out: Sequence[ArrayInfo | None], sizes: dict[Var, int], like: str
+    ) -> list[ArrayInfo | None]:
+        """The arrays of `out=`, one per different result. Raises UserError for unfit ones."""
+        places, results = self._program.places, self._program.results
+        if not out:
+            return [None] * len(results)
+        if len(out) != len(places):
+            raise UserError(f"out= has {len(out)} arrays, the program has {len(places)} outputs")
+        given = [out[places.index(k)] for k in range(len(results))]
+        for k, (o, p) in enumerate(zip(out, places, strict=True)):
+            if o is not None and o.owner is not getattr(given[p], "owner", None):
+                raise UserError(
+                    f"out= {k} and {places.index(p)} take one and the same result; pass one "
+                    "array, or None, for both"
+                )
+        check_out(given, [shape_of(r, sizes) for r in results], like)
+        return given
+
+
+def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:
+    """A result's shape and dtype."""
+    return tuple(size_of(e, sizes) for e in r.shape), r.dtype
+
+
+def _shown(result: Array, out: ArrayInfo | None, library: Library, kind: str) -> Any:
+    """A host result as an array of the caller's library, or in the array of `out=`."""
+    if out is None and kind in ("numpy", "dlpack"):
+        return np.array(result, order="C")
+    if out is None:
+        strides = c_strides(result.shape)
+        out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
+    if result.size:
+        host_view(out)[...] = result
+    return out.owner
+
+
+def say_once() -> None:
+    """Says, once per process, that the oracle computes."""
+    if not _said.is_set():
+        _said.set()
+        warnings.warn(
+            "no GPU: fusewright computes with its numpy oracle; device='sim' simulates the kernels",
+            stacklevel=3,
+        )

@@ -1,0 +1,150 @@
+"""The model of a compiled program: launches over the values of a fusion. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fusewright.core.expr import Expr, Var
+from fusewright.errors import UserError
+from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
+from fusewright.host.assemble import Call, HostProgram, assemble
+from fusewright.host.groups import Reason
+from fusewright.host.invariants import check_host
+from fusewright.host.ir import Pieces
+from fusewright.host.subspans import Subspan
+from fusewright.kernel import Binder, Kernel, TensorInfo
+from fusewright.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One kernel over subspans of the program's values, those it reads and those it writes in the
+    kernel's order, and the values of its scalar parameters in this place."""
+
+    kernel: Kernel
+    reads: tuple[Subspan, ...]
+    writes: tuple[Subspan, ...]
+    values: tuple[bool | int | float, ...]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The values that it reads."""
+        return tuple(s.tensor for s in self.reads)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The values that it makes, each as often as it is stored."""
+        return tuple(s.tensor for s in self.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The element strides of a tensor: what the user required, what a pass would prefer, and what
+    the program makes; None where nobody asked. `why` names who decided."""
+
+    required: tuple[Expr, ...] | None
+    preferred: tuple[Expr, ...] | None
+    actual: tuple[Expr, ...]
+    why: str
+
+
+@dataclass(eq=False)
+class ProgramModel:
+    """Kernels in order, and the tensors between them. `held`: results that are made in the memory
+    of an argument, which the caller gives away."""
+
+    fusion: Fusion
+    launches: tuple[Dispatch, ...]
+    reasons: tuple[Reason, ...]
+    target: Target
+    pieces: Pieces = field(default_factory=Pieces)
+    held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The different kernels, in order of first launch."""
+        return list(dict.fromkeys(x.kernel for x in self.launches))
+
+    @cached_property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The arrays of a call."""
+        return tuple(TensorInfo.of(t) for t in self.fusion.inputs)
+
+    @cached_property
+    def results(self) -> tuple[TensorInfo, ...]:
+        """The different arrays that a call makes, in order of first output."""
+        made = {
+            s.tensor: info
+            for x in self.launches
+            for s, info in zip(x.writes, x.kernel.outputs, strict=True)
+            if s.is_whole and s.root is s.tensor
+        }
+        return tuple(made.get(t) or TensorInfo.of(t) for t in dict.fromkeys(self.fusion.outputs))
+
+    @cached_property
+    def places(self) -> list[int]:
+        """For each output the position of its array among the different results."""
+        position = {t: k for k, t in enumerate(dict.fromkeys(self.fusion.outputs))}
+        return [position[t] for t in self.fusion.outputs]
+
+    @cached_property
+    def holders(self) -> tuple[int | None, ...]:
+        """For each different result the position of the argument in whose memory it is made."""
+        inputs = self.fusion.inputs
+        outputs = dict.fromkeys(self.fusion.outputs)
+        return tuple(inputs.index(self.held[t]) if t in self.held else None for t in outputs)
+
+    @cached_property
+    def host(self) -> HostProgram:
+        """Launches with exact bindings, the packed arena, edges, and `stats`. Raises InternalError
+        where an order that the edges allow could give other bytes, or read what nobody wrote."""
+        check_host(self.assembled)
+        return self.assembled
+
+    @cached_property
+    def assembled(self) -> HostProgram:
+        """The host program, whose invariants nobody has checked."""
+        calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
+        return assemble(self.fusion, calls, self.pieces, self.held)
+
+    def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
+        """The sizes that these arrays give the symbols. Raises UserError where they do not fit."""
+        return self._bind([tuple(a.shape) for a in arrays])
+
+    @cached_property
+    def _bind(self) -> Binder:
+        return Binder(self.inputs, "the program")
+
+    def check_arguments(self, arrays: Sequence[Any]) -> dict[Var, int]:
+        """The sizes of the symbols. Raises UserError for wrong counts, shapes and dtypes."""
+        sizes = self.symbol_values(arrays)
+        for x, i in zip(arrays, self.inputs, strict=True):
+            if x.dtype is not i.dtype:
+                raise UserError(f"{i.name} must be {i.dtype}, got {x.dtype}; cast it first")
+        return sizes
+
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """The element strides of every tensor that has memory, by name."""
+        out: dict[str, Layout] = {}
+        for t, info in zip(self.fusion.inputs, self.inputs, strict=True):
+            out[t.name] = Layout(info.strides, None, info.strides, "given by the caller's spec")
+        for x in self.launches:
+            for s in x.writes:
+                for t in (s.root, s.tensor):
+                    out.setdefault(t.name, self._layout(t, x.kernel.name, s))
+        return out
+
+    def _layout(self, t: Tensor, kernel: str, s: Subspan) -> Layout:
+        dense = contiguous_strides(t.shape)
+        required = dense if t in self.fusion.outputs else None
+        if s.root is not s.tensor or not s.is_whole:
+            inside = t is s.tensor and t is not s.root
+            why = f"stored by {kernel} inside of {s.root.name}" if inside else "joined from parts"
+            return Layout(required, None, s.strides if inside else dense, why)
+        asked = s.strides != dense
+        why = f"stored by {kernel}, in {'the order it was asked for' if asked else 'C order'}"
+        return Layout(required, s.strides if asked else None, s.strides, why)
