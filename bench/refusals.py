@@ -1,4 +1,4 @@
-"""`python -m bench.refusals [--corpus] [--wide 40000:40300] [--plain ..] [--lot ..] [--products ..]`
+"""`python -m bench.refusals [--corpus] [--wide 40000:40300] [--plain .. --lot .. --products ..]`
 
 How many groups lowering refused after dispatch formation had accepted them. Each is a defect of the
 rules of formation: the kernel is cut in halves, which costs a launch and a trip to memory. Printed
