@@ -2,7 +2,7 @@
 
 How many groups lowering refused after dispatch formation had accepted them. Each is a defect of the
 rules of formation: the kernel is cut in halves, which costs a launch and a trip to memory. Printed
-are the rule, the program it came of, and the fusion of the group. Needs no GPU.
+are the rule, a file that shows it, and the program it came of. Needs no GPU.
 
 Method: programs of the corpus at full and at small sizes, and random ones by seed: `wide` and
 `plain` of `tests/fuzz`, `lot` of `bench/lot` at small sizes, `products` of `tests/fuzz`. All are
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import fusewright as fw
 from fusewright.corpus import CORPUS
-from fusewright.driver import REFUSED
+from fusewright.host.refused import LOGGER
 
 TARGET = "sm_90a"
 LOT_SIZES = (2e4, 4e6)
@@ -42,7 +42,7 @@ class Collected(logging.Handler):
 def refusals(trace: Callable[[], fw.Fusion]) -> list[str]:
     """What was cut after formation while a program was compiled, a message each."""
     heard = Collected()
-    logger = logging.getLogger(REFUSED)
+    logger = logging.getLogger(LOGGER)
     logger.addHandler(heard)
     try:
         fw.compile(trace(), TARGET)
@@ -105,7 +105,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", default="", help="seeds, from:to")
     options = parser.parse_args()
     sys.path.append(str(FUZZ))
-    logging.getLogger(REFUSED).propagate = False
+    logging.getLogger(LOGGER).propagate = False
     sources = [("corpus", of_corpus())] if options.corpus else []
     for name, programs in SOURCES.items():
         if text := getattr(options, name):

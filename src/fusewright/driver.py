@@ -49,6 +49,7 @@ from fusewright.host.products import (
     product_kernels,
     refused_products,
 )
+from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -69,9 +70,6 @@ from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
 _compiled = logging.getLogger("fusewright.compile")
-REFUSED = "fusewright.refused"
-"""The logger that hears of groups that formation accepted and lowering refused."""
-_refused = logging.getLogger(REFUSED)
 
 
 _PROGRAM = instance_of(
@@ -243,10 +241,7 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
-            _refused.warning(
-                "%s: a kernel is cut in two, which dispatch formation should have refused: %s\n%s",
-                *(name, e, segment.fusion),
-            )
+            tell_refused(name, segment.fusion, self.target, e)
             halves = _halves(segment)
             if halves is None and any(map(has_instructions, segment.fusion.values)):
                 rule = f"it is a sum of products: {e}"
