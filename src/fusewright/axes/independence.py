@@ -101,7 +101,8 @@ class Domains:
     def __init__(self, lines: Lines, independence: Independence) -> None:
         self._lines = lines
         self._independence = independence
-        self.words: list[tuple[Word, ...]] = []
+        self.words: dict[int, tuple[Word, ...]] = {}
+        self._count = 0
         self._touch: dict[int, dict[int, frozenset[int]]] = {}
         self._component: dict[int, int] = {}
         self.proved: dict[tuple[int, int, int], None] = {}
@@ -126,8 +127,8 @@ class Domains:
         for j, word in enumerate(axes):
             if any(self._independence.words(word, other) for other in axes[:j]):
                 return False
-        number = len(self.words)
-        self.words.append(axes)
+        number, self._count = self._count, self._count + 1
+        self._lines.put(self.words, number, axes)
         for j, word in enumerate(axes):
             for line in self._reach(word):
                 self._add(line, number, frozenset((j,)))
