@@ -192,8 +192,12 @@ def test_what_is_left_of_a_box_is_a_digit_of_its_definition(graph: AxisGraph) ->
     rest, c = graph.split(graph.merge(p, q), 3)
     rest, b = graph.split(rest, 5)
     first, a = graph.split(rest, 2)
-    covers(graph, graph.split(graph.merge(p, q), 8), [first, a, b, c])
-    covers(graph, [p, q], [first, a, b, c])
+    path = covers(graph, graph.split(graph.merge(p, q), 8), [first, a, b, c])
+    digits = ["(8*v0 + v1)//30", "((8*v0 + v1)//15)%2", "((8*v0 + v1)//3)%5", "(8*v0 + v1)%3"]
+    assert [str(v) for v in path.values] == digits
+    assert [str(c) for c in path.predicates] == ["8*v0 + v1 < 60"]
+    path = covers(graph, [p, q], [first, a, b, c])
+    assert str(path.values[0]) == "v0//3" and not path.predicates
 
 
 def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:

@@ -43,6 +43,7 @@ from fusewright.kir.ir import (
     Imm,
     Index,
     Kernel,
+    Lanes,
     Load,
     Memory,
     Reg,
@@ -145,7 +146,8 @@ def test_a_load_of_undefined_lanes_has_no_branch_and_stays_inside() -> None:
     tx = dims()["block"][0]
 
     def spelled(src: Buffer, shift: int) -> str:
-        s = Load(Reg(r), src, tx.var + shift, 1, less(tx.var, 100), first=Int(0), stop=Int(1))
+        lanes = Lanes(first=Int(0), stop=Int(1))
+        s = Load(Reg(r), src, tx.var + shift, 1, less(tx.var, 100), lanes=lanes)
         body = (Alloc(tile, 0), Alloc(r), s)
         k = locate_loads(kernel("k", (x,), body, block=(tx,)))
         return next(line for line in lines(k) if "r = " in line)
@@ -160,8 +162,8 @@ def test_how_far_into_a_word_a_load_begins_is_spelled_where_it_is_known() -> Non
     tx = dims()["block"][0]
 
     def spelled(index: Expr, predicate: Cond = TRUE) -> str:
-        bounds = {"first": Int(0), "stop": Int(4)} if predicate != TRUE else {}
-        s = Load(Reg(r), x, index, 4, predicate, unaligned=True, **bounds)
+        lanes = Lanes(None, *((Int(0), Int(4)) if predicate != TRUE else ()))
+        s = Load(Reg(r), x, index, 4, predicate, lanes=lanes)
         found = lines(locate_loads(kernel("k", (x,), (Alloc(r), s), block=(tx,))))
         return next(
             text.split(" = ")[1] for text in found if "unaligned" in text or "within" in text

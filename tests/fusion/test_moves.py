@@ -246,6 +246,7 @@ def random_moves(rng: random.Random, x: fw.Array) -> fw.Array:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_moves(seed: int) -> None:
+    """Moves cost no kernel of their own; one that no index map spells may be stored once."""
     rng = random.Random(seed)
     state = rng.getstate()
 
@@ -253,4 +254,4 @@ def test_random_moves(seed: int) -> None:
         rng.setstate(state)
         return random_moves(rng, x) + 1
 
-    launches(fn, S((14, 12), rng.choice(("float32", "int32", "bfloat16"))))
+    assert launches(fn, S((14, 12), rng.choice(("float32", "int32", "bfloat16")))) <= 2

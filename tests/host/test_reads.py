@@ -280,4 +280,6 @@ def test_an_index_map_does_not_wait_for_what_it_does_not_reach() -> None:
         joined = fw.concat([soft(x), soft(y)], axis=0)
         return joined, fw.sum(fw.flip(joined[24:], axis=0) * 2, axis=1)
 
-    compiled(f, X, X)
+    host = compiled(f, X, X).host
+    assert len(host.launches) == 3
+    assert [(e.producer, e.consumer, e.kind.value) for e in host.edges] == [(1, 2, "RAW")]

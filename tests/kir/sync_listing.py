@@ -15,6 +15,7 @@ from fusewright.core.node import rewrite
 from fusewright.kir.analysis.sites import Path, StatementSite, contains, sites
 from fusewright.kir.analysis.split_barriers import split_barriers
 from fusewright.kir.clusters import cluster_barriers
+from fusewright.kir.insertion import insert
 from fusewright.kir.ir import (
     BlockSync,
     ClusterWait,
@@ -23,7 +24,6 @@ from fusewright.kir.ir import (
     SyncStatement,
     WarpSync,
 )
-from fusewright.kir.passes.place_syncs import insert
 from fusewright.sim.machine import Machine, analyse
 from fusewright.sim.report import Race
 from fusewright.sim.trace import SyncEvent, Trace, TracedAccess, rows_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fusewright.core.conditions import TRUE
-from fusewright.kir.ir import For, Kernel, Load
+from fusewright.kir.ir import For, Kernel, Lanes, Load
 from fusewright.kir.passes.prefetch import MAX_NBYTES, prefetch
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.spec import check_kernel
@@ -136,7 +136,7 @@ def test_lanes_that_exist_are_those_of_the_next_row() -> None:
     kernel = _kernel(ROWS)
     (loop,) = [s for s in kernel.body if isinstance(s, For)]
     (load,) = _loads(kernel)
-    cut = replace(load, first=loop.var % 2, stop=loop.var % 2 + 1)
+    cut = replace(load, lanes=Lanes(first=loop.var % 2, stop=loop.var % 2 + 1))
     body = tuple(cut if s is load else s for s in loop.body)
     ragged = replace(
         kernel, body=tuple(replace(s, body=body) if s is loop else s for s in kernel.body)
@@ -144,4 +144,4 @@ def test_lanes_that_exist_are_those_of_the_next_row() -> None:
     after = prefetch(ragged, TARGET)
     check_kernel(after, "lowered")
     first, inside = _loads(after)
-    assert str(first.first) == "0" and str(inside.first) == "(i + 1)%2"
+    assert str(first.lanes.first) == "0" and str(inside.lanes.first) == "(i + 1)%2"

@@ -243,7 +243,7 @@ def test_a_vector_that_spans_pieces_does_the_work_of_those_it_touches() -> None:
     pieces = [s for s in kernel.ir.body if isinstance(s, If) and not s.otherwise]
     loads = [[s for s in walk_statements(p) if isinstance(s, Load)] for p in pieces]
     assert [[s.src.name for s in found] for found in loads] == [["a"], ["b"], ["c"]]
-    assert all(s.unaligned and s.width == 8 for found in loads for s in found)
+    assert all(s.lanes.is_cut and s.width == 8 for found in loads for s in found)
     work = [s.fn for s in kernel.ir.body if isinstance(s, Compute)]
     assert set(work) == {"cast"}
     edges = [str(p.condition) for p in pieces]

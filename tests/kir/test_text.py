@@ -52,7 +52,7 @@ CANONICAL = """kernel everything {
   b[0] = copy(true:bool)
   given p[0] in [0, 63]: r[0..2] = load x[128*bx + 2*p[0]] if (tx < n && (bx < 3 || tx == 4)) else 0.0:float32 .streaming
   r[2] = load x[p[0]] else -inf:float32
-  r[0..2] = load x[128*bx + tx] unaligned lanes 0..-tx + 3
+  r[0..2] = load x[128*bx + tx] begins anywhere lanes 0..-tx + 3
   for (i < 4) unroll {
     for (j < i + 1) {
       r[i] = mul(r[j], alpha)
@@ -134,6 +134,17 @@ def test_sibling_loops_share_a_name_and_keywords_are_avoided() -> None:
     text = print_kernel(_header(body=(Alloc(r), *loops)))
     assert text.count("for (i < 4)") == 2
     assert "load_1[0] = copy(index(i):float32)" in text
+    assert print_kernel(parse_kernel(text)) == text
+
+
+@pytest.mark.parametrize("name", ["inside", "begins", "lanes", "unroll", "in_words"])
+def test_words_behind_a_statement_are_names_on_the_next_line(name: str) -> None:
+    x = Buffer("x", float32, Int(8), Memory.GLOBAL)
+    r = Buffer(name, float32, Int(1), Memory.LOCAL)
+    some = ir.Lanes(first=Int(0), stop=Int(1))
+    body = (Alloc(r), Load(Reg(r), x, Int(0), lanes=some), Compute("copy", Reg(r), (Reg(r),)))
+    text = print_kernel(_header(params=(x,), body=body))
+    assert f"{name}[0] = copy({name}[0])" in text
     assert print_kernel(parse_kernel(text)) == text
 
 

@@ -134,6 +134,20 @@ def test_bulk_copies_move_whole_rows() -> None:
         row_sum(500)("bulk", 1, None).lower()
 
 
+@pytest.mark.parametrize("by", ["cp_async", "bulk"])
+def test_copies_of_vectors_that_a_row_does_not_fill_are_refused(by: str) -> None:
+    """One row of 510 elements: the last vector of four would copy two that do not exist."""
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=1), fw.TensorSpec((1, 510), "float32")))
+    c, o = s["x"].cache_after(by=by), s.outputs[0]
+    o.parallelize(0, fw.BIDx)
+    o.split(1, 128).split(2, 4).parallelize(2, fw.TIDx)
+    s.transform_like(o)
+    c.parallelize(-1, fw.Vectorize)
+    c.inline_at(o, 2)
+    with pytest.raises(fw.ScheduleError, match="of 4 elements of x at once, of which the last"):
+        s.lower()
+
+
 def test_cp_async_takes_words() -> None:
     s = fw.Schedule(_fusion16())
     c, o = s["x"].cache_after(by="cp_async"), s.outputs[0]

@@ -125,7 +125,7 @@ def test_odd_rows_are_read_and_stored_in_vectors(columns: int, stores: int) -> N
     assert len(large) == 3
     loop = next(s for s in walk_statements(rows.ir) if isinstance(s, For))
     loads = [s for s in walk_statements(loop) if isinstance(s, Load) and s.src in large]
-    assert loads and all(s.width == 8 and not s.unaligned for s in loads)
+    assert loads and all(s.width == 8 and not s.lanes.is_cut for s in loads)
     stored = [s for s in walk_statements(loop) if isinstance(s, Store) and s.dst in large]
     assert sum(s.width == 8 for s in stored) == stores
     assert 0 < sum(s.width == 1 for s in stored) <= 2 * 8

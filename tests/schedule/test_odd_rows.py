@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.kir.ir import Compute, For, If, Kernel, Load, Store
+from fusewright.kir.ir import WHOLE, Compute, For, If, Kernel, Load, Store
 from fusewright.kir.traverse import all_variables, walk_statements
 from fusewright.memory import Memory
 
@@ -138,14 +138,14 @@ def test_a_row_is_stored_in_vectors_and_its_ends_one_by_one() -> None:
     (k,) = fw.compile(fw.trace(softmax, fw.TensorSpec((512, 4095), "bfloat16"))).kernels
     widths = {s.width for s in walk_statements(k.ir) if isinstance(s, Store) and s.width > 1}
     assert widths == {8}
-    assert all(s.width == 8 and not s.unaligned for s in loads_of(k.ir))
-    assert any(s.first is not None for s in loads_of(k.ir))
+    assert all(s.width == 8 and not s.lanes.is_cut for s in loads_of(k.ir))
+    assert any(not s.lanes.all_exist for s in loads_of(k.ir))
 
 
 def test_what_rows_share_is_cut_out_of_words() -> None:
     specs = [fw.TensorSpec(s, "bfloat16") for s in ((512, 4095), (4095,), (4095,))]
     (k,) = fw.compile(fw.trace(layer_norm, *specs)).kernels
-    by_name = {s.src.name: s.unaligned for s in loads_of(k.ir)}
+    by_name = {s.src.name: s.lanes.is_cut for s in loads_of(k.ir)}
     assert by_name == {"x": False, "w": True, "b": True}
     assert k.resources().spill_stores == 0
 
@@ -160,7 +160,7 @@ def test_elements_that_the_last_chunk_lacks_are_filled_under_one_branch() -> Non
 
 def test_even_rows_are_read_as_before() -> None:
     (k,) = fw.compile(fw.trace(softmax, fw.TensorSpec((512, 4096), "bfloat16"))).kernels
-    assert all(s.first is None and not s.unaligned for s in loads_of(k.ir))
+    assert all(s.lanes == WHOLE for s in loads_of(k.ir))
 
 
 def test_arrays_that_begin_between_words_are_read_one_by_one() -> None:
@@ -202,7 +202,7 @@ def test_rows_of_a_part_are_summed_in_aligned_vectors(shape: tuple[int, ...], dt
     loop = next(s for s in loops if not of_rows.isdisjoint(walk_statements(s)))
     width = 16 // getattr(fw, dtype).nbytes
     loads = [s for s in walk_statements(loop) if isinstance(s, Load)]
-    assert {(s.width, s.unaligned) for s in loads} == {(width, False)}
+    assert {(s.width, s.lanes.is_cut) for s in loads} == {(width, False)}
     conditions = [s.predicate for s in loads]
     conditions += [s.condition for s in walk_statements(loop) if isinstance(s, If)]
     assert all(loop.var not in all_variables(c) for c in conditions)

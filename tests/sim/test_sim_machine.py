@@ -520,7 +520,7 @@ RAGGED = """kernel k {
   grid (bx < 1)
   block (tx < 8)
   local r: float32[4] align 16
-  r[0..4] = load x[4*tx - 3] if (4*tx < 16) unaligned lanes 3 - 4*tx..16 - 4*tx
+  r[0..4] = load x[4*tx - 3] if (4*tx < 16) begins anywhere lanes 3 - 4*tx..16 - 4*tx
   store y[4*tx] = r[0..4]
 }"""
 
@@ -533,7 +533,16 @@ def test_lanes_that_do_not_exist_are_neither_read_nor_defined() -> None:
     np.testing.assert_array_equal(y[3:16], x)
 
 
+def test_loads_begin_where_they_say() -> None:
+    text = RAGGED.replace("begins anywhere", "begins 1")
+    x, y = floats(13), np.zeros(32, np.float32)
+    assert run(parse_kernel(text), x, y).races == []
+    np.testing.assert_array_equal(y[3:16], x)
+    wrong = run(parse_kernel(text.replace("begins 1", "begins 3")), floats(13), y)
+    assert "is not 3 more than a multiple of the width 4" in wrong.races[0].message
+
+
 def test_aligned_lanes_must_be_aligned_all_the_same() -> None:
-    text = RAGGED.replace(" unaligned", "").replace("x[4*tx - 3]", "x[tx + 1]")
+    text = RAGGED.replace(" begins anywhere", "").replace("x[4*tx - 3]", "x[tx + 1]")
     result = run(parse_kernel(text), floats(13), np.zeros(32, np.float32))
     assert any("not a multiple of the width 4" in r.message for r in result.races)

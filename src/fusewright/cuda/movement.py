@@ -10,7 +10,7 @@ from fusewright.cuda.writer import Writer
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
-from fusewright.kir.ir import Buffer
+from fusewright.kir.ir import WHOLE, Buffer
 from fusewright.memory import Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES
 
@@ -39,7 +39,7 @@ def load(w: Writer, s: ir.Load) -> None:
             f"{s.src} is read with policy {s.cache.value}, which is for memory that the "
             "kernel does not write; use Cache.DEFAULT"
         )
-    if s.first is not None:
+    if not s.lanes.all_exist:
         _loaded(w, s)
         return
     w.guarded(s.predicate, lambda: _loaded(w, s))
@@ -52,7 +52,7 @@ def _loaded_words(w: Writer, s: ir.Load) -> None:
     word, filled = w.names.of(s, f"{s.src.name}_word"), words.words_of(s)
     address = f"reinterpret_cast<const unsigned*>({w.address(s.src, s.index)})"
     value = f"{_LOADS[s.cache]}<{len(filled)}>({address})"
-    if s.unaligned or s.first is not None:
+    if s.lanes != WHOLE:
         value = f"fw_as_words({_wide(w, s)})"
     w.line(f"const fw_vec<unsigned, {len(filled)}> {word} = {value};")
     for k, n in enumerate(filled):
@@ -83,13 +83,13 @@ def _loaded(w: Writer, s: ir.Load) -> None:
 def _wide(w: Writer, s: ir.Load) -> str:
     """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
     base, load = w.name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
-    if s.unaligned:
-        cut = f"<{s.width}, {-1 if s.early is None else s.early}>"
-        if s.first is None:
+    if s.lanes.is_cut:
+        cut = f"<{s.width}, {-1 if s.lanes.begins is None else s.lanes.begins}>"
+        if s.lanes.all_exist:
             return f"fw_load_unaligned{cut}({base}, {w.integer(s.index)})"
         size = w.integer(s.src.size)
         return f"fw_load_within{cut}({base}, {_place(w, s).operand}, {size})"
-    if s.first is None:
+    if s.lanes.all_exist:
         return f"{load}({w.address(s.src, s.index)})"
     return f"{load}({base} + {_place(w, s).operand})"
 
@@ -98,9 +98,9 @@ def _place(w: Writer, s: ir.Load) -> Text:
     """Where a load begins; as early as possible where none of its lanes exists, unless that is
     in shared memory and stays in its buffer anyway."""
     index = w.index(s.index)
-    if s.first is None or s.predicate == TRUE or s.inside:
+    if s.lanes.all_exist or s.predicate == TRUE or s.lanes.inside:
         return index
-    start = s.early or 0
+    start = s.lanes.begins or 0
     code = f"({w.condition(s.predicate)} ? {index.operand} : {start})"
     return Text(code, index.wide, atomic=True)
 

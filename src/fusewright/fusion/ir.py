@@ -24,8 +24,6 @@ from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
 
 Scalar: TypeAlias = bool | int | float
-HELD_ALIGNMENT = 16
-"""Of arrays that a fusion holds itself, in bytes."""
 
 
 class Sym(Var):

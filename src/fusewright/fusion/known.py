@@ -11,6 +11,7 @@ from fusewright import dtypes
 from fusewright.errors import UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Tensor
+from fusewright.target import MAX_VECTOR_NBYTES
 
 
 class Known(Tensor):
@@ -22,7 +23,7 @@ class Known(Tensor):
         """`position` among the inputs of a fusion, which then holds the data."""
         shape = tuple(ir.as_expr(s) for s in data.shape)
         dtype = dtypes.dtype_of_data(data)
-        alignment = dtype.nbytes if position < 0 else ir.HELD_ALIGNMENT
+        alignment = dtype.nbytes if position < 0 else MAX_VECTOR_NBYTES
         op = ir.Input((), position, ir.contiguous_strides(shape), alignment)
         super().__init__(name, shape, dtype, op)
         self.data = data

@@ -26,7 +26,7 @@ from fusewright.fusion.ir import (
     Shape,
     Tensor,
 )
-from fusewright.fusion.passes.row_partials import blocks_of_rows
+from fusewright.fusion.partitioning import held_of
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
 
@@ -144,8 +144,7 @@ def _partials_problem(
         return "parts of rows of unknown size have no partial results"
     if parts.count < LEAST_PARTS:
         return f"{parts.count} parts of the rows are too few blocks"
-    inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
-    if not inputs or not blocks_of_rows(length, inputs, len(partials)):
+    if not held_of(g.sources, _numel(source.shape), length, len(partials)).blocks(length):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
 

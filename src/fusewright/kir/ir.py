@@ -14,7 +14,7 @@ matrix products in `kir/tensor.py`; this module names them all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import Expr, Var
@@ -27,11 +27,13 @@ from fusewright.kir.asynchronous import (
     RemoteStore as RemoteStore,
 )
 from fusewright.kir.symbols import (
+    WHOLE as WHOLE,
     Arg as Arg,
     Argument as Argument,
     Buffer as Buffer,
     Imm as Imm,
     Index as Index,
+    Lanes as Lanes,
     Operand as Operand,
     Reg as Reg,
     RegVar as RegVar,
@@ -147,11 +149,8 @@ class Roles(Statement):
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Guarded):
     """`dst[i .. i+width) = src[index .. index+width)` where the predicate holds, else `fill` (or
-    nothing when fill is None). The index is a multiple of the width, unless the load is
-    `unaligned`: it is then cut out of the two words of that width that hold it. With bounds only
-    the lanes `first .. stop` exist, at least one; the others are undefined, in `src` or not, and
-    so are all where the predicate does not hold. Proved where given: it begins `early` elements
-    into a word; its lanes are `inside` of `src` even where the predicate does not hold."""
+    nothing when fill is None); `lanes` says where in a word of that width the index lies, and which
+    of the elements exist."""
 
     dst: Reg
     src: Buffer
@@ -160,16 +159,22 @@ class Load(Guarded):
     predicate: Cond = TRUE
     fill: Imm | None = None
     cache: Cache = Cache.DEFAULT
-    unaligned: bool = False
-    first: Expr | None = None
-    stop: Expr | None = None
-    early: int | None = None
-    inside: bool = False
+    lanes: Lanes = WHOLE
 
     @property
     def is_total(self) -> bool:
         """Whether nothing of what `dst` held before is left."""
-        return self.predicate == TRUE or self.fill is not None or self.first is not None
+        return self.predicate == TRUE or self.fill is not None or not self.lanes.all_exist
+
+    def where(self, predicate: Cond) -> Statement:
+        """The load under another predicate, without fill and range where it needs none."""
+        fill, lanes = self.fill, self.lanes
+        if predicate == TRUE:
+            lanes = lanes.everywhere(self.width)
+            fill = None if lanes.all_exist else fill
+        if predicate == self.predicate and fill is self.fill and lanes is self.lanes:
+            return self
+        return replace(self, predicate=predicate, fill=fill, lanes=lanes)
 
     def where_false(self) -> Body:
         if not self.is_total:
@@ -179,8 +184,10 @@ class Load(Guarded):
         return tuple(Compute("copy", r, (fill,)) for r in regs)
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        step = 1 if self.unaligned else self.width
-        return (MemoryUse(self.src, False, self.index, self.width, self.predicate, step=step),)
+        begins = self.lanes.begins
+        step, begins = (1, 0) if begins is None else (self.width, begins)
+        at = (self.src, False, self.index, self.width, self.predicate)
+        return (MemoryUse(*at, step=step, begins=begins),)
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
         return (_written(self.dst, self.width, is_total=self.is_total),)
@@ -188,7 +195,8 @@ class Load(Guarded):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store(Guarded):
-    """`dst[index .. index+width) = src[i .. i+width)` where the predicate holds."""
+    """`dst[index .. index+width) = src[i .. i+width)` where the predicate holds; the index is a
+    multiple of the width."""
 
     dst: Buffer
     index: Expr

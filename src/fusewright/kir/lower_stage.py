@@ -23,9 +23,11 @@ from fusewright.fusion.ir import (
     TakeAlong,
 )
 from fusewright.kir.ir import (
+    WHOLE,
     Compute,
     Imm,
     Index,
+    Lanes,
     Operand,
     Reg,
     RegVar,
@@ -303,12 +305,13 @@ class Definition(Reader):
         index = self.own_element()
         source = self._gathered_registers(values, buffer.dtype)
 
-        def store(first: int, width: int, predicate: Cond) -> Statement:
+        def store(first: int, width: int, predicate: Cond, lanes: Lanes) -> Statement:
+            assert lanes == WHOLE, "stores begin at words, and write lanes that exist"
             register = Reg(source.buffer, source.index + first)
             return Store(buffer, self.at_lane(index, first), register, width, predicate, s.cache)
 
-        for chunk in self.chunks(s, buffer, index, conditions, lanes):
-            self.out.append(self.access(chunk, conditions, store))
+        found = self.vectors(s, index, conditions, lanes, may_lack=False)
+        self.out += [v.statement(store) for v in found]
 
     def _gathered_registers(self, values: Sequence[Operand], dtype: DType) -> Reg:
         """The lanes in consecutive registers of the buffer's type."""

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import (
-    LaneRange,
-    holds_throughout,
-    is_contiguous,
-    lanes_where,
-    vector_width,
-)
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import (
     TRUE,
     Cond,
     all_of,
-    any_of,
     equal,
     less,
-    negate,
     prove,
     substitute_condition,
 )
-from fusewright.core.expr import ZERO, Expr, Int, Var, variables
+from fusewright.core.expr import ZERO, Expr, Int, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Constant, Parts, Resize, Size
 from fusewright.fusion.literals import is_parameter, needs_value
+from fusewright.kir.choose_lanes import (
+    LaneAccess,
+    TooNarrow,
+    Vector,
+    choose_lanes,
+    condition_at,
+    somewhere,
+)
 from fusewright.kir.ir import (
     Alloc,
     Arg,
     Argument,
     Buffer,
     Compute,
-    If,
     Imm,
     Index,
+    Lanes,
     Load,
     Operand,
     Reg,
@@ -54,20 +52,6 @@ from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
-from fusewright.target import MAX_VECTOR_NBYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """`width` lanes from `first` on that one access covers. Where it is ragged some of them may
-    exist and others not; `has_room` where those that do not have a place in memory all the same.
-    """
-
-    first: int
-    width: int
-    is_ragged: bool = False
-    has_room: bool = False
-    is_aligned: bool = True
 
 
 class Reader:
@@ -278,7 +262,7 @@ class Reader:
         return [Reg(tmp, Int(k)) for k in range(self.width)]
 
     def condition_at(self, c: Cond, lane: int) -> Cond:
-        return c if self.lane is None else substitute_condition(c, {self.lane: lane})
+        return condition_at(c, self.lane, lane)
 
     def _fill(self, dtype: DType) -> Imm:
         value = self.s.op.fill if isinstance(self.s.op, Resize | Parts) else 0
@@ -290,50 +274,32 @@ class Reader:
         """The lanes of an operand in memory; where the conditions do not hold the fill if it is to
         be `exact`, else anything."""
         buffer = self.storage.context.buffers[p]
-        depends = self.lane is not None and self.lane in variables(index)
-        if not depends and any(self.lane in variables(c) for c in conditions):
-            values = self._load(p, index, [self._somewhere(conditions)], exact=exact)
+        lane = self.lane
+        depends = lane is not None and lane in variables(index)
+        if lane is not None and not depends and any(lane in variables(c) for c in conditions):
+            some = somewhere(conditions, lane, self.width)
+            values = self._load(p, index, [some], exact=exact)
             return self._inside(values, buffer.dtype, tuple(conditions)) if exact else values
         lanes = self.width if depends else 1
         target = self._load_target(buffer.dtype, lanes)
         cache = self.s.cache if p.is_input and moves_data(self.s.op) else p.cache
         fill = self._fill(buffer.dtype)
 
-        chunks = self.chunks(p, buffer, index, conditions, lanes)
-
-        def load(first: int, width: int, predicate: Cond) -> Load:
-            anywhere = width > 1 and not chunks[0].is_aligned
+        def load(first: int, width: int, predicate: Cond, lanes: Lanes) -> Load:
             return Load(
                 Reg(target.buffer, target.index + first),
                 buffer,
                 self.at_lane(index, first),
                 width,
                 predicate,
-                None if predicate == TRUE else fill,
-                Cache.DEFAULT if anywhere else cache,
-                anywhere,
+                None if predicate == TRUE or not lanes.all_exist else fill,
+                Cache.DEFAULT if lanes.is_cut else cache,
+                lanes,
             )
 
-        for chunk in chunks:
-            found = None if exact else self._existing(chunk, buffer, conditions)
-            if found is None:
-                self.out.append(self.access(chunk, conditions, load))
-            else:
-                whole = load(chunk.first, chunk.width, found.some)
-                self.out.append(replace(whole, fill=None, first=found.first, stop=found.stop))
+        found = self.vectors(p, index, conditions, lanes, may_lack=not exact)
+        self.out += [v.statement(load) for v in found]
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
-
-    def _somewhere(self, conditions: Sequence[Cond]) -> Cond:
-        """Whether there is a lane where all conditions hold."""
-        assert self.lane is not None
-        moving = [c for c in conditions if self.lane in variables(c)]
-        fixed = [c for c in conditions if c not in moving]
-        if len(moving) == 1:
-            some = negate(holds_throughout(negate(moving[0]), self.lane))
-        else:
-            lanes = range(self.width)
-            some = any_of(all_of(self.condition_at(c, k) for c in moving) for k in lanes)
-        return all_of((*fixed, some))
 
     def register(self, lane: int) -> Reg:
         """The register of a lane of a stage that lives in registers."""
@@ -350,69 +316,23 @@ class Reader:
                 return first
         return Reg(self.temporary(dtype, lanes))
 
-    def chunks(
-        self, s: Stage, buffer: Buffer, index: Expr, conditions: Sequence[Cond], lanes: int
-    ) -> list[Chunk]:
-        """The accesses that cover the lanes, at most 16 bytes each."""
-        if lanes == 1 or self.lane is None:
-            return [Chunk(0, 1)]
-        width = min(lanes, MAX_VECTOR_NBYTES // buffer.dtype.nbytes)
-        width = min(width, buffer.alignment // buffer.dtype.nbytes or 1)
-        possible = vector_width(index, self.lane, conditions, width)
-        is_ragged = possible < width
-        if is_ragged:
-            possible = vector_width(index, self.lane, (), width)
-        is_aligned = possible == width
-        anywhere = s is not self.s and self.s.from_any_address and buffer.memory is Memory.GLOBAL
-        if not is_aligned and not (anywhere and is_contiguous(index, self.lane)):
+    def vectors(
+        self, p: Stage, index: Expr, conditions: Sequence[Cond], lanes: int, *, may_lack: bool
+    ) -> tuple[Vector, ...]:
+        """The accesses that cover the lanes of the stage's own tensor or an operand, at `index`.
+        Raises ScheduleError where the address does not allow them."""
+        buffer, reads = self.storage.context.buffers[p], p is not self.s
+        anywhere = reads and self.s.from_any_address and buffer.memory is Memory.GLOBAL
+        is_padded = any(x.parallel is Parallel.VECTORIZE for x in p.loops)
+        at = (buffer, index, self.lane, lanes, conditions)
+        found = choose_lanes(LaneAccess(*at, may_lack, anywhere, is_padded))
+        if isinstance(found, TooNarrow):
             raise ScheduleError(
-                f"Vectorize({lanes}) on {self.s.name}: its access to {s.name} at {index} allows "
-                f"{possible} elements at once, not {width}; use a narrower vector, or cache "
-                f"{s.name} and vectorise that copy along its contiguous axis"
+                f"Vectorize({lanes}) on {self.s.name}: its access to {p.name} at {index} allows "
+                f"{found.possible} elements at once, not {found.width}; use a narrower vector, or "
+                f"cache {p.name} and vectorise that copy along its contiguous axis"
             )
-        in_vectors = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
-        has_room = is_ragged and buffer.memory is Memory.SHARED and in_vectors
-        return [Chunk(k, width, is_ragged, has_room, is_aligned) for k in range(0, lanes, width)]
-
-    def _existing(
-        self, chunk: Chunk, buffer: Buffer, conditions: Sequence[Cond]
-    ) -> LaneRange | None:
-        """The lanes of an access that exist, where that is a range that may be shorter: some of a
-        ragged access to global memory, all or none of one to shared memory."""
-        if buffer.memory is Memory.SHARED and not chunk.is_ragged and conditions:
-            some = all_of(self.condition_at(c, chunk.first) for c in conditions)
-            return None if some == TRUE else LaneRange(ZERO, Int(chunk.width), some)
-        if buffer.memory is not Memory.GLOBAL or not chunk.is_ragged:
-            return None
-        assert self.lane is not None
-        within = Var("lane_within", 0, chunk.width - 1)
-        here = [substitute_condition(c, {self.lane: chunk.first + within}) for c in conditions]
-        whole = all_of(holds_throughout(c, within) for c in here)
-        if whole == all_of(c for c in here if within not in variables(c)):
-            return None
-        return lanes_where(here, within)
-
-    def access(
-        self,
-        chunk: Chunk,
-        conditions: Sequence[Cond],
-        make: Callable[[int, int, Cond], Statement],
-    ) -> Statement:
-        """One access, made by `make(first lane, width, predicate)`; a ragged one is wide where all
-        its lanes exist, and lane by lane elsewhere."""
-        first, width = chunk.first, chunk.width
-        if not chunk.is_ragged:
-            return make(first, width, all_of(self.condition_at(c, first) for c in conditions))
-        assert self.lane is not None
-        within = Var("lane_within", 0, width - 1)
-        here = [substitute_condition(c, {self.lane: first + within}) for c in conditions]
-        whole = all_of(holds_throughout(c, within) for c in here)
-        common = all_of(c for c in here if within not in variables(c))
-        if whole == common or chunk.has_room:
-            return make(first, width, common)
-        lanes = range(first, first + width)
-        single = (make(k, 1, all_of(self.condition_at(c, k) for c in conditions)) for k in lanes)
-        return If(whole, (make(first, width, TRUE),), tuple(single))
+        return found
 
     def temporary(self, dtype: DType, size: int = 1) -> Buffer:
         tmp = self.storage.temporary(dtype, size)

@@ -14,7 +14,7 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import bool_, uint32
 from fusewright.errors import SpecError
-from fusewright.kir.analysis.load_places import early_in_word, is_inside
+from fusewright.kir.analysis.proved_lanes import proved_lanes
 from fusewright.kir.analysis.uniformity import (
     is_block_uniform,
     is_cluster_uniform,
@@ -251,22 +251,22 @@ def _widths(facts: KernelFacts) -> Iterator[Problem]:
             yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
         elif buffer.alignment % nbytes:
             yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
-        elif isinstance(s, Load) and (s.first is None) != (s.stop is None):
+        elif isinstance(s, Load) and (s.lanes.first is None) != (s.lanes.stop is None):
             yield s, "a range of lanes has a first and a stop"
-        elif isinstance(s, Load) and s.unaligned:
-            yield from _unaligned(s, nbytes)
+        elif isinstance(s, Load) and s.lanes.is_cut:
+            yield from _cut_out(s, nbytes)
         elif is_misaligned(s.index, s.width):
             yield s, f"the index {s.index} is not a multiple of the width {s.width}"
 
 
-def _unaligned(s: Load, nbytes: int) -> Iterator[Problem]:
+def _cut_out(s: Load, nbytes: int) -> Iterator[Problem]:
     """Both words that hold the elements are read through the cache of a multiprocessor."""
     if s.src.memory is not Memory.GLOBAL or nbytes < WORD_NBYTES or s.cache is not Cache.DEFAULT:
         where = f"{s.src.memory.value} memory, cache {s.cache.value}"
         yield (
             s,
-            f"an unaligned load of {nbytes} bytes from {where}; there are those of 4, 8 and 16 "
-            "bytes from global memory, cache default",
+            f"{nbytes} bytes from {where} are not cut out of two words; loads that begin inside "
+            "of one are of 4, 8 or 16 bytes from global memory, cache default",
         )
 
 
@@ -439,10 +439,16 @@ def _proved(facts: KernelFacts) -> Iterator[Problem]:
         s = place.statement
         if isinstance(s, Alloc) and s.in_words and s.buffer not in fit:
             yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
-        if isinstance(s, Load) and s.early is not None and s.early != early_in_word(s):
-            yield s, f"it is not known to begin {s.early} elements into a word of {s.width}"
-        if isinstance(s, Load) and s.inside and not is_inside(s):
-            yield s, f"its lanes are not known to be inside of {s.src} wherever it stands"
+        if isinstance(s, Load):
+            yield from _proved_lanes(s)
+
+
+def _proved_lanes(s: Load) -> Iterator[Problem]:
+    proved, begins = proved_lanes(s), s.lanes.begins
+    if begins not in (None, proved.begins):
+        yield s, f"it is not known to begin {begins} elements into a word of {s.width}"
+    if s.lanes.inside and not proved.inside:
+        yield s, f"its lanes are not known to be inside of {s.src} wherever it stands"
 
 
 CHECKS: tuple[Check, ...] = (

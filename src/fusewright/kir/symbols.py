@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fusewright.core.expr import ZERO, Expr, Var
+from fusewright.core.expr import ZERO, Expr, Var, constant_value
 from fusewright.core.node import Node
 from fusewright.dtypes import DType
 from fusewright.kir.tiles import Tile
@@ -141,6 +141,49 @@ def operand_dtype(o: Operand) -> DType:
             return o.dtype
         case Arg():
             return o.argument.dtype
+
+
+# --- lanes of an access -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes(Node):
+    """Where the vector of an access begins, and which of its lanes exist; a value.
+
+        x[8*t .. 8*t + 8]         Lanes()                    begins at a word of 8 elements
+        x[8*t + 2 .. 8*t + 10]    Lanes(begins=2)            cut out of the two words that hold it
+        x[9*r .. 9*r + 8]         Lanes(begins=None)         begins anywhere: the address tells
+        x[8*t .. n]               Lanes(first=0, stop=n-8*t) the last words of a row of n elements
+
+    `begins` counts elements from the word of the access's width that the vector begins in. With
+    bounds only the lanes `first .. stop` exist, at least one where the access takes place; the
+    others hold anything, and so do all where it does not. `inside`, where it is proved: all lanes
+    lie in the buffer even where the access does not take place.
+    """
+
+    begins: int | None = 0
+    first: Expr | None = None
+    stop: Expr | None = None
+    inside: bool = False
+
+    @property
+    def all_exist(self) -> bool:
+        """Whether no lane is undefined."""
+        return self.first is None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the vector is cut out of two words."""
+        return self.begins != 0
+
+    def everywhere(self, width: int) -> Lanes:
+        """The lanes where the access is known to take place: a range of all is none."""
+        if self.stop is None or self.first != ZERO or constant_value(self.stop) != width:
+            return self
+        return replace(self, first=None, stop=None, inside=False)
+
+
+WHOLE = Lanes()
 
 
 class RegVar(Var):

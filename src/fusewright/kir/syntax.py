@@ -186,7 +186,41 @@ class Flag:
         return f" {self.text}" if getattr(node, self.field) else ""
 
     def parse(self, reader: Reader, found: Fields) -> None:
-        found[self.field] = reader.accept(self.text)
+        found[self.field] = reader.same_line() and reader.accept(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where in a word a vector begins: nothing where that is its start, `begins 2`, or
+    `begins anywhere` where it is not known."""
+
+    field: str
+
+    def print(self, node: Node) -> str:
+        begins: int | None = getattr(node, self.field)
+        return "" if begins == 0 else f" begins {'anywhere' if begins is None else begins}"
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        if reader.same_line() and reader.accept("begins"):
+            found[self.field] = None if reader.accept("anywhere") else reader.integer()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A field that is a value of several parts, each as it prints where it is not the default."""
+
+    field: str
+    cls: type[Node]
+    pieces: tuple[Piece, ...]
+
+    def print(self, node: Node) -> str:
+        return "".join(p.print(getattr(node, self.field)) for p in self.pieces)
+
+    def parse(self, reader: Reader, found: Fields) -> None:
+        inner: Fields = {}
+        for p in self.pieces:
+            p.parse(reader, inner)
+        found[self.field] = self.cls(**inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +408,7 @@ class Template:
     assigns: bool = False
 
 
-def _rows(cls: type[ir.Statement], row: tuple[object, ...]) -> tuple[Piece, ...]:
+def _rows(cls: type[Node], row: tuple[object, ...]) -> tuple[Piece, ...]:
     """Pieces from a short spelling: a string is a Text, `"{x}"` a Slot, a tuple an Optional whose
     field is that of its last Slot."""
     pieces: list[Piece] = []
@@ -410,6 +444,10 @@ def snake(cls: type) -> str:
 
 _IF = (" if (", "{predicate}", ")")
 _CACHE = (" .", "{cache}")
+_LANES = (
+    Begin("begins"),
+    *_rows(ir.Lanes, ((" lanes ", "{first}", "..", "{stop}"), Flag("inside", "inside"))),
+)
 
 _BULK = ("{dst}", "[", "{index}", "] = ", "{src}", "[", "{src_index}", "] size ", "{size}")
 _BY = (" by thread ", "{issuer}")
@@ -436,9 +474,7 @@ _WRITTEN: tuple[Template, ...] = (
               Braces("body")),
     _template(ir.If, "if (", "{condition}", ") ", Braces("then"), (" else ", Braces("otherwise"))),
     _template(ir.Load, Span("dst", "width"), " = load ", "{src}", "[", "{index}", "]", _IF,
-              (" else ", "{fill}"), _CACHE, Flag("unaligned", "unaligned"),
-              (" lanes ", "{first}", "..", "{stop}"), (" early ", "{early}"),
-              Flag("inside", "inside"), assigns=True),
+              (" else ", "{fill}"), _CACHE, Value("lanes", ir.Lanes, _LANES), assigns=True),
     _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",

@@ -79,8 +79,9 @@ def with_group(kind: AsyncKind, *, is_read: bool = False) -> Completes:
 class MemoryUse:
     """One operand of a statement in shared or global memory; `index` and `width` in elements.
 
-    The index is a multiple of `step`, by default of the width. With `run` the use is one of several
-    runs of `width` elements, and the index that of run number `run`, a variable of constant limits.
+    The index is `begins` more than a multiple of `step`, by default of the width. With `run` the
+    use is one of several runs of `width` elements, and the index that of run number `run`, a
+    variable of constant limits.
     `issuer` is the one thread that does it, None for all that come there. What happens in the
     async proxy sees what threads wrote behind a proxy fence only. An arrival for bytes begins the
     next phase of its mbarrier, which who waits for this one may not miss: it `ends_turn` of waits.
@@ -103,6 +104,7 @@ class MemoryUse:
     makes_mbarrier: bool = False
     is_atomic: bool = False
     step: int | None = None
+    begins: int = 0
     run: Var | None = None
 
     @property
@@ -269,7 +271,9 @@ class Guarded(Statement):
     predicate: Cond
 
     def where(self, predicate: Cond) -> Statement:
-        """The statement under another predicate."""
+        """The statement under another predicate; the same object where that is no other."""
+        if predicate == self.predicate:
+            return self
         return dataclasses.replace(self, predicate=predicate)  # type: ignore[type-var]
 
     def where_false(self) -> Body:

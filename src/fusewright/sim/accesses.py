@@ -24,7 +24,8 @@ _NOWHERE: Array = np.zeros((1, 1), np.int64)
 class Reach:
     """An access's static facts: which elements of which buffer a statement touches.
 
-    `step` is what its index must be a multiple of; a copy in bulk is not `counted` as an access;
+    Its index must be `begins` more than a multiple of `step`; a copy in bulk is not `counted` as an
+    access;
     `rank` is the block of the cluster whose shared memory it is, None for the thread's own.
     """
 
@@ -38,6 +39,7 @@ class Reach:
     writes: bool
     recorded: bool
     step: int = 1
+    begins: int = 0
     agent: Agent = GENERIC
     counted: bool = True
     rank: ExprFn | None = None
@@ -99,14 +101,19 @@ class Reach:
         )
 
     def check_step(self, f: Frame, mask: Mask) -> None:
-        """Reports accesses that are not aligned to their width."""
+        """Reports accesses that begin elsewhere in a word of their width than they say."""
+        if self.step == 1:
+            return
         block, thread = self.index(f.values)
-        if self.step > 1 and (np.any(block % self.step) or np.any(thread % self.step)):
+        thread = thread - self.begins
+        if np.any(block % self.step) or np.any(thread % self.step):
             full = np.atleast_2d(np.asarray(block + thread))
             bad = full % self.step != 0
             bad = bad if mask is None else bad & mask
             if bad.any():
-                self._report(f, full, bad, f"not a multiple of the width {self.step}", "rule")
+                more = f"{self.begins} more than " if self.begins else ""
+                what = f"not {more}a multiple of the width {self.step}"
+                self._report(f, full + self.begins, bad, what, "rule")
 
     def _rank(self, f: Frame, mask: Mask) -> Value | None:
         """The block of the cluster whose shared memory each thread accesses; None where there is
@@ -222,6 +229,7 @@ def reach_of(
         use.writes,
         recorded,
         use.width if use.step is None else use.step,
+        use.begins,
         agent_of(use) if agent is None else agent,
         counted,
         None if use.rank is None else run.scope.expression(use.rank),
@@ -244,7 +252,7 @@ def compile_load(s: ir.Load, run: Run) -> Step:
             statement=s,
         )
     initialised = run.execution.memory.initialised.get(s.src)
-    if s.first is not None and s.stop is not None:
+    if not s.lanes.all_exist:
         return _load_of_lanes(s, run, reach)
 
     def step(f: Frame) -> None:
@@ -282,13 +290,14 @@ def compile_load(s: ir.Load, run: Run) -> Step:
 def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
     """A load of which only some lanes exist: those are read one by one, counted as one access, and
     the others hold what no program may depend on."""
-    assert s.first is not None and s.stop is not None
-    gathered = [g for e in (s.index, s.first, s.stop) for g in run.gathered(s, e)]
+    low_lane, high_lane = s.lanes.first, s.lanes.stop
+    assert low_lane is not None and high_lane is not None
+    gathered = [g for e in (s.index, low_lane, high_lane) for g in run.gathered(s, e)]
     conditions = run.refresh(s, s.predicate)
     at, holds = run.scope.expression(s.dst.index), run.scope.condition(s.predicate)
-    bounds = run.scope.expression(s.first), run.scope.expression(s.stop)
+    bounds = run.scope.expression(low_lane), run.scope.expression(high_lane)
     lanes = [
-        replace(reach, index=run.scope.index(s.index + k), width=1, step=1, counted=False)
+        replace(reach, index=run.scope.index(s.index + k), width=1, step=1, begins=0, counted=False)
         for k in range(s.width)
     ]
     junk = np.full((1, 1), -1, f"i{s.dst.buffer.dtype.nbytes}").view(s.dst.buffer.dtype.numpy)

@@ -270,7 +270,7 @@ def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, Placement]) -> dict[int
         for use in s.memory_uses():
             if use.buffer in places:
                 step = use.width if use.step is None else use.step
-                nbytes = math.gcd(step, use.width) * use.buffer.dtype.nbytes
+                nbytes = math.gcd(step, use.begins, use.width) * use.buffer.dtype.nbytes
                 place = places[use.buffer]
                 known = cell.get(place.space, 0)
                 cell[place.space] = int(np.gcd.reduce([known, nbytes, place.offset]))

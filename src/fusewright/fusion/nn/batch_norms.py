@@ -24,7 +24,8 @@ from fusewright.fusion.nn.norms import Axes, centred, standardised_backward
 from fusewright.fusion.ops import astype, expand_dims, mean, rsqrt, sum
 
 MOMENTUM = 0.1
-"""How far running statistics move towards those of the input unless a call says otherwise."""
+"""How far running statistics move towards those of the input unless a call says otherwise: the
+default of torch.nn.BatchNorm2d."""
 
 
 class BatchNorm(NamedTuple):

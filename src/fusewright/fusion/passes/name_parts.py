@@ -11,10 +11,9 @@ import math
 
 from fusewright.core.expr import ZERO, constant_value
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, Reduce, Reshape, Resize, Scalar, Tensor
+from fusewright.fusion.ir import Fusion, Reduce, Reshape, Resize, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.large_inputs import constant_sizes
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -40,7 +39,7 @@ def _parts(t: Tensor, *, is_interleaved: bool) -> Tensor | None:
     if not isinstance(t.op, Reshape):
         return None
     source, fill = _unpadded(t.op.operands[0])
-    sizes, shape = constant_sizes(source), constant_sizes(t)
+    sizes, shape = constant_shape(source), constant_shape(t)
     if sizes is None or shape is None or 1 in (*sizes, *shape) or len(shape) < 2:
         return None
     count = len(sizes) - (len(shape) - 2)

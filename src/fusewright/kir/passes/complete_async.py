@@ -15,6 +15,7 @@ from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, StatementSite
 from fusewright.kir.analysis.times import UNIT
 from fusewright.kir.analysis.unfinished import is_complete
 from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.insertion import insert, next_sync_id
 from fusewright.kir.ir import (
     Alloc,
     AsyncCommit,
@@ -31,7 +32,6 @@ from fusewright.kir.ir import (
     Statement,
     SyncStatement,
 )
-from fusewright.kir.passes.place_syncs import insert, next_sync_id
 from fusewright.target import Target
 
 MAX_KEEP = 8

@@ -9,6 +9,7 @@ from fusewright.core.expr import ZERO, Int
 from fusewright.core.node import Node, rewrite
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.deliveries import delivered_nbytes
+from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
@@ -20,7 +21,6 @@ from fusewright.kir.ir import (
     RemoteStore,
     Statement,
 )
-from fusewright.kir.passes.place_syncs import next_sync_id
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import COUNTED_STORE_NBYTES
 

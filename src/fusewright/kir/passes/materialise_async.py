@@ -11,7 +11,9 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, floo
 from fusewright.core.node import Node, rewrite
 from fusewright.dtypes import uint64
 from fusewright.errors import ScheduleError
+from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
+    WHOLE,
     Alloc,
     AsyncCommit,
     AsyncKind,
@@ -33,7 +35,6 @@ from fusewright.kir.ir import (
     Store,
 )
 from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
-from fusewright.kir.passes.place_syncs import next_sync_id
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES, Target
@@ -355,7 +356,8 @@ def _pairs(body: Sequence[Statement], buffer: Buffer, loops: tuple[For, ...]) ->
                 yield from _pairs(s.body, buffer, (*loops, s))
             case Load() if s.src.memory is Memory.GLOBAL:
                 loads[s.dst.buffer] = s
-            case Store() if s.dst is buffer and _is_whole(loads.get(s.src.buffer), s):
+            case Store() if s.dst is buffer and _is_same(loads.get(s.src.buffer), s):
+                _check_whole(loads[s.src.buffer], buffer)
                 yield Pair(loads[s.src.buffer], s, loops)
             case _:
                 raise ScheduleError(
@@ -365,12 +367,21 @@ def _pairs(body: Sequence[Statement], buffer: Buffer, loops: tuple[For, ...]) ->
                 )
 
 
-def _is_whole(load: Load | None, store: Store) -> bool:
+def _is_same(load: Load | None, store: Store) -> bool:
     """Whether the store stores just what the load loaded."""
     if load is None:
         return False
     same: Reg = load.dst
     return same.index == store.src.index and load.width == store.width
+
+
+def _check_whole(load: Load, buffer: Buffer) -> None:
+    if load.lanes != WHOLE:
+        raise ScheduleError(
+            f"{buffer} is to be filled by asynchronous copies of {load.width} elements of "
+            f"{load.src} at once, of which the last ones do not all exist; such copies move all or "
+            "none, so let the sizes divide, or vectorise the copy by a divisor of them"
+        )
 
 
 def _mentions(s: Statement, buffer: Buffer) -> bool:

@@ -13,6 +13,7 @@ from fusewright.core.node import Node, rewrite
 from fusewright.errors import ScheduleError
 from fusewright.kir.analysis.sites import LoopScope, Path, Scope, StatementSite, contains, sites
 from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     Alloc,
     AsyncKind,
@@ -31,7 +32,6 @@ from fusewright.kir.ir import (
     StMatrix,
     Store,
 )
-from fusewright.kir.passes.place_syncs import next_sync_id
 from fusewright.kir.passes.ring_protocol import RingProtocol, ring_protocol
 from fusewright.kir.passes.specialise_warps import load_role_warps, with_roles
 from fusewright.kir.substitute import Substitution

@@ -17,8 +17,8 @@ from fusewright.kir.analysis.order import (
     sync_points,
 )
 from fusewright.kir.analysis.sites import Path, Scope, StatementSite, sites
+from fusewright.kir.insertion import insert, next_sync_id
 from fusewright.kir.ir import Kernel, Memory, ProxyFence
-from fusewright.kir.passes.place_syncs import insert, next_sync_id
 from fusewright.target import Target
 
 

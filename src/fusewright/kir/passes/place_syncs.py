@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from fusewright.core.expr import ONE, ZERO, mod
-from fusewright.dtypes import uint64
-from fusewright.errors import InternalError
 from fusewright.kir.analysis.grid import check_blocks
 from fusewright.kir.analysis.order import (
     RELAXED_KINDS,
@@ -21,33 +17,17 @@ from fusewright.kir.analysis.order import (
     sync_at,
 )
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, Scope
-from fusewright.kir.analysis.split_barriers import run_number
-from fusewright.kir.analysis.uniformity import threads_of
 from fusewright.kir.ir import (
-    Alloc,
-    BarrierArrive,
-    BlockSync,
     Body,
-    Buffer,
-    ClusterArrive,
-    ClusterWait,
     For,
     If,
     Kernel,
-    MbarArrive,
-    MbarInit,
-    MbarWait,
-    Memory,
-    NamedSync,
     Role,
     Roles,
-    Statement,
-    SyncStatement,
-    WarpSync,
 )
 from fusewright.kir.passes.split_branches import join_branches, split_branches
-from fusewright.kir.traverse import walk_statements
-from fusewright.target import NAMED_BARRIERS, Target
+from fusewright.kir.sync_placement import Placement, insert_syncs
+from fusewright.target import Target
 
 
 def place_syncs(kernel: Kernel, target: Target) -> Kernel:
@@ -69,16 +49,6 @@ def place_syncs(kernel: Kernel, target: Target) -> Kernel:
 
 
 # --- deciding -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placement:
-    """A sync to insert before statement `index` of the body at `body`."""
-
-    body: Path
-    index: int
-    point: SyncPoint
-    why: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,146 +207,3 @@ def _point(region: _Region, gap: int, scope: SyncScope) -> SyncPoint:
 def _why(ordered: Sequence[Hazard]) -> str:
     more = f" (+{len(ordered) - 1} more)" if len(ordered) > 1 else ""
     return f"{ordered[0]}{more}"
-
-
-# --- editing ------------------------------------------------------------------------------------
-
-
-def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
-    """The kernel with the syncs inserted, numbered after those it has. One of a block whose
-    threads arrive before they wait is a split barrier, on an mbarrier of its own."""
-    ordered = sorted(placements, key=lambda p: p.point.position)
-    parts = [x for p in ordered for x in _parts(p, kernel)]
-    if not parts:
-        return kernel
-    barriers = _Barriers(kernel)
-    added: dict[tuple[Path, int], list[Statement]] = {}
-    parts.sort(key=lambda x: gap_position(x.body, x.index))
-    for number, x in enumerate(parts, next_sync_id(kernel)):
-        statement = x.kind(number, x.why)
-        if x.role is not None:
-            statement = barriers.sync(x.role, number, x.why)
-        if isinstance(statement, MbarInit):
-            added.setdefault((x.body, x.index), []).append(Alloc(statement.barrier))
-        added.setdefault((x.body, x.index), []).append(statement)
-    return insert(kernel, added)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One statement of a sync, before statement `index` of the body at `body`; `role` is that whose
-    warps meet there instead of all of the block."""
-
-    body: Path
-    index: int
-    kind: Callable[[int, str], SyncStatement]
-    why: str
-    role: RoleScope | None = None
-
-
-def _parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
-    """The statements of a sync in textual order."""
-    match p.point.scope:
-        case SyncScope.BLOCK if p.point.since != p.point.position:
-            return _split_parts(p, kernel)
-        case SyncScope.CLUSTER:
-            arrive = partial(ClusterArrive, relaxed=not p.point.orders_memory)
-            first = _Part(p.body, gap_at(p.point.since), arrive, p.why)
-            return first, _Part(p.body, p.index, ClusterWait, p.why)
-        case SyncScope.BLOCK | SyncScope.THREAD:
-            role = next((s for s in p.point.scopes if isinstance(s, RoleScope)), None)
-            return (_Part(p.body, p.index, BlockSync, p.why, role),)
-        case SyncScope.WARP:
-            return (_Part(p.body, p.index, WarpSync, p.why),)
-
-
-def _split_parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
-    """A split barrier: the mbarrier starts with the kernel, and each run of the body around takes
-    one of its phases."""
-    number = run_number(p.point.scopes)
-    assert number is not None and not kernel.cluster, "decided by split_syncs"
-    gate = Buffer("gate", uint64, ONE, Memory.SHARED, uint64.nbytes)
-    start = partial(MbarInit, barrier=gate, slot=ZERO, count=kernel.nthreads, issuer=0)
-    arrive = partial(MbarArrive, barrier=gate, slot=ZERO)
-    wait = partial(MbarWait, barrier=gate, slot=ZERO, parity=mod(number, 2))
-    return (
-        _Part((), 0, start, p.why),
-        _Part(p.body, gap_at(p.point.since), arrive, p.why),
-        _Part(p.body, p.index, wait, p.why),
-    )
-
-
-def next_sync_id(kernel: Kernel) -> int:
-    """One more than the largest sync id in use."""
-    found = (s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement))
-    return 1 + max(found, default=-1)
-
-
-class _Barriers:
-    """The numbers of named barriers that no statement of the kernel uses, one for each role."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._taken = {
-            s.barrier for s in walk_statements(kernel) if isinstance(s, NamedSync | BarrierArrive)
-        }
-        self._of: dict[Path, int] = {}
-
-    def sync(self, role: RoleScope, number: int, why: str) -> NamedSync:
-        """The barrier at which all threads of the role meet."""
-        if role.path not in self._of:
-            free = (n for n in range(1, NAMED_BARRIERS) if n not in self._taken)
-            barrier = next(free, None)
-            if barrier is None:
-                raise InternalError(
-                    f"{self._kernel.name} uses all {NAMED_BARRIERS - 1} named barriers, and the "
-                    f"warps of a role have to meet for {why}; use fewer, or fewer roles"
-                )
-            self._of[role.path] = barrier
-            self._taken.add(barrier)
-        nthreads = len(threads_of(role.node, self._kernel))
-        return NamedSync(number, why, self._of[role.path], nthreads)
-
-
-def insert(kernel: Kernel, added: Mapping[tuple[Path, int], Sequence[Statement]]) -> Kernel:
-    """The kernel with statements inserted before statement `index` of the body at `path`, by
-    (path, index)."""
-    body = _insert(kernel.body, (), added)
-    return kernel if body is kernel.body else replace(kernel, body=body)
-
-
-def _insert(body: Body, path: Path, added: Mapping[tuple[Path, int], Sequence[Statement]]) -> Body:
-    out: list[Statement] = []
-    for i, statement in enumerate(body):
-        out.extend(added.get((path, i), ()))
-        out.append(_insert_below(statement, (*path, i), added))
-    out.extend(added.get((path, len(body)), ()))
-    if len(out) == len(body) and all(x is y for x, y in zip(out, body, strict=True)):
-        return body
-    return tuple(out)
-
-
-def _insert_below(
-    s: Statement, here: Path, added: Mapping[tuple[Path, int], Sequence[Statement]]
-) -> Statement:
-    match s:
-        case For():
-            inner = _insert(s.body, here, added)
-            return s if inner is s.body else replace(s, body=inner)
-        case If():
-            then = _insert(s.then, (*here, 0), added)
-            otherwise = _insert(s.otherwise, (*here, 1), added)
-            if then is s.then and otherwise is s.otherwise:
-                return s
-            return replace(s, then=then, otherwise=otherwise)
-        case Roles():
-            roles: list[Statement] = []
-            for number, role in enumerate(s.body):
-                assert isinstance(role, Role)
-                inner = _insert(role.body, (*here, number), added)
-                roles.append(role if inner is role.body else replace(role, body=inner))
-            if all(x is y for x, y in zip(roles, s.body, strict=True)):
-                return s
-            return replace(s, body=tuple(roles))
-        case _:
-            return s

@@ -102,7 +102,7 @@ def _ahead(loop: For, most: int) -> list[Statement]:
 
 
 def _place(s: Load) -> _Place:
-    return s.src, (s.index, s.predicate, s.fill, s.first, s.stop), s.width, s.dst.buffer.dtype
+    return s.src, (s.index, s.predicate, s.fill, s.lanes), s.width, s.dst.buffer.dtype
 
 
 def _independent(loop: For) -> list[Load]:
@@ -129,7 +129,6 @@ def _at(s: Load, dst: Buffer, iteration: Substitution, exists: Cond) -> Load:
         s,
         dst=Reg(dst),
         index=iteration.expr(s.index),
-        first=None if s.first is None else iteration.expr(s.first),
-        stop=None if s.stop is None else iteration.expr(s.stop),
+        lanes=iteration.node(s.lanes),
         predicate=all_of((exists, iteration.condition(s.predicate))),
     )

@@ -28,8 +28,9 @@ from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import packing_of
-from fusewright.kir.passes.place_syncs import Placement, insert_syncs, place_syncs
+from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.split_syncs import split_syncs
+from fusewright.kir.sync_placement import Placement, insert_syncs
 from fusewright.target import Target
 
 

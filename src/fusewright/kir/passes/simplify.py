@@ -17,8 +17,8 @@ from fusewright.core.conditions import (
     negate,
     prove,
 )
-from fusewright.core.expr import ZERO, constant_value, variables
-from fusewright.kir.ir import Body, For, Guarded, If, Kernel, Load, RegVar, Statement
+from fusewright.core.expr import constant_value, variables
+from fusewright.kir.ir import Body, For, Guarded, If, Kernel, RegVar, Statement
 from fusewright.kir.passes.copy_propagation import propagate_copies
 from fusewright.kir.passes.dce import remove_dead
 from fusewright.kir.substitute import Substitution
@@ -60,18 +60,9 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
             predicate = settle(s.predicate, known)
             if predicate == FALSE:
                 return s.where_false()
-            if isinstance(s, Load) and predicate == TRUE and _has_spare_parts(s):
-                return (dataclasses.replace(s, predicate=TRUE, fill=None, first=None, stop=None),)
-            same = predicate is s.predicate or predicate == s.predicate
-            return (s if same else s.where(predicate),)
+            return (s.where(predicate),)
         case _:
             return (with_bodies(s, lambda body: settle_body(body, known)),)
-
-
-def _has_spare_parts(s: Load) -> bool:
-    """Whether a load that takes place everywhere has a fill, or a range of all its lanes."""
-    is_range_whole = s.stop is not None and s.first == ZERO and constant_value(s.stop) == s.width
-    return is_range_whole or (s.fill is not None and s.first is None)
 
 
 def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:

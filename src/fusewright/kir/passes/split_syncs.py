@@ -23,7 +23,8 @@ from fusewright.kir.ir import (
     SyncStatement,
 )
 from fusewright.kir.passes.pack_shared import packing_of
-from fusewright.kir.passes.place_syncs import Placement, insert_syncs, place_syncs
+from fusewright.kir.passes.place_syncs import place_syncs
+from fusewright.kir.sync_placement import Placement, insert_syncs
 from fusewright.kir.traverse import walk_statements
 from fusewright.target import WARP_SIZE, Target
 

@@ -17,7 +17,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Reshape
-from fusewright.fusion.persistent_rows import PersistentRows, Row, persistent_rows
+from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -58,6 +58,19 @@ def sums_of(flow: Dataflow) -> Sums | None:
     return Sums(rows, partials) if rows and partials else None
 
 
+def has_partials(flow: Dataflow) -> bool:
+    """Whether reductions of parts of the rows keep what others reduce. Values that meet in inputs
+    only are related once those are read into registers: that is tried."""
+    if sums_of(flow) is None:
+        return False
+    trial = Dataflow(flow.fusion())
+    cache_inputs(trial, through=_stays_in_its_row)
+    sums = sums_of(trial)
+    assert sums is not None
+    kept = sums.partials[0].frame.output
+    return any(trial.graph.depends(c, kept) for c in sums.rows[0].frame.reduced)
+
+
 class InnerOuterScheduler:
     """Reductions of rows and partial results of parts of the rows."""
 
@@ -74,7 +87,7 @@ class InnerOuterScheduler:
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
             raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
-        self._words = _words_of_row(flow, self._copies, kept.axis, columns.axis)
+        self._held = _held(flow, self._copies, kept.axis, columns.axis, len(sums.partials))
         partial = self._partials[0]
         own = [c for c in partial.frame.output if flow.graph.depends(c, self._row.frame.output)]
         parts = merge_all(flow, [Loop(c) for c in own])
@@ -91,16 +104,15 @@ class InnerOuterScheduler:
         yield from distinct(self._ways())
 
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
-        nbytes = min(c.dtype.nbytes for c in self._copies)
-        words = len(self._partials) + self._words
-        row = Row(estimate(self._columns.axis.extent), nbytes, words, self._is_skewed)
+        length = estimate(self._columns.axis.extent)
+        row = self._held.row(length, is_skewed=self._is_skewed)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         for vector in widths:
             ways = persistent_rows(row, vector, self._target.registers_per_sm)
             for way in ways:
                 yield _candidate(way)
             if not ways:
-                why = f"no block holds {words:.1f} registers for each of {row.length} elements"
+                why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
 
     def apply(self, plan: PersistentRows) -> bool:
@@ -133,14 +145,12 @@ def _stays_in_its_row(s: Stage) -> bool:
     return isinstance(s.op, Reshape | Broadcast | Parts)
 
 
-def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:
-    """Registers an element for what is held of the inputs: this row, and the next one on its way
-    for those that differ from row to row."""
-    words = 0.0
-    for c in copies:
-        if flow.graph.depends(row, c.frame.output):
-            words += c.dtype.nbytes / 4 * (2 if flow.graph.depends(rows, c.frame.output) else 1)
-    return words
+def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
+    """What is held of the inputs that vary along a row."""
+    along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
+    moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
+    shared = tuple(c.dtype.nbytes for c in along if c not in moving)
+    return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
 
 
 def _loops(

@@ -9,8 +9,10 @@ from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
 from fusewright.errors import InternalError
+from fusewright.fusion.inputs_behind import holds_fast_axis
+from fusewright.fusion.ir import Reduce
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     aligned,
     by_stride,
@@ -36,20 +38,10 @@ def reference_of(flow: Dataflow) -> Stage:
     raise InternalError("a reduction schedule for a group without reductions")
 
 
-def is_inner(flow: Dataflow, reference: Stage) -> bool:
-    """Whether the reduced axes are the fast ones of the largest tensor that has them."""
-    best: tuple[int, bool] = (-1, True)
-    for s in computed(flow.stages):
-        for p, read in zip(s.operands, s.frame.operands, strict=True):
-            if not p.is_input:
-                continue
-            size = numel(p.shape)
-            for axis, index, stride in zip(p.shape, read, strides_of(p), strict=True):
-                if isinstance(index, AxisClass) and stride == Int(1) and axis != Int(1):
-                    touches = flow.graph.depends(index, reference.frame.reduced)
-                    if size > best[0]:
-                        best = (size, touches)
-    return best[1]
+def is_inner(reference: Stage) -> bool:
+    """Whether the reduced axes hold the fast one of the largest tensor that is reduced."""
+    assert isinstance(reference.op, Reduce)
+    return holds_fast_axis(reference.operands[0], reference.op.axes, lambda s: s.operands)
 
 
 def facts_of(
@@ -60,7 +52,7 @@ def facts_of(
     copies: list[Stage],
 ) -> ReductionFacts:
     """What a reduction schedule decides from."""
-    inner = is_inner(flow, reference)
+    inner = is_inner(reference)
     vector = 1
     if (reduced if inner else kept) is not None:
         vector = widest_vector(flow, reference, kept, reduced, inner=inner)
@@ -122,7 +114,7 @@ def aligned_columns(
 ) -> Loop | None:
     """The loop over the reduced axes, counted from an aligned address in every row, where rows
     begin at addresses that allow vectors of a quarter of 16 bytes at most."""
-    if kept is None or reduced is None or not is_inner(flow, reference):
+    if kept is None or reduced is None or not is_inner(reference):
         return reduced
     axes = tuple(c for c in reference.frame.output if c.extent != Int(1))
     uneven = _uneven_strides(flow, reference, axes, reduced)
@@ -177,7 +169,7 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     if all rows of a part begin alike, else they end with a part of a vector."""
     axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
     kept = merge_all(flow, axes)
-    if len(axes) < 2 or is_inner(flow, reference):
+    if len(axes) < 2 or is_inner(reference):
         return kept
     width = _full_width(flow)
     if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:

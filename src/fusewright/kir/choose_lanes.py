@@ -1,0 +1,149 @@
+"""The vectors that cover the lanes of an access: how wide, where they begin, which lanes exist.
+
+The one place that chooses. It sees an address and conditions, in which skews, sizes and offsets of
+rows have become terms, and what is known of the buffer:
+
+    x[4*t + v] where 4*t + v < 10       v < 4   ->   if (4*t < 7) whole else one by one
+    a read of which others hold anything        ->   lanes 0..10 - 4*t where 4*t < 10
+    a tile that rows of whole vectors fill      ->   whole: what is beyond the row has a place
+    x[9*i + v], neighbours that begin anywhere  ->   cut out of two words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fusewright.axes.contiguity import (
+    holds_throughout,
+    is_contiguous,
+    lanes_where,
+    vector_width,
+)
+from fusewright.core.conditions import (
+    TRUE,
+    Cond,
+    all_of,
+    any_of,
+    negate,
+    substitute_condition,
+)
+from fusewright.core.expr import ZERO, Expr, Int, Var, variables
+from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Statement
+from fusewright.memory import Memory
+from fusewright.target import MAX_VECTOR_NBYTES
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAccess:
+    """What is known of the access of `count` lanes: its address `index` in `buffer`, and the
+    `conditions` under which an element exists, as functions of `lane`.
+
+    Where it `may_lack`, a lane that does not exist may hold anything. It `may_begin_anywhere` where
+    it reads global memory and its schedule asks for that. The buffer `is_padded` where its rows
+    are whole vectors, whatever the number of elements in them.
+    """
+
+    buffer: Buffer
+    index: Expr
+    lane: Var | None
+    count: int
+    conditions: Sequence[Cond]
+    may_lack: bool = False
+    may_begin_anywhere: bool = False
+    is_padded: bool = False
+
+    def conditions_at(self, lane: int) -> Cond:
+        """When an element of one lane exists."""
+        return all_of(condition_at(c, self.lane, lane) for c in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One access to `width` lanes from `first` on, which takes place where `predicate` holds.
+    Elsewhere lanes are accessed one by one, each under its condition, if `single` has any."""
+
+    first: int
+    width: int
+    predicate: Cond
+    lanes: Lanes = WHOLE
+    single: tuple[Cond, ...] = ()
+
+    def statement(self, make: Callable[[int, int, Cond, Lanes], Statement]) -> Statement:
+        """The access, of statements that `make(first lane, width, predicate, lanes)` makes."""
+        if not self.single:
+            return make(self.first, self.width, self.predicate, self.lanes)
+        one_by_one = (make(self.first + k, 1, c, WHOLE) for k, c in enumerate(self.single))
+        return If(
+            self.predicate,
+            (make(self.first, self.width, TRUE, self.lanes),),
+            tuple(one_by_one),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TooNarrow:
+    """An access that allows `possible` lanes at once where its words hold `width`."""
+
+    possible: int
+    width: int
+
+
+def condition_at(c: Cond, lane: Var | None, k: int) -> Cond:
+    """A condition on lane `k`."""
+    return c if lane is None else substitute_condition(c, {lane: k})
+
+
+def somewhere(conditions: Sequence[Cond], lane: Var, count: int) -> Cond:
+    """Whether there is a lane where all conditions hold."""
+    moving = [c for c in conditions if lane in variables(c)]
+    fixed = [c for c in conditions if c not in moving]
+    if len(moving) == 1:
+        some = negate(holds_throughout(negate(moving[0]), lane))
+    else:
+        some = any_of(all_of(condition_at(c, lane, k) for c in moving) for k in range(count))
+    return all_of((*fixed, some))
+
+
+def choose_lanes(a: LaneAccess) -> tuple[Vector, ...] | TooNarrow:
+    """The vectors that cover the lanes of an access, at most 16 bytes each."""
+    if a.count == 1 or a.lane is None:
+        return (_shared_or_guarded(a, 0, 1, WHOLE),)
+    nbytes = a.buffer.dtype.nbytes
+    width = min(a.count, MAX_VECTOR_NBYTES // nbytes, a.buffer.alignment // nbytes or 1)
+    possible = vector_width(a.index, a.lane, a.conditions, width)
+    is_ragged = possible < width
+    if is_ragged:
+        possible = vector_width(a.index, a.lane, (), width)
+    begins = 0 if possible == width else None
+    if begins is None and not (a.may_begin_anywhere and is_contiguous(a.index, a.lane)):
+        return TooNarrow(possible, width)
+    lanes = Lanes(begins)
+    one = _ragged if is_ragged else _shared_or_guarded
+    return tuple(one(a, k, width, lanes) for k in range(0, a.count, width))
+
+
+def _shared_or_guarded(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
+    """A vector of which all lanes exist, or none. What is missing in shared memory may be read all
+    the same, where it stands: then no branch keeps loads apart."""
+    exist = a.conditions_at(first)
+    if a.may_lack and a.buffer.memory is Memory.SHARED and exist != TRUE:
+        lanes = Lanes(lanes.begins, ZERO, Int(width))
+    return Vector(first, width, exist, lanes)
+
+
+def _ragged(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
+    """A vector of which some lanes may exist and others not."""
+    assert a.lane is not None
+    within = Var("lane_within", 0, width - 1)
+    here = [substitute_condition(c, {a.lane: first + within}) for c in a.conditions]
+    whole = all_of(holds_throughout(c, within) for c in here)
+    common = all_of(c for c in here if within not in variables(c))
+    if whole == common or (a.is_padded and a.buffer.memory is Memory.SHARED):
+        return Vector(first, width, common, lanes)
+    if a.may_lack and a.buffer.memory is Memory.GLOBAL:
+        found = lanes_where(here, within)
+        if found is not None:
+            return Vector(first, width, found.some, Lanes(lanes.begins, found.first, found.stop))
+    single = tuple(a.conditions_at(k) for k in range(first, first + width))
+    return Vector(first, width, whole, lanes, single)

@@ -1,0 +1,152 @@
+"""Which vectors cover the lanes of an access: exactly the elements that exist, whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewright.core.conditions import TRUE, Cond, equal, less, less_equal, substitute_condition
+from fusewright.core.expr import Expr, Int, Var, constant_value
+from fusewright.core.substitution import substitute
+from fusewright.dtypes import DType, bfloat16, float32
+from fusewright.kir.choose_lanes import LaneAccess, TooNarrow, Vector, choose_lanes, somewhere
+from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Load, Reg, Statement
+from fusewright.memory import Memory
+
+T, V = Var("t", 0, 15), Var("v", 0, 7)
+ROW = less(8 * T + V, 103)
+"""Vector 12 of a row of 103 elements lacks one, 13 to 15 have none."""
+
+
+def access(
+    index: Expr,
+    *conditions: Cond,
+    memory: Memory = Memory.GLOBAL,
+    dtype: DType = bfloat16,
+    alignment: int = 16,
+    **more: bool,
+) -> LaneAccess:
+    buffer = Buffer("x", dtype, Int(128), memory, alignment)
+    return LaneAccess(buffer, index, V, 8, conditions, **more)
+
+
+def vectors(a: LaneAccess) -> tuple[Vector, ...]:
+    found = choose_lanes(a)
+    assert not isinstance(found, TooNarrow)
+    return found
+
+
+def holds(c: Cond, t: int) -> bool:
+    at = substitute_condition(c, {T: t})
+    assert at == TRUE or str(at) == "false", at
+    return at == TRUE
+
+
+def value(e: Expr, t: int) -> int:
+    found = constant_value(substitute(e, {T: t}))
+    assert found is not None
+    return found
+
+
+def touched(found: tuple[Vector, ...], t: int) -> list[int]:
+    """The lanes that thread `t` accesses, of those that are said to exist."""
+    out: list[int] = []
+    for x in found:
+        if holds(x.predicate, t):
+            low = 0 if x.lanes.first is None else value(x.lanes.first, t)
+            high = x.width if x.lanes.stop is None else value(x.lanes.stop, t)
+            out += range(x.first + max(low, 0), x.first + min(high, x.width))
+        else:
+            out += [x.first + k for k, c in enumerate(x.single) if holds(c, t)]
+    return out
+
+
+EVEN = 8 * T + V
+ACCESSES = {
+    "whole": access(EVEN),
+    "all or none": access(EVEN, less(T, 9)),
+    "in shared memory": access(EVEN, less(T, 9), memory=Memory.SHARED, may_lack=True),
+    "one by one at the end": access(EVEN, ROW),
+    "some of them": access(EVEN, ROW, may_lack=True),
+    "a first row too": access(EVEN, ROW, less_equal(3, EVEN), less(T, 15), may_lack=True),
+    "no range": access(EVEN, equal(V, T), may_lack=True),
+    "anywhere": access(9 * T + V, ROW, may_begin_anywhere=True, may_lack=True),
+    "anywhere, one by one": access(9 * T + V, ROW, may_begin_anywhere=True),
+    "two words": access(EVEN, ROW, dtype=float32, may_lack=True),
+    "two words, one by one": access(EVEN, ROW, dtype=float32),
+}
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_exactly_the_lanes_that_exist_are_accessed(name: str) -> None:
+    a = ACCESSES[name]
+    found = vectors(a)
+    for t in range(16):
+        exist = [k for k in range(8) if holds(a.conditions_at(k), t)]
+        assert touched(found, t) == exist, (name, t, found)
+
+
+def test_each_way_is_chosen_where_it_is_allowed() -> None:
+    assert vectors(ACCESSES["whole"]) == (Vector(0, 8, TRUE),)
+    assert vectors(ACCESSES["all or none"]) == (Vector(0, 8, less(T, 9)),)
+    (shared,) = vectors(ACCESSES["in shared memory"])
+    assert shared.lanes == Lanes(first=Int(0), stop=Int(8)), "read where it stands"
+    (stored,) = vectors(ACCESSES["one by one at the end"])
+    assert stored.lanes == WHOLE and len(stored.single) == 8
+    (some,) = vectors(ACCESSES["some of them"])
+    assert not some.lanes.all_exist and some.single == () and not some.lanes.is_cut
+    (none,) = vectors(ACCESSES["no range"])
+    assert none.lanes == WHOLE and len(none.single) == 8
+    (cut,) = vectors(ACCESSES["anywhere"])
+    assert cut.lanes.begins is None and not cut.lanes.all_exist
+    assert [x.first for x in vectors(ACCESSES["two words"])] == [0, 4]
+
+
+def test_rows_of_whole_vectors_have_room_for_lanes_that_do_not_exist() -> None:
+    def tile(*, is_padded: bool) -> Vector:
+        (found,) = vectors(access(EVEN, ROW, memory=Memory.SHARED, is_padded=is_padded))
+        return found
+
+    assert tile(is_padded=True) == Vector(0, 8, TRUE)
+    assert len(tile(is_padded=False).single) == 8
+    (elsewhere,) = vectors(access(EVEN, ROW, is_padded=True))
+    assert elsewhere.single, "there is none beyond a row of global memory"
+
+
+@pytest.mark.parametrize(
+    ("a", "possible", "width"),
+    [
+        (access(9 * T + V), 1, 8),
+        (access(4 * T + V), 4, 8),
+        (access(9 * T + V, dtype=float32), 1, 4),
+        (access(2 * EVEN, may_begin_anywhere=True), 1, 8),
+    ],
+)
+def test_what_an_address_does_not_allow_is_refused(
+    a: LaneAccess, possible: int, width: int
+) -> None:
+    assert choose_lanes(a) == TooNarrow(possible, width)
+
+
+def test_a_buffer_is_accessed_as_widely_as_it_is_aligned() -> None:
+    found = vectors(access(EVEN, alignment=4))
+    assert [(x.first, x.width) for x in found] == [(0, 2), (2, 2), (4, 2), (6, 2)]
+    assert len(vectors(access(EVEN, alignment=2))) == 8
+
+
+def test_statements_stand_one_by_one_only_where_they_must() -> None:
+    def make(first: int, width: int, predicate: Cond, lanes: Lanes) -> Statement:
+        a = access(EVEN)
+        r = Buffer("r", bfloat16, Int(8), Memory.LOCAL)
+        return Load(Reg(r, Int(first)), a.buffer, EVEN, width, predicate, lanes=lanes)
+
+    assert isinstance(vectors(ACCESSES["some of them"])[0].statement(make), Load)
+    branch = vectors(ACCESSES["one by one at the end"])[0].statement(make)
+    assert isinstance(branch, If) and len(branch.then) == 1 and len(branch.otherwise) == 8
+
+
+@pytest.mark.parametrize("conditions", [(ROW,), (ROW, less(T, 9)), (ROW, less(3, EVEN))])
+def test_somewhere_holds_where_a_lane_exists(conditions: tuple[Cond, ...]) -> None:
+    some = somewhere(conditions, V, 8)
+    a = access(EVEN, *conditions)
+    for t in range(16):
+        assert holds(some, t) == any(holds(a.conditions_at(k), t) for k in range(8)), t
