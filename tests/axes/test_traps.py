@@ -211,6 +211,14 @@ def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:
     assert isinstance(path, Path), path
 
 
+def test_an_axis_is_tied_to_a_word_with_a_part_of_itself(graph: AxisGraph) -> None:
+    (a,), (b,) = axes(graph, "a", 12), axes(graph, "b", 4)
+    high, low = graph.split(a, 4)
+    assert graph.tie(a, graph.merge(high, b))
+    assert graph.normal(b) is graph.normal(low)
+    check_graph(graph)
+
+
 def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
     (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
     assert graph.tie(flat(graph, v), x)
