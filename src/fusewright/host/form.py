@@ -33,15 +33,20 @@ from fusewright.host.shared_loops import (
     relate_reductions,
     runs_along,
 )
+from fusewright.schedule.heuristics.common import SMALL
 
 MAX_VISITS = 64
+"""Groups that are looked at before a cycle is assumed: formation stays linear in the ops."""
 MAX_RECOMPUTED = 12
-"""Ops that a kernel would rather repeat than read the result of."""
-RECOMPUTED_SHARE = 2.1
-"""Bytes read to repeat a value over its own: it would be written and read again."""
-
+"""Ops that a kernel would rather repeat than read the result of: with four instructions each they
+are the 48 that a multiprocessor issues while memory brings an element of 4 bytes (`regroupings`).
+"""
+SAVED_TRIPS = 2
+"""Trips to memory that a value makes which is not repeated: it is written, and read again."""
 MAX_SUMS = 4
-"""Reductions of tensors that have nothing to do with each other in a kernel."""
+"""Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a vector
+of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
+multiprocessor have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,11 @@ class _Former:
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
         producers.sort(key=lambda g: g.number)
         for chosen in _choices(producers):
-            problem = self._try(chosen, producers, [*views, t])
+            problem = self._try_reading(chosen, producers, sources, [*views, t])
             if problem is None:
                 return
             self.reasons.append(Reason(t.name, problem))
-        number = self._next()
-        again = self._recomputed(sources)
-        if again and self._try([], [], self._in_order([*again, *views, t]), number) is None:
-            return
-        if self._try([], [], [*views, t], number) is not None:
+        if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
             self._alone(t)
 
     def _is_near(self, view: Tensor) -> bool:
@@ -117,22 +118,39 @@ class _Former:
         if problem is not None:
             raise InternalError(f"no kernel can hold {t.name} alone: {problem}")
 
+    def _try_reading(
+        self,
+        chosen: list[FusionGroup],
+        producers: list[FusionGroup],
+        sources: list[Tensor],
+        items: list[Tensor],
+        number: int | None = None,
+    ) -> str | None:
+        """Adds ops to the chosen groups as one, which then read what other groups make, or repeat
+        it where that reads less. Tells what forbids it."""
+        far = [o for o in sources if (g := self.group_of(o)) is not None and g not in chosen]
+        again = self._recomputed(far)
+        if again:
+            read = [self.group_of(o) for o in far if o not in again]
+            needed = [p for p in producers if p in chosen or p in read]
+            if self._try(chosen, needed, self._in_order([*again, *items]), number) is None:
+                return None
+        return self._try(chosen, producers, items, number)
+
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
 
     def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
-        """What a new kernel computes again instead of reading it from another kernel: short chains
-        of functions of inputs that are not larger than the value, which then need not be stored."""
+        """What a kernel computes again instead of reading it from another kernel: short chains of
+        functions of inputs, where these have no more bytes than the value's trips to memory, which
+        then need not be stored. Inputs that are much smaller than it are found in a cache."""
         out: list[Tensor] = []
         for o in sources:
-            chain = self._chain(o)
+            chain, own = self._chain(o), nbytes_estimate(o)
             read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
-            cost = sum(nbytes_estimate(p) for p in read)
-            if (
-                chain
-                and o not in self.fusion.outputs
-                and cost <= RECOMPUTED_SHARE * nbytes_estimate(o)
-            ):
+            sizes = [nbytes_estimate(p) for p in read]
+            large = sum(n for n in sizes if n * SMALL > own)
+            if chain and o not in self.fusion.outputs and large <= SAVED_TRIPS * own:
                 out += chain
         return out
 

@@ -138,12 +138,13 @@ def _partials_problem(
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
         return "one of the kernel's reductions would run over what another one has in parts"
-    parts, (source,) = cuts[0].partition, cuts[0].operands
+    (source,) = cuts[0].operands
     length = _numel(source.shape[len(cuts[0].axes) :])
     if not length:
         return "parts of rows of unknown size have no partial results"
-    if parts.count < LEAST_PARTS:
-        return f"{parts.count} parts of the rows are too few blocks"
+    blocks = _numel(partials[0].shape) // length
+    if blocks < LEAST_PARTS:
+        return f"{blocks} parts of the rows are too few blocks"
     if not held_of(g.sources, _numel(source.shape), length, len(partials)).blocks(length):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
