@@ -40,7 +40,7 @@ def _check_lines(graph: AxisGraph) -> None:
 
 def _check_domains(graph: AxisGraph) -> None:
     domains = graph.domains
-    for number, axes in domains.words.items():
+    for number, axes in enumerate(domains.words):
         for y in range(len(axes)):
             for x in range(y):
                 pair = (number, x, y)

@@ -63,8 +63,8 @@ class Tie:
         return self._unify_radices(u, v)
 
     def _unify_nested(self, u: Word, v: Word) -> bool:
-        """The innermost digit of `v` holds the innermost digit of `u` and more. Where `u` has digits
-        of the same line, `v` is cut, too: they may stand at the same place.
+        """The innermost digit of `v` holds the innermost digit of `u` and more. Where `u` has
+        digits of the same line, `v` is cut, too: they may stand at the same place.
 
             a of 12 and (a//4, b)   ->   a//4 and a//4, a%4 and b
         """

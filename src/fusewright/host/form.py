@@ -44,8 +44,8 @@ are the 48 that a multiprocessor issues while memory brings an element of 4 byte
 SAVED_TRIPS = 2
 """Trips to memory that a value makes which is not repeated: it is written, and read again."""
 MAX_SUMS = 4
-"""Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a vector
-of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
+"""Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a
+vector of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
 multiprocessor have."""
 
 
@@ -201,12 +201,12 @@ class _Former:
             if any(self._followers(g, chosen) for g in chosen):
                 return "another kernel stands between its operands"
             number = self._next()
-        self.graph.begin()
+        mark = self.graph.mark()
         g = self._joined(chosen, number, items)
         if isinstance(g, str):
-            self.graph.rollback()
+            self.graph.undo(mark)
             return g
-        self.graph.commit()
+        self.graph.keep()
         self._replace(chosen, g)
         self.home[items[-1]] = number
         for o in g.sources:
@@ -326,16 +326,16 @@ class _Former:
         number = self._number([a, b])
         if number is None:
             return
-        self.graph.begin()
+        mark = self.graph.mark()
         g = self._joined([a, b], number, [])
         if (
             isinstance(g, str)
             or len(g.sources) > MAX_OPERANDS
             or (shared is not None and not runs_along(g, shared))
         ):
-            self.graph.rollback()
+            self.graph.undo(mark)
             return
-        self.graph.commit()
+        self.graph.keep()
         self._replace([a, b], g)
 
     def result(self) -> Formation:
