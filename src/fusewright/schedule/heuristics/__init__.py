@@ -11,7 +11,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.coordinates import separate_coordinates
-from fusewright.schedule.heuristics.inner_outer_reduction import InnerOuterScheduler, has_partials
+from fusewright.schedule.heuristics.inner_outer_reduction import InnerOuterScheduler, sums_of
 from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
@@ -51,7 +51,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
         yield MatmulScheduler(flow, target)
     elif any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow, target)
-    elif has_partials(flow):
+    elif sums_of(flow) is not None:
         yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
         yield ReductionScheduler(flow, target)

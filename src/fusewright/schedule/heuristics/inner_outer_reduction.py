@@ -59,19 +59,6 @@ def sums_of(flow: Dataflow) -> Sums | None:
     return Sums(rows, partials) if rows and partials else None
 
 
-def has_partials(flow: Dataflow) -> bool:
-    """Whether reductions of parts of the rows keep what others reduce. Values that meet in inputs
-    only are related once those are read into registers: that is tried."""
-    if sums_of(flow) is None:
-        return False
-    trial = Dataflow(flow.fusion())
-    cache_inputs(trial, through=_stays_in_its_row)
-    sums = sums_of(trial)
-    assert sums is not None
-    kept = sums.partials[0].frame.output
-    return any(trial.graph.depends(c, kept) for c in sums.rows[0].frame.reduced)
-
-
 class InnerOuterScheduler:
     """Reductions of rows and partial results of parts of the rows."""
 
