@@ -18,15 +18,19 @@ from fusewright.fusion.passes.rebuild import rebuild
 
 
 def name_parts(fusion: Fusion) -> Fusion:
-    """Lets reductions of one of the two axes that a reshape makes of the leading ones read the
-    parts of what is cut.
+    """Lets reductions read parts of what a reshape cuts in two, where nothing but reductions of one
+    of the two axes reads it.
 
     checks:   constant sizes; the reshape keeps all other axes; a padding is at the end of the rows
     order:    last, so that the passes before it see the program's own moves
     """
+    uses = fusion.uses()
+
+    def reduced(u: Tensor) -> bool:
+        return isinstance(u.op, Reduce) and u.op.axes in ((0,), (1,))
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not isinstance(t.op, Reduce) or t.op.axes not in ((0,), (1,)):
+        if not isinstance(t.op, Reduce) or not all(map(reduced, uses[t.op.operands[0]])):
             return None
         parts = _parts(operands[0], is_interleaved=t.op.axes == (0,))
         return None if parts is None else t.with_op(Reduce((parts,), t.op.fn, t.op.axes))

@@ -31,7 +31,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import aligned_parts, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import aligned_parts, is_inner, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -49,13 +49,12 @@ class Sums:
 
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
-    other groups. Reductions of rows read no parts."""
-    behind: dict[Stage, bool] = {}
-    for s in flow.stages:
-        own = isinstance(s.op, Parts)
-        behind[s] = own or any(behind[o] and not o.is_reduction for o in s.operands)
-    rows = tuple(s for s in flow.stages if s.is_reduction and not behind[s])
-    partials = tuple(s for s in flow.stages if s.is_reduction and behind[s])
+    other groups. Formation lets no others along different axes into one kernel."""
+    reductions = [s for s in flow.stages if s.is_reduction]
+    if len(reductions) < 2 or not any(isinstance(s.operands[0].op, Parts) for s in reductions):
+        return None
+    rows = tuple(s for s in reductions if is_inner(s))
+    partials = tuple(s for s in reductions if s not in rows)
     return Sums(rows, partials) if rows and partials else None
 
 
