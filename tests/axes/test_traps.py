@@ -372,6 +372,17 @@ def test_a_skew_by_the_low_digit_of_rows_is_enough(graph: AxisGraph) -> None:
     assert len(path.predicates) == 2 and not path.free  # both ends of a row, nothing twice
 
 
+def test_columns_alone_follow_from_a_skew_by_rows_in_ragged_blocks(graph: AxisGraph) -> None:
+    """Where there is no row the skew has no value, but the first row is always there."""
+    rows, columns = axes(graph, "x", 5, 3)
+    skewed = graph.skew(columns, rows, 3, 4)
+    outer, inner = graph.split(rows, 4)
+    path = covers(graph, [outer, inner, skewed], [columns])
+    assert any("< 5" in str(c) for c in path.predicates)
+    assert len(path.free) == 2
+    covers(graph, [outer, inner, skewed], [rows, columns])
+
+
 def test_what_is_skewed_depends_on_its_base_and_is_moved_by_the_rest(graph: AxisGraph) -> None:
     rows, columns = axes(graph, "a", 5, 9)
     steps, lanes = graph.split(graph.skew(columns, rows, 9, 4), 4)

@@ -272,6 +272,18 @@ def test_a_norm_of_groups_is_one_kernel_whatever_is_reshaped(inner: tuple[int, .
     assert len(agreeing(f, S((2, 12, 10), "float32")).launches) == 1
 
 
+@pytest.mark.parametrize("rows", [48, 50])
+def test_a_norm_with_16_bit_weights_is_one_kernel_whatever_the_rows(rows: int) -> None:
+    """Columns that begin anywhere are counted from an aligned address, also where the last block
+    has fewer rows than others."""
+
+    def f(x: fw.Array, w: fw.Array, b: fw.Array) -> fw.Array:
+        return fw.astype(fw.nn.layer_norm(x, (17,), w, b), fw.float32)
+
+    p = agreeing(f, S((rows, 17), "float16"), S((17,), "float16"), S((17,), "float16"))
+    assert len(p.launches) == 1
+
+
 def test_sums_of_parts_that_are_padded_stand_beside_the_rows() -> None:
     """What is dealt to parts ends with rows that there are not; those of an argument too."""
 
