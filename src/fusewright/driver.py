@@ -52,6 +52,7 @@ from fusewright.host.product_forms import (
     sum_rule,
 )
 from fusewright.host.products import behind_product, product_first
+from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -250,6 +251,7 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
+            tell_refused(name, segment.fusion, self.target, e)
             halves = _halves(segment)
             products = [t for t in segment.fusion.values if has_instructions(t)]
             if halves is None and products:

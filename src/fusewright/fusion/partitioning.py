@@ -256,12 +256,12 @@ def whole_slices(lengths: Sequence[int]) -> list[int]:
     parts: list[int] = []
     inner = 1
     for size in reversed(lengths):
-        parts += [total // (inner * d) for d in _divisors(size)]
+        parts += [total // (inner * d) for d in divisors(size)]
         inner *= size
     return parts
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
     """The divisors of a positive number, ascending."""
     low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return low + [n // d for d in reversed(low) if d * d != n]

@@ -10,8 +10,8 @@ from dataclasses import replace
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
+from fusewright.fusion.partitioning import divisors
 from fusewright.fusion.passes.slice_products import slice_products
-from fusewright.fusion.passes.split_reductions import divisors
 from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
