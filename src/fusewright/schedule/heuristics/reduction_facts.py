@@ -9,8 +9,7 @@ from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
 from fusewright.errors import InternalError
-from fusewright.fusion.inputs_behind import holds_fast_axis
-from fusewright.fusion.ir import Reduce
+from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
@@ -40,8 +39,7 @@ def reference_of(flow: Dataflow) -> Stage:
 
 def is_inner(reference: Stage) -> bool:
     """Whether the reduced axes hold the fast one of the largest tensor that is reduced."""
-    assert isinstance(reference.op, Reduce)
-    return holds_fast_axis(reference.operands[0], reference.op.axes, lambda s: s.operands)
+    return reduces_fast_axis(reference, lambda s: s.operands)
 
 
 def facts_of(
