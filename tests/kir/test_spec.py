@@ -11,6 +11,7 @@ from fusewright.errors import SpecError
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import Kernel
 from fusewright.kir.order_spec import ORDER_CHECKS
+from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.tensor_spec import TENSOR_CHECKS
@@ -165,7 +166,9 @@ def test_a_second_alloc_and_a_strange_variable_are_refused() -> None:
 
 def test_every_check_has_a_rejection() -> None:
     named = {case[0] for case in REFUSED} | {"allocated once", "variables in scope"}
-    elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS)
+    elsewhere = (
+        *SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS, *SEMAPHORE_CHECKS,
+    )  # fmt: skip
     own = {"arguments declared", "no decided conditions"}
     own |= {"proved facts"}  # in test_proved_facts.py
     assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}

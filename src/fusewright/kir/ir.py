@@ -26,6 +26,11 @@ from fusewright.kir.asynchronous import (
     CpAsync as CpAsync,
     RemoteStore as RemoteStore,
 )
+from fusewright.kir.semaphores import (
+    SemaphoreAcquire as SemaphoreAcquire,
+    SemaphoreAdd as SemaphoreAdd,
+    SemaphoreRelease as SemaphoreRelease,
+)
 from fusewright.kir.symbols import (
     WHOLE as WHOLE,
     Arg as Arg,
@@ -77,6 +82,7 @@ from fusewright.kir.traits import (
     Statement as Statement,
     SyncStatement as SyncStatement,
     Team,
+    Visibility as Visibility,
 )
 from fusewright.memory import Cache as Cache, Memory as Memory
 
@@ -340,6 +346,8 @@ class Kernel(Node):
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `stored_once`: the parameters of which this launch stores every element once at most, and loads
     none, so that two stores to one of them never meet.
+    `semaphores`: the parameters that hold flags and counters, zero before and behind every launch;
+    `scratch`: those whose contents nobody else reads or has written.
     `noalias` says that no two parameters overlap in memory.
     """
 
@@ -353,6 +361,8 @@ class Kernel(Node):
     cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
     stored_once: tuple[Buffer, ...] = ()
+    semaphores: tuple[Buffer, ...] = ()
+    scratch: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
     maps: tuple[TensorMap, ...] = ()
 
@@ -360,6 +370,12 @@ class Kernel(Node):
     def nthreads(self) -> int:
         """Threads in a block."""
         return _product(self.block)
+
+    @property
+    def arrays(self) -> tuple[Buffer, ...]:
+        """The parameters that callers name: all but semaphores and scratch."""
+        own = (*self.semaphores, *self.scratch)
+        return tuple(b for b in self.params if b not in own)
 
     @property
     def cluster_size(self) -> int:

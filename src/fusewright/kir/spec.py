@@ -52,6 +52,7 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.rules import is_misaligned
+from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.tensor_spec import TENSOR_CHECKS
@@ -471,6 +472,7 @@ CHECKS: tuple[Check, ...] = (
     *SYNC_CHECKS,
     *CLUSTER_CHECKS,
     *TENSOR_CHECKS,
+    *SEMAPHORE_CHECKS,
     Check("no exchange of threads", "expanded", _no_exchange),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
@@ -10,11 +10,12 @@ from fusewright.axes.contiguity import is_contiguous, vector_width
 from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, mod, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, mod, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
 from fusewright.schedule.clone_untied_uses import is_loose
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -113,20 +114,19 @@ def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
     return Loop(outer), Loop(inner)
 
 
-def cache_inputs(
-    flow: Dataflow, *, through: Callable[[Stage], bool] = lambda s: False
-) -> list[Stage]:
+@edit("cache_inputs")
+def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
-    Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those that
-    `through` holds of, which read the copy. An input that is an output too is copied there from
+    Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those in
+    `through`, which read the copy. An input that is an output too is copied there from
     the same registers as its other users read, so that all run along the same axes. Returns the
     stages that hold inputs in registers: the copies and the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
         kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
-        users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or through(r)]
+        users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or r in through]
         if not s.shape or len(users) == len(kept):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
@@ -262,11 +262,13 @@ def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop,
     return tuple(Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None)
 
 
-def vectorize_accesses(
-    flow: Dataflow, lane_axis: AxisClass, width: int, in_shared: Sequence[Stage] = ()
-) -> None:
-    """Binds the loop over the lanes to Vectorize in every stage that accesses global memory, or one
-    of the tensors in shared memory, and may do so at full width; in others it is unrolled."""
+@edit("vectorize")
+def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()) -> None:
+    """Binds the loop over the lanes, which is the innermost one of `t`, to Vectorize in every stage
+    that accesses global memory, or one of the tensors in shared memory, and may do so at full
+    width; in others it is unrolled."""
+    lane_axis = t.loops[-1].axis
+    width = constant_value(lane_axis.extent) or 1
     for s in computed(flow.stages):
         last = s.loops[-1] if s.loops else None
         if last is None or last.axis is not lane_axis or last.parallel.is_inside:

@@ -19,6 +19,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Reshape
 from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -65,7 +66,7 @@ class InnerOuterScheduler:
         clone_untied_uses(flow)
         self._flow = flow
         self._target = target
-        self._copies = cache_inputs(flow, through=_stays_in_its_row)
+        self._copies = cache_inputs(flow, _moves_in_rows(flow))
         sums = sums_of(flow)
         assert sums is not None, "a schedule of rows for a group without partial results"
         self._partials, self._row = sums.partials, sums.rows[0]
@@ -105,7 +106,7 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
-        partial.loops = _loops(flow, self._parts, self._each, self._columns, plan)
+        set_loops(flow, partial, _loops(flow, self._parts, self._each, self._columns, plan))
         blocks = partial.loops[0].axis
         transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
@@ -113,7 +114,7 @@ class InnerOuterScheduler:
             if (along or s in self._partials) and (not s.loops or s.loops[0].axis is not blocks):
                 raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
         if plan.vector > 1:
-            vectorize_accesses(flow, partial.loops[-1].axis, plan.vector)
+            vectorize_accesses(flow, partial)
         inline_most(flow)
         return True
 
@@ -124,6 +125,10 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     )
     values = (("vector", way.vector), ("threads", way.threads), ("rows", way.side_by_side))
     return Candidate(what, Params("rows", values, min_blocks=way.blocks), way)
+
+
+def _moves_in_rows(flow: Dataflow) -> list[Stage]:
+    return [s for s in flow.stages if _stays_in_its_row(s)]
 
 
 def _stays_in_its_row(s: Stage) -> bool:

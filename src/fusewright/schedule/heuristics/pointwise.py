@@ -10,6 +10,7 @@ from fractions import Fraction
 from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.fusion.ir import Concat
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
@@ -27,7 +28,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.inline import inline_most
+from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
@@ -160,13 +161,11 @@ class PointwiseScheduler:
         round_size = walk.width * THREADS * REUSED * apart
         if apart > MAX_APART or numel(reference.shape) < ROUNDS * round_size:
             return set()
-        saved = {s: s.loops for s in flow.stages}
-        reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
-        transform_like(flow, reference, align=True)
         several = Var("several", 0, 1)
-        found = global_accesses(flow, reference.loops[2].axis, several, by_data=True)
-        for s, loops in saved.items():
-            s.loops = loops
+        with flow.trial():
+            reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
+            transform_like(flow, reference, align=True)
+            found = global_accesses(flow, reference.loops[2].axis, several, by_data=True)
         moving = {a.tensor for a in found if several in variables(a.address)}
         return {a.tensor for a in found} - moving
 
@@ -179,17 +178,17 @@ class PointwiseScheduler:
         """Binds the flat loop."""
         flow, reference = self._flow, self._reference
         if plan is None or self._walk is None:
-            reference.loops = ()
+            set_loops(flow, reference, ())
             transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        reference.loops = _loops(flow, self._walk.loop, plan)
+        set_loops(flow, reference, _loops(flow, self._walk.loop, plan))
         transform_like(flow, reference, align=True)
         if plan.width > 1:
-            vectorize_accesses(flow, reference.loops[-1].axis, plan.width)
+            vectorize_accesses(flow, reference)
         inline_most(flow)
         if plan.vectors > 1:
-            _load_first(self._held)
+            load_first(flow, self._held)
         return True
 
 
@@ -198,13 +197,6 @@ def _candidate(plan: Flat) -> Candidate[Flat | None]:
     many += f", {plan.apart} blocks apart," if plan.apart > 1 else ""
     what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
     return Candidate(what, plan.params, plan)
-
-
-def _load_first(held: list[Stage]) -> None:
-    """Takes the loads out of the loop over a thread's vectors."""
-    for s in held:
-        depth = next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0)
-        s.inline_depth = min(s.inline_depth, depth)
 
 
 def _loops(flow: Dataflow, flat: Loop, plan: Flat) -> tuple[Loop, ...]:
@@ -297,16 +289,16 @@ def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
 
 def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     """What a loop over all elements allows."""
-    outer, inner = split(flow, flat, width)
-    saved = {s: s.loops for s in flow.stages}
-    reference.loops = (outer, inner)
-    refused = transform_like(flow, reference, align=True)
     lane = flow.graph.variable("lane", Int(width))
+    with flow.trial():
+        reference.loops = split(flow, flat, width)
+        refused = transform_like(flow, reference, align=True)
+        found = global_accesses(flow, reference.loops[-1].axis, lane, by_data=True)
     size = numel(reference.shape)
     nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
     large: list[bool] = []
     accesses = 0
-    for a in global_accesses(flow, reference.loops[-1].axis, lane, by_data=True):
+    for a in found:
         elements = min(numel(a.tensor.shape), numel(a.stage.shape))
         cut = "cut" if is_wide_read(a, lane, width) else "narrow"
         kind = "aligned" if is_wide(a, lane, width) else cut
@@ -315,8 +307,6 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
             nbytes[kind] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
             large.append(kind != "narrow")
-    for s, loops in saved.items():
-        s.loops = loops
     all_large = bool(large) and all(large)
     return Walk(flat, width, all_large, **nbytes, accesses=accesses, refused=frozenset(refused))
 

@@ -188,14 +188,12 @@ def _row_strides(
 ) -> dict[AxisClass, Expr]:
     """By how much the address of an access to the largest tensor grows with each of these axes;
     without those along which it grows unevenly."""
-    saved = {s: s.loops for s in flow.stages}
-    reference.loops = (*(Loop(c) for c in rows), columns)
-    transform_like(flow, reference, align=True)
-    loops = {s: s.loops for s in flow.stages}
     lane = flow.graph.variable("lane", columns.axis.extent)
-    accesses = global_accesses(flow, columns.axis, lane)
-    for s, old in saved.items():
-        s.loops = old
+    with flow.trial():
+        reference.loops = (*(Loop(c) for c in rows), columns)
+        transform_like(flow, reference, align=True)
+        loops = {s: s.loops for s in flow.stages}
+        accesses = global_accesses(flow, columns.axis, lane)
     if not accesses:
         return {}
     largest = max(accesses, key=lambda a: numel(a.tensor.shape))
@@ -212,12 +210,9 @@ def _row_strides(
 
 def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop, ...]) -> set[Stage]:
     """The stages that could not take these loops."""
-    saved = {s: s.loops for s in flow.stages}
-    reference.loops = loops
-    strays = transform_like(flow, reference, align=True)
-    for s, old in saved.items():
-        s.loops = old
-    return set(strays)
+    with flow.trial():
+        reference.loops = loops
+        return set(transform_like(flow, reference, align=True))
 
 
 def _full_width(flow: Dataflow) -> int:
@@ -253,20 +248,18 @@ def _allows(
     width: int,
     anywhere: bool,
 ) -> bool:
-    outer, inside = split(flow, lanes, width)
-    saved = {s: s.loops for s in flow.stages}
-    reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
-    transform_like(flow, reference, align=True)
     lane = flow.graph.variable("lane", Int(width))
-    accesses = global_accesses(flow, inside.axis, lane)
+    with flow.trial():
+        outer, inside = split(flow, lanes, width)
+        reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
+        transform_like(flow, reference, align=True)
+        accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
     wide = [
         is_wide(a, lane, width) or (anywhere and is_wide_read(a, lane, width))
         for a in accesses
         if numel(a.tensor.shape) >= large
     ]
-    for s, loops in saved.items():
-        s.loops = loops
     return bool(wide) and all(wide)
 
 
