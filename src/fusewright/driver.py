@@ -37,8 +37,9 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
+from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected, form, nbytes_estimate
+from fusewright.host.form import connected, nbytes_estimate
 from fusewright.host.groups import MAX_OPERANDS, Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
@@ -407,8 +408,7 @@ def compile_in_place(
     taken from there, others added."""
     logs.start()
     began = time.perf_counter()
-    whole = prepare(fusion, target)
-    cut = form(whole)
+    whole, cut = formed(prepare(fusion, target), target)
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
     choices = {

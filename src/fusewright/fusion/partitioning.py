@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fusewright.core.expr import ONE
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
 from fusewright.fusion.ir import Tensor, constant_shape
 from fusewright.fusion.partition import Partition
@@ -81,10 +82,8 @@ class PartitionFacts:
         lengths = tuple(sizes[a] for a in axes)
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
-        strides = inputs[0].apart if inputs else {}
-        apart = min(
-            (n for a, n in strides.items() if a in axes), default=math.prod(sizes[axes[-1] + 1 :])
-        )
+        strides = [n for a, n in inputs[0].apart.items() if a in axes] if inputs else []
+        apart = min(strides, default=math.prod(sizes[axes[-1] + 1 :]))
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
         return PartitionFacts(lengths, kept, apart, nbytes, inner)
@@ -116,8 +115,8 @@ def inputs_of(t: Tensor) -> list[Tensor]:
 
 def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> Held:
     """What registers hold of rows of `row` elements, `total` in all: of these inputs, and `sums`
-    of every column."""
-    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs]
+    of every column. An input with one element in its fast axis varies from row to row only."""
+    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs if x.shape and x.shape[-1] != ONE]
     moving, shared = (tuple(sorted(b for n, b in sizes if n == m)) for m in (total, row))
     return Held(moving, shared, sums)
 
