@@ -39,7 +39,7 @@ def _sync(w: Writer, s: _Semaphore, instruction: str, value: Expr) -> None:
     at = ptx.in_global(w.address(s.semaphore, s.index))
     text = ptx.assembly(instruction, [at, ptx.number(w.integer(value))], s)
     why = f"  // {' '.join(s.why.split())}" if s.why else ""
-    w.guarded(w.by(s.issuer), lambda: w.line(f"{text}{why}"))
+    w.issued(s.issuer, lambda: w.line(f"{text}{why}"))
 
 
 def count(w: Writer, s: ir.SemaphoreArrive | ir.SemaphoreLeave) -> None:

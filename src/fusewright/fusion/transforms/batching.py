@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fusewright.arguments import FUNCTION, INTEGER, shown, takes
 from fusewright.core.expr import Expr, add, as_expr, mul
@@ -73,19 +73,17 @@ def vmap(
 
 
 def _axes(in_axes: object, count: int) -> tuple[int | None, ...]:
-    if in_axes is None or isinstance(in_axes, int):
-        given: tuple[object, ...] = (in_axes,) * count
-    elif isinstance(in_axes, tuple | list) and len(in_axes) == count:  # pyright: ignore
-        given = tuple(in_axes)  # pyright: ignore
-    else:
+    text = shown(in_axes)
+    is_listed = isinstance(in_axes, tuple | list)
+    given = tuple(cast("Sequence[object]", in_axes)) if is_listed else (in_axes,) * count
+    if len(given) != count:
         raise UserError(
-            f"vmap(in_axes={shown(in_axes)}): the call has {count} positional arguments; give an "
-            "axis, or one axis or None for each"
+            f"vmap(in_axes={text}): the call has {count} positional arguments; give an axis, or "
+            "one axis or None for each"
         )
     if all(a is None for a in given):
         raise UserError(
-            f"vmap(in_axes={shown(in_axes)}): no argument has an axis to map over; call the "
-            "function itself"
+            f"vmap(in_axes={text}): no argument has an axis to map over; call the function itself"
         )
     return tuple(None if a is None else build.integer("vmap", "in_axes", a) for a in given)
 
