@@ -16,7 +16,7 @@ from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
-from fusewright.kir.overlap import overlap_of
+from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -261,6 +261,17 @@ class _Tree:
             return all_of(known)
         return TRUE
 
+    def _overlap(self, node: LoopNode) -> int:
+        """How many iterations the compiler may interleave: those of a product over its rows some,
+        those over tiles one, which hold all that a block does."""
+        products = [s for s in self.context.flow.stages if s.is_mma]
+        if any(node in self.nest.nodes[s][: s.inline_depth] for s in products):
+            return 1
+        if any(node in self.nest.nodes[s] for s in products):
+            return OVERLAP
+        assert node.axis is not None
+        return overlap_of(node.axis.extent)
+
     def body(self, node: LoopNode) -> Body:
         out: list[Statement] = list(self.allocated.get(node, []))
         for child in node.children:
@@ -276,7 +287,7 @@ class _Tree:
                         child.axis.extent,
                         inside if guard == TRUE else (If(guard, inside),),
                         unroll=child.parallel is Parallel.UNROLL,
-                        overlap=overlap_of(child.axis.extent),
+                        overlap=self._overlap(child),
                     )
                 )
                 for s in self.carried.get(child, []):

@@ -165,7 +165,8 @@ class Storage:
             size = size * s.loops[i].axis.extent
         if constant_value(size) is None:
             raise ScheduleError(
-                f"{s.name} would carry {size} accumulators; the count must be constant"
+                f"{s.name} would carry {size} accumulators; the count must be constant: put its "
+                "reduced loops innermost, or split the others by constants"
             )
         dtype = s.dtype.compute
         buffer = Buffer(f"{s.name}_acc", dtype, size, Memory.LOCAL, dtype.nbytes)
