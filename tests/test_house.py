@@ -170,7 +170,11 @@ def test_nothing_is_left_for_later() -> None:
 
 def test_test_files_have_different_names() -> None:
     # pytest imports them by name; two of one name in different folders would clash.
-    names = [p.name for p in (ROOT / "tests").rglob("*.py") if p.name != "__init__.py"]
+    names = [
+        p.name
+        for p in (ROOT / "tests").rglob("*.py")
+        if p.name not in ("__init__.py", "conftest.py")
+    ]
     assert sorted(names) == sorted(set(names))
 
 

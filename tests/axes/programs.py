@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from brute import size
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.axes.lines import Atom, Definition, Digit, Lines, Twist, Word
+from fusewright.axes.lines import Lines
+from fusewright.axes.words import Atom, Definition, Digit, Twist, Word
 from fusewright.core.expr import constant_value
 
 Point = tuple[int, ...]

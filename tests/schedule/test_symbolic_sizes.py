@@ -15,7 +15,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.axes.classes import AxisGraph
-from fusewright.axes.lines import ratio
+from fusewright.axes.words import ratio
 from fusewright.core.conditions import And, Cond, Less
 from fusewright.core.expr import Expr, Var, floordiv, variables
 from fusewright.core.substitution import estimate

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from fusewright.axes import transforms
 from fusewright.axes.independence import Answers, Domains, Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Mark, Word, ratio, word_extent
+from fusewright.axes.lines import Lines, Mark
 from fusewright.axes.ties import Tie
+from fusewright.axes.words import Atom, Digit, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, Int, IntLike, Var, as_expr, constant_value, mod
 from fusewright.errors import InternalError
 

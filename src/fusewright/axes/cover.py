@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.axes.lines import Atom, Digit
 from fusewright.axes.values import Table, find_run
+from fusewright.axes.words import Atom, Digit
 from fusewright.core.expr import ZERO
 
 

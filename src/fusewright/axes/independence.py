@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fusewright.axes.lines import Digit, Lines, Twist, Word, aligned_hull, ratio
+from fusewright.axes.lines import Lines
+from fusewright.axes.words import Digit, Twist, Word, aligned_hull, ratio
 from fusewright.core.expr import mul
 
 

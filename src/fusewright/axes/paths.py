@@ -8,17 +8,7 @@ from typing import TypeAlias, assert_never, cast
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.independence import Independence
-from fusewright.axes.lines import (
-    Atom,
-    Definition,
-    Digit,
-    Lines,
-    Twist,
-    Word,
-    aligned_core,
-    cut_between,
-    ratio,
-)
+from fusewright.axes.lines import Lines
 from fusewright.axes.values import (
     Along,
     Fact,
@@ -30,6 +20,16 @@ from fusewright.axes.values import (
     digit_value,
     find_run,
     unpacked,
+)
+from fusewright.axes.words import (
+    Atom,
+    Definition,
+    Digit,
+    Twist,
+    Word,
+    aligned_core,
+    cut_between,
+    ratio,
 )
 from fusewright.core.conditions import (
     TRUE,

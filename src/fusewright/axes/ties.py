@@ -9,16 +9,8 @@ brought to normal form again, and definitions that became equal are equated in t
 from __future__ import annotations
 
 from fusewright.axes.independence import Domains
-from fusewright.axes.lines import (
-    Atom,
-    Definition,
-    Digit,
-    Lines,
-    Twist,
-    Word,
-    cut_aligned,
-    ratio,
-)
+from fusewright.axes.lines import Lines
+from fusewright.axes.words import Atom, Definition, Digit, Twist, Word, cut_aligned, ratio
 from fusewright.core.expr import ONE, Expr, mul
 
 

@@ -7,7 +7,8 @@ of a split and split across a merge come out as one word with no rewrite rules.
 from __future__ import annotations
 
 from fusewright.axes.independence import Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Skew, Twist, Word, ratio, word_extent
+from fusewright.axes.lines import Lines
+from fusewright.axes.words import Atom, Digit, Skew, Twist, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, ceildiv, constant_value, mul
 from fusewright.errors import ScheduleError
 

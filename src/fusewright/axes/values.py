@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar, assert_never
 
-from fusewright.axes.lines import (
+from fusewright.axes.lines import Lines
+from fusewright.axes.words import (
     Atom,
     Definition,
     Digit,
-    Lines,
     Twist,
     Word,
     aligned_core,
