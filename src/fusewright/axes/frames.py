@@ -123,6 +123,20 @@ def make_frame(
             assert_never(op)
 
 
+def carried_axes(op: Op, operand: tuple[AxisClass, ...]) -> tuple[AxisClass, ...] | None:
+    """The axes of a result that are those of its first operand, all or some, in any order: what the
+    ties of a frame of its own would come to. None for ops that add axes or move indices."""
+    match op:
+        case Pointwise() | Scan():
+            return operand
+        case Permute():
+            return tuple(operand[a] for a in op.axes)
+        case Reduce():
+            return tuple(c for j, c in enumerate(operand) if j not in op.axes)
+        case _:
+            return None
+
+
 def _broadcast(
     op: Broadcast, out: tuple[AxisClass, ...], shape: Shape, operand: Shape
 ) -> tuple[OperandAxis, ...]:
@@ -151,8 +165,7 @@ def _unmerged(graph: AxisGraph, flat: AxisClass, operand: Shape) -> tuple[Operan
     wanted = [j for j, e in enumerate(operand) if e != Int(1)]
     for j in reversed(wanted[1:]):
         flat, read[j] = graph.split(flat, operand[j])
-    if wanted:
-        read[wanted[0]] = flat
+    read[wanted[0] if wanted else -1] = flat  # the one element of several places has a bound
     return tuple(read)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
-from fusewright.errors import ScheduleError, UnsupportedError, UserError
+from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
@@ -31,6 +31,7 @@ from fusewright.schedule.instructions import (
 from fusewright.schedule.nest import build_nest, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.permutations import permutation_of
+from fusewright.schedule.persistent import walk_over_tiles
 from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -382,8 +383,11 @@ class ScheduledTensor(TensorPasses):
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
-        memory, by accesses of whole vectors, and the last one keeps the result. What reads the
-        result runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs."""
+        memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
+        engine adds parts from shared memory to it. What reads the result runs in the last block;
+        with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
+        waits for the others, and finishes a share of the sum and of what reads it; the blocks are
+        neighbours along BIDx, and at most as many as there are multiprocessors."""
         if not isinstance(self.stage.op, Reduce):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
@@ -490,9 +494,10 @@ class Schedule:
         cluster: int | None = None,
         max_sms: int | None = None,
     ) -> Schedule:
-        """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
-        for `max_sms`: grids are as large as the loops bound to them."""
+        """Launch wishes: blocks a multiprocessor must hold; the blocks of a cluster, which lowering
+        compares with the loops bound to ClusterX (1: none is); and for products, whose loops are
+        bound by now, the most blocks of the grid, each of which then walks over several tiles.
+        Raises UnsupportedError for `max_sms` of other kernels."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -502,10 +507,7 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            raise UnsupportedError(
-                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
-                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
-            )
+            walk_over_tiles(self.flow, max_sms)
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:
