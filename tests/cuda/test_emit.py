@@ -386,13 +386,6 @@ def test_rejects_statements_between_roles() -> None:
     assert_rejects("Compute stands directly in roles; only roles may", Roles((s,)), r)
 
 
-def test_rejects_moves_between_registers() -> None:
-    r, t = local("r", "float32"), local("t", "float32")
-    message = "t lives in registers; Load and Store move to and from memory"
-    assert_rejects(message, Load(Reg(r), t, Int(0)), r, t)
-    assert_rejects(message, Store(t, Int(0), Reg(r)), r, t)
-
-
 def test_rejects_values_that_are_in_memory() -> None:
     x, r = glob("x", "float32"), local("r", "float32")
     s = Compute("neg", Reg(r), (Reg(x),))
