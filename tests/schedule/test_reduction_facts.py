@@ -10,7 +10,7 @@ import pytest
 import fusewright as fw
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.reduction import _check_shared_loops
+from fusewright.schedule.heuristics.reduction import MAX_ALONE, _check_shared_loops
 from fusewright.schedule.heuristics.reduction_facts import is_inner, reference_of
 
 
@@ -50,13 +50,15 @@ def test_rejects_a_group_without_reductions() -> None:
         reference_of(flow_of(fw.exp, (4, 4)))
 
 
-def test_rejects_a_long_reduction_that_follows_no_loop_of_the_reference() -> None:
+@pytest.mark.parametrize("length", [MAX_ALONE, MAX_ALONE + 1])
+def test_rejects_a_long_reduction_that_follows_no_loop_of_the_reference(length: int) -> None:
     """Each thread would run it alone; a short one may."""
-    flow = flow_of(lambda x, y: (fw.sum(x, axis=1), fw.sum(y, axis=0)), (64, 4096), (4096,))
+    flow = flow_of(lambda x, y: (fw.sum(x, axis=1), fw.sum(y, axis=0)), (64, 4096), (length,))
     rows, other = (s for s in flow.stages if s.is_reduction)
-    with pytest.raises(
-        ScheduleError, match=f"{other.name} cannot run along the loops of {rows.name}"
-    ):
+    if length == MAX_ALONE:
         _check_shared_loops(flow, rows)
-    short = flow_of(lambda x, y: (fw.sum(x, axis=1), fw.sum(y, axis=0)), (64, 4096), (4,))
-    _check_shared_loops(short, next(s for s in short.stages if s.is_reduction))
+        assert rows.loops and other.loops
+        return
+    message = f"{other.name} cannot run along the loops of {rows.name}"
+    with pytest.raises(ScheduleError, match=message):
+        _check_shared_loops(flow, rows)
