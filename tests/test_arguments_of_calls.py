@@ -81,6 +81,25 @@ def racing() -> fw.Program:
     )
 
 
+def derived(name: str, **options: Any) -> str:
+    """The program of a derivative of a function of two arrays."""
+    fn = options.pop("fn", lambda x, y: fw.sum(x * y))
+    return str(fw.trace(getattr(fw, name)(fn, **options), S, S))
+
+
+def mapped(**options: Any) -> str:
+    """The program of a mapped function of an array."""
+    fn = options.pop("fn", lambda x: fw.cumulative_sum(x, axis=0))
+    return str(fw.trace(fw.vmap(fn, **options), S))
+
+
+def ruled(**options: Any) -> str:
+    """The gradient of a function with a rule of its own."""
+    parts = {"forward": lambda x: (fw.exp(x), x), "backward": lambda s, g: (g,), **options}
+    fn = fw.custom_vjp(fw.exp, **parts)
+    return str(fw.trace(fw.value_and_grad(lambda x: fw.sum(fn(x))), S))
+
+
 def program(**options: Any) -> str:
     made = fw.compile(options.pop("fusion", FUSION), **options)
     return f"{made.target.arch} {[k.cuda for k in made.kernels]} {made.host}"
@@ -625,6 +644,44 @@ ROWS: dict[str, dict[str, Row]] = {
     "Report.show": {
         "what": (lambda: fw.Report(PROGRAM).show(), lambda: fw.Report(PROGRAM).show("nest")),
     },
+    "grad": {
+        "fn": (lambda: derived("grad"), lambda: derived("grad", fn=lambda x, y: fw.sum(x))),
+        "argnums": (lambda: derived("grad"), lambda: derived("grad", argnums=1)),
+        "has_aux": (
+            lambda: derived("grad", fn=lambda x, y: (fw.sum(x * y), y), has_aux=True),
+            (lambda: derived("grad", has_aux=True), "it must return a pair"),
+        ),
+    },
+    "value_and_grad": {
+        "fn": (
+            lambda: derived("value_and_grad"),
+            lambda: derived("value_and_grad", fn=lambda x, y: fw.sum(x)),
+        ),
+        "argnums": (
+            lambda: derived("value_and_grad"),
+            lambda: derived("value_and_grad", argnums=(0, 1)),
+        ),
+        "has_aux": (
+            lambda: derived("value_and_grad", fn=lambda x, y: (fw.sum(x * y), y), has_aux=True),
+            (lambda: derived("value_and_grad", has_aux=True), "it must return a pair"),
+        ),
+    },
+    "stop_gradient": {
+        "x": (
+            lambda: derived("grad", fn=lambda x, y: fw.sum(x * fw.stop_gradient(y))),
+            lambda: derived("grad", fn=lambda x, y: fw.sum(x * fw.stop_gradient(x))),
+        ),
+    },
+    "custom_vjp": {
+        "fn": (lambda: "", (lambda: fw.custom_vjp(3, fw.exp, fw.exp), "expected a function|fn=3")),
+        "forward": (lambda: ruled(), lambda: ruled(forward=lambda x: (fw.sin(x), x))),
+        "backward": (lambda: ruled(), lambda: ruled(backward=lambda s, g: (g * s,))),
+    },
+    "vmap": {
+        "fn": (lambda: mapped(), lambda: mapped(fn=fw.exp)),
+        "in_axes": (lambda: mapped(), lambda: mapped(in_axes=1)),
+        "out_axes": (lambda: mapped(), lambda: mapped(out_axes=1)),
+    },
     "register_pytree": {
         "cls": (lambda: 0, (lambda: registered(cls=list), "is a structure already")),
         "flatten": (registered, lambda: registered(flatten=lambda p: ([p.value * 2], ""))),
@@ -639,7 +696,10 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 
 INNER = {
-    "Kernel": ("adopt", "arguments", "compiled", "flat_arrays", "start_compiling", "symbol_values"),
+    "Kernel": (
+        *("adopt", "arguments", "compiled", "flat_arrays", "own_arrays", "start_compiling"),
+        "symbol_values",
+    ),
     "Program": (
         "check_arguments",
         "symbol_values",
@@ -662,6 +722,11 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "tune",
         "verify",
         "register_pytree",
+        "grad",
+        "value_and_grad",
+        "stop_gradient",
+        "custom_vjp",
+        "vmap",
     ):
         yield n, getattr(fw, n)
     for c in (fw.TensorSpec, fw.Sym, fw.Schedule, fw.Report):

@@ -146,7 +146,7 @@ def finish(
     final = run_pipeline(with_fills(lowered.kernel, fills), target)
     if params is None:
         final = with_launch_bounds(final, target)
-    filled = zip(final.params[len(final.params) - len(fills.writes) :], fills.writes, strict=True)
+    filled = zip(final.arrays[len(final.arrays) - len(fills.writes) :], fills.writes, strict=True)
     return Kernel(
         final,
         target,

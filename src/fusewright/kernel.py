@@ -142,7 +142,7 @@ class Kernel:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """The array parameters in the order of the CUDA signature."""
+        """The array parameters of a call, in the order of the CUDA signature."""
         read, written = global_reads(self.ir), global_writes(self.ir)
         return tuple(
             Param(
@@ -151,7 +151,7 @@ class Kernel:
                 len(t.shape),
                 ("R" if b in read else "") + ("W" if b in written else "") or "R",
             )
-            for b, t in zip(self.ir.params, (*self.inputs, *self.outputs), strict=True)
+            for b, t in zip(self.ir.arrays, (*self.inputs, *self.outputs), strict=True)
         )
 
     @property
@@ -313,10 +313,10 @@ class Kernel:
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays, symbols)
         flat = self.flat_arrays(arrays, symbols)
-        outputs = self.ir.params[len(self.inputs) :]
+        outputs = self.ir.arrays[len(self.inputs) :]
         result = simulate(
             self.ir,
-            dict(zip(self.ir.params, flat, strict=True)),
+            dict(zip(self.ir.arrays, flat, strict=True)) | self.own_arrays(symbols),
             arguments=self.arguments(values),
             symbols={s: symbols[s] for s in self.ir.symbols},
             outputs=outputs,
@@ -341,8 +341,13 @@ class Kernel:
         given = self.argument_values if values is None else values
         return dict(zip(self.ir.arguments, given, strict=True))
 
+    def own_arrays(self, symbols: Mapping[Var, int]) -> dict[ir.Buffer, Array]:
+        """Fresh memory for what no caller names: semaphores at zero, scratch."""
+        own = (*self.ir.semaphores, *self.ir.scratch)
+        return {b: np.zeros(size_of(b.size, symbols), b.dtype.numpy) for b in own}
+
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
-        """One flat array per parameter: the inputs in the layout of their specs, fresh outputs."""
+        """The arrays of a call, flat: the inputs in the layout of their specs, fresh outputs."""
         flat = [flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)]
         for info in self.outputs:
             flat.append(np.empty(span(info, symbols), info.dtype.numpy))

@@ -56,6 +56,7 @@ class Stage:
     begin between two words.
     `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
+    `grid_mode`: how blocks reduce it in turns, None where nobody asked for that.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Stage:
         "dtype",
         "frame",
         "from_any_address",
+        "grid_mode",
         "inline_depth",
         "is_staged",
         "is_viewed",
@@ -104,6 +106,7 @@ class Stage:
         self.from_any_address = False
         self.is_viewed = False
         self.is_staged = False
+        self.grid_mode: str | None = None
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None

@@ -80,10 +80,14 @@ TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
+MODE = instance_of(str, words="the name of a mode")
 SIZE = Rule("an integer or an expression in the sizes", _size)
 TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
 LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
+
+GRID_MODES = ("vector",)
+"""How blocks may combine their parts of a reduction."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """The rules of the arguments of a class's methods, by name."""
@@ -103,6 +107,7 @@ ON_TENSORS: Edits = {
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
+    "request_serial_grid_reduction": {"mode": MODE},
     "recompute": {},
     "loop_over": {"loops": LOOPS},
     "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},

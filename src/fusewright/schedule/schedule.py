@@ -35,7 +35,15 @@ from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import LOG, ON_SCHEDULES, ON_TENSORS, check_by, check_call, checked
+from fusewright.schedule.rules import (
+    GRID_MODES,
+    LOG,
+    ON_SCHEDULES,
+    ON_TENSORS,
+    check_by,
+    check_call,
+    checked,
+)
 from fusewright.schedule.tensor_passes import TensorPasses
 from fusewright.target import MAX_CLUSTER
 
@@ -360,12 +368,23 @@ class ScheduledTensor(TensorPasses):
         return self
 
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
-        """Reduces across blocks in turn. Raises UnsupportedError: blocks do not wait for each other
-        yet."""
-        raise UnsupportedError(
-            f"request_serial_grid_reduction({self.name}, {mode!r}): blocks cannot combine their "
-            "sums in one kernel yet; rfactor the reduction and make the partial result an output"
-        )
+        """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
+        fixed order. `mode` "vector": a block after the other adds its part to scratch in global
+        memory, by accesses of whole vectors, and the last one keeps the result. What reads the
+        result runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs."""
+        if not isinstance(self.stage.op, Reduce):
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
+                "for it on the tensor whose loops reduce"
+            )
+        if mode not in GRID_MODES:
+            known = ", ".join(map(repr, GRID_MODES))
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): there is no such mode; use "
+                f"one of {known}"
+            )
+        self.stage.grid_mode = mode
+        return self
 
     def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
         """Computes a product by the matrix instructions of warpgroups. Its last three loops run

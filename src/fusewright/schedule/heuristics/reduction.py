@@ -21,6 +21,7 @@ from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import edit, inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
 from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
     by_stride,
@@ -32,10 +33,8 @@ from fusewright.schedule.heuristics.common import (
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
-    aligned_columns,
     facts_of,
     held_copies,
-    padded_kept,
     reference_of,
     stored_registers,
 )

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, constant_value
 from fusewright.memory import Memory
 from fusewright.schedule.edits import set_loops
@@ -27,7 +28,6 @@ from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     global_accesses_of,
-    is_wide,
     merge_all,
     numel,
     split,
@@ -173,7 +173,9 @@ class ShortRowsPlanner:
                 s.loops = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis))
                 accesses = global_accesses_of(flow, s, lane)
             nbytes = width * max((a.tensor.dtype.nbytes for a in accesses), default=1)
-            if nbytes <= MAX_VECTOR_NBYTES and all(is_wide(a, lane, width) for a in accesses):
+            if nbytes <= MAX_VECTOR_NBYTES and all(
+                a.fit(lane, width) is Fit.WORDS for a in accesses
+            ):
                 kind = Parallel.VECTORIZE if width > 1 else Parallel.UNROLL
                 wide = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis, kind))
                 set_loops(flow, s, wide)
