@@ -11,8 +11,8 @@ from tests.work import calls
 import fusewright as fw
 from fusewright.corpus import CORPUS
 
-A_FIFTH_OF_A_SECOND = 3_000_000
-"""Calls, with room for a fifth more."""
+A_FIFTH_OF_A_SECOND = 2_400_000
+"""Calls, with room for a fifth more: ten million take a second on the slower machine."""
 
 
 def _odd_middle(a: Any) -> Any:
@@ -47,19 +47,20 @@ JOINED = (_bf16(100000, 13), _bf16(100000, 15), _bf16(100000, 5))
 
 
 @pytest.mark.parametrize(
-    ("fn", "specs"),
+    ("fn", "specs", "least"),
     [
-        (_odd_middle, (_bf16("n", 33, 3),)),
-        (_padded, (_bf16(30001, 121),)),
-        (_joined, JOINED),
-        (_spread, (_bf16(19, 37, 3001),)),
-        (_rms_backward, NORM),
+        (_odd_middle, (_bf16("n", 33, 3),), 1_040_000),
+        (_padded, (_bf16(30001, 121),), 690_000),
+        (_joined, JOINED, 870_000),
+        (_spread, (_bf16(19, 37, 3001),), 920_000),
+        (_rms_backward, NORM, 890_000),
     ],
 )
-def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...]) -> None:
+def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], least: int) -> None:
+    """`least`: the calls of 2026-11-23; a quarter more is a cause to look for."""
     programs: list[fw.Program] = []
     work = calls(lambda: programs.append(fw.compile(fw.trace(fn, *specs))))
-    assert work < A_FIFTH_OF_A_SECOND * len(programs[0].kernels)
+    assert work < 1.25 * least * len(programs[0].kernels)
 
 
 @pytest.mark.slow
@@ -80,4 +81,4 @@ def test_of_a_join_of_many_symbolic_pieces() -> None:
         return fw.argmax(joined), joined
 
     fusion = fw.trace(f, *specs)
-    assert calls(lambda: fw.compile(fusion)) < 10 * A_FIFTH_OF_A_SECOND
+    assert calls(lambda: fw.compile(fusion)) < 6 * A_FIFTH_OF_A_SECOND

@@ -156,16 +156,70 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
     """Inlines every selected stage (default all) as deep as is legal, consumers first."""
     chosen = set(selected) if selected is not None else None
     consumers = consumers_of(flow)
-    has_reduction = any(s.is_reduction for s in flow.stages)
-    for s in reversed(computed(flow.stages)):
-        if (chosen is not None and s not in chosen) or not consumers[s]:
-            continue
-        s.inline_depth = max_depth(flow, s)
-        while has_reduction and _shares_loops(s) and not _is_tree(flow, consumers):
+    inlined = [
+        s
+        for s in reversed(computed(flow.stages))
+        if (chosen is None or s in chosen) and consumers[s]
+    ]
+    before = [s.inline_depth for s in inlined]
+    deepest = [max_depth(flow, s) for s in inlined]
+    if not inlined or not any(s.is_reduction for s in flow.stages):
+        _set_depths(inlined, deepest)
+        build_nest(flow.graph, flow.stages, consumers)
+        return
+    fitting = 0
+    while not _fits(flow, consumers, inlined, deepest):
+        first = _first_too_deep(flow, consumers, inlined, before, deepest, fitting)
+        _set_depths(inlined, [*deepest[: first + 1], *before[first + 1 :]])
+        _inline_less(flow, consumers, inlined[first])
+        deepest[first], fitting = inlined[first].inline_depth, first + 1
+
+
+def _set_depths(stages: Sequence[Stage], depths: Sequence[int]) -> None:
+    for s, depth in zip(stages, depths, strict=True):
+        s.inline_depth = depth
+
+
+def _fits(
+    flow: Dataflow,
+    consumers: dict[Stage, list[Stage]],
+    stages: Sequence[Stage],
+    depths: Sequence[int],
+) -> bool:
+    """Whether the loops form a tree with stages inlined so deep."""
+    _set_depths(stages, depths)
+    return _is_tree(flow, consumers)
+
+
+def _first_too_deep(
+    flow: Dataflow,
+    consumers: dict[Stage, list[Stage]],
+    stages: Sequence[Stage],
+    before: Sequence[int],
+    deepest: Sequence[int],
+    fitting: int,
+) -> int:
+    """The first stage that the loops form no tree with, when those in front of it are inlined as
+    deep as they can and those behind it as before; so many at the front are known to fit."""
+    low, high = fitting, len(stages)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fits(flow, consumers, stages, [*deepest[:middle], *before[middle:]]):
+            low = middle
+        else:
+            high = middle
+    return high - 1
+
+
+def _inline_less(flow: Dataflow, consumers: dict[Stage, list[Stage]], s: Stage) -> None:
+    """Takes a stage out of loops of its readers until the loops form a tree. Raises ScheduleError
+    where they form none without it either."""
+    while _shares_loops(s) and not _is_tree(flow, consumers):
+        s.inline_depth -= 1
+        while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
             s.inline_depth -= 1
-            while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
-                s.inline_depth -= 1
-    build_nest(flow.graph, flow.stages, consumers)
+    if not _shares_loops(s):
+        build_nest(flow.graph, flow.stages, consumers)
 
 
 def load_first(flow: Dataflow, loads: Iterable[Stage]) -> None:

@@ -116,7 +116,8 @@ def _read(s: Statement, copies: _Copies) -> Statement:
             return n
         return instead.get(n, n)
 
-    return map_children(s, replaced) if instead else s
+    is_other = any(new is not old for old, new in instead.items())
+    return map_children(s, replaced) if is_other else s
 
 
 def _operand(use: RegisterUse, copies: _Copies) -> Operand:
