@@ -33,8 +33,13 @@ from fusewright.target import Target, target_of
 ROUNDS = 5
 LARGE = 1 << 28
 """Elements of 4 bytes: a gibibyte, many times the cache."""
-HOPS = 2048
-"""Loads in a row, each at the address that the one before has read."""
+HOPS = 1 << 15
+"""Loads in a row, each at the address that the one before has read: with a warp on each of a
+hundred multiprocessors they touch more sectors than the second-level cache holds, so that the next
+round finds none of them there."""
+TURN = 37
+"""Blocks by which a pass over cached memory turns: no multiprocessor reads the same part twice, so
+that its first-level cache helps nowhere."""
 TRIPS = 2048
 WORDS = 4
 """Elements of 4 bytes of the widest access."""
@@ -87,7 +92,7 @@ def streaming(target: Target, elements: int, passes: int, *, writes: bool = Fals
     step = WORDS * THREADS
     blocks = min(elements // step, 8 * target.multiprocessors)
     trips = elements // (blocks * step)
-    at = f"{step}*(bx + {blocks}*i) + {WORDS}*tx"
+    at = f"{step}*((bx + {TURN}*p) % {blocks} + {blocks}*i) + {WORDS}*tx"
     add = "\n".join(f"      a[0] = add(a[0], r[{k}])" for k in range(WORDS))
     use = f"      store y[{at}] = r[0..{WORDS}]" if writes else add
     body = (

@@ -20,6 +20,7 @@ from fusewright.frontends.fuse import Fused
 from fusewright.kernel import TensorInfo
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.config import active
+from fusewright.schedule.edits import EditCall
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
 
@@ -80,6 +81,25 @@ def racing() -> fw.Program:
     )
 
 
+def derived(name: str, **options: Any) -> str:
+    """The program of a derivative of a function of two arrays."""
+    fn = options.pop("fn", lambda x, y: fw.sum(x * y))
+    return str(fw.trace(getattr(fw, name)(fn, **options), S, S))
+
+
+def mapped(**options: Any) -> str:
+    """The program of a mapped function of an array."""
+    fn = options.pop("fn", lambda x: fw.cumulative_sum(x, axis=0))
+    return str(fw.trace(fw.vmap(fn, **options), S))
+
+
+def ruled(**options: Any) -> str:
+    """The gradient of a function with a rule of its own."""
+    parts = {"forward": lambda x: (fw.exp(x), x), "backward": lambda s, g: (g,), **options}
+    fn = fw.custom_vjp(fw.exp, **parts)
+    return str(fw.trace(fw.value_and_grad(lambda x: fw.sum(fn(x))), S))
+
+
 def program(**options: Any) -> str:
     made = fw.compile(options.pop("fusion", FUSION), **options)
     return f"{made.target.arch} {[k.cuda for k in made.kernels]} {made.host}"
@@ -118,6 +138,32 @@ def multiplied(**options: Any) -> str:
     s = fw.Schedule(fw.trace(fw.matmul, *given))
     (product,) = s.outputs
     return str(product.cache_before().mma(**options).axes)
+
+
+def bound(h: Any) -> Any:
+    """A product whose rows and columns are bound."""
+    return h.reorder([1, 0]).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+
+
+def shared_tile(h: Any) -> Any:
+    """A product in shared memory, its innermost loop over four elements."""
+    return h.set_memory(fw.SHARED).cache_after().split(1, 4)
+
+
+def sliced(s: Any, reads_copy: bool = False) -> str:
+    """Copies of an input that is computed with and cut."""
+    cut = fw.Schedule(fw.trace(lambda x: (fw.name(x[:, :2], "cut") * 2, x * 3), S))
+    return str([t.name for t in cut.cache_inputs([cut["cut"]] if reads_copy else [])])
+
+
+def scanned(width: int) -> Any:
+    s = fw.Schedule(fw.trace(lambda x: fw.cumulative_sum(x, axis=1), S))
+    return s.outputs[0].block_scan(width).axes
+
+
+def squared() -> str:
+    s = fw.Schedule(fw.trace(lambda x: x @ x, fw.TensorSpec((64, 64), "bfloat16")))
+    return str(s.separate_operands(s.outputs[0]))
 
 
 def fused(fn: Any = scaled, x: Any = X, **options: Any) -> str:
@@ -305,6 +351,56 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: s.transform_like(h.split(1, 4)),
             lambda s, h, t: s.transform_like(h.split(1, 4), []),
         ),
+        "align": edits(
+            lambda s, h, t: (t.cache_before(), s.transform_like(bound(h), [t]))[0].name,
+            lambda s, h, t: (t.cache_before(), s.transform_like(bound(h), [t], align=True))[0].name,
+        ),
+    },
+    "Schedule.replay": {
+        "log": edits(
+            lambda s, h, t: s.replay(()),
+            lambda s, h, t: s.replay((EditCall("h", "split", (1, 4)),)),
+        ),
+    },
+    "Schedule.separate_coordinates": {},
+    "Schedule.clone_untied_uses": {},
+    "Schedule.cache_inputs": {
+        "through": edits(lambda s, h, t: sliced(s), lambda s, h, t: sliced(s, True)),
+    },
+    "Schedule.separate_phases": {
+        "t": edits(
+            lambda s, h, t: s.separate_phases(t),
+            lambda s, h, t: s.separate_phases(h),
+            "is no reduction",
+        ),
+        "held": edits(
+            lambda s, h, t: (t.cache_before(), s.separate_phases(s["total_c"]))[0].name,
+            lambda s, h, t: (t.cache_before(), s.separate_phases(s["total_c"], [h]))[0].name,
+        ),
+    },
+    "Schedule.relate": {
+        "t": edits(lambda s, h, t: s.relate(t), lambda s, h, t: s.relate(h), "is no reduction"),
+    },
+    "Schedule.separate_operands": {
+        "t": (
+            lambda: squared(),
+            (lambda: scheduled(lambda s, h, t: s.separate_operands(h)), "is no product"),
+        ),
+    },
+    "Schedule.vectorize": {
+        "t": edits(
+            lambda s, h, t: s.vectorize(h.split(1, 4)),
+            lambda s, h, t: (h.split(1, 4), s.vectorize(t))[0].name,
+        ),
+        "in_shared": edits(
+            lambda s, h, t: s.vectorize(shared_tile(h)),
+            lambda s, h, t: s.vectorize(shared_tile(h), [h]),
+        ),
+    },
+    "Schedule.put_first": {
+        "tensors": edits(
+            lambda s, h, t: s.put_first([h]), lambda s, h, t: s.put_first([t]), "must wait"
+        ),
     },
     "Schedule.inline_most": {
         "selected": edits(lambda s, h, t: s.inline_most(), lambda s, h, t: s.inline_most([])),
@@ -393,6 +489,9 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: h.cache_after(readers=[h]),
             "readers",
         ),
+        "memory": edits(
+            lambda s, h, t: h.cache_after(), lambda s, h, t: h.cache_after(memory=fw.SHARED)
+        ),
     },
     "ScheduledTensor.cache_before": {
         "by": edits(
@@ -400,6 +499,53 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
     },
     "ScheduledTensor.recompute": {},
+    "ScheduledTensor.axis": {
+        "position": edits(
+            lambda s, h, t: str(h.axis(0)), lambda s, h, t: h.axis(2), "it has 2 axes"
+        ),
+    },
+    "ScheduledTensor.loop_over": {
+        "loops": edits(
+            lambda s, h, t: h.loop_over([(h.axis(0), fw.Serial), (h.axis(1), fw.TIDx)]),
+            lambda s, h, t: h.loop_over([(h.axis(0), fw.Serial)]),
+            "do not determine",
+        ),
+    },
+    "ScheduledTensor.skew": {
+        "axis": edits(lambda s, h, t: h.skew(1, 0, 3, 4), lambda s, h, t: h.skew(0, 1, 3, 4)),
+        "rows": edits(
+            lambda s, h, t: h.skew(1, 0, 3, 4), lambda s, h, t: h.skew(1, 1, 3, 4), "two loops"
+        ),
+        "stride": edits(lambda s, h, t: h.skew(1, 0, 3, 4), lambda s, h, t: h.skew(1, 0, 8, 4)),
+        "width": edits(
+            lambda s, h, t: h.skew(1, 0, 3, 4), lambda s, h, t: h.skew(1, 0, 3, 0), "at least 1"
+        ),
+    },
+    "ScheduledTensor.resize": {
+        "axis": edits(lambda s, h, t: h.resize(1, 0, 4), lambda s, h, t: h.resize(0, 0, 4)),
+        "low": edits(
+            lambda s, h, t: h.resize(1, 0, 4), lambda s, h, t: h.resize(1, -1, 4), "from 0 on"
+        ),
+        "high": edits(lambda s, h, t: h.resize(1, 0, 4), lambda s, h, t: h.resize(1, 0, 8)),
+    },
+    "ScheduledTensor.allocate_by": {
+        "axes": edits(
+            lambda s, h, t: h.set_memory(fw.SHARED).allocate_by([h.axis(1), h.axis(0)]),
+            lambda s, h, t: h.set_memory(fw.SHARED).allocate_by([h.axis(1)]),
+            "do not determine",
+        ),
+    },
+    "ScheduledTensor.block_scan": {
+        "width": (lambda: str(scanned(4)), (lambda: scanned(0), "width < 1")),
+    },
+    "ScheduledTensor.tile_after": {
+        "readers": edits(
+            lambda s, h, t: s["x"].tile_after([h])[0].name,
+            lambda s, h, t: s["x"].tile_after([t])[0].name,
+            "total does not read it",
+        ),
+    },
+    "ScheduledTensor.tile_before": {},
     "ScheduledTensor.rfactor": {
         "axes": edits(
             lambda s, h, t: t.split(1, 4).rfactor(1), lambda s, h, t: t.split(1, 4).rfactor([2])
@@ -498,6 +644,44 @@ ROWS: dict[str, dict[str, Row]] = {
     "Report.show": {
         "what": (lambda: fw.Report(PROGRAM).show(), lambda: fw.Report(PROGRAM).show("nest")),
     },
+    "grad": {
+        "fn": (lambda: derived("grad"), lambda: derived("grad", fn=lambda x, y: fw.sum(x))),
+        "argnums": (lambda: derived("grad"), lambda: derived("grad", argnums=1)),
+        "has_aux": (
+            lambda: derived("grad", fn=lambda x, y: (fw.sum(x * y), y), has_aux=True),
+            (lambda: derived("grad", has_aux=True), "it must return a pair"),
+        ),
+    },
+    "value_and_grad": {
+        "fn": (
+            lambda: derived("value_and_grad"),
+            lambda: derived("value_and_grad", fn=lambda x, y: fw.sum(x)),
+        ),
+        "argnums": (
+            lambda: derived("value_and_grad"),
+            lambda: derived("value_and_grad", argnums=(0, 1)),
+        ),
+        "has_aux": (
+            lambda: derived("value_and_grad", fn=lambda x, y: (fw.sum(x * y), y), has_aux=True),
+            (lambda: derived("value_and_grad", has_aux=True), "it must return a pair"),
+        ),
+    },
+    "stop_gradient": {
+        "x": (
+            lambda: derived("grad", fn=lambda x, y: fw.sum(x * fw.stop_gradient(y))),
+            lambda: derived("grad", fn=lambda x, y: fw.sum(x * fw.stop_gradient(x))),
+        ),
+    },
+    "custom_vjp": {
+        "fn": (lambda: "", (lambda: fw.custom_vjp(3, fw.exp, fw.exp), "expected a function|fn=3")),
+        "forward": (lambda: ruled(), lambda: ruled(forward=lambda x: (fw.sin(x), x))),
+        "backward": (lambda: ruled(), lambda: ruled(backward=lambda s, g: (g * s,))),
+    },
+    "vmap": {
+        "fn": (lambda: mapped(), lambda: mapped(fn=fw.exp)),
+        "in_axes": (lambda: mapped(), lambda: mapped(in_axes=1)),
+        "out_axes": (lambda: mapped(), lambda: mapped(out_axes=1)),
+    },
     "register_pytree": {
         "cls": (lambda: 0, (lambda: registered(cls=list), "is a structure already")),
         "flatten": (registered, lambda: registered(flatten=lambda p: ([p.value * 2], ""))),
@@ -512,7 +696,10 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 
 INNER = {
-    "Kernel": ("adopt", "arguments", "compiled", "flat_arrays", "start_compiling", "symbol_values"),
+    "Kernel": (
+        *("adopt", "arguments", "compiled", "flat_arrays", "own_arrays", "start_compiling"),
+        "symbol_values",
+    ),
     "Program": (
         "check_arguments",
         "symbol_values",
@@ -535,6 +722,11 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "tune",
         "verify",
         "register_pytree",
+        "grad",
+        "value_and_grad",
+        "stop_gradient",
+        "custom_vjp",
+        "vmap",
     ):
         yield n, getattr(fw, n)
     for c in (fw.TensorSpec, fw.Sym, fw.Schedule, fw.Report):

@@ -17,6 +17,7 @@ import pytest
 import fusewright as fw
 from fusewright.frontends import eager
 from fusewright.fusion import ops
+from fusewright.schedule.rules import ON_PASSES
 from fusewright.schedule.schedule import ScheduledTensor
 
 HOSTILE: list[Any] = [
@@ -57,15 +58,22 @@ def _schedule_calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]
     good = {
         "axis": 0, "factor": 2, "order": {0: 1}, "axis2": 1, "parallel": fw.TIDx, "axes": 0,
         "memory": fw.SHARED, "stages": 2, "consumer": "the output", "operands": [],
+        "loops": [], "rows": 1, "stride": 2, "width": 2, "low": 0, "high": 1, "position": 0,
+        "readers": [],
     }  # fmt: skip
     for name, method in inspect.getmembers(ScheduledTensor, inspect.isfunction):
         if name.startswith("_"):
             continue
         for pick in ("copy", "sum", "output"):
             yield f"{pick}.{name}", _edit(name, method, pick), good
-    for name in ("__getitem__", "transform_like", "inline_most", "launch", "lower", "predict"):
+    edits = ("transform_like", "inline_most", "launch", *ON_PASSES)
+    for name in ("__getitem__", *edits, "replay", "lower", "predict"):
         method = getattr(fw.Schedule, name)
-        yield f"schedule.{name}", _edit(name, method, "schedule"), {"key": "x", "t": "the output"}
+        yield (
+            f"schedule.{name}",
+            _edit(name, method, "schedule"),
+            {**good, "key": "x", "t": "the output", "log": (), "tensors": []},
+        )
 
 
 def _edit(name: str, method: Callable[..., Any], pick: str) -> Callable[..., Any]:

@@ -62,12 +62,13 @@ from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
+from fusewright.schedule.edits import EditCall
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
-from fusewright.schedule.schedule import Schedule as HandSchedule
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
@@ -104,18 +105,22 @@ def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     """The kernel of a schedule by hand, with the launch it asks for."""
     logs.start()
     asked, cluster = schedule.min_blocks, schedule.cluster
-    return finish(schedule.flow, name, target, None, min_blocks=asked, cluster=cluster)
+    origin = Origin(edits=schedule.log)
+    return finish(
+        schedule.flow, name, target, None, min_blocks=asked, cluster=cluster, origin=origin
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a kernel is made for: the segment that a heuristic scheduled, the microseconds of its
-    candidates where they were measured, and the kernels that are compiled with it. All empty for a
-    schedule by hand."""
+    candidates where they were measured, and the kernels that are compiled with it; for a schedule
+    by hand the edits of that."""
 
     segment: Segment | None = None
     measured: tuple[tuple[Params, float], ...] = ()
     companions: list[Kernel] = field(default_factory=lambda: list[Kernel]())
+    edits: tuple[EditCall, ...] = ()
 
     @property
     def fills(self) -> Moves:
@@ -144,7 +149,7 @@ def finish(
     final = run_pipeline(with_fills(lowered.kernel, fills), target)
     if params is None:
         final = with_launch_bounds(final, target)
-    filled = zip(final.params[len(final.params) - len(fills.writes) :], fills.writes, strict=True)
+    filled = zip(final.arrays[len(final.arrays) - len(fills.writes) :], fills.writes, strict=True)
     return Kernel(
         final,
         target,
@@ -159,6 +164,7 @@ def finish(
         origin.segment,
         origin.measured,
         origin.companions,
+        origin.edits,
     )
 
 

@@ -37,7 +37,9 @@ from fusewright.runtime.builds import BUILDER
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.runtime.locks import fork_safe_lock
+from fusewright.schedule.edits import EditCall, calls_of
 from fusewright.schedule.graph import Stage, strides_of
+from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating, cost_of, rate
@@ -126,6 +128,8 @@ class Kernel:
     companions: list[Kernel] = field(default_factory=lambda: list[Kernel](), repr=False)
     """The kernels that were made in one call of `compile`, this one among them: the compiler puts
     the small ones of them into one module."""
+    hand_edits: tuple[EditCall, ...] = ()
+    """The calls of the schedule by hand that it was made of."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -138,7 +142,7 @@ class Kernel:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """The array parameters in the order of the CUDA signature."""
+        """The array parameters of a call, in the order of the CUDA signature."""
         read, written = global_reads(self.ir), global_writes(self.ir)
         return tuple(
             Param(
@@ -147,7 +151,7 @@ class Kernel:
                 len(t.shape),
                 ("R" if b in read else "") + ("W" if b in written else "") or "R",
             )
-            for b, t in zip(self.ir.params, (*self.inputs, *self.outputs), strict=True)
+            for b, t in zip(self.ir.arrays, (*self.inputs, *self.outputs), strict=True)
         )
 
     @property
@@ -191,6 +195,16 @@ class Kernel:
         """The ways in which its group could be scheduled, with predicted times, in the order of the
         rules; the one with the parameters `heuristic` was taken. Empty where none was listed."""
         return [] if self.segment is None else rate(self.segment.dataflow, self.target)
+
+    @property
+    def edits(self) -> tuple[EditCall, ...]:
+        """The calls on a schedule by hand of its group that make the same loops; none for moves and
+        kernels from a file."""
+        if self.segment is None or self.heuristic is None:
+            return self.hand_edits
+        flow = self.segment.dataflow()
+        schedule_group(flow, self.target, self.heuristic)
+        return calls_of(flow)
 
     @property
     def predicted(self) -> Cost | None:
@@ -299,10 +313,10 @@ class Kernel:
         arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
         symbols = self.symbol_values(arrays, symbols)
         flat = self.flat_arrays(arrays, symbols)
-        outputs = self.ir.params[len(self.inputs) :]
+        outputs = self.ir.arrays[len(self.inputs) :]
         result = simulate(
             self.ir,
-            dict(zip(self.ir.params, flat, strict=True)),
+            dict(zip(self.ir.arrays, flat, strict=True)) | self.own_arrays(symbols),
             arguments=self.arguments(values),
             symbols={s: symbols[s] for s in self.ir.symbols},
             outputs=outputs,
@@ -327,8 +341,13 @@ class Kernel:
         given = self.argument_values if values is None else values
         return dict(zip(self.ir.arguments, given, strict=True))
 
+    def own_arrays(self, symbols: Mapping[Var, int]) -> dict[ir.Buffer, Array]:
+        """Fresh memory for what no caller names: semaphores at zero, scratch."""
+        own = (*self.ir.semaphores, *self.ir.scratch)
+        return {b: np.zeros(size_of(b.size, symbols), b.dtype.numpy) for b in own}
+
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:
-        """One flat array per parameter: the inputs in the layout of their specs, fresh outputs."""
+        """The arrays of a call, flat: the inputs in the layout of their specs, fresh outputs."""
         flat = [flatten(a, info, symbols) for a, info in zip(arrays, self.inputs, strict=True)]
         for info in self.outputs:
             flat.append(np.empty(span(info, symbols), info.dtype.numpy))

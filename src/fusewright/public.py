@@ -40,6 +40,14 @@ from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import register_pytree
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace
+from fusewright.fusion.transforms.batching import vmap
+from fusewright.fusion.transforms.gradients import (
+    custom_vjp,
+    grad,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+)
 from fusewright.host.assemble import HostProgram
 from fusewright.kernel import Kernel
 from fusewright.kir.text import parse_kernel
@@ -97,6 +105,7 @@ __all__ = [
     "complex64",
     "complex128",
     "config",
+    "custom_vjp",
     "evaluate",
     "float8_e4m3",
     "float8_e5m2",
@@ -105,6 +114,7 @@ __all__ = [
     "float64",
     "from_torch",
     "fuse",
+    "grad",
     "int8",
     "int16",
     "int32",
@@ -114,13 +124,17 @@ __all__ = [
     "nn",
     "parse_kernel",
     "register_pytree",
+    "stop_gradient",
     "trace",
     "tune",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "value_and_grad",
     "verify",
+    "vjp",
+    "vmap",
 ]
 __all__ += _eager.__all__
 __all__ += _lazy.__all__

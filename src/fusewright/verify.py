@@ -125,9 +125,9 @@ def case_of(k: Kernel, arrays: Sequence[Array], known: Mapping[Var, int] | None 
     """A witness from arrays; `known` are sizes that are no axis of an input."""
     symbols = k.symbol_values(arrays, known)
     flat = k.flat_arrays(arrays, symbols)
-    outputs = k.ir.params[len(k.inputs) :]
+    outputs = k.ir.arrays[len(k.inputs) :]
     return Case(
-        dict(zip(k.ir.params, flat, strict=True)),
+        dict(zip(k.ir.arrays, flat, strict=True)) | k.own_arrays(symbols),
         k.arguments(),
         {s: symbols[s] for s in k.ir.symbols},
         outputs,

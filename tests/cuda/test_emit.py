@@ -321,14 +321,6 @@ def test_rejects_more_shared_memory_than_the_target_has() -> None:
         emit(rewrite(reversed_kernel(), move), TARGET)
 
 
-def test_rejects_odd_widths() -> None:
-    x, r = glob("x", "float32"), local("r", "float32", 8)
-    for width in (0, 3, 8):
-        assert_rejects(
-            f"access of {width} x float32", Load(Reg(r), x, Int(0), width), r, params=(x,)
-        )
-
-
 def test_rejects_read_only_policies_on_memory_that_is_written() -> None:
     x, r = glob("x", "float32"), local("r", "float32")
     body = (
@@ -338,12 +330,6 @@ def test_rejects_read_only_policies_on_memory_that_is_written() -> None:
     )
     with pytest.raises(SpecError, match="x is read with policy non_coherent, which is for memory"):
         emit(kernel("k", (x,), body), TARGET)
-
-
-def test_rejects_policies_that_stores_do_not_have() -> None:
-    x, r = glob("x", "float32"), local("r", "float32")
-    s = Store(x, Int(0), Reg(r), cache=Cache.LAST_USE)
-    assert_rejects("cache policy last_use does not apply to this access to x", s, r, params=(x,))
 
 
 def test_rejects_variables_out_of_scope() -> None:

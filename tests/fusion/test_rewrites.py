@@ -11,18 +11,11 @@ import fusewright as fw
 from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.cuts import parts_of_rows_near
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
-from fusewright.fusion.passes.split_reductions import (
-    is_inner,
-    parts_near,
-    parts_of_reduction,
-    split_reductions,
-    whole_slices,
-)
+from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -231,22 +224,6 @@ def test_reductions_of_one_value_read_its_parts_once(
     np.testing.assert_array_equal(result.outputs[1], x.min(axis))
 
 
-def test_parts_divide_and_follow_whole_axes() -> None:
-    assert parts_near([64, 56, 56], 784) == 896
-    assert parts_near([1 << 28], 264) == 256
-    assert parts_near([7], 1) == 1
-    assert parts_near([100003], 30) == 30  # a prime: the parts are padded
-
-
-def test_rows_are_dealt_to_a_divisor_near_or_to_any_number() -> None:
-    assert parts_of_rows_near([4096], 4) == 4
-    assert parts_of_rows_near([4096], 5, step=4) == 4
-    assert parts_of_rows_near([4099], 5, step=4) == 4  # parts differ by a row
-    assert parts_of_rows_near([7, 12], 20, step=4) == 12  # 28 divides, but not in whole slices
-    assert parts_of_rows_near([4099], 3, step=8) == 3  # none that keeps vectors aligned is near
-    assert parts_of_rows_near([4099], 6, step=8) == 8
-
-
 @pytest.mark.parametrize(
     ("shape", "axes", "is_dealt"),
     [
@@ -264,15 +241,3 @@ def test_rows_are_dealt_where_runs_are_short_or_unaligned(
     parts = [t for t in split_reductions(f, TARGET).values if isinstance(t.op, Reduce)]
     first_is_reduced = parts[0].op.axes[0] == 0 and parts[0].op.operands[0].ndim > len(shape)
     assert (len(parts) == 2 and first_is_reduced) == is_dealt
-
-
-def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
-    assert sorted(whole_slices([3, 12])) == [1, 3, 3, 6, 9, 12, 18, 36]
-    assert whole_slices([1 << 40]) == [1 << k for k in range(40, -1, -1)]
-
-
-def test_what_is_inner_follows_strides() -> None:
-    f = fw.trace(lambda x: fw.sum(x, axis=1), fw.TensorSpec((64, 4096), "float32", strides=(1, 64)))
-    (t,) = [t for t in f.values if isinstance(t.op, Reduce)]
-    assert not is_inner(t.op.operands[0], (1,))
-    assert parts_of_reduction(t, TARGET) >= 1

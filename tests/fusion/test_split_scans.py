@@ -11,7 +11,8 @@ from fusion_cases import assert_same
 from fusewright.fusion import ops as fw
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Reshape, Resize, Scan, TensorSpec
-from fusewright.fusion.passes.split_scans import LEAST_PART, split_scans
+from fusewright.fusion.partitioning import LEAST_RUN
+from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.spec import check
 from fusewright.fusion.text import parse_fusion
 from fusewright.fusion.trace import trace
@@ -56,7 +57,7 @@ def test_parts_that_divide_the_line_need_no_padding():
 
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((2 * LEAST_PART - 1,), 0), ((4096, 1 << 15), 1), ((1 << 15, 4096), 0), (("n", 8), 0)],
+    [((2 * LEAST_RUN - 1,), 0), ((4096, 1 << 15), 1), ((1 << 15, 4096), 0), (("n", 8), 0)],
 )
 def test_short_lines_and_many_lines_stay_whole(shape: tuple[int | str, ...], axis: int):
     fusion = _cumulative(shape, axis)

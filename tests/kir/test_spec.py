@@ -11,6 +11,7 @@ from fusewright.errors import SpecError
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import Kernel
 from fusewright.kir.order_spec import ORDER_CHECKS
+from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
 from fusewright.kir.sync_spec import SYNC_CHECKS
 from fusewright.kir.tensor_spec import TENSOR_CHECKS
@@ -62,13 +63,16 @@ REFUSED: list[tuple[str, Stage, str, str]] = [
     ("header", "lowered", "kernel k { grid (bx < 1) block (ty < 32) }", "ty stands where tx"),
     ("header", "lowered", "kernel k { symbol n in [2, 9] grid (bx < 1) block (tx < n) }", "the block extent n of tx is not a constant"),
     ("header", "lowered", "kernel k { grid (bx < 1, by < bx + 1) block (tx < 32) }", "mentions bx, no symbol"),
-    ("widths", "lowered", "r[0..3] = load x[0]", "3 elements of float32 at once are not a power"),
-    ("widths", "lowered", "r[0..8] = load x[8*tx]", "8 elements of float32 at once"),
-    ("widths", "lowered", "r[0..4] = load x[4*tx + 2]", "the index 4*tx + 2 is not a multiple of the"),
-    ("widths", "lowered", "local q: float16[4]\nq[0..4] = load h[4*tx]", "h is aligned to 4 bytes, the access to 8"),
-    ("widths", "lowered", "r[0..4] = load x[4*tx + 1] .streaming begins anywhere", "16 bytes from global memory, cache streaming are not cut out of two words"),
-    ("widths", "lowered", "local q: float16[1]\nq[0] = load h[tx] begins anywhere", "loads that begin inside of one are of 4, 8 or 16 bytes"),
-    ("widths", "lowered", "r[0..4] = load s[1] begins anywhere", "from shared memory"),
+    ("operands", "lowered", "r[0..3] = load x[0]", "3 elements of float32 at once are not a power"),
+    ("operands", "lowered", "r[0..8] = load x[8*tx]", "8 elements of float32 at once"),
+    ("operands", "lowered", "store x[0] = r[0] .last_use", "cache policy last_use does not apply to stores"),
+    ("operands", "lowered", "store s[0] = r[0] .streaming", "cache policy streaming does not apply to shared memory"),
+    ("operands", "lowered", "r[0] = load s[0] .keep", "cache policy keep does not apply to shared memory"),
+    ("operands", "lowered", "r[0..4] = load x[4*tx + 2]", "the index 4*tx + 2 is not a multiple of the"),
+    ("operands", "lowered", "local q: float16[4]\nq[0..4] = load h[4*tx]", "h is aligned to 4 bytes, the access to 8"),
+    ("operands", "lowered", "r[0..4] = load x[4*tx + 1] .streaming begins anywhere", "16 bytes from global memory, cache streaming are not cut out of two words"),
+    ("operands", "lowered", "local q: float16[1]\nq[0] = load h[tx] begins anywhere", "loads that begin inside of one are of 4, 8 or 16 bytes"),
+    ("operands", "lowered", "r[0..4] = load s[1] begins anywhere", "from shared memory"),
     ("stored once", "lowered", 'kernel k { param x: float32[64] grid (bx < 1) block (tx < 64) stored_once (x)\nlocal r: float32[1]\nr[0] = load x[tx] }', "x is to be stored once, and is read"),
     ("dtypes", "lowered", "r[0] = load h[tx]", "float32 meets float16; a load keeps the dtype"),
     ("dtypes", "lowered", "store h[tx] = r[0]", "a store keeps the dtype"),
@@ -165,7 +169,9 @@ def test_a_second_alloc_and_a_strange_variable_are_refused() -> None:
 
 def test_every_check_has_a_rejection() -> None:
     named = {case[0] for case in REFUSED} | {"allocated once", "variables in scope"}
-    elsewhere = (*SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS)
+    elsewhere = (
+        *SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS, *SEMAPHORE_CHECKS,
+    )  # fmt: skip
     own = {"arguments declared", "no decided conditions"}
     own |= {"proved facts"}  # in test_proved_facts.py
     assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}

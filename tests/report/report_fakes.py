@@ -21,6 +21,7 @@ from fusewright.fusion.ir import (
 from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
+from fusewright.schedule.edits import EditCall
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
@@ -103,6 +104,7 @@ class FakeKernel:
     schedule: str = "for i in 32:\n  m = reduce_max(x)"
     found: Resources | None = field(default_factory=Resources)
     heuristic: Params | None = None
+    edits: tuple[EditCall, ...] = ()
     candidates: tuple[Rating, ...] = ()
     measured: tuple[tuple[Params, float], ...] = ()
     predicted: Cost | None = None

@@ -45,6 +45,10 @@ class FakeDriver:
     CUlaunchConfig = Struct
     CUDA_KERNEL_NODE_PARAMS = Struct
 
+    class CUstream_flags(_Words): ...
+
+    class CUstreamCaptureMode(_Words): ...
+
     class CUevent_flags:
         CU_EVENT_DISABLE_TIMING = 2
 
@@ -59,6 +63,7 @@ class FakeDriver:
         self.memory: dict[int, Any] = {}
         self.context = 1
         self.capturing: set[int] = set()
+        self.capture_mode = "CU_STREAM_CAPTURE_MODE_GLOBAL"
         self.graphs: list[list[tuple[Any, ...]]] = []
         self.refuse: str = ""
 
@@ -117,6 +122,25 @@ class FakeDriver:
     def _cuMemFreeAsync(self, address: int, stream: int) -> None:
         del self.memory[address]
 
+    def _cuMemAlloc(self, nbytes: int) -> int:
+        assert self.capture_mode == "CU_STREAM_CAPTURE_MODE_RELAXED" or not self.capturing
+        return self._cuMemAllocAsync(nbytes, 0)
+
+    def _cuMemFree(self, address: int) -> None:
+        del self.memory[address]
+
+    def _cuStreamCreate(self, flags: str) -> int:
+        assert flags == "CU_STREAM_NON_BLOCKING"
+        return 500
+
+    def _cuStreamSynchronize(self, stream: int) -> None: ...
+
+    def _cuStreamDestroy(self, stream: int) -> None: ...
+
+    def _cuThreadExchangeStreamCaptureMode(self, mode: str) -> str:
+        before, self.capture_mode = self.capture_mode, mode
+        return before
+
     def _cuMemcpyHtoD(self, target: int, source: int, nbytes: int) -> None:
         ctypes.memmove(target, source, nbytes)
 
@@ -142,6 +166,7 @@ class FakeDriver:
 
     def _cuMemsetD8Async(self, address: int, value: int, nbytes: int, stream: int) -> None:
         assert address in self.memory
+        ctypes.memset(address, value, nbytes)
         self.launched.append(("memset", stream))
 
     def _cuDeviceGetName(self, length: int, device: int) -> bytes:

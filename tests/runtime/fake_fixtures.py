@@ -22,12 +22,14 @@ from fusewright.runtime import (
     launch,
     memory,
     plan,
+    state,
     tensor_maps,
     torch_calls,
 )
 
 _DRIVEN = (
-    bound, clock, constants, device, executor, graphs, launch, memory, plan, tensor_maps,
+    bound, clock, constants, device, executor, graphs, launch, memory, plan, state,
+    tensor_maps,
 )  # fmt: skip
 
 

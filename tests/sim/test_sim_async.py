@@ -19,6 +19,7 @@ from async_suite import (
 )
 from cluster_rules import CLUSTER_RULES
 from product_suite import PRODUCT_RULES
+from semaphore_rules import SEMAPHORE_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
 from fusewright.kir.text import parse_kernel
@@ -118,7 +119,7 @@ def test_a_useless_barrier_goes_as_a_whole() -> None:
 RULES = [
     f.name
     for f in dataclasses.fields(MODEL)
-    if f.name not in (*SYNCHRONOUS_RULES, *CLUSTER_RULES, *PRODUCT_RULES)
+    if f.name not in (*SYNCHRONOUS_RULES, *CLUSTER_RULES, *PRODUCT_RULES, *SEMAPHORE_RULES)
 ]
 FLIPPED = [dataclasses.replace(MODEL, **{f: not getattr(MODEL, f)}) for f in RULES]
 

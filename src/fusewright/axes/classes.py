@@ -8,12 +8,13 @@ made by ties. After `graph.normal`, equal classes are one object.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fusewright.axes import transforms
-from fusewright.axes.independence import Domains, Independence
-from fusewright.axes.lines import Atom, Digit, Lines, Word, ratio, word_extent
+from fusewright.axes.independence import Answers, Domains, Independence
+from fusewright.axes.lines import Atom, Digit, Lines, Mark, Word, ratio, word_extent
 from fusewright.axes.ties import Tie
-from fusewright.core.expr import ONE, ZERO, Expr, IntLike, Var, as_expr, constant_value, mod
+from fusewright.core.expr import ONE, ZERO, Expr, Int, IntLike, Var, as_expr, constant_value, mod
 from fusewright.errors import InternalError
 
 __all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
@@ -49,13 +50,37 @@ class AxisClass:
     __repr__ = __str__
 
 
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How classes were made: `made` by the edge `kind`, from classes and numbers."""
+
+    kind: str
+    operands: tuple[AxisClass, ...]
+    numbers: tuple[Expr, ...]
+    made: tuple[AxisClass, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMark:
+    """A state of a graph, with what was found in it."""
+
+    lines: Mark
+    domains: int
+    makings: int
+    answers: Answers
+    normal: tuple[int, dict[AxisClass, AxisClass]]
+    memo: tuple[int, dict[object, object]]
+
+
 class AxisGraph:
-    """The classes of one segment. Ties come first; afterwards classes are only added."""
+    """The classes of one segment. Ties come first; afterwards classes are only added. `makings`:
+    every edge that was asked for, in order."""
 
     def __init__(self) -> None:
         self.lines = Lines()
         self.independence = Independence(self.lines)
         self.domains = Domains(self.lines, self.independence)
+        self.makings: list[Making] = []
         self.memo: dict[object, object] = {}
         self._memo_version = -1
         self._classes: dict[Word, AxisClass] = {}
@@ -64,6 +89,34 @@ class AxisGraph:
         self._normal: dict[AxisClass, AxisClass] = {}
         self._variables: dict[tuple[str, Expr], Var] = {}
         self._epoch = 0
+
+    # ----- states
+
+    def mark(self) -> GraphMark:
+        """The state, to go back to by `undo`; until then, or `keep`, every write is recorded. Marks
+        are undone or kept in the reverse of the order in which they are set."""
+        return GraphMark(
+            self.lines.mark(),
+            len(self.domains.words),
+            len(self.makings),
+            self.independence.answers,
+            (self._epoch, self._normal),
+            (self._memo_version, self.memo),
+        )
+
+    def keep(self) -> None:
+        """Keep what was done since the last mark."""
+        self.lines.keep()
+
+    def undo(self, mark: GraphMark) -> None:
+        """Go back to a mark, the last one, and to all that was known then. Classes that were made
+        since have no meaning any more."""
+        self.lines.undo(mark.lines)
+        self.domains.forget_behind(mark.domains)
+        del self.makings[mark.makings :]
+        self.independence.answers = mark.answers
+        self._epoch, self._normal = mark.normal
+        self._memo_version, self.memo = mark.memo
 
     # ----- classes
 
@@ -95,7 +148,7 @@ class AxisGraph:
     def normal(self, cls: AxisClass) -> AxisClass:
         """The canonical class, after the ties made so far."""
         if self._epoch != self.lines.epoch:
-            self._normal.clear()
+            self._normal = {}
             self._epoch = self.lines.epoch
         found = self._normal.get(cls)
         if found is None:
@@ -130,14 +183,18 @@ class AxisGraph:
             wide = transforms.resized(lines, self._placed(here), ZERO, size - 1)
             word = lines.normal(transforms.whole(wide))
         above, below = transforms.split(lines, word, size, inner=inner)
-        return self._of_word(lines.normal(above)), self._of_word(lines.normal(below))
+        made = self._of_word(lines.normal(above)), self._of_word(lines.normal(below))
+        self.makings.append(Making("split" if inner else "split_outer", (here,), (size,), made))
+        return made
 
     def merge(self, outer: AxisClass, inner: AxisClass) -> AxisClass:
         """The class of `outer * extent(inner) + inner`."""
         a, b = self.normal(outer), self.normal(inner)
         if a.is_unit or b.is_unit:
             return b if a.is_unit else a
-        return self._of_word(self.lines.normal(a.digits + b.digits))
+        merged = self._of_word(self.lines.normal(a.digits + b.digits))
+        self.makings.append(Making("merge", (a, b), (), (merged,)))
+        return merged
 
     def resize(self, cls: AxisClass, low: IntLike, high: IntLike) -> AxisClass:
         """New index = old index + low; extent = low + old extent + high; negative amounts crop."""
@@ -145,7 +202,9 @@ class AxisGraph:
         before, behind = as_expr(low), as_expr(high)
         if before == ZERO and behind == ZERO:
             return here
-        return self._of_atom(transforms.resized(self.lines, self._placed(here), before, behind))
+        made = self._of_atom(transforms.resized(self.lines, self._placed(here), before, behind))
+        self.makings.append(Making("resize", (here,), (before, behind), (made,)))
+        return made
 
     def swizzle(self, a: AxisClass, b: AxisClass) -> tuple[AxisClass, AxisClass]:
         """`(a, b ^ a)`, a bijection on two axes of one loop domain.
@@ -155,7 +214,9 @@ class AxisGraph:
         """
         twist, base = self.normal(a), self.normal(b)
         word = transforms.swizzle(self.lines, self.independence, twist.digits, base.digits)
-        return twist, self._of_word(word)
+        made = self._of_word(word)
+        self.makings.append(Making("swizzle", (twist, base), (), (twist, made)))
+        return twist, made
 
     def skew(self, cls: AxisClass, by: AxisClass, scale: IntLike, modulus: int) -> AxisClass:
         """The class of `cls + (by * scale) % modulus`: where rows (`by`) of `cls` elements follow
@@ -165,14 +226,18 @@ class AxisGraph:
 
         Raises ScheduleError when the two share a digit.
         """
-        base, rows = self.normal(cls).digits, self.normal(by).digits
+        here, row = self.normal(cls), self.normal(by)
         step = as_expr(scale)
         if constant_value(step) is not None:
             step = mod(step, modulus)
         if step == ZERO:
-            return self.normal(cls)
-        word = transforms.skew(self.lines, self.independence, base, rows, step, modulus)
-        return self._of_word(word)
+            return here
+        word = transforms.skew(
+            self.lines, self.independence, here.digits, row.digits, step, modulus
+        )
+        made = self._of_word(word)
+        self.makings.append(Making("skew", (here, row), (step, Int(modulus)), (made,)))
+        return made
 
     def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:
         """The class without the digits that do not depend on `onto`; a unit when none is left.
@@ -180,7 +245,11 @@ class AxisGraph:
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
         kept = tuple(d for d in here.digits if self._words(d, others))
-        return here if kept == here.digits else self._of_word(self.lines.normal(kept))
+        if kept == here.digits:
+            return here
+        made = self._of_word(self.lines.normal(kept))
+        self.makings.append(Making("project", (here, *onto), (), (made,)))
+        return made
 
     # ----- facts
 
@@ -217,13 +286,14 @@ class AxisGraph:
         lines_v = lines.closure(d.atom.line for d in v.digits)
         parts = {domains.component(n): None for n in lines_u}
         known = any(domains.component(n) in parts for n in lines_v)
-        lines.begin()
+        mark = lines.mark()
         fits = Tie(lines, domains).run(u.digits, v.digits)
         if fits and domains.settle(check=known):
             domains.connect([*lines_u, *lines_v])
-            lines.commit()
+            lines.tied()
+            lines.keep()
             return True
-        lines.rollback()
+        lines.undo(mark)
         domains.forget_suspects()
         return False
 
@@ -246,6 +316,6 @@ class AxisGraph:
     def fresh_memo(self) -> dict[object, object]:
         """A table for derived facts, emptied whenever the graph has changed."""
         if self._memo_version != self.lines.version:
-            self.memo.clear()
+            self.memo = {}
             self._memo_version = self.lines.version
         return self.memo

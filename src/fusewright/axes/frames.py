@@ -151,8 +151,7 @@ def _unmerged(graph: AxisGraph, flat: AxisClass, operand: Shape) -> tuple[Operan
     wanted = [j for j, e in enumerate(operand) if e != Int(1)]
     for j in reversed(wanted[1:]):
         flat, read[j] = graph.split(flat, operand[j])
-    if wanted:
-        read[wanted[0]] = flat
+    read[wanted[0] if wanted else -1] = flat  # the one element of several places has a bound
     return tuple(read)
 
 

@@ -9,6 +9,7 @@ definition depends on every digit of the smallest aligned part around it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from fusewright.axes.lines import Digit, Lines, Twist, Word, aligned_hull, ratio
 from fusewright.core.expr import mul
@@ -21,30 +22,37 @@ def _same_atom(x: Digit, y: Digit) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was found in one structure of the lines."""
+
+    structure: int
+    heights: dict[int, int] = field(default_factory=dict[int, int])
+    depend: dict[tuple[Digit, Digit, bool], bool] = field(
+        default_factory=dict[tuple[Digit, Digit, bool], bool]
+    )
+
+
 class Independence:
     """Answers dependence questions about the words of one store of lines."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._heights: dict[int, int] = {}
-        self._known: dict[tuple[Digit, Digit, bool], bool] = {}
-        self._version = -1
+        self.answers = Answers(-1)
 
     def _refresh(self) -> None:
-        """Forget what held before the lines changed."""
-        if self._version != self._lines.version:
-            self._heights.clear()
-            self._known.clear()
-            self._version = self._lines.version
+        """Forget what held before ties have changed what lines are defined by."""
+        if self.answers.structure != self._lines.structure:
+            self.answers = Answers(self._lines.structure)
 
     def height(self, root: int) -> int:
         """The number of definitions below a representative line."""
         self._refresh()
-        found = self._heights.get(root)
+        found = self.answers.heights.get(root)
         if found is None:
             lower = {self._lines.root(d.atom.line): None for d in self._lines.below(root)}
             found = 1 + max(self.height(r) for r in lower) if lower else 0
-            self._heights[root] = found
+            self.answers.heights[root] = found
         return found
 
     def _parts(self, x: Digit, *, twisted: bool) -> Word:
@@ -71,9 +79,9 @@ class Independence:
         """
         self._refresh()
         key = (x, y, twisted)
-        found = self._known.get(key)
+        found = self.answers.depend.get(key)
         if found is None:
-            found = self._known[key] = self._depend(x, y, twisted=twisted)
+            found = self.answers.depend[key] = self._depend(x, y, twisted=twisted)
         return found
 
     def _depend(self, x: Digit, y: Digit, *, twisted: bool) -> bool:
@@ -174,6 +182,11 @@ class Domains:
     def weight(self, line: int) -> int:
         """How many domains touch a line."""
         return len(self._touch.get(line, ()))
+
+    def forget_behind(self, count: int) -> None:
+        """Drop the domains registered after the first `count`, whose lines are undone."""
+        del self.words[count:]
+        self._suspects.clear()
 
     def forget_suspects(self) -> None:
         """Drop what a tie that was undone has left to check."""

@@ -299,6 +299,18 @@ def aligned_hull(word: Word, stride: Expr, extent: Expr) -> Word:
     return word if part is None else part
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A state that lines can go back to: how many writes and lines there were, and the numbers of
+    the state, of what lines are defined by, and of the normal forms."""
+
+    writes: int
+    lines: int
+    version: int
+    structure: int
+    epoch: int
+
+
 class Lines:
     """All lines of one graph. Every write goes through `put` or `drop`, so it can be undone."""
 
@@ -310,30 +322,47 @@ class Lines:
         self.named: dict[Definition, Atom] = {}
         self._users: dict[int, dict[Atom, None]] = {}
         self._log: list[Callable[[], None]] | None = None
+        self._marks = 0
+        self._stamp = 0
         self.version = 0
+        self.structure = 0
         self.epoch = 0
 
     # ----- undo
 
-    def begin(self) -> None:
-        """Start recording writes."""
-        self._log = []
+    def mark(self) -> Mark:
+        """Record writes until this mark, and all that were set after it, are kept or undone."""
+        if self._log is None:
+            self._log = []
+        self._marks += 1
+        return Mark(len(self._log), len(self._names), self.version, self.structure, self.epoch)
 
-    def commit(self) -> None:
-        """Keep the recorded writes."""
-        self._log = None
-        self.epoch += 1
+    def keep(self) -> None:
+        """Keep the writes since the last mark; those set before it may still undo them."""
+        self._marks -= 1
+        if not self._marks:
+            self._log = None
 
-    def rollback(self) -> None:
-        """Undo every write since `begin`."""
-        log, self._log = self._log or [], None
-        for undo in reversed(log):
-            undo()
-        self.version += 1
+    def undo(self, mark: Mark) -> None:
+        """Undo every write since a mark, the last one. The numbers of the state are those of then:
+        none is ever given to two states."""
+        log = self._log or []
+        while len(log) > mark.writes:
+            log.pop()()
+        for line in range(mark.lines, len(self._names)):
+            del self._atoms[line], self._users[line]
+        del self._names[mark.lines :]
+        self.version, self.structure, self.epoch = mark.version, mark.structure, mark.epoch
+        self.keep()
+
+    def tied(self) -> None:
+        """Tell that normal forms have changed."""
+        self._stamp += 1
+        self.epoch = self._stamp
 
     def put(self, table: dict[K, V], key: K, value: V) -> None:
-        """`table[key] = value`, undone by `rollback`."""
-        self.version += 1
+        """`table[key] = value`, undone by `undo`."""
+        self._written()
         if self._log is not None:
             if key in table:
                 old = table[key]
@@ -343,19 +372,23 @@ class Lines:
         table[key] = value
 
     def drop(self, table: dict[K, V], key: K) -> V | None:
-        """`table.pop(key, None)`, undone by `rollback`."""
+        """`table.pop(key, None)`, undone by `undo`."""
         if key not in table:
             return None
-        self.version += 1
+        self._written()
         old = table.pop(key)
         if self._log is not None:
             self._log.append(lambda: table.__setitem__(key, old))
         return old
 
+    def _written(self) -> None:
+        self._stamp += 1
+        self.version = self._stamp
+
     # ----- lines and atoms
 
     def new_line(self, name: str) -> int:
-        """A line of its own. It stays (unused) when the tie that made it is undone."""
+        """A line of its own."""
         line = len(self._names)
         self._names.append(name)
         self._atoms[line] = {}
@@ -442,6 +475,7 @@ class Lines:
         """Make the representative `gone` a part of `kept`: `position(kept) = position(gone) +
         offset`. Returns pairs (moved atom, its new canonical atom)."""
         self.put(self._parent, gone, (kept, offset))
+        self.structure = self._stamp
         moved: list[tuple[Atom, Atom]] = []
         for old in self.atoms_on(gone):
             moved.append((old, self.atom(kept, old.low + offset, old.extent)))
@@ -453,6 +487,10 @@ class Lines:
 
     def define(self, atom: Atom, definition: Definition) -> None:
         """Give an atom its definition, which must be in normal form and new."""
+        self._define(atom, definition)
+        self.structure = self._stamp
+
+    def _define(self, atom: Atom, definition: Definition) -> None:
         self.put(self.definition, atom, definition)
         self.put(self.named, definition, atom)
         for d in digits_of(definition):
@@ -461,6 +499,7 @@ class Lines:
     def undefine(self, atom: Atom) -> Definition | None:
         """Take an atom's definition away and return it."""
         old = self.drop(self.definition, atom)
+        self.structure = self._stamp
         if old is not None and self.named.get(old) is atom:
             self.drop(self.named, old)
         return old
@@ -520,7 +559,7 @@ class Lines:
             return found
         name = "*".join(dict.fromkeys(d.atom.name for d in word))
         atom = self.fresh(word_extent(word), f"({name})")
-        self.define(atom, word)
+        self._define(atom, word)  # of a line of its own: nothing that stands changes
         return atom
 
     def twist(self, definition: Twist) -> Atom:
@@ -529,7 +568,7 @@ class Lines:
         if found is None:
             base, by = definition.base[0].atom, definition.by[0].atom
             found = self.fresh(definition.extent, f"({base.name}{definition.sign}{by.name})")
-            self.define(found, definition)
+            self._define(found, definition)
         return found
 
     def cut(self, word: Word, factor: Expr) -> tuple[Word, Word]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fusewright.core.conditions import all_of, equal, less, less_equal
 from fusewright.core.expr import Var, floordiv
 from fusewright.core.functions import FUNCTIONS
-from fusewright.cuda import asynchronous, exprs, movement, scalars, tensor, words
+from fusewright.cuda import asynchronous, exprs, movement, scalars, semaphores, tensor, words
 from fusewright.cuda.names import identifier
 from fusewright.cuda.parameters import (
     Parameter as Parameter,
@@ -259,6 +259,7 @@ SPELLINGS: Spellings = {
     ir.Load: movement.load,
     ir.Store: movement.store,
     **asynchronous.SPELLINGS,
+    **semaphores.SPELLINGS,
     **tensor.SPELLINGS,
 }
 """By class of statement."""

@@ -126,9 +126,10 @@ def _check_size(s: object, shape: ShapeLike) -> None:
 
 class Tensor:
     """A value of a fusion. Equality is identity. `name` is unique within a fusion; `source` is the
-    line of the program that it comes from, where that is known."""
+    line of the program that it comes from, where that is known; `rule` a derivative that the
+    program gives it in place of its op's, while it is recorded."""
 
-    __slots__ = ("dtype", "name", "op", "shape", "source")
+    __slots__ = ("dtype", "name", "op", "rule", "shape", "source")
 
     def __init__(
         self, name: str, shape: Shape, dtype: DType, op: Op, source: Source | None = None
@@ -138,6 +139,7 @@ class Tensor:
         self.dtype = dtype
         self.op = op
         self.source = source
+        self.rule: Any = None
 
     def with_op(self, op: Op) -> Tensor:
         """The same value, made by another op; itself where the op is its own."""

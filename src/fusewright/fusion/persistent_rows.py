@@ -6,6 +6,7 @@ holds, the scheduler how threads share a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from fusewright.target import (
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
     PARTITIONS,
+    REGISTER_NBYTES,
     REGISTER_UNIT,
     REGISTERS_PER_SM,
     WARP_SIZE,
@@ -48,6 +50,39 @@ class Row:
     nbytes: int
     words: float
     is_skewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What registers hold of each element of a row: bytes of the inputs that differ from row to
+    row, bytes of those that all rows share, and the sums of its column."""
+
+    moving: tuple[int, ...]
+    shared: tuple[int, ...]
+    sums: int
+
+    @property
+    def words(self) -> float:
+        """Registers an element: inputs that differ from row to row are held twice, of this row and
+        of the next one on its way."""
+        return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
+
+    def row(self, length: int, *, is_skewed: bool) -> Row:
+        """The row of which this is held."""
+        return Row(length, min((*self.moving, *self.shared)), self.words, is_skewed)
+
+    def blocks(self, length: int) -> int:
+        """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where
+        registers do not hold them."""
+        if not self.moving:
+            return 0
+        width = MAX_VECTOR_NBYTES // min(self.moving)
+        vector = math.gcd(length, width)
+        is_skewed = 4 * vector <= width
+        if is_skewed:
+            vector, length = width, -(-(length - 1) // width) * width + width
+        ways = persistent_rows(self.row(length, is_skewed=is_skewed), vector)
+        return ways[0].blocks if ways else 0
 
 
 @dataclass(frozen=True, slots=True)

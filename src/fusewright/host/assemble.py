@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from fusewright.host.ir import (
     RootKind,
     Stored,
 )
+from fusewright.host.state import bound_semaphores, scratch_sites, state_root
 from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural
 from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
@@ -37,12 +38,27 @@ View: TypeAlias = tuple[Root, Expr]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One kernel over sites: inputs, then outputs, in the order of its parameters."""
+    """One kernel over sites: inputs, then outputs, in the order of its arrays; `scratch` are the
+    sites of what it keeps for itself, `semaphores` where those lie."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
     inputs: tuple[Subspan, ...]
     outputs: tuple[Subspan, ...]
+    scratch: tuple[Subspan, ...] = ()
+    semaphores: Mapping[Buffer, Binding] = field(default_factory=dict[Buffer, Binding])
+
+    @property
+    def made(self) -> tuple[Subspan, ...]:
+        """What it writes."""
+        return (*self.outputs, *self.scratch)
+
+    @property
+    def sites(self) -> Mapping[Buffer, Subspan]:
+        """The site of each of its parameters that is no semaphore."""
+        own = zip(self.kernel.scratch, self.scratch, strict=True)
+        named = zip(self.kernel.arrays, (*self.inputs, *self.outputs), strict=True)
+        return dict(named) | dict(own)
 
 
 @dataclass(eq=False)
@@ -50,8 +66,9 @@ class HostProgram:
     """Launches over roots, in an order that satisfies the edges; edges are transitively reduced.
 
     `roots` are the inputs in order, then the outputs (each value once, without those that lie in
-    the memory of an input), then the arena if there are intermediates. `outputs` holds, per result
-    of the program, the position of its root; `values` what lies in outputs and in the arena.
+    the memory of an input), then the arena if there are intermediates, then the semaphores if there
+    are any. `outputs` holds, per result of the program, the position of its root; `values` what
+    lies in outputs and in the arena.
     """
 
     roots: tuple[Root, ...]
@@ -80,6 +97,7 @@ class HostProgram:
             "bytes_filled": _figure(self._written("fill")),
             "bytes_moved": _figure(moved),
             "peak_bytes": _figure([self.arena.nbytes]),
+            "state_bytes": _figure([r.nbytes for r in self.roots if r.kind is RootKind.STATE]),
             "lower_bound_bytes": _figure([self.arena.lower_bound]),
             "edges": {**kinds, "total": len(self.edges)},
             "critical_path": critical_path(self.edges, len(self.launches)),
@@ -124,6 +142,12 @@ def assemble(
     """The host program of kernels over the sites of a fusion's values. `held`: results that lie in
     the memory of an argument."""
     pieces, held = pieces or Pieces(), held or {}
+    kernels = [x.kernel for x in calls]
+    state = state_root(kernels)
+    calls = [
+        replace(x, scratch=scratch_sites(x.kernel), semaphores=own)
+        for x, own in zip(calls, bound_semaphores(kernels, state), strict=True)
+    ]
     inputs = [_root(RootKind.INPUT, k, natural(t)) for k, t in enumerate(fusion.inputs)]
     whole = {s.root: s for x in calls for s in x.outputs if s.is_whole}
     results = list(dict.fromkeys(t for t in fusion.outputs if t not in held))
@@ -132,7 +156,7 @@ def assemble(
     views |= {t: (r, ZERO) for t, r in zip(results, outputs, strict=True)}
     inner = _inner(calls, views)
     arena, root = _arena(inner, calls, views)
-    roots = (*inputs, *outputs, *([root] if inner else []))
+    roots = (*inputs, *outputs, *([root] if inner else []), *([state] if state else []))
     values = _stored(views)
     launches = _launches(calls, views, values)
     edges = reduce_edges(hazards(launches), len(launches))
@@ -166,7 +190,7 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]
     """The roots between kernels, in order of making. Raises InternalError for one never made."""
     made: dict[Tensor, Subspan] = {}
     for x in calls:
-        for s in x.outputs:
+        for s in x.made:
             made.setdefault(s.root, s if s.is_whole else natural(s.root))
     for x in calls:
         for s in x.inputs:
@@ -185,10 +209,10 @@ def _arena(
     users: dict[Tensor, list[int]] = {s.root: [] for s in inner}
     makers: dict[Tensor, list[int]] = {s.root: [] for s in inner}
     for i, x in enumerate(calls):
-        for s in (*x.inputs, *x.outputs):
+        for s in (*x.inputs, *x.made):
             if s.root in users:
                 users[s.root].append(i)
-        for s in x.outputs:
+        for s in x.made:
             if s.root in makers:
                 makers[s.root].append(i)
     lives = [
@@ -238,10 +262,12 @@ def _launches(
     known = {k: (accesses(k), role_of(k)) for k in kernels}
     for x in calls:
         access, role = known[x.kernel]
-        bindings = tuple(
-            _binding(site, values[site.root], views[site.root][1], access[buffer])
-            for buffer, site in zip(x.kernel.params, (*x.inputs, *x.outputs), strict=True)
-        )
+        bound = {
+            buffer: _binding(site, values[site.root], views[site.root][1], access[buffer])
+            for buffer, site in x.sites.items()
+        }
+        bound.update(x.semaphores)
+        bindings = tuple(bound[b] for b in x.kernel.params)
         out.append(HostLaunch(x.kernel, x.values, bindings, role))
     return tuple(out)
 
@@ -268,11 +294,12 @@ def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Bind
 
 
 def accesses(kernel: Kernel) -> dict[Buffer, AccessMode]:
-    """What a kernel does to each of its parameters."""
+    """What a kernel does to each of its parameters; of scratch nobody reads what was before."""
     written = set(written_buffers(kernel))
     read = global_reads(kernel)
     modes = {(True, True): AccessMode.READ_WRITE, (False, True): AccessMode.WRITE}
-    return {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
+    found = {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
+    return found | dict.fromkeys(kernel.scratch, AccessMode.WRITE)
 
 
 def role_of(kernel: Kernel) -> str:

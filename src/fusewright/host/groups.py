@@ -25,8 +25,8 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
+from fusewright.fusion.partitioning import held_of
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
-from fusewright.fusion.passes.row_partials import blocks_of_rows
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.products import operand_views, product_problem
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
@@ -362,8 +362,7 @@ def _parts_problem(g: FusionGroup) -> str | None:
         return "parts of rows of unknown size have no partial results"
     if parts.count < LEAST_PARTS:
         return f"{parts.count} parts of the rows are too few blocks"
-    inputs = [o.dtype.nbytes for o in g.sources if _numel(o.shape) == _numel(source.shape)]
-    if not inputs or not blocks_of_rows(length, inputs, len(cuts)):
+    if not held_of(g.sources, _numel(source.shape), length, len(cuts)).blocks(length):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
 

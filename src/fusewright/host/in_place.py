@@ -137,7 +137,7 @@ def _uses(calls: Sequence[Call], versions: Versions) -> dict[Tensor, list[_Use]]
     """The uses of every root, in order of calls."""
     out: dict[Tensor, list[_Use]] = {}
     for k, x in enumerate(calls):
-        for i, (buffer, s) in enumerate(zip(x.kernel.params, (*x.inputs, *x.outputs), strict=True)):
+        for i, (buffer, s) in enumerate(zip(x.kernel.arrays, (*x.inputs, *x.outputs), strict=True)):
             version = versions.get((s.tensor, s.root))
             use = _Use(k, buffer, s, i >= len(x.inputs), version)
             out.setdefault(s.root, []).append(use)

@@ -52,7 +52,7 @@ def problems(host: HostProgram) -> list[Problem]:
     out = [p for found in accesses.values() for p in _unordered(host, found, before)]
     of: dict[Stored, list[Bound]] = {v: [] for v in host.values}
     for root, found in accesses.items():
-        if root.kind is not RootKind.INPUT:
+        if root.kind not in (RootKind.INPUT, RootKind.STATE):
             for x in found:
                 of[x.binding.memory].append(x)
     for v in host.values:

@@ -1,9 +1,9 @@
 """The host program: roots of memory, launches that bind exact subranges of them, and edges.
 
 A `Root` is one piece of memory that someone else addresses: an input, an output, the arena of
-intermediates, constants. A launch binds views: kernels index from 0 inside a binding, so a kernel
-never sees more than `[offset, offset + nbytes)` of a root. All quantities are bytes, and may be
-expressions in the shape symbols.
+intermediates, constants, the semaphores of blocks that wait for each other. A launch binds views:
+kernels index from 0 inside a binding, so a kernel never sees more than `[offset, offset + nbytes)`
+of a root. All quantities are bytes, and may be expressions in the shape symbols.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from fusewright.kir.ir import Kernel
 
 
 class RootKind(enum.Enum):
-    """Whose memory a root is."""
+    """Whose memory a root is. What holds semaphores is zero between launches."""
 
     INPUT = "input"
     OUTPUT = "output"
     ARENA = "arena"
     CONSTANT = "constant"
+    STATE = "state"
 
 
 class AccessMode(enum.Enum):

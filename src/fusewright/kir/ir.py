@@ -14,6 +14,7 @@ matrix products in `kir/tensor.py`; this module names them all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fusewright.core.conditions import TRUE, Cond
@@ -25,6 +26,12 @@ from fusewright.kir.asynchronous import (
     BulkStore as BulkStore,
     CpAsync as CpAsync,
     RemoteStore as RemoteStore,
+)
+from fusewright.kir.rules import accesses_words
+from fusewright.kir.semaphores import (
+    SemaphoreAcquire as SemaphoreAcquire,
+    SemaphoreAdd as SemaphoreAdd,
+    SemaphoreRelease as SemaphoreRelease,
 )
 from fusewright.kir.symbols import (
     WHOLE as WHOLE,
@@ -77,6 +84,7 @@ from fusewright.kir.traits import (
     Statement as Statement,
     SyncStatement as SyncStatement,
     Team,
+    Visibility as Visibility,
 )
 from fusewright.memory import Cache as Cache, Memory as Memory
 
@@ -192,6 +200,9 @@ class Load(Guarded):
     def register_uses(self) -> tuple[RegisterUse, ...]:
         return (_written(self.dst, self.width, is_total=self.is_total),)
 
+    def problems(self) -> Iterator[str]:
+        yield from accesses_words(self.src, self.index, self.width, self.lanes, self.cache)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store(Guarded):
@@ -210,6 +221,11 @@ class Store(Guarded):
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
         return (RegisterUse(self.src, reads=True, writes=False, width=self.width),)
+
+    def problems(self) -> Iterator[str]:
+        yield from accesses_words(self.dst, self.index, self.width, cache=self.cache)
+        if self.cache in (Cache.LAST_USE, Cache.NON_COHERENT):
+            yield f"cache policy {self.cache.value} does not apply to stores"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,6 +356,8 @@ class Kernel(Node):
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `stored_once`: the parameters of which this launch stores every element once at most, and loads
     none, so that two stores to one of them never meet.
+    `semaphores`: the parameters that hold flags and counters, zero before and behind every launch;
+    `scratch`: those whose contents nobody else reads or has written.
     `noalias` says that no two parameters overlap in memory.
     """
 
@@ -353,6 +371,8 @@ class Kernel(Node):
     cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
     stored_once: tuple[Buffer, ...] = ()
+    semaphores: tuple[Buffer, ...] = ()
+    scratch: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
     maps: tuple[TensorMap, ...] = ()
 
@@ -360,6 +380,12 @@ class Kernel(Node):
     def nthreads(self) -> int:
         """Threads in a block."""
         return _product(self.block)
+
+    @property
+    def arrays(self) -> tuple[Buffer, ...]:
+        """The parameters that callers name: all but semaphores and scratch."""
+        own = (*self.semaphores, *self.scratch)
+        return tuple(b for b in self.params if b not in own)
 
     @property
     def cluster_size(self) -> int:

@@ -15,6 +15,7 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
+from fusewright.kir.lower_turns import last_blocks
 from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -65,10 +66,12 @@ def lower(
         sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
     )
+    context.last_blocks.update(last_blocks(context))
     body = _Tree(context).body(nest.root)
+    turns = context.turns.values()
     kernel = Kernel(
         name=name,
-        params=tuple(params.values()),
+        params=(*params.values(), *(t.guarded for t in turns), *(t.semaphore for t in turns)),
         arguments=tuple(a for a, _ in context.arguments.values()),
         symbols=context.sizes,
         grid=grid,
@@ -78,6 +81,8 @@ def lower(
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
+        semaphores=tuple(t.semaphore for t in turns),
+        scratch=tuple(t.guarded for t in turns),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)

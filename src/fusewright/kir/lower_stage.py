@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
-from fusewright.core.conditions import TRUE, Cond, all_of, equal
+from fusewright.core.conditions import TRUE, Cond, all_of, equal, negate
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType, bool_, int64
-from fusewright.errors import InternalError, ScheduleError
+from fusewright.errors import InternalError
 from fusewright.fusion.ir import (
     Concat,
     Constant,
@@ -25,9 +25,11 @@ from fusewright.fusion.ir import (
 from fusewright.kir.ir import (
     WHOLE,
     Compute,
+    If,
     Imm,
     Index,
     Lanes,
+    Load,
     Operand,
     Reg,
     RegVar,
@@ -37,14 +39,22 @@ from fusewright.kir.ir import (
     ThreadScan,
 )
 from fusewright.kir.lower_storage import register_dtype
+from fusewright.kir.lower_turns import (
+    element_in_block,
+    is_first,
+    is_last,
+    kept_lanes,
+    one_of_copies,
+    vector_of,
+)
 from fusewright.kir.reading import Reader, literal_as, operand_key
+from fusewright.kir.semaphores import Turns
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops, scanning_threads
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.views import operand
-from fusewright.target import MAX_CLUSTER
 
 
 class Definition(Reader):
@@ -242,31 +252,44 @@ class Definition(Reader):
         assert isinstance(s.op, Reduce)
         reducing = reduced_loops(self.graph, s)
         bound = [s.loops[i].parallel for i in reducing if s.loops[i].axis.extent != Int(1)]
-        blocks = [p.value for p in bound if p in GRID_DIMS]
-        if blocks:
-            raise ScheduleError(
-                f"{s.name} reduces over {', '.join(blocks)}; blocks cannot combine their sums in "
-                "one kernel: rfactor it and make the partial result an output, or bind at most "
-                f"{MAX_CLUSTER} of them to ClusterX"
-            )
         named = THREAD_DIMS | CLUSTER_DIMS
         dims = tuple(sorted(named[p] for p in bound if p in named))
         dtype = s.dtype.compute
         identity = Imm(reduction_identity(s.op.fn, dtype), dtype)
-        lanes = self.width if self._lanes_are_kept() else 1
-        accs = [self.accumulator(k) for k in range(lanes)]
+        accs = self.accumulators()
         if dims:
             self.out.extend(ThreadReduce(s.op.fn, a, a, dims, identity) for a in accs)
         if s.memory is not Memory.LOCAL:
             self._store(list(accs), self._kept_conditions(reducing))
         return self.out
 
-    def _lanes_are_kept(self) -> bool:
-        reducing = reduced_loops(self.graph, self.s)
-        return any(
-            x.parallel is Parallel.VECTORIZE and i not in reducing
-            for i, x in enumerate(self.s.loops)
-        )
+    def accumulators(self) -> list[Reg]:
+        """The accumulators of the lanes that are outputs of their own."""
+        return [self.accumulator(k) for k in range(kept_lanes(self.storage, self.s))]
+
+    def take_turn(self, turns: Turns) -> list[Statement]:
+        """Adds what earlier blocks left to the accumulators, and leaves the sum to the next."""
+        s, storage = self.s, self.storage
+        assert isinstance(s.op, Reduce)
+        accs, width = self.accumulators(), vector_of(storage, s)
+        values = dict(enumerate(self.view.variables))
+        places = {
+            first: turns.first + element_in_block(storage, s, values, first)
+            for first in range(0, len(accs), width)
+        }
+        for first, at in places.items():
+            tmp = self.temporary(turns.guarded.dtype, width)
+            self.out.append(Load(Reg(tmp), turns.guarded, at, width))
+            for k, acc in enumerate(accs[first : first + width]):
+                self.out.append(Compute(s.op.fn, acc, (Reg(tmp, Int(k)), acc)))
+        earlier, self.out = tuple(self.out), []
+        source = self._gathered_registers(accs, turns.guarded.dtype)
+        copy = all_of(one_of_copies(storage, s))
+        for first, at in places.items():
+            reg = Reg(source.buffer, source.index + first)
+            self.out.append(Store(turns.guarded, at, reg, width, copy))
+        later, self.out = tuple(self.out), []
+        return [If(negate(is_first(turns)), earlier), If(negate(is_last(turns)), later)]
 
     def _kept_conditions(self, reducing: tuple[int, ...]) -> list[Cond]:
         own = {v for i in reducing for v in variables(self.view.variables[i])}
@@ -275,8 +298,13 @@ class Definition(Reader):
             parallel = self.s.loops[i].parallel
             is_copied = parallel.is_thread or (parallel.is_block and self.s.memory is Memory.GLOBAL)
             if is_copied and isinstance(self.view.variables[i], Var):
-                kept.append(equal(self.view.variables[i], 0))
+                one = self._last_of(parallel) if parallel in GRID_DIMS else ZERO
+                kept.append(equal(self.view.variables[i], one))
         return kept
+
+    def _last_of(self, parallel: Parallel) -> Expr:
+        """The number of the last block along a dimension, which has the sum."""
+        return self.storage.context.dims[GRID_DIMS[parallel]].extent - 1
 
     # --- writing --------------------------------------------------------------------------------
 

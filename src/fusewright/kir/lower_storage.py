@@ -14,6 +14,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong
 from fusewright.kir.boxes import Box, box_of
 from fusewright.kir.ir import Argument, Buffer, Dim, TensorMap
+from fusewright.kir.semaphores import Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
@@ -41,6 +42,10 @@ class Context:
     inside: dict[tuple[Stage, int], Var] = field(default_factory=dict[tuple[Stage, int], Var])
     maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
     boxes: dict[Stage, Box] = field(default_factory=dict[Stage, Box])
+    turns: dict[Stage, Turns] = field(default_factory=dict[Stage, Turns])
+    last_blocks: dict[Stage, tuple[Parallel, ...]] = field(
+        default_factory=dict[Stage, tuple[Parallel, ...]]
+    )
 
 
 def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:

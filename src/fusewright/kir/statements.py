@@ -10,6 +10,7 @@ from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.ir import Compute, For, Imm, Statement
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
+from fusewright.kir.lower_turns import blocks_reduced, check_request, turns_of_stage
 from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
@@ -59,7 +60,16 @@ class Statements:
         """Combines the accumulators of the threads that share an output, and writes it."""
         if isinstance(s.op, Scan | MatMul):
             return []
-        return self._over_lanes(s, Definition.finish)
+        check_request(self.storage.context, s)
+        if not blocks_reduced(self.storage.context, s):
+            return self._over_lanes(s, Definition.finish)
+        turns, first = turns_of_stage(self.storage, s), 2 * len(self.storage.context.turns)
+        return [
+            turns.acquire(first),
+            *self._over_lanes(s, lambda d: d.take_turn(turns)),
+            turns.release(first + 1),
+            *self._over_lanes(s, Definition.finish),
+        ]
 
     def _over_lanes(
         self, s: Stage, one: Callable[[Definition], list[Statement]]

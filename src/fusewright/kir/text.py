@@ -58,8 +58,10 @@ __all__ = ["parse_kernel", "print_kernel", "print_statement"]
 
 _DIMS = ("grid", "block", "cluster")
 _HEADER = (
-    "name", "params", "maps", "arguments", "symbols", *_DIMS, "body", "stored_once", "attributes",
+    "name", "params", "maps", "arguments", "symbols", *_DIMS, "body", "attributes",
+    "stored_once", "semaphores", "scratch",
 )  # fmt: skip
+_LISTS = ("stored_once", "semaphores", "scratch")
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
@@ -80,8 +82,10 @@ def print_kernel(kernel: Kernel) -> str:
         value: object = getattr(k, name)
         if value != default:
             lines.append(f"{name} {str(value).lower()}")
-    if k.stored_once:
-        lines.append(f"stored_once ({', '.join(b.name for b in k.stored_once)})")
+    for name in _LISTS:
+        listed: tuple[Buffer, ...] = getattr(k, name)
+        if listed:
+            lines.append(f"{name} ({', '.join(b.name for b in listed)})")
     lines += [f"attribute {quote(key)} = {quote(value)}" for key, value in k.attributes]
     lines.append("")
     lines += [print_statement(s) for s in k.body]
@@ -194,7 +198,6 @@ class _Parser(Reader):
         symbols: list[Var] = []
         params: list[Buffer] = []
         attributes: list[tuple[str, str]] = []
-        once: list[Buffer] = []
         dims: dict[str, tuple[Dim, ...]] = {}
         while True:
             if self.accept("symbol"):
@@ -205,8 +208,9 @@ class _Parser(Reader):
                 self._map()
             elif self.accept("argument"):
                 self._scalar()
-            elif self.accept("stored_once"):
-                once = self._buffer_list()
+            elif self.peek().text in _LISTS:
+                name = self.take().text
+                found[name] = tuple(self._buffer_list())
             elif self.accept("attribute"):
                 key = self.quoted()
                 self.expect("=")
@@ -231,7 +235,6 @@ class _Parser(Reader):
             block=dims["block"],
             cluster=dims.get("cluster", ()),
             body=body,
-            stored_once=tuple(once),
             attributes=tuple(attributes),
             maps=tuple(self._maps.values()),
             **found,  # type: ignore[arg-type]

@@ -154,6 +154,13 @@ class Team(Enum):
     CLUSTER = "cluster"
 
 
+class Visibility(Enum):
+    """Who sees what a semaphore hands on: the threads of the block, or those of all blocks."""
+
+    BLOCK = "block"
+    GPU = "gpu"
+
+
 # --- barriers -----------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def restored_kernel(
     infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
-    _agree("parameters", [b.dtype for b in kernel.params], [i.dtype for i in infos])
+    _agree("parameters", [b.dtype for b in kernel.arrays], [i.dtype for i in infos])
     _agree("arguments", len(kernel.arguments), len(values))
     made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
     if r["code"] is not None:

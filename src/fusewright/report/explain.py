@@ -54,8 +54,9 @@ class Report:
 
     @takes(what=_PART)
     def show(self, what: str = "all") -> str:
-        """A part in full, for each kernel: "nest" (loops), "candidates", "syncs", "memory",
-        "registers", "kir", "cuda"; "graph" is the fusion, "all" everything."""
+        """A part in full, for each kernel: "nest" (loops), "candidates", "edits" (the calls of a
+        schedule by hand that make the same kernel), "syncs", "memory", "registers", "kir", "cuda";
+        "graph" is the fusion, "all" everything."""
         return report_text(self.facts) if what == "all" else part_text(self.facts, what)
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fusewright.report.subject import (
 )
 from fusewright.report.timeline import Timeline, timeline
 from fusewright.report.traffic import Traffic, size_text, traffic
+from fusewright.schedule.edits import log_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +39,7 @@ class KernelFacts:
     timeline: Timeline
     schedule: str
     candidates: str
+    edits: str
     ir: str
     cuda: str
 
@@ -92,6 +94,7 @@ def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
         timeline=timeline(kernel.ir, kernel.smem, kernel.syncs),
         schedule=kernel.schedule.rstrip(),
         candidates=candidates_text(kernel),
+        edits=log_text(kernel.edits),
         ir=print_kernel(kernel.ir).rstrip(),
         cuda=_without_prelude(kernel.cuda).rstrip(),
     )

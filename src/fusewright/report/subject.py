@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.kir.ir import Kernel
+from fusewright.schedule.edits import EditCall
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
@@ -69,7 +70,8 @@ class ResourcesLike(Protocol):
 
 class KernelLike(Protocol):
     """One kernel of a program. `resources` raises UserError where no compiler is installed;
-    `heuristic` are the parameters that were chosen, `predicted` the time of a launch, `measured`
+    `heuristic` are the parameters that were chosen, `edits` the calls of a schedule by hand that
+    make the same kernel, `predicted` the time of a launch, `measured`
     what tuning timed, in microseconds.
     """
 
@@ -91,6 +93,8 @@ class KernelLike(Protocol):
     def heuristic(self) -> Params | None: ...
     @property
     def candidates(self) -> Sequence[Rating]: ...
+    @property
+    def edits(self) -> Sequence[EditCall]: ...
     @property
     def predicted(self) -> Cost | None: ...
     @property

@@ -30,6 +30,7 @@ def report_text(facts: ReportFacts) -> str:
 _TITLES = {
     "nest": ("loop nest",),
     "candidates": ("candidates",),
+    "edits": ("edits",),
     "syncs": ("syncs",),
     "memory": ("shared memory", "memory map"),
     "registers": ("registers", "compiler warnings"),
@@ -82,6 +83,8 @@ def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:
     yield "loop nest", k.schedule
     if k.candidates:
         yield "candidates", k.candidates
+    if k.edits:
+        yield "edits", k.edits
     yield "syncs", syncs_text(k)
     if k.smem:
         yield "shared memory", smem_text(k)

@@ -143,3 +143,12 @@ def wait_for(stream: int | None, ours: int) -> None:
         check(api.cuStreamWaitEvent(ours, event, 0), "cuStreamWaitEvent")
     finally:
         check(api.cuEventDestroy(event), "cuEventDestroy")
+
+
+def capturing(stream: int) -> bool:
+    """Whether work given to the stream is recorded into the caller's CUDA graph."""
+    if stream in LEGACY_STREAMS:
+        return False  # the legacy default stream cannot be captured
+    api = driver()
+    status = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
+    return int(status) != 0

@@ -17,7 +17,7 @@ from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
 from fusewright.runtime.arrays import ArrayInfo, Device, describe, overlaps_itself
 from fusewright.runtime.config import active
-from fusewright.runtime.device import LEGACY_STREAMS, check, current, driver, wait_for
+from fusewright.runtime.device import capturing, check, current, driver, wait_for
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
@@ -299,12 +299,3 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     if 0 in shape:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-
-
-def capturing(stream: int) -> bool:
-    """Whether work given to the stream is recorded into the caller's CUDA graph."""
-    if stream in LEGACY_STREAMS:
-        return False  # the legacy default stream cannot be captured
-    api = driver()
-    status = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
-    return int(status) != 0

@@ -229,8 +229,8 @@ def run(
 ) -> list[Array]:
     """Run a kernel once on numpy arrays: copy in, launch, wait, copy out.
 
-    `buffers` hold the elements of each parameter in memory order; the result is the parameters
-    that the kernel writes, in order, as new arrays. What it writes and never reads starts as
+    `buffers` hold the elements of each array in memory order; the result is the arrays that the
+    kernel writes, in order, as new arrays. What it writes and never reads starts as
     poison (bytes 0xFF), so that an element it forgot shows. Raises UserError for arrays that do
     not match the parameters, InternalError when the kernel wrote outside of a buffer.
     """
@@ -238,34 +238,43 @@ def run(
     _check_buffers(kernel, buffers, symbols)
     written = written_buffers(kernel)
     read = global_reads(kernel)
+    own = {
+        b: np.zeros(evaluate(b.size, symbols), b.dtype.numpy)
+        for b in (*kernel.semaphores, *kernel.scratch)
+    }
+    everything = (*kernel.arrays, *own)
     with current(device):
         memory = [
             _Guarded(a, poison=b in written and b not in read)
-            for b, a in zip(kernel.params, buffers, strict=True)
+            for b, a in zip(kernel.arrays, buffers, strict=True)
         ]
+        memory += [_Guarded(a, poison=b in kernel.scratch) for b, a in own.items()]
         try:
-            address = {b: m.address for b, m in zip(kernel.params, memory, strict=True)}
+            address = {b: m.address for b, m in zip(everything, memory, strict=True)}
             values: list[bool | int | float | bytes] = [
-                *address.values(),
+                *(address[b] for b in kernel.params),
                 *(argument_bits(v, a) for v, a in zip(arguments, kernel.arguments, strict=True)),
                 *(symbols[s] for s in kernel.symbols),
                 *(encoded(address[m.buffer], shape_of(m, symbols)) for m in kernel.maps),
             ]
             loaded.launch(values, launch_of(kernel, symbols), device=device)
             check(driver().cuCtxSynchronize(), f"kernel {kernel.name}")
-            results = [m.fetch(b.name) for b, m in zip(kernel.params, memory, strict=True)]
+            results = {b: m.fetch(b.name) for b, m in zip(everything, memory, strict=True)}
         finally:
             for m in memory:
                 m.free()
-    return [r for b, r in zip(kernel.params, results, strict=True) if b in written]
+    for b in kernel.semaphores:
+        if results[b].any():
+            raise InternalError(f"kernel {kernel.name} left {b} at {results[b].max()}, not at zero")
+    return [results[b] for b in kernel.arrays if b in written]
 
 
 def _check_buffers(kernel: Kernel, buffers: Sequence[Array], sizes: Mapping[Var, int]) -> None:
-    if len(buffers) != len(kernel.params):
+    if len(buffers) != len(kernel.arrays):
         raise UserError(
-            f"kernel {kernel.name} takes {len(kernel.params)} buffers, got {len(buffers)}"
+            f"kernel {kernel.name} takes {len(kernel.arrays)} buffers, got {len(buffers)}"
         )
-    for b, a in zip(kernel.params, buffers, strict=True):
+    for b, a in zip(kernel.arrays, buffers, strict=True):
         size = evaluate(b.size, sizes)
         if a.dtype != b.dtype.numpy or a.size != size:
             raise UserError(

@@ -15,9 +15,10 @@ from typing import Any
 
 from fusewright.core.compiled import compiled
 from fusewright.core.expr import ZERO, Var
+from fusewright.errors import InternalError
 from fusewright.host.assemble import HostProgram
 from fusewright.host.graph import by_consumer
-from fusewright.host.ir import HostLaunch
+from fusewright.host.ir import HostLaunch, RootKind
 from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
@@ -31,6 +32,7 @@ from fusewright.runtime.launch import (
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
 from fusewright.runtime.specialised_call import address_writer
+from fusewright.runtime.state import States
 from fusewright.runtime.tensor_maps import encoded, shape_of
 from fusewright.target import TENSOR_MAP_NBYTES
 
@@ -72,6 +74,17 @@ class _MapSlot:
     address: int
     map: TensorMap
     position: Mapping[Var, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Bytes of the arena and of semaphores, offsets of the slots in their roots, blocks along x, y
+    and z of launches."""
+
+    arena_nbytes: int
+    state_nbytes: int
+    offsets: tuple[int, ...]
+    grids: tuple[int, ...]
 
 
 class PlanTemplate:
@@ -119,13 +132,16 @@ class PlanTemplate:
         self.nbytes = self.table_at + max(1, len(self.table)) * _SLOT_NBYTES
         self.table_format = struct.Struct(f"={len(self.table)}Q")
         arena = host.arena.nbytes if host.arena.offsets else ZERO
+        state = next((r.nbytes for r in host.roots if r.kind is RootKind.STATE), ZERO)
+        self.states = States() if state != ZERO else None
         grids = [e for k in self.kernels for e in k.grid]
-        self._numbers = compiled([arena, *(offset for _, offset in slots), *grids], symbols)
+        self._numbers = compiled([arena, state, *(offset for _, offset in slots), *grids], symbols)
 
-    def numbers(self, sizes: Sequence[int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Bytes of arena, offsets of the slots in their roots, blocks along x, y, z of launches."""
-        found = self._numbers(*sizes)
-        return found[0], found[1 : 1 + len(self.roots)], found[1 + len(self.roots) :]
+    def numbers(self, sizes: Sequence[int]) -> _Numbers:
+        """What depends on the sizes."""
+        arena, state, *rest = self._numbers(*sizes)
+        n = len(self.roots)
+        return _Numbers(arena, state, tuple(rest[:n]), tuple(rest[n:]))
 
     def writer(self, buffer: Any, offsets: Sequence[int]) -> Callable[[Sequence[int]], None]:
         """Writes the slots of addresses in a buffer, given those of the roots."""
@@ -179,7 +195,10 @@ class CallPlan:
     def __init__(self, template: PlanTemplate, sizes: Sequence[int]) -> None:
         """`sizes` are the values of the template's symbols."""
         t = template
-        self.arena_nbytes, offsets, grids = t.numbers(sizes)
+        numbers = t.numbers(sizes)
+        offsets, grids = numbers.offsets, numbers.grids
+        self.arena_nbytes = numbers.arena_nbytes
+        self._states, self._state_nbytes = t.states, numbers.state_nbytes
         self._host = t.host
         self._api = driver()
         self._ranges = t.ranges
@@ -223,7 +242,19 @@ class CallPlan:
 
     def enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
         """Launches everything on a stream, as a graph or one by one. `roots` are the addresses of
-        the host program's roots. The caller has made the device's context current."""
+        the host program's roots, without that of semaphores, which the runtime keeps. The caller
+        has made the device's context current."""
+        if self._states is None:
+            self._enqueue(roots, stream, device, graph=graph)
+            return
+        try:
+            state = self._states.address(self._state_nbytes, stream)
+            self._enqueue((*roots, state), stream, device, graph=graph)
+        except InternalError:
+            self._states.forget(stream)
+            raise
+
+    def _enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
         with self._lock:
             if device not in self._prepared_for:
                 self._allow_shared(device)

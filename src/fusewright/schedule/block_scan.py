@@ -26,10 +26,12 @@ from fusewright.fusion.ir import (
     Scan,
     Shape,
 )
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
 
 
+@edit("block_scan", of_tensor=True)
 def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     """Makes `s` combine scans of runs of `width` elements with what comes before each run. Loops
     start again as the ops' own domains. Raises ScheduleError for a stage that is no scan, or that

@@ -12,11 +12,13 @@ from __future__ import annotations
 from fusewright.axes.classes import AxisClass
 from fusewright.fusion.ir import Iota, Pointwise, Take, TakeAlong
 from fusewright.memory import Memory
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 
 MAX_CLONES = 64
 
 
+@edit("clone_untied_uses")
 def clone_untied_uses(flow: Dataflow) -> int:
     """Gives readers that are not tied to what they read a cone of their own: clones of the cheap
     values behind it that others read too. Before any loop is transformed: the axis graph is built

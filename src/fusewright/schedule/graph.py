@@ -6,9 +6,12 @@ its memory, and how deep it is inlined. `Dataflow` owns the stages and keeps ope
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.axes.classes import AxisClass, AxisGraph, GraphMark
 from fusewright.axes.frames import Frame, make_frame
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
@@ -53,6 +56,7 @@ class Stage:
     begin between two words.
     `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
+    `grid_mode`: how blocks reduce it in turns, None where nobody asked for that.
     """
 
     __slots__ = (
@@ -65,6 +69,7 @@ class Stage:
         "dtype",
         "frame",
         "from_any_address",
+        "grid_mode",
         "inline_depth",
         "is_staged",
         "is_viewed",
@@ -101,6 +106,7 @@ class Stage:
         self.from_any_address = False
         self.is_viewed = False
         self.is_staged = False
+        self.grid_mode: str | None = None
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None
@@ -152,14 +158,65 @@ class Stage:
         return self.frame.output
 
 
+_slots = operator.attrgetter(*Stage.__slots__)
+
+
+class Edit(Protocol):
+    """One edit of a dataflow, as `edits` records it."""
+
+    def calls(self, flow: Dataflow, /) -> Sequence[object]:
+        """The public calls that do the same."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlowState:
+    """A dataflow as a value: what `Dataflow.trial` goes back to. `stages`: each with all that its
+    slots hold; `edits`: the length of the log."""
+
+    graph: AxisGraph
+    mark: GraphMark
+    stages: tuple[tuple[Stage, tuple[object, ...]], ...]
+    outputs: tuple[Stage, ...]
+    names: Mapping[str, int]
+    edits: int
+
+
+class Trial:
+    """What is edited inside of `with flow.trial() as t:` is dropped at the end, after exceptions
+    too, unless `t.keep()` was called. Trials nest."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self._flow = flow
+        self._is_kept = False
+        self._before: FlowState | None = None
+
+    def keep(self) -> None:
+        """Let the edits stand, if no exception follows."""
+        self._is_kept = True
+
+    def __enter__(self) -> Trial:
+        self._before = self._flow.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._before is not None
+        if self._is_kept and kind is None:
+            self._before.graph.keep()
+        else:
+            self._flow.go_back(self._before)
+
+
 class Dataflow:
-    """The stages of one schedule, the axis graph over them, and the outputs."""
+    """The stages of one schedule, the axis graph over them, and the outputs. `log`: the edits that
+    have led here, operations of schedules in the order in which they were done."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.graph = AxisGraph()
         self.stages: list[Stage] = []
         self.inputs: list[Stage] = []
         self.outputs: list[Stage] = []
+        self.log: list[Edit] = []
         self._names: dict[str, int] = {}
         made: dict[Tensor, Stage] = {}
         for t in topological(fusion.outputs, fusion.inputs):
@@ -181,6 +238,33 @@ class Dataflow:
             stage.memory = Memory.GLOBAL
             self.outputs.append(stage)
         self.rebuild_axes()
+
+    def trial(self) -> Trial:
+        """A context whose edits are dropped unless they are kept; see `Trial`."""
+        return Trial(self)
+
+    def begin(self) -> FlowState:
+        """The state, and the mark in its graph that `go_back` undoes."""
+        return FlowState(
+            self.graph,
+            self.graph.mark(),
+            tuple((s, _slots(s)) for s in self.stages),
+            tuple(self.outputs),
+            dict(self._names),
+            len(self.log),
+        )
+
+    def go_back(self, state: FlowState) -> None:
+        """Everything as it was in a state, the last one that was begun."""
+        state.graph.undo(state.mark)
+        self.graph = state.graph
+        self.stages = [s for s, _ in state.stages]
+        self.outputs = list(state.outputs)
+        self._names = dict(state.names)
+        del self.log[state.edits :]
+        for s, values in state.stages:
+            for slot, value in zip(Stage.__slots__, values, strict=True):
+                setattr(s, slot, value)
 
     def _unique(self, name: str) -> str:
         count = self._names.get(name, 0)
@@ -252,6 +336,7 @@ class Dataflow:
                     self._tie(s)
         for s in self.stages:
             self._normalise(s)
+            s.inline_depth = 0
             if not s.is_input:
                 s.loops = tuple(Loop(c) for c in s.frame.domain)
 

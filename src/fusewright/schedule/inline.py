@@ -9,6 +9,7 @@ from fusewright.axes.paths import value_of
 from fusewright.core.expr import Expr, Int
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
+from fusewright.schedule.edits import edit, inline_to
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
@@ -150,6 +151,7 @@ def max_depth(flow: Dataflow, producer: Stage) -> int:
     return depth
 
 
+@edit("inline_most")
 def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None:
     """Inlines every selected stage (default all) as deep as is legal, consumers first."""
     chosen = set(selected) if selected is not None else None
@@ -164,6 +166,12 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
             while s.inline_depth and not is_loop(s.loops[s.inline_depth - 1]):
                 s.inline_depth -= 1
     build_nest(flow.graph, flow.stages, consumers)
+
+
+def load_first(flow: Dataflow, loads: Iterable[Stage]) -> None:
+    """Takes loads out of the serial loops of their readers, so that all are in flight together."""
+    depths = {s: next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0) for s in loads}
+    inline_to(flow, {s: depth for s, depth in depths.items() if depth < s.inline_depth})
 
 
 def _shares_loops(s: Stage) -> bool:

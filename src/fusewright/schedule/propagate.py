@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.expr import Int
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import computed, mixed_loop, scan_problem
 from fusewright.schedule.parallel import Loop, Parallel
@@ -50,6 +51,7 @@ def project_loops(
     return None if isinstance(path, Refusal) else tuple(out)
 
 
+@edit("transform_like")
 def transform_like(
     flow: Dataflow,
     reference: Stage,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from fusewright.arguments import (
     COUNT,
@@ -16,13 +17,17 @@ from fusewright.arguments import (
     several,
     takes,
 )
+from fusewright.core.expr import Expr
 from fusewright.errors import ScheduleError
-from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Stage
+from fusewright.schedule.edits import EditCall, call_of
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.terms import Term
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _tensor(value: Any) -> Any:
@@ -46,6 +51,11 @@ def _without_quotes(value: Any) -> str:
     return f"write {name}, without quotes" if name else ""
 
 
+def _size(value: Any) -> Any:
+    return value if isinstance(value, Expr) else INTEGER.taken(value)
+
+
+TERM = instance_of(Term, words="an axis of a tensor, which s[..].axis(..) gives")
 BINDING = instance_of(
     Parallel,
     words=f"one of {', '.join(f'fw.{p.value}' for p in Parallel)}",
@@ -57,11 +67,27 @@ TENSOR = Rule(
     _tensor,
     lambda value: f"write s[{value!r}]" if isinstance(value, str) else "",
 )
+
+
+def _loop(value: Any) -> Any:
+    pair = cast("tuple[Any, ...]", value)
+    if not isinstance(value, tuple) or len(pair) != 2:
+        raise Unfit
+    return TERM.taken(pair[0]), BINDING.taken(pair[1])
+
+
 TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
+MODE = instance_of(str, words="the name of a mode")
+SIZE = Rule("an integer or an expression in the sizes", _size)
+TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
+LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
+
+GRID_MODES = ("vector",)
+"""How blocks may combine their parts of a reduction."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """The rules of the arguments of a class's methods, by name."""
@@ -76,16 +102,24 @@ ON_TENSORS: Edits = {
     "set_memory": {"memory": MEMORY},
     "promote_reuse": {"on": FLAG},
     "set_allocation_order": {"order": AXES},
-    "cache_after": {"by": COPY, "readers": optional(TENSORS)},
+    "cache_after": {"by": COPY, "readers": optional(TENSORS), "memory": MEMORY},
     "cache_before": {"by": COPY},
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
+    "request_serial_grid_reduction": {"mode": MODE},
+    "recompute": {},
+    "loop_over": {"loops": LOOPS},
+    "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},
+    "resize": {"axis": INTEGER, "low": SIZE, "high": SIZE},
+    "allocate_by": {"axes": TERMS},
+    "block_scan": {"width": INTEGER},
+    "tile_after": {"readers": TENSORS},
+    "tile_before": {},
 }
 """Edits of a tensor."""
 ON_SCHEDULES: Edits = {
-    "__init__": {"fusion": FUSION},
-    "transform_like": {"t": TENSOR, "others": optional(TENSORS)},
+    "transform_like": {"t": TENSOR, "others": optional(TENSORS), "align": FLAG},
     "inline_most": {"selected": optional(TENSORS)},
     "launch": {
         "min_blocks": optional(COUNT),
@@ -93,18 +127,62 @@ ON_SCHEDULES: Edits = {
         "max_sms": optional(COUNT),
     },
 }
-"""Edits of a schedule, and how it is made."""
+"""Edits of a schedule."""
+ON_PASSES: Edits = {
+    "separate_coordinates": {},
+    "clone_untied_uses": {},
+    "cache_inputs": {"through": TENSORS},
+    "separate_phases": {"t": TENSOR, "held": TENSORS},
+    "relate": {"t": TENSOR},
+    "separate_operands": {"t": TENSOR},
+    "vectorize": {"t": TENSOR, "in_shared": TENSORS},
+    "put_first": {"tensors": TENSORS},
+}
+"""What heuristics do to a schedule, and a schedule by hand may do too."""
+
+
+LOG = several(instance_of(EditCall, words="a call of a log"), "the log of a schedule")
+
+
+def check_call(call: EditCall) -> None:
+    """Raises ScheduleError for a call in a log that is no edit."""
+    known = ON_TENSORS if call.tensor is not None else {**ON_SCHEDULES, **ON_PASSES}
+    if call.method not in known:
+        raise ScheduleError(
+            f"replay: {call} is no edit; {'tensors' if call.tensor else 'schedules'} have "
+            f"{', '.join(known)}"
+        )
 
 
 def checked(edits: Edits) -> Callable[[type[T]], type[T]]:
-    """Decorates a class whose methods take arguments by rules; ScheduleError for others."""
+    """Decorates a class whose methods edit a schedule and take arguments by rules; ScheduleError
+    for others. An edit that raises leaves the schedule as it was; one that does not is logged."""
 
     def decorate(cls: type[T]) -> type[T]:
         for name, rules in edits.items():
-            setattr(cls, name, takes(ScheduleError, **rules)(getattr(cls, name)))
+            setattr(cls, name, takes(ScheduleError, **rules)(_recorded(getattr(cls, name))))
         return cls
 
     return decorate
+
+
+def _recorded(method: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(method)
+    def edited(*args: P.args, **kwargs: P.kwargs) -> R:
+        handle = cast("Any", args[0])
+        stage: Stage | None = getattr(handle, "stage", None)
+        flow: Dataflow = handle.flow
+        owner = None if stage is None else stage.name
+        with flow.trial() as trial:
+            count = len(flow.log)
+            call = call_of(owner, method.__name__, args[1:], kwargs)
+            result = method(*args, **kwargs)
+            del flow.log[count:]
+            flow.log.append(call)
+            trial.keep()
+        return result
+
+    return edited
 
 
 def check_by(stage: Stage, by: str | None, available: tuple[str, ...]) -> None:

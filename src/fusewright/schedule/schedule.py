@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Int, Var, constant_value
-from fusewright.errors import ScheduleError, UnsupportedError, UserError
+from fusewright.arguments import takes
+from fusewright.core.expr import Int, constant_value
+from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
+from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.copies import copy_after
+from fusewright.schedule.edits import EditCall, calls_of, replay
+from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.instructions import (
     check_box,
@@ -25,7 +28,7 @@ from fusewright.schedule.instructions import (
     check_staging,
     mma_loops,
 )
-from fusewright.schedule.nest import build_nest, mixed_loop, reduced_loops, scan_problem
+from fusewright.schedule.nest import build_nest, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.permutations import permutation_of
 from fusewright.schedule.persistent import walk_over_tiles
@@ -33,24 +36,25 @@ from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
-from fusewright.schedule.rules import ON_SCHEDULES, ON_TENSORS, check_by, checked
+from fusewright.schedule.rules import (
+    GRID_MODES,
+    LOG,
+    ON_SCHEDULES,
+    ON_TENSORS,
+    check_by,
+    check_call,
+    checked,
+)
+from fusewright.schedule.tensor_passes import TensorPasses
 from fusewright.target import MAX_CLUSTER
 
 
 @checked(ON_TENSORS)
-class ScheduledTensor:
+class ScheduledTensor(TensorPasses):
     """One tensor of a schedule. Every method edits the schedule and raises ScheduleError, leaving
     it as it was, when the edit is not legal."""
 
-    __slots__ = ("_schedule", "stage")
-
-    def __init__(self, schedule: Schedule, stage: Stage) -> None:
-        self._schedule = schedule
-        self.stage = stage
-
-    @property
-    def name(self) -> str:
-        return self.stage.name
+    __slots__ = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -175,15 +179,9 @@ class ScheduledTensor:
                 f"inline_at({self.name}, {consumer.name}, {axis}): {consumer.name} has "
                 f"{len(reader.loops)} loops"
             )
-        flow = self._schedule.flow
-        before = (self.stage.loops, self.stage.inline_depth)
-        try:
-            self._commit(adopt_prefix(flow, self.stage, reader, depth))
-            self.stage.inline_depth = depth
-            self._schedule.check()
-        except ScheduleError:
-            self.stage.loops, self.stage.inline_depth = before
-            raise
+        self._commit(adopt_prefix(self._schedule.flow, self.stage, reader, depth))
+        self.stage.inline_depth = depth
+        self._schedule.check()
         return self
 
     def set_memory(self, memory: Memory) -> ScheduledTensor:
@@ -235,11 +233,15 @@ class ScheduledTensor:
     # --- dataflow -------------------------------------------------------------------------------
 
     def cache_after(
-        self, by: str | None = None, readers: Iterable[ScheduledTensor] | None = None
+        self,
+        by: str | None = None,
+        readers: Iterable[ScheduledTensor] | None = None,
+        memory: Memory = Memory.LOCAL,
     ) -> ScheduledTensor:
-        """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers;
-        `by` "cp_async" or "bulk" in shared memory, filled by copies that pass by the registers. By
-        "bulk" a view by strides of an input is copied from where the input lies."""
+        """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers,
+        or in shared `memory`; `by` "cp_async" or "bulk" in shared memory, filled by copies that
+        pass by the registers. By "bulk" a view by strides of an input is copied from where the
+        input lies."""
         check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
@@ -260,11 +262,12 @@ class ScheduledTensor:
                 f"cache_after({self.name}, by={by!r}): asynchronous copies read global memory, and "
                 f"{self.name} is computed here; use by=None"
             )
-        c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
-        flow.replace_operand(chosen, s, c)
-        flow.attach(c)
-        flow.retie()
-        c.loops = tuple(Loop(a) for a in c.frame.output)
+        if memory is Memory.GLOBAL:
+            raise ScheduleError(
+                f"cache_after({self.name}, memory=fw.GLOBAL): a copy is nearer than global memory; "
+                "use fw.LOCAL or fw.SHARED"
+            )
+        c = copy_after(flow, s, readers=chosen, memory=memory)
         if by is not None:
             c.memory, c.copied = Memory.SHARED, by
         return ScheduledTensor(self._schedule, c)
@@ -366,12 +369,23 @@ class ScheduledTensor:
         return self
 
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
-        """Reduces across blocks in turn. Raises UnsupportedError: blocks do not wait for each other
-        yet."""
-        raise UnsupportedError(
-            f"request_serial_grid_reduction({self.name}, {mode!r}): blocks cannot combine their "
-            "sums in one kernel yet; rfactor the reduction and make the partial result an output"
-        )
+        """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
+        fixed order. `mode` "vector": a block after the other adds its part to scratch in global
+        memory, by accesses of whole vectors, and the last one keeps the result. What reads the
+        result runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs."""
+        if not isinstance(self.stage.op, Reduce):
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
+                "for it on the tensor whose loops reduce"
+            )
+        if mode not in GRID_MODES:
+            known = ", ".join(map(repr, GRID_MODES))
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): there is no such mode; use "
+                f"one of {known}"
+            )
+        self.stage.grid_mode = mode
+        return self
 
     def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
         """Computes a product by the matrix instructions of warpgroups. Its last three loops run
@@ -390,56 +404,6 @@ class ScheduledTensor:
         self._commit(loops)
         return self
 
-    # --- internals ------------------------------------------------------------------------------
-
-    def _axis(self, axis: int, what: str) -> int:
-        n = len(self.stage.loops)
-        if not -n <= axis < n:
-            raise ScheduleError(
-                f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; use {-n}..{n - 1}"
-                if n
-                else f"{what}({self.name}): it has no loops"
-            )
-        if self.stage.is_input:
-            raise ScheduleError(
-                f"{what}({self.name}): an input has no loops of its own; schedule its cache_after()"
-            )
-        if ZERO in self.stage.shape:
-            raise ScheduleError(f"{what}({self.name}): it has no elements; leave it as it is")
-        return axis % n
-
-    def _editable(self, axis: int, what: str) -> int:
-        i = self._axis(axis, what)
-        if i < self.stage.inline_depth:
-            raise ScheduleError(
-                f"{what}({self.name}, axis={axis}): the loop is shared with its readers; "
-                "transform first, inline after"
-            )
-        check_instruction(self.stage, i, f"{what}({self.name}, axis={axis})")
-        return i
-
-    def _set(self, i: int, count: int, new: tuple[Loop, ...]) -> None:
-        loops = self.stage.loops
-        self._commit((*loops[:i], *new, *loops[i + count :]))
-
-    def _commit(self, loops: tuple[Loop, ...]) -> None:
-        graph = self._schedule.flow.graph
-        s = self.stage
-        mixed = mixed_loop(graph, s, loops)
-        if mixed is not None:
-            raise ScheduleError(
-                f"{s.name}: a loop over {mixed.axis} would run over a reduced and a kept axis; "
-                "merge reduced axes with reduced ones only"
-            )
-        known = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(loops)]
-        path = domain_path(graph, known, s.frame.domain)
-        if isinstance(path, Refusal):
-            raise ScheduleError(f"{s.name}: {path.reason}")
-        problem = scan_problem(graph, s, loops)
-        if problem is not None:
-            raise ScheduleError(f"{s.name}: {problem}; keep that axis serial and in order")
-        s.loops = loops
-
 
 @checked(ON_SCHEDULES)
 class Schedule:
@@ -448,6 +412,7 @@ class Schedule:
     `schedule["h"]` is the tensor named h; `print(schedule)` shows the loop nest.
     """
 
+    @takes(ScheduleError, fusion=FUSION)
     def __init__(self, fusion: Fusion) -> None:
         self.original = fusion
         self._begin(Dataflow(decompose(fold_empty(fusion), keeps=has_instructions)))
@@ -487,12 +452,18 @@ class Schedule:
         raise UserError(f"no tensor {name!r} in this schedule; it has {names}")
 
     def transform_like(
-        self, t: ScheduledTensor, others: Iterable[ScheduledTensor] | None = None
+        self,
+        t: ScheduledTensor,
+        others: Iterable[ScheduledTensor] | None = None,
+        *,
+        align: bool = False,
     ) -> Schedule:
-        """Gives the loops of `t` to the others (default all); a tensor drops the axes it lacks."""
+        """Gives the loops of `t` to the others (default all); a tensor drops the axes it lacks.
+        With `align` it keeps loops bound to the grid or the block that stand in front of others,
+        so that it can be computed inside of them."""
         self._check_own(t, *(others or ()))
         chosen = None if others is None else [o.stage for o in others]
-        transform_like(self.flow, t.stage, chosen)
+        transform_like(self.flow, t.stage, chosen, align=align)
         return self
 
     def inline_most(self, selected: Iterable[ScheduledTensor] | None = None) -> Schedule:
@@ -530,6 +501,22 @@ class Schedule:
                 raise ScheduleError(
                     f"{t.name} is not a tensor of this schedule; take it from there: s[{t.name!r}]"
                 )
+
+    @property
+    def log(self) -> tuple[EditCall, ...]:
+        """The calls that have made this schedule of its fusion; `replay` makes them again."""
+        return calls_of(self.flow)
+
+    @takes(ScheduleError, log=LOG)
+    def replay(self, log: Sequence[EditCall]) -> Schedule:
+        """Makes the calls of the log of another schedule of the same fusion. Raises ScheduleError
+        as they do, and then leaves this schedule as it was."""
+        for call in log:
+            check_call(call)
+        with self.flow.trial() as trial:
+            replay(self, log)
+            trial.keep()
+        return self
 
     def fusion(self) -> Fusion:
         """The derived dataflow as a fusion; `evaluate` of it is the schedule's meaning."""

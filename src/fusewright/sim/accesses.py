@@ -429,6 +429,6 @@ def compile_alloc(s: ir.Alloc, run: Run) -> Step:
     event = Undefine(s, shared.places[s.buffer].offset, shared.nbytes_of(s.buffer), None)
 
     def step(f: Frame) -> None:
-        f.record(event)
+        f.record(replace(event, mask=f.mask) if f.trace.is_domain else event)
 
     return step

@@ -204,7 +204,7 @@ class _MbarrierSlot:
     def _report(self, f: Frame, what: str) -> None:
         f.run.execution.findings.add(
             "rule",
-            f"`{statement_text(self.statement)}` in block {f.trace.blocks[0]} {what}",
+            f"`{statement_text(self.statement)}` in block {f.trace.blocks[0, 0]} {what}",
             statement=self.statement,
         )
 

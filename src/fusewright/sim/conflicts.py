@@ -62,7 +62,8 @@ class Edges:
 @dataclass(slots=True)
 class Conflicts:
     """The conflicts of some blocks of one batch. `edges` holds, without repetitions, columns
-    (event, strand, event, strand, 1 for one thread); `blocks` are the numbers of the rows."""
+    (event, strand, event, strand, 1 for one thread); `blocks` are the numbers of the blocks of
+    each row."""
 
     blocks: Array
     edges: Array
@@ -328,7 +329,7 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> AccessSit
     rank, thread = divmod(key & ((1 << touches.thread_bits) - 1), trace.block_nthreads)
     return AccessSite(
         access.statement,
-        int(blocks[row]) + rank,
+        int(blocks[row, rank]),
         thread,
         access.buffer.name,
         first,
@@ -347,7 +348,9 @@ def check_initialised(trace: Trace, rows: Array, model: Model, findings: Finding
     n, t = trace.nblocks, trace.nthreads
     for e in trace.events:
         if isinstance(e, Undefine) and model.alloc_forgets:
-            written[:, :, e.first : e.first + e.nbytes] = False
+            mine = rows_of(e.mask, rows, t, n).reshape(-1, trace.cluster, trace.block_nthreads)
+            here = np.broadcast_to(mine.any(axis=2), written.shape[:2])
+            written[here, e.first : e.first + e.nbytes] = False
         elif isinstance(e, TracedAccess) and e.space == 0:
             low = stride + rows_of(e.block, rows, t, n) + rows_of(e.thread, rows, t, n)
             active = np.broadcast_to(rows_of(e.mask, rows, t, n), low.shape)

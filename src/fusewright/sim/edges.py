@@ -56,12 +56,14 @@ def _number(agent: Agent, model: Model) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTest:
-    """Whether a history orders the two ends of each edge; `ends` is the place each strand comes to,
+    """Whether a history orders the two ends of each edge; `warps` and `blocks` are those of each
+    strand, `ends` is the place each strand comes to,
     `loads` what mbarriers counted, `made` the columns that say who knows that one is made."""
 
     trace: Trace
     columns: Columns
     warps: Array
+    blocks: Array
     model: Model
     history: History
     ends: Array
@@ -86,6 +88,10 @@ class EdgeTest:
         ordered |= is_engine & (same == 1) & (state.own[after, engine] > stamp)
         ordered |= (same == 1) & (first == _THREAD)
         crosses = (writes[a] == 1) & (first != _COUNTED) & (proxied[a] < proxied[b])
+        if self.model.proxies_end_at_the_block:
+            crosses |= (writes[a] & proxied[a] & proxied[b] == 1) & (
+                self.blocks[sa] != self.blocks[sb]
+            )
         if self.model.proxies_need_fences and crosses.any():
             space = beyond[b]
             fenced = state.seen[after, space, column] > stamp

@@ -66,7 +66,9 @@ class Execution:
     findings: Findings
     counters: Counters
     nthreads: int
-    """Threads of a block, or of a whole cluster."""
+    """Threads of a row: of a block, or of all blocks that run side by side."""
+    row_blocks: int
+    """Blocks of a row: one, or those of a cluster or of a domain."""
     model: Model
     tracked: Tracked
 
@@ -83,7 +85,7 @@ class Run:
     """Extents of the dimensions by which the threads of a row are numbered, the fastest first."""
     block_dims: tuple[str, ...]
     ranks: Array | None
-    """The number in its cluster of each thread's block, as (1, T); None without clusters."""
+    """The number in its row of each thread's block, as (1, T); None where a row is one block."""
     has_phases: bool
     """Whether the kernel has barriers of several phases, to which the time of a warp matters."""
 
@@ -180,7 +182,7 @@ class Frame:
 
     @property
     def whole(self) -> str:
-        """What a row is."""
+        """What a row is, all of whose threads may have to meet."""
         return "cluster" if self.trace.cluster > 1 else "block"
 
     def record(self, event: Event) -> int:
@@ -257,7 +259,7 @@ class Frame:
             self.run.execution.findings.add(
                 "rule",
                 f"the trip count of `{statement_text(s)}` differs between threads of block "
-                f"{self.trace.blocks[first] + rank} ({low[row]} .. {high[row]}); it must be equal "
+                f"{self.trace.blocks[first, rank]} ({low[row]} .. {high[row]}); it must be equal "
                 "for all",
                 statement=s,
             )

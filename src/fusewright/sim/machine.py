@@ -17,11 +17,13 @@ from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
 from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope, narrow
 from fusewright.sim.counters import Counters
+from fusewright.sim.domains import domains_of
 from fusewright.sim.frame import AnyStep, Blocking, Execution, Frame, Run, Wait
 from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.races import Detector
 from fusewright.sim.report import Findings, Race, statement_text
+from fusewright.sim.semaphores import check_reset
 from fusewright.sim.statements import compile_statement
 from fusewright.sim.sync_state import Mbarriers, SyncState
 from fusewright.sim.trace import Trace
@@ -89,15 +91,17 @@ class Machine:
             raise UserError(f"no value for the kernel argument {missing[0]}; pass arguments")
         self.grid = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.grid]
         self.block = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.block]
-        self.cluster = kernel.cluster_size
+        self.domains = domains_of(kernel, self.grid, symbols)
+        self.cluster = kernel.cluster_size if self.domains is None else self.domains.shape[1]
         nthreads = int(np.prod(self.block)) * self.cluster
-        shared = SharedMemory(kernel, symbols)
+        shared = SharedMemory(kernel, symbols, self.cluster)
         memory = GlobalMemory(kernel, arrays, symbols, outputs)
         self.locals = locals_of(kernel, symbols)
         self.execution = Execution(
-            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, model,
-            TrackedRegisters(kernel, self.locals),
+            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, self.cluster,
+            model, TrackedRegisters(kernel, self.locals),
         )  # fmt: skip
+        self.seed = seed
         self.scope = Scope()
         self.start: list[int | Array] = []
         for var in kernel.symbols:
@@ -134,7 +138,7 @@ class Machine:
         self.start.append(value)
 
     def _ranks(self) -> Array | None:
-        """The number in its cluster of each thread's block; None without clusters."""
+        """The number in its row of each thread's block; None where a row is one block."""
         if self.cluster == 1:
             return None
         return (np.arange(self.execution.nthreads) * self.cluster // self.execution.nthreads)[None]
@@ -143,8 +147,9 @@ class Machine:
         """A dimension of extent 1 is the constant 0; block numbers are set batch by batch."""
         self.grid_slots: list[tuple[int, int, int]] = []
         stride = 1
+        of_block = PER_BLOCK if self.domains is None else PER_THREAD
         for d, extent in zip(kernel.grid, self.grid, strict=True):
-            self._bind(d.var, PER_BLOCK if extent > 1 else UNIFORM, 0)
+            self._bind(d.var, of_block if extent > 1 else UNIFORM, 0)
             if extent > 1:
                 self.grid_slots.append((len(self.start) - 1, stride, extent))
             stride *= extent
@@ -159,47 +164,88 @@ class Machine:
 
     @property
     def nrows(self) -> int:
-        """Blocks, or clusters, in the grid."""
+        """Blocks, or clusters or domains, in the grid."""
+        if self.domains is not None:
+            return len(self.domains)
         return int(np.prod(self.grid, dtype=np.int64))
 
     def chosen_rows(self, blocks: Blocks) -> Array:
-        """`chosen_blocks`; the blocks of a cluster run together."""
+        """`chosen_blocks`; the blocks of a cluster, or of a domain, run together."""
+        if self.domains is not None and blocks is not None and blocks != "sample":
+            wanted = np.isin(self.domains, chosen_blocks(blocks, self.domains.size))
+            return np.flatnonzero(wanted.any(axis=1))
         if self.cluster == 1 or blocks is None or blocks == "sample":
             return chosen_blocks(blocks, self.nrows)
         return np.unique(chosen_blocks(blocks, self.nrows * self.cluster) // self.cluster)
 
-    def batch(self, blocks: Array) -> Trace:
-        """Run some blocks, or clusters, side by side and return what they did."""
+    def batch(self, rows: Array) -> Trace:
+        """Run some blocks, or clusters or one domain, side by side and return what they did."""
+        frame = self._frame(rows)
+        trace = frame.trace
+        run = _all(self.steps, frame) if self.domains is None else self._in_turns(frame)
+        with np.errstate(all="ignore"):
+            blocked = next(run, None)
+        if blocked is not None:
+            trace.is_cut = True
+            report_deadlock(blocked, self.execution.findings, trace)
+        self.execution.counters.add("blocks", len(rows) * self.cluster)
+        self.execution.counters.add("threads", len(rows) * self.execution.nthreads)
+        return trace
+
+    def _frame(self, rows: Array) -> Frame:
+        """The state of some rows before their first statement."""
         values = list(self.start) + [0] * (len(self.scope.levels) - len(self.start))
+        if self.domains is not None:
+            blocks = self.domains[rows]
+        else:
+            blocks = (rows * self.cluster)[:, None] + np.arange(self.cluster)
         for slot, stride, extent in self.grid_slots:
-            coordinate = blocks // stride % extent
-            values[slot] = coordinate[:, None] if len(blocks) > 1 else int(coordinate[0])
-        nbytes = self.execution.shared.nbytes
-        first = blocks * self.cluster
-        trace = Trace(first, self.execution.nthreads, self.cluster, nbytes)
-        pool = self.execution.shared.pool(len(blocks))
-        frame = Frame(
+            if self.domains is not None:
+                coordinate = blocks[0] // stride % extent
+                values[slot] = np.repeat(coordinate, self.execution.nthreads // self.cluster)[None]
+                continue
+            coordinate = rows // stride % extent
+            values[slot] = coordinate[:, None] if len(rows) > 1 else int(coordinate[0])
+        shared = self.execution.shared
+        trace = Trace(rows, blocks, self.execution.nthreads, self.cluster, shared.nbytes)
+        trace.is_domain = self.domains is not None
+        pool = shared.pool(len(rows))
+        return Frame(
             run=self.run,
             values=values,
             registers=Registers(self.locals),
             trace=trace,
-            base=np.arange(len(blocks))[:, None] if len(blocks) > 1 else 0,
+            base=np.arange(len(rows))[:, None] if len(rows) > 1 else 0,
             pool=pool,
-            syncs=SyncState(len(blocks), Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
+            syncs=SyncState(len(rows), Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
         )
-        with np.errstate(all="ignore"):
-            blocked = next(_all(self.steps, frame), None)
-        if blocked is not None:
-            trace.is_cut = True
-            report_deadlock(blocked, self.execution.findings, trace)
-        self.execution.counters.add("blocks", len(blocks) * self.cluster)
-        self.execution.counters.add("threads", len(blocks) * self.execution.nthreads)
-        return trace
+
+    def _in_turns(self, frame: Frame) -> Wait:
+        """The blocks of a domain, each with registers and named barriers of its own, in an order
+        that the seed draws."""
+        rank = np.arange(frame.nthreads)[None, :] // frame.trace.block_nthreads
+        draw = np.random.default_rng(self.seed) if self.seed else None
+        runs = [
+            _all(
+                self.steps,
+                dataclasses.replace(
+                    frame,
+                    values=list(frame.values),
+                    registers=Registers(self.locals),
+                    syncs=SyncState(1, frame.syncs.mbarriers),
+                    mask=rank == k,
+                    own=[],
+                    touched={},
+                ),
+            )
+            for k in range(self.cluster)
+        ]
+        return take_turns(runs, frame.trace, draw)
 
     def batches(self, blocks: Array) -> list[Array]:
         """The blocks in pieces whose register arrays fit the cache."""
         size = max(1, BATCH_NBYTES // (4 * self.execution.nthreads))
-        if self.goes_apart:
+        if self.goes_apart or self.domains is not None:
             size = 1
         return [blocks[i : i + size] for i in range(0, len(blocks), size)]
 
@@ -319,9 +365,12 @@ def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
     return Blocking(side_by_side)
 
 
-def take_turns(runs: list[Wait], trace: Trace) -> Wait:
-    """Advance runs in turn until all are done; blocked when a round brings none of them on."""
+def take_turns(runs: list[Wait], trace: Trace, draw: np.random.Generator | None = None) -> Wait:
+    """Advance runs in turn, or in an order drawn for each round, until all are done; blocked when a
+    round brings none of them on."""
     while runs:
+        if draw is not None:
+            runs = [runs[k] for k in draw.permutation(len(runs))]
         before, left = len(trace.events), list[Wait]()
         blocked: list[ir.Statement] = []
         for r in runs:
@@ -339,7 +388,7 @@ def report_deadlock(blocked: tuple[ir.Statement, ...], findings: Findings, trace
     texts = ", ".join(f"`{statement_text(s)}`" for s in dict.fromkeys(blocked))
     findings.add(
         "deadlock",
-        f"threads of block {trace.blocks[0]} wait for ever at {texts}",
+        f"threads of block {trace.blocks[0, 0]} wait for ever at {texts}",
         statement=blocked[0],
     )
 
@@ -382,6 +431,7 @@ def analyse(
         trace = machine.batch(piece)
         if detector is not None:
             detector.observe(trace)
+    check_reset(machine.execution, machine.execution.findings)
     return Analysed(machine.execution, detector, seed)
 
 

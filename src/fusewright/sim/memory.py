@@ -131,12 +131,12 @@ class Placement:
 
 class SharedMemory:
     """The shared memory of B rows: one pool of bytes, viewed as each buffer's dtype. `nbytes` is
-    that of one block, `row_nbytes` that of all blocks of a cluster.
+    that of one block, `row_nbytes` that of all blocks of a row.
 
     A buffer whose `Alloc` has no offset gets a place of its own behind those that have one.
     """
 
-    def __init__(self, kernel: ir.Kernel, symbols: Mapping[Var, int]) -> None:
+    def __init__(self, kernel: ir.Kernel, symbols: Mapping[Var, int], row_blocks: int) -> None:
         self.sizes: dict[ir.Buffer, int] = {}
         self.places: dict[ir.Buffer, Placement] = {}
         allocs = [
@@ -155,7 +155,7 @@ class SharedMemory:
                 self.places[a.buffer] = Placement(0, start)
                 end = start + self.nbytes_of(a.buffer)
         self.nbytes = -(-end // SHARED_BASE_ALIGNMENT) * SHARED_BASE_ALIGNMENT
-        self.row_nbytes = self.nbytes * kernel.cluster_size
+        self.row_nbytes = self.nbytes * row_blocks
 
     def nbytes_of(self, buffer: ir.Buffer) -> int:
         return self.sizes[buffer] * buffer.dtype.nbytes
@@ -212,7 +212,7 @@ class GlobalMemory:
         self.cell = _cells(kernel, self.places)
         self.initialised: dict[ir.Buffer, Array] = {}
         for buffer in kernel.params:
-            if buffer in outputs:
+            if buffer in outputs or buffer in kernel.scratch:
                 self.arrays[buffer][...] = poison(buffer.dtype).reshape(1)[0]
                 self.initialised[buffer] = np.zeros(len(self.arrays[buffer]), bool)
 

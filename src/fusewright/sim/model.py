@@ -51,6 +51,14 @@ class Model:
     """A wait knows the phases that the parity guarantees, not those that happen to be complete."""
     mbarrier_waits_acquire: bool = True
     """A wait on an mbarrier teaches what the arrivals of the phase handed on."""
+    semaphores_release: bool = True
+    """Who releases a semaphore hands on what its thread did and knows."""
+    semaphores_acquire: bool = True
+    """Who acquires a semaphore learns what the releases before handed on."""
+    scopes_end_at_the_block: bool = True
+    """What is released for the block is not known to other blocks."""
+    blocks_wait_for_earlier_ones: bool = True
+    """A block that waits for one with a larger number may wait for one that never starts."""
     copies_are_asynchronous: bool = True
     """A cp.async copy happens at any time until its group is waited for."""
     bulk_is_asynchronous: bool = True
@@ -67,6 +75,10 @@ class Model:
     """What threads wrote is invisible to bulk copies until a proxy fence."""
     fences_stand_at_writers: bool = True
     """A proxy fence covers what its own thread wrote in shared memory, not what it knows of."""
+    proxies_end_at_the_block: bool = True
+    """What bulk copies of one block wrote is invisible to those of another until a proxy fence
+    behind the acquire: accesses by one proxy are of one kind in one block only (PTX ISA, "Memory
+    Consistency Model", morally strong operations)."""
     mma_is_asynchronous: bool = True
     """A product reads its operands and writes its registers at any time until it is waited for."""
     mma_waits_stay_in_warp: bool = True

@@ -6,7 +6,7 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,6 +26,7 @@ from fusewright.sim.clocks import (
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
+from fusewright.sim.flags import Flags
 from fusewright.sim.lives import Lives, RemoteWrite
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault, Phases
@@ -33,7 +34,10 @@ from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent, Trace, rows_of
 from fusewright.target import WARP_SIZE
 
-_BLOCKING = (ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait)
+_BLOCKING = (
+    ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait, ir.SemaphoreAcquire,
+    ir.SemaphoreAdd,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,11 @@ class _Replay:
     )
     made: dict[tuple[int, int], Barrier] = field(default_factory=dict[tuple[int, int], Barrier])
     arrivals: dict[int, int] = field(default_factory=dict[int, int])
+    flags: Flags = field(init=False)
     ends: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flags = Flags(self.clocks, self.group.blocks)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -296,6 +304,8 @@ class _Replay:
                 return self._named_sync(unit, step, s)
             case ir.MbarWait():
                 return self._wait(step)
+            case ir.SemaphoreAcquire() | ir.SemaphoreAdd():
+                return self._take_turn(step, s)
             case _:
                 self._pass(step, s)
                 return True
@@ -332,6 +342,9 @@ class _Replay:
                 self._arrive(step, 0)
             case ir.MbarExpect():
                 self._arrive(step, s.nbytes)
+            case ir.SemaphoreRelease():
+                for strand, cell, value in self._cells(step):
+                    self.flags.release(strand, cell, value, s.scope)
             case ir.SyncStatement():
                 raise TypeError(f"no order is known for {type(s).__name__}")
             case _:
@@ -368,6 +381,28 @@ class _Replay:
             self.clocks.acquire(learn, row)
             self.clocks.note(learn, step.place)
         return len(whole) == len(own)
+
+    # --- semaphores -------------------------------------------------------------------------------
+
+    def _cells(self, step: _Step) -> Iterator[tuple[int, int, int]]:
+        """The strands that are at semaphores, with the numbers of these and the values given."""
+        p = step.point
+        for k in step.mine.tolist():
+            yield int(p.strands[k]), int(p.mbarriers[k]), int(p.parities[k])
+
+    def _take_turn(self, step: _Step, s: ir.SemaphoreAcquire | ir.SemaphoreAdd) -> bool:
+        """Wait for a value; what an addition found before, it finds again: data depends on it."""
+        for strand, cell, value in self._cells(step):
+            if isinstance(s, ir.SemaphoreAdd):
+                if not self.flags.holds(cell, value):
+                    return False
+                self.flags.add(strand, cell)
+            elif not self.flags.is_at_least(cell, value):
+                return False
+            else:
+                self.faults += self.flags.acquire(strand, cell, s)
+        self.clocks.note(step.strands, step.place)
+        return True
 
     # --- barriers of several phases ---------------------------------------------------------------
 
@@ -526,8 +561,9 @@ def replay(group: Replayable, change: Change, model: Model) -> Verdict:
         lives = Lives(group.trace, group.blocks, clocks, history, run.ends, run.loads)
         faults += lives.faults(group.remote, model)
     test = EdgeTest(
-        group.trace, group.columns, group.warps, model, history, run.ends, run.loads, run.made
-    )
+        group.trace, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
+        run.made,
+    )  # fmt: skip
     found: list[Unordered] = []
     for c in group.conflicts:
         bad = test.unordered(c.edges)

@@ -77,8 +77,9 @@ class Ownership:
     def __init__(
         self, memory: GlobalMemory, nthreads: int, cluster: int, model: Model, findings: Findings
     ) -> None:
-        """`nthreads` threads a row, which holds the `cluster` blocks of a cluster."""
+        """`nthreads` threads a row, which holds the `cluster` blocks of a cluster or a domain."""
         self.nthreads = nthreads
+        self.blocks: dict[int, Array] = {}
         self.cluster = cluster
         self.model = model
         self.findings = findings
@@ -101,8 +102,9 @@ class Ownership:
 
     def observe(self, trace: Trace) -> frozenset[int]:
         """Enter the accesses of a batch; the spaces where threads of one block met."""
-        first = np.asarray(trace.blocks, np.int64)[:, None]
-        owner = first * trace.block_nthreads + np.arange(self.nthreads) + 1
+        self.blocks.update(zip(trace.rows.tolist(), trace.blocks, strict=True))
+        first = np.asarray(trace.rows, np.int64)[:, None]
+        owner = first * self.nthreads + np.arange(self.nthreads) + 1
         met: set[int] = set()
         for e in trace.events:
             if not isinstance(e, TracedAccess) or e.space not in self.ledgers:
@@ -193,7 +195,9 @@ class Ownership:
             return Memory.GLOBAL in written
 
         def site(statement: ir.Statement, owner: int) -> AccessSite:
-            block, thread = divmod(owner - 1, self.nthreads // self.cluster)
+            row, place = divmod(owner - 1, self.nthreads)
+            rank, thread = divmod(place, self.nthreads // self.cluster)
+            block = int(self.blocks[row][rank])
             writes = writes_it(statement)
             return AccessSite(
                 statement, block, thread, buffer.name, first_byte, nbytes, element, writes

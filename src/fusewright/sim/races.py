@@ -28,8 +28,9 @@ class Detector:
     def __init__(self, execution: Execution, model: Model) -> None:
         self.execution = execution
         self.model = model
-        cluster, nthreads = execution.kernel.cluster_size, execution.nthreads
-        self.ownership = Ownership(execution.memory, nthreads, cluster, model, execution.findings)
+        self.ownership = Ownership(
+            execution.memory, execution.nthreads, execution.row_blocks, model, execution.findings
+        )
         self.groups: dict[tuple[object, ...], Replayable] = {}
         self._seen: set[tuple[object, ...]] = set()
 

@@ -18,6 +18,7 @@ from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step
 from fusewright.sim.memory import as_scalar
 from fusewright.sim.products import PRODUCTS
 from fusewright.sim.report import statement_text
+from fusewright.sim.semaphores import SEMAPHORES
 from fusewright.sim.trace import SyncEvent
 from fusewright.sim.tracked import follow_registers
 from fusewright.target import WARP_SIZE
@@ -266,7 +267,7 @@ def _thread_scan(s: ir.ThreadScan, run: Run) -> Step:
 def _sync(s: ir.SyncStatement, run: Run) -> Step:
     match s:
         case ir.BlockSync():
-            group = run.execution.nthreads // run.execution.kernel.cluster_size
+            group = run.execution.nthreads // run.execution.row_blocks
         case ir.ClusterArrive() | ir.ClusterWait():
             group = run.execution.nthreads
         case ir.WarpSync():
@@ -294,6 +295,7 @@ MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.ClusterWait: _sync,
     ir.WarpSync: _sync,
     **ASYNCHRONOUS,
+    **SEMAPHORES,
     **PRODUCTS,
 }
 """By class of statement."""

@@ -93,11 +93,12 @@ Event = TracedAccess | Undefine | SyncEvent
 
 @dataclass(slots=True)
 class Trace:
-    """The events of one batch. A row is one block, or the `cluster` blocks of one cluster, whose
-    threads are numbered and whose `shared_nbytes` bytes of shared memory each lie one block after
-    the other; `blocks` are the linear numbers of the first block of each row, `nthreads` counts the
-    threads of a row."""
+    """The events of one batch. A row is one block, or the `cluster` blocks of one cluster or of one
+    domain, which wait for each other; their threads are numbered, and their `shared_nbytes` bytes
+    of shared memory each lie, one block after the other. `rows` are the numbers of the rows,
+    `blocks` the linear numbers of the blocks of each, `nthreads` counts the threads of a row."""
 
+    rows: Array
     blocks: Array
     nthreads: int
     cluster: int = 1
@@ -105,6 +106,11 @@ class Trace:
     events: list[Event] = field(default_factory=list["Event"])
     is_cut: bool = False
     """Whether the blocks came to a deadlock before their end."""
+    is_domain: bool = False
+    """Whether the blocks of a row wait for each other at semaphores."""
+    semaphores: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """The semaphores of a domain, by space and byte, numbered in the order in which they are used:
+    domains that do the same then look alike."""
 
     @property
     def nblocks(self) -> int:
@@ -119,7 +125,7 @@ class Trace:
     def block_of(self, row: int, thread: int) -> tuple[int, int]:
         """The block of a thread of a row, and its number in the block."""
         rank, own = divmod(thread, self.block_nthreads)
-        return int(self.blocks[row]) + rank, own
+        return int(self.blocks[row, rank]), own
 
 
 def rows_of(value: Value | Mask, rows: Array, nthreads: int, nblocks: int) -> Array:
@@ -204,7 +210,7 @@ def splits_warps(statement: ir.Statement) -> bool:
     """Whether only the lanes that execute a statement release what they did or learn by it."""
     use = statement.mbarrier_use()
     if use is None:
-        return isinstance(statement, ir.SyncStatement)
+        return isinstance(statement, ir.SyncStatement | ir.SemaphoreAdd)
     return use.act in (Act.ARRIVE, Act.WAIT) or is_delivered_by_lanes(statement)
 
 

@@ -84,6 +84,8 @@ def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
                 key = s.kind
             case ir.ClusterWait():
                 key = arrivals.get(s, s)
+            case ir.SemaphoreAcquire() | ir.SemaphoreRelease():
+                key = s.semaphore
             case _:
                 key = s
         found.setdefault(key, []).append(s)

@@ -8,6 +8,7 @@ from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.derivatives import without_gradient
 from fusewright.fusion.nn.arguments import check_float, check_rank, widened
 from fusewright.fusion.nn.dropouts import dropout
 from fusewright.fusion.ops import (
@@ -128,7 +129,7 @@ def _masked(scores: Array, attn_mask: Array | None, is_causal: bool) -> Array:
 
 def _weights(scores: Array) -> Array:
     """softmax over the last axis; zeros where all scores are -inf."""
-    top = max(scores, axis=-1, keepdims=True)
+    top = without_gradient(max(scores, axis=-1, keepdims=True))
     e = exp(scores - where(equal(top, -math.inf), 0, top))
     total = sum(e, axis=-1, keepdims=True)
     return e / where(equal(total, 0), 1, total)

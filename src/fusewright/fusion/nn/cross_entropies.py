@@ -16,6 +16,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.derivatives import without_gradient
 from fusewright.fusion.nn.arguments import (
     check_choice,
     check_float,
@@ -25,7 +26,7 @@ from fusewright.fusion.nn.arguments import (
     per_channel,
     widened,
 )
-from fusewright.fusion.nn.embeddings import is_class, signed_indices
+from fusewright.fusion.nn.embeddings import is_class
 from fusewright.fusion.nn.losses import REDUCTIONS
 from fusewright.fusion.ops import (
     astype,
@@ -40,6 +41,7 @@ from fusewright.fusion.ops import (
     take_along_axis,
     where,
 )
+from fusewright.fusion.ops.gather import signed_indices
 
 
 class _Labels(NamedTuple):
@@ -248,7 +250,7 @@ def cross_entropy_forward(
     x = check_float("cross_entropy", x)
     labels = _labels(options, x, target, weight)
     wide = widened(x)
-    top = max(wide, axis=labels.axis)
+    top = without_gradient(max(wide, axis=labels.axis))
     shifted = wide - expand_dims(top, labels.axis)
     log_sum = log(sum(exp(shifted), axis=labels.axis))
     if labels.picked is not None:  # reads one logit a sample instead of all of them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fusewright import dtypes
 from fusewright.core.expr import IntLike, as_expr, constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
@@ -24,19 +23,13 @@ from fusewright.fusion.ops import (
     take,
     where,
 )
+from fusewright.fusion.ops.gather import signed_indices
 
 
 def _check_indices(op: str, indices: object) -> Array:
     array = check_array(op, indices)
     check_category(f"{op} (indices)", array.dtype, "integer")
     return array
-
-
-def signed_indices(indices: Array) -> Array:
-    """Indices in a signed dtype of at least 32 bits, which holds every position and -1."""
-    if indices.dtype in (dtypes.int32, dtypes.int64):
-        return indices
-    return astype(indices, dtypes.int32 if indices.dtype.nbytes < 4 else dtypes.int64)
 
 
 # --- tables -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
+from fusewright.fusion.derivatives import without_gradient
 from fusewright.fusion.nn.arguments import check_float, check_shape, widened
 from fusewright.fusion.ops import astype, exp, log, max, sum
 
@@ -17,7 +18,7 @@ def softmax(x: Array, axis: int = -1, dtype: object = None) -> Array:
     x = check_float("softmax", x if dtype is None else astype(x, dtype))
     along = build.axis_of("softmax", axis, x.ndim)
     wide = widened(x)
-    e = exp(wide - max(wide, axis=along, keepdims=True))
+    e = exp(wide - without_gradient(max(wide, axis=along, keepdims=True)))
     return astype(e / sum(e, axis=along, keepdims=True), x.dtype)
 
 
@@ -26,7 +27,7 @@ def log_softmax(x: Array, axis: int = -1, dtype: object = None) -> Array:
     x = check_float("log_softmax", x if dtype is None else astype(x, dtype))
     along = build.axis_of("log_softmax", axis, x.ndim)
     wide = widened(x)
-    shifted = wide - max(wide, axis=along, keepdims=True)
+    shifted = wide - without_gradient(max(wide, axis=along, keepdims=True))
     return astype(shifted - log(sum(exp(shifted), axis=along, keepdims=True)), x.dtype)
 
 

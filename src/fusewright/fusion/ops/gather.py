@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fusewright import dtypes
 from fusewright.errors import UserError
 from fusewright.fusion import build, ir
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.operands import check_category
+from fusewright.fusion.ops.elementwise import astype
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
@@ -51,3 +53,10 @@ def _without(t: ir.Tensor, axis: int) -> ir.Shape:
 
 
 __all__ = ["take", "take_along_axis"]
+
+
+def signed_indices(indices: Array) -> Array:
+    """Indices in a signed dtype of at least 32 bits, which holds every position and -1."""
+    if indices.dtype in (dtypes.int32, dtypes.int64):
+        return indices
+    return astype(indices, dtypes.int32 if indices.dtype.nbytes < 4 else dtypes.int64)

@@ -29,41 +29,39 @@ from fusewright.dtypes import bool_, int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.passes.cuts import parts_of_rows_near
-from fusewright.fusion.passes.large_inputs import period_of_rows
+from fusewright.fusion.partitioning import PartitionFacts, in_chunks, large_inputs, to_fill
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import (
-    is_inner,
-    parts_near,
-    parts_of_reduction,
-)
-from fusewright.target import MAX_VECTOR_NBYTES, Target
-
-LEAST_TOTAL = 1 << 20
-"""Elements below which reading twice costs less than a second kernel."""
-ROW_NBYTES = 200 * 1024
-"""Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
-CHUNK = 8192
-"""Elements of a chunk along the fast axis."""
-CHUNK_ROWS = 256
-"""Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed."""
-SHIFTED_ROWS = (128, 1024)
-"""The fewest and the most rows of a chunk for variances of what is stored: as many as leave two
-blocks for every multiprocessor."""
-COLUMNS_PER_BLOCK = 256
-WHOLE = 64
-"""What the length of chunks is a multiple of where they do not divide the rows."""
+from fusewright.fusion.passes.split_reductions import as_parts
+from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The first reduction, the second, what both reduce, and which pattern it is."""
+    """The first reduction, the second, what both reduce, which pattern it is, and the facts of the
+    axes."""
 
     first: Tensor
     second: Tensor
     source: Tensor
     kind: str
+    facts: PartitionFacts
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        assert isinstance(self.second.op, Reduce)
+        return self.second.op.axes
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether the first row of a chunk is at hand: that of a tensor in memory."""
+        is_stored = isinstance(_stored(self.source).op, ir.Input)
+        return self.kind == "variance" and is_stored and not self.facts.is_inner
+
+    def partition(self, target: Target) -> Partition | None:
+        """How the rows are cut; None where the pair stays as it is."""
+        nbytes = _stored(self.source).dtype.nbytes
+        return in_chunks(self.facts, nbytes, target, is_shifted=self.is_shifted)
 
 
 def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -73,33 +71,41 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
     """
-    found = [p for t in fusion.values if (p := _pair(t)) is not None]
-    pairs = [p for p in found if _cut(p, target) is not None]
-    pairs = [p for p in pairs if not (_is_held_by_cluster(p, target) and _is_read_again(p, fusion))]
-    if not pairs:
-        return fusion
+    wanted: dict[Tensor, tuple[Pair, Partition]] = {}
+    for t in fusion.values:
+        pair = _pair(t)
+        cut = None if pair is None else pair.partition(target)
+        if pair is None or cut is None:
+            continue
+        if not (_is_held_by_cluster(pair, target) and _is_read_again(pair, fusion)):
+            wanted[pair.first] = pair, cut
+    seconds = {p.second for p, _ in wanted.values()}
     made: dict[Tensor, Tensor] = {}
-    wanted = {p.first: p for p in pairs}
-    seconds = {p.second for p in pairs}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t in wanted:
-            pair = wanted[t]
-            cut = _cut(pair, target)
-            assert cut is not None
-            first, second = _rewrite(pair, operands[0], cut)
-            made[pair.second] = second
+            pair, cut = wanted[t]
+            first, made[pair.second] = _rewrite(pair, operands[0], cut)
             return first
         return made[t] if t in seconds else None
 
-    return rebuild(fusion, replace)
+    return rebuild(fusion, replace) if wanted else fusion
 
 
 def _pair(t: Tensor) -> Pair | None:
     if not isinstance(t.op, Reduce) or t.op.fn != "add":
         return None
-    axes = t.op.axes
-    body = t.op.operands[0]
+    found = _matched(t.op.operands[0], t.op.axes)
+    facts = PartitionFacts.of(found[1], t.op.axes) if found else None
+    if found is None or facts is None:
+        return None
+    first, source, kind = found
+    return Pair(first, t, source, kind, facts)
+
+
+def _matched(body: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, str] | None:
+    """The first reduction, what it reduces and the pattern, where `body` is what the second one
+    sums over the same axes."""
     if is_call(body, "mul") and body.op.operands[0] is body.op.operands[1]:
         difference = body.op.operands[0]
         if is_call(difference, "sub"):
@@ -109,118 +115,33 @@ def _pair(t: Tensor) -> Pair | None:
             if is_call(mean, "div") and is_count(mean.op.operands[1], count):
                 total = through_spread(mean.op.operands[0])
                 if is_reduction(total, "add", axes, source):
-                    return Pair(total, t, source, "variance")
+                    return total, source, "variance"
     if is_call(body, "exp") and is_call(body.op.operands[0], "sub"):
         source, shift = body.op.operands[0].op.operands
         largest = through_spread(shift)
         if is_reduction(largest, "max", axes, source):
-            return Pair(largest, t, source, "exponentials")
+            return largest, source, "exponentials"
     return None
 
 
 def _is_held_by_cluster(p: Pair, target: Target) -> bool:
     """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
     to cut them for more blocks."""
-    assert isinstance(p.second.op, Reduce)
-    axes = p.second.op.axes
-    if not is_inner(p.source, axes) or parts_of_reduction(p.second, target) > 1:
+    if not p.facts.is_inner or to_fill(p.facts, target) is not None:
         return False
-    reduced = math.prod(constant_value(p.source.shape[a]) or 1 for a in axes)
-    return reduced * _read_nbytes(p.source) <= target.cluster_shared_nbytes
+    nbytes = sum(x.dtype.nbytes for x in large_inputs(p.source))
+    return p.facts.size * nbytes <= target.cluster_shared_nbytes
 
 
 def _is_read_again(p: Pair, fusion: Fusion) -> bool:
     """Whether anything of the size of the rows is computed from the second reduction."""
-    size = math.prod(constant_value(e) or 1 for e in p.source.shape)
     after = {p.second}
     for t in fusion.values:
         if any(o in after for o in t.op.operands):
             after.add(t)
-            if math.prod(constant_value(e) or 1 for e in t.shape) >= size:
+            if math.prod(constant_value(e) or 1 for e in t.shape) >= p.facts.total:
                 return True
     return False
-
-
-def _read_nbytes(t: Tensor) -> int:
-    """Bytes an element of the inputs as large as a value that it is computed from."""
-    seen: dict[Tensor, None] = {}
-    stack = [t]
-    while stack:
-        for o in stack.pop().op.operands:
-            if o not in seen:
-                seen[o] = None
-                stack.append(o)
-    inputs = [o for o in (t, *seen) if isinstance(o.op, ir.Input)]
-    return sum(o.dtype.nbytes for o in inputs if _numel(o) == _numel(t))
-
-
-def _numel(t: Tensor) -> int:
-    """The elements of a tensor, 0 where they are not constant."""
-    return math.prod(constant_value(e) or 0 for e in t.shape)
-
-
-def _cut(p: Pair, target: Target) -> Partition | None:
-    """How the rows are cut; None where the pair stays as it is."""
-    assert isinstance(p.second.op, Reduce)
-    axes = p.second.op.axes
-    sizes = [constant_value(e) for e in p.source.shape]
-    if any(not n for n in sizes):
-        return None
-    reduced = math.prod(sizes[a] or 1 for a in axes)
-    total = math.prod(n or 1 for n in sizes)
-    stored = _stored(p.source)
-    if total < LEAST_TOTAL:
-        return None
-    if is_inner(p.source, axes):
-        if reduced * stored.dtype.nbytes <= ROW_NBYTES:
-            return None
-        wanted = -(-reduced // CHUNK)
-    else:
-        if reduced <= 4 * CHUNK_ROWS:
-            return None
-        wanted = -(-reduced // CHUNK_ROWS)
-        if _is_shifted(p):
-            least, most = SHIFTED_ROWS
-            filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK * reduced // total
-            wanted = max(-(-reduced // most), min(filling, reduced // least))
-    lengths = [sizes[a] or 1 for a in axes]
-    chunks = parts_near(lengths, wanted)
-    if _is_shifted(p) and (reduced % chunks or _period(p) > 1):
-        chunks = parts_of_rows_near(lengths, wanted, _period(p))
-        deals = reduced % chunks != 0 or _period(p) > 1
-        return Partition.by_count(reduced, chunks, is_interleaved=deals) if chunks > 1 else None
-    each = reduced // chunks
-    if chunks > 1 and reduced % chunks == 0 and not _misaligns(p, each):
-        return Partition(reduced, chunks, each)
-    each = _rounded_up(-(-reduced // max(wanted, 1)), WHOLE)
-    return Partition.by_length(reduced, each) if each < reduced else None
-
-
-def _misaligns(p: Pair, each: int) -> bool:
-    """Whether chunks of that length start where vectors cannot, although the rows do."""
-    assert isinstance(p.second.op, Reduce)
-    lanes = MAX_VECTOR_NBYTES // _stored(p.source).dtype.nbytes
-    rows = constant_value(p.source.shape[-1]) or 1
-    return is_inner(p.source, p.second.op.axes) and each % lanes != 0 and rows % lanes == 0
-
-
-def _rounded_up(n: int, step: int) -> int:
-    return -(-n // step) * step
-
-
-def _is_shifted(p: Pair) -> bool:
-    """Whether the first row of a chunk is at hand: that of a tensor in memory."""
-    assert isinstance(p.second.op, Reduce)
-    stored = isinstance(_stored(p.source).op, ir.Input)
-    return p.kind == "variance" and stored and not is_inner(p.source, p.second.op.axes)
-
-
-def _period(p: Pair) -> int:
-    """After how many rows of slow axes vectors begin where they did."""
-    assert isinstance(p.second.op, Reduce)
-    behind = p.source.shape[p.second.op.axes[-1] + 1 :]
-    row = math.prod(constant_value(e) or 1 for e in behind)
-    return period_of_rows(row, _stored(p.source).dtype.nbytes)
 
 
 def _stored(t: Tensor) -> Tensor:
@@ -231,18 +152,13 @@ def _stored(t: Tensor) -> Tensor:
 
 
 def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
-    assert isinstance(p.second.op, Reduce)
-    axes = p.second.op.axes
-    kept = [a for a in range(source.ndim) if a not in axes]
-    inner = is_inner(p.source, axes)
-    place = len(kept) if inner else 0
-    ordered = build.permute(source, (*kept, *axes) if inner else (*axes, *kept))
+    place = source.ndim - len(p.axes) if p.facts.is_inner else 0
     fill = -math.inf if p.kind == "exponentials" else 0.0
-    spread = build.parts(ordered, range(place, place + len(axes)), cut, fill)
+    spread = as_parts(source, p.axes, cut, fill, last=p.facts.is_inner)
     if p.kind == "exponentials":
         return _exponentials(spread, place)
-    if _is_shifted(p):
-        return _combined(*_shifted(spread, _first_rows(p.source, axes, cut), cut), 0, cut)
+    if p.is_shifted:
+        return _combined(*_shifted(spread, _first_rows(p, cut), cut), 0, cut)
     return _combined(*_around_means(spread, place, cut), place, cut)
 
 
@@ -274,25 +190,13 @@ def _counts(like: Tensor, rank: int, cut: Partition) -> Tensor:
 
 
 def _existing(d: Tensor, rank: int, cut: Partition) -> Tensor:
-    """Differences of chunks along axis `rank`, 0 where the last one has no element."""
+    """Differences of chunks along axes `rank` and the next, 0 where a chunk has no element: a
+    constant is cut as the elements are, so that no kernel compares what bounds decide."""
     if cut.is_even:
         return d
-
-    def whole(n: int) -> Tensor:
-        return build.spread(build.constant(n, int64), d.shape)
-
-    begin = build.pointwise("mul", build.iota(d.shape, rank), whole(cut.each))
-    at = build.pointwise("add", begin, build.iota(d.shape, rank + 1))
-    return build.pointwise("where", build.pointwise("lt", at, whole(cut.size)), d, _number(0.0, d))
-
-
-def _existing_rows(d: Tensor, cut: Partition) -> Tensor:
-    """Differences (each, chunks, kept..) of rows that are dealt, 0 where a chunk has a row less: a
-    constant is padded as the rows are, so that no kernel compares what bounds decide."""
-    if cut.is_even:
-        return d
-    rows = build.spread(build.constant(True, bool_), (Int(cut.size), *d.shape[2:]))
-    return build.pointwise("where", build.parts(rows, (0,), cut, False), d, _number(0.0, d))
+    shape = (*d.shape[:rank], Int(cut.size), *d.shape[rank + 2 :])
+    exists = build.parts(build.spread(build.constant(True, bool_), shape), (rank,), cut, False)
+    return build.pointwise("where", exists, d, _number(0.0, d))
 
 
 def _around_means(x: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]:
@@ -304,9 +208,9 @@ def _around_means(x: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
 
-def _first_rows(source: Tensor, axes: tuple[int, ...], cut: Partition) -> Tensor:
+def _first_rows(p: Pair, cut: Partition) -> Tensor:
     """The first element of every chunk of the reduced axes, from memory: (chunks, kept..)."""
-    stored = _stored(source)
+    source, axes, stored = p.source, p.axes, _stored(p.source)
     kept = [a for a in range(source.ndim) if a not in axes]
     shape = (Int(cut.count), *(source.shape[a] for a in kept))
     at = build.coordinates(shape)
@@ -337,7 +241,7 @@ def _shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     partition come first."""
     axis = 1 - cut.part_axis
     d = build.pointwise("sub", x, _over(first, x, axis))
-    d = _existing_rows(d, cut) if cut.is_interleaved else _existing(d, 0, cut)
+    d = _existing(d, 0, cut)
     moved = build.reduce("add", d, (axis,))
     squares = build.reduce("add", build.pointwise("mul", d, d), (axis,))
     counts = _counts(first, 0, cut)

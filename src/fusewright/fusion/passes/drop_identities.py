@@ -1,4 +1,4 @@
-"""Operations with a literal that give back their other operand, bit for bit."""
+"""Operations that give back one of their operands, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fusewright.fusion.passes.rebuild import rebuild
 def drop_identities(fusion: Fusion) -> Fusion:
     """Replaces what changes nothing by its operand.
 
-    rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False)
+    rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False,
+                                                          and axes in the order that they have)
     checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0
     order:    before own_outputs, as a result may then be an input
     """
@@ -19,6 +20,8 @@ def drop_identities(fusion: Fusion) -> Fusion:
 
 
 def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+    if isinstance(t.op, Permute) and t.op.axes == tuple(range(t.ndim)):
+        return operands[0]
     if not isinstance(t.op, Pointwise) or len(operands) != 2:
         return None
     left, right = operands

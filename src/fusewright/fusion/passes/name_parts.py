@@ -11,23 +11,26 @@ import math
 
 from fusewright.core.expr import ZERO, constant_value
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, Reduce, Reshape, Resize, Scalar, Tensor
+from fusewright.fusion.ir import Fusion, Reduce, Reshape, Resize, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.large_inputs import constant_sizes
 from fusewright.fusion.passes.rebuild import rebuild
 
 
 def name_parts(fusion: Fusion) -> Fusion:
-    """Lets reductions of one of the two axes that a reshape makes of the leading ones read the
-    parts of what is cut.
+    """Lets reductions read parts of what a reshape cuts in two, where nothing but reductions of one
+    of the two axes reads it.
 
     checks:   constant sizes; the reshape keeps all other axes; a padding is at the end of the rows
     order:    last, so that the passes before it see the program's own moves
     """
+    uses = fusion.uses()
+
+    def reduced(u: Tensor) -> bool:
+        return isinstance(u.op, Reduce) and u.op.axes in ((0,), (1,))
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not isinstance(t.op, Reduce) or t.op.axes not in ((0,), (1,)):
+        if not isinstance(t.op, Reduce) or not all(map(reduced, uses[t.op.operands[0]])):
             return None
         parts = _parts(operands[0], is_interleaved=t.op.axes == (0,))
         return None if parts is None else t.with_op(Reduce((parts,), t.op.fn, t.op.axes))
@@ -40,7 +43,7 @@ def _parts(t: Tensor, *, is_interleaved: bool) -> Tensor | None:
     if not isinstance(t.op, Reshape):
         return None
     source, fill = _unpadded(t.op.operands[0])
-    sizes, shape = constant_sizes(source), constant_sizes(t)
+    sizes, shape = constant_shape(source), constant_shape(t)
     if sizes is None or shape is None or 1 in (*sizes, *shape) or len(shape) < 2:
         return None
     count = len(sizes) - (len(shape) - 2)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, Reduce, Tensor
+from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.large_inputs import constant_sizes
 from fusewright.fusion.passes.rebuild import rebuild
 
 LEAST_TOTAL = 1 << 18
@@ -34,7 +33,7 @@ def nest_reductions(fusion: Fusion) -> Fusion:
             found.setdefault((t.op.operands[0], t.op.fn), []).append(t)
     chains: dict[Tensor, list[tuple[int, ...]]] = {}
     for (source, _), reductions in found.items():
-        sizes = constant_sizes(source)
+        sizes = constant_shape(source)
         if sizes is not None and math.prod(sizes) >= LEAST_TOTAL:
             for t in reductions:
                 chain = _chain(t, reductions, sizes)

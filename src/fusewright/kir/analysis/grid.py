@@ -1,4 +1,4 @@
-"""Global memory that several blocks of one launch touch: blocks have no order among each other."""
+"""Global memory that several blocks of one launch touch: they have an order in turns only."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from collections.abc import Sequence
 from fusewright.core.expr import constant_value
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.accesses import Access, Moment, accesses
+from fusewright.kir.analysis.turns import turns_of
 from fusewright.kir.ir import Buffer, Kernel, Memory
+from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 
 
 def check_blocks(kernel: Kernel) -> None:
     """Raises UnsupportedError unless each block reads only what no other block writes, proved from
-    addresses: a launch that hands data from block to block needs another launch behind it."""
+    addresses, or what it has its turn on: a launch that hands data from block to block in no order
+    needs another launch behind it."""
     if all(constant_value(d.extent) == 1 for d in kernel.grid):
         return
     found: dict[Buffer, list[Access]] = {}
     for a in accesses(kernel):
         if a.buffer.memory is Memory.GLOBAL and a.moment is not Moment.DONE:
             found.setdefault(a.buffer, []).append(a)
+    turns = turns_of(kernel)
     for buffer, uses in found.items():
+        if buffer in kernel.semaphores:
+            continue
+        uses = [a for a in uses if not isinstance(a.site.statement, SEMAPHORE_STATEMENTS)]
+        if turns and all(any(t.holds(a) for t in turns) for a in uses):
+            continue
         if all(a.writes or a.use.is_atomic for a in uses) or _stay_apart(uses, kernel):
             continue
         read = next(a for a in uses if not a.writes)
@@ -28,7 +37,7 @@ def check_blocks(kernel: Kernel) -> None:
         raise UnsupportedError(
             f"{kernel.name} writes {buffer} at L{places[0]} and reads it at L{places[1]}, where "
             "blocks may meet; blocks of a launch have no order, so make the reader a second "
-            "kernel, or let every block keep to its own part of the array"
+            "kernel, or let every block keep to its own part of the array, or to its turn"
         )
 
 

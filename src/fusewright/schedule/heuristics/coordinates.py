@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fusewright.fusion.ir import Broadcast, Concat, Iota, Parts, Permute, Reshape
 from fusewright.fusion.rematerialisable import MAX_STEPS, is_step
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 
 
+@edit("separate_coordinates")
 def separate_coordinates(flow: Dataflow) -> None:
     """Gives every reader of a coordinate, or of what a few steps make of one, a clone of its own.
 

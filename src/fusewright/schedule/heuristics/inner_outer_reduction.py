@@ -17,9 +17,11 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Reshape
-from fusewright.fusion.persistent_rows import PersistentRows, Row, persistent_rows
+from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import aligned_parts
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -30,7 +32,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import aligned_parts, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import is_inner, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -48,13 +50,12 @@ class Sums:
 
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
-    other groups. Reductions of rows read no parts."""
-    behind: dict[Stage, bool] = {}
-    for s in flow.stages:
-        own = isinstance(s.op, Parts)
-        behind[s] = own or any(behind[o] and not o.is_reduction for o in s.operands)
-    rows = tuple(s for s in flow.stages if s.is_reduction and not behind[s])
-    partials = tuple(s for s in flow.stages if s.is_reduction and behind[s])
+    other groups. Formation lets no others along different axes into one kernel."""
+    reductions = [s for s in flow.stages if s.is_reduction]
+    if len(reductions) < 2 or not any(isinstance(s.operands[0].op, Parts) for s in reductions):
+        return None
+    rows = tuple(s for s in reductions if is_inner(s))
+    partials = tuple(s for s in reductions if s not in rows)
     return Sums(rows, partials) if rows and partials else None
 
 
@@ -66,7 +67,7 @@ class InnerOuterScheduler:
         clone_untied_uses(flow)
         self._flow = flow
         self._target = target
-        self._copies = cache_inputs(flow, through=_stays_in_its_row)
+        self._copies = cache_inputs(flow, _moves_in_rows(flow))
         sums = sums_of(flow)
         assert sums is not None, "a schedule of rows for a group without partial results"
         self._partials, self._row = sums.partials, sums.rows[0]
@@ -74,7 +75,7 @@ class InnerOuterScheduler:
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
             raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
-        self._words = _words_of_row(flow, self._copies, kept.axis, columns.axis)
+        self._held = _held(flow, self._copies, kept.axis, columns.axis, len(sums.partials))
         partial = self._partials[0]
         own = [c for c in partial.frame.output if flow.graph.depends(c, self._row.frame.output)]
         parts = merge_all(flow, [Loop(c) for c in own])
@@ -91,23 +92,22 @@ class InnerOuterScheduler:
         yield from distinct(self._ways())
 
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
-        nbytes = min(c.dtype.nbytes for c in self._copies)
-        words = len(self._partials) + self._words
-        row = Row(estimate(self._columns.axis.extent), nbytes, words, self._is_skewed)
+        length = estimate(self._columns.axis.extent)
+        row = self._held.row(length, is_skewed=self._is_skewed)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         for vector in widths:
             ways = persistent_rows(row, vector, self._target.registers_per_sm)
             for way in ways:
                 yield _candidate(way)
             if not ways:
-                why = f"no block holds {words:.1f} registers for each of {row.length} elements"
+                why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
 
     def apply(self, plan: PersistentRows) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
-        partial.loops = _loops(flow, self._parts, self._each, self._columns, plan)
+        set_loops(flow, partial, _loops(flow, self._parts, self._each, self._columns, plan))
         blocks = partial.loops[0].axis
         transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
@@ -115,7 +115,7 @@ class InnerOuterScheduler:
             if (along or s in self._partials) and (not s.loops or s.loops[0].axis is not blocks):
                 raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
         if plan.vector > 1:
-            vectorize_accesses(flow, partial.loops[-1].axis, plan.vector)
+            vectorize_accesses(flow, partial)
         inline_most(flow)
         return True
 
@@ -128,19 +128,21 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     return Candidate(what, Params("rows", values, min_blocks=way.blocks), way)
 
 
+def _moves_in_rows(flow: Dataflow) -> list[Stage]:
+    return [s for s in flow.stages if _stays_in_its_row(s)]
+
+
 def _stays_in_its_row(s: Stage) -> bool:
     """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
     return isinstance(s.op, Reshape | Broadcast | Parts)
 
 
-def _words_of_row(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> float:
-    """Registers an element for what is held of the inputs: this row, and the next one on its way
-    for those that differ from row to row."""
-    words = 0.0
-    for c in copies:
-        if flow.graph.depends(row, c.frame.output):
-            words += c.dtype.nbytes / 4 * (2 if flow.graph.depends(rows, c.frame.output) else 1)
-    return words
+def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
+    """What is held of the inputs that vary along a row."""
+    along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
+    moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
+    shared = tuple(c.dtype.nbytes for c in along if c not in moving)
+    return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
 
 
 def _loops(

@@ -17,6 +17,7 @@ from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.memory import Memory
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, vectorize_accesses
@@ -148,7 +149,7 @@ class MatmulScheduler:
         self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
         self._product = self._products[0]
         for p in self._products:
-            _separate_operands(flow, p)
+            separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
         """Tiles in the order of their predicted time."""
@@ -268,8 +269,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         s.transform_like(c, [t for t in suffix if not t.stage.is_staged])
         for i in (-3, -2, -1):
             c.parallelize(i, Parallel.MMA)
-    pairs = suffix[-1].stage.loops[-1].axis
-    vectorize_accesses(s.flow, pairs, 2)
+    vectorize_accesses(s.flow, suffix[-1].stage)
     s.inline_most(suffix)
     for p in products:
         reader = s.flow.consumers(p.stage)[0]
@@ -305,7 +305,8 @@ def _in_matrices(c: ScheduledTensor, around: int, plan: ProductPlan) -> None:
     c.split(-3, 2)
 
 
-def _separate_operands(flow: Dataflow, product: Stage) -> None:
+@edit("separate_operands")
+def separate_operands(flow: Dataflow, product: Stage) -> None:
     """Gives `x @ x` a view of its own for the second operand, which has other tiles."""
     first, second = product.operands
     if first is second:

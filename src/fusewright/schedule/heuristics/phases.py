@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fusewright.memory import Memory
+from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.inline import consumers_of
 
 
-def separate_phases(flow: Dataflow, reference: Stage, held: list[Stage]) -> None:
+@edit("separate_phases")
+def separate_phases(flow: Dataflow, reference: Stage, held: Sequence[Stage]) -> None:
     """Gives the reductions of each depth, and the outputs together, their own clones of the values
     that have reduced axes, so that each pass recomputes them in a loop of its own, from the inputs
     or from what is held in registers. Where nothing is held, outputs stand in the first pass that

@@ -14,11 +14,14 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Parts, Pointwise, Reshape, Resize
+from fusewright.fusion.ir import Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.copies import copy_after
+from fusewright.schedule.edits import edit, inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
 from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
     by_stride,
@@ -30,10 +33,8 @@ from fusewright.schedule.heuristics.common import (
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
-    aligned_columns,
     facts_of,
     held_copies,
-    padded_kept,
     reference_of,
     stored_registers,
 )
@@ -62,9 +63,9 @@ class ReductionScheduler:
         clone_untied_uses(flow)
         self._flow = flow
         self._target = target
-        self._copies = cache_inputs(flow, through=lambda s: _meets_others(flow, s))
+        self._copies = cache_inputs(flow, [s for s in flow.stages if _meets_others(flow, s)])
         self._reference = reference_of(flow)
-        _relate(flow, self._reference)
+        relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._kept = padded_kept(flow, self._reference, reduced)
@@ -85,29 +86,29 @@ class ReductionScheduler:
         held = held_copies(flow, reference, copies)
         in_shared: list[Stage] = []
         if plan.held_in is Memory.SHARED:
-            in_shared = [_shared_copy(flow, c) for c in held]
+            in_shared = [copy_after(flow, c, memory=Memory.SHARED) for c in held]
             separate_phases(flow, reference, [*held, *in_shared])
         elif plan.held_in is None:
             separate_phases(flow, reference, [])
         elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
             separate_phases(flow, reference, held)
-        reference.loops = _loops(flow, self._kept, self._reduced, plan, self._trips(plan))
+        walk = self._trips(plan)
+        set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
         transform_like(flow, reference, align=True)
         _check_shared_loops(flow, reference)
         if plan.vector > 1:
-            vectorize_accesses(flow, reference.loops[-1].axis, plan.vector, in_shared)
+            vectorize_accesses(flow, reference, in_shared)
         for s in (*held, *in_shared) if in_shared else ():
-            s.loops = tuple(
-                Loop(x.axis, Parallel.UNROLL) if x.parallel is Parallel.SERIAL else x
-                for x in s.loops
-            )
+            kinds = {Parallel.SERIAL: Parallel.UNROLL}
+            loops = (Loop(x.axis, kinds.get(x.parallel, x.parallel)) for x in s.loops)
+            set_loops(flow, s, tuple(loops))
         for s in in_shared:
-            s.allocation = _side_by_side(s)
+            set_allocation(flow, s, _side_by_side(s))
         inline_most(flow)
         if in_shared:
             for s in (*held, *self._read_ahead(held, plan)):
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
-                s.inline_depth = next(serial, len(s.loops))
+                inline_to(flow, {s: next(serial, len(s.loops))})
         return True
 
     def _read_ahead(self, held: list[Stage], plan: ReductionPlan) -> list[Stage]:
@@ -149,17 +150,6 @@ def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
     return tuple(x.axis for x in sorted(own, key=lambda x: rank[x.parallel]))
 
 
-def _shared_copy(flow: Dataflow, c: Stage) -> Stage:
-    """A copy in shared memory that all readers of `c` read instead."""
-    readers = flow.consumers(c)
-    s = flow.insert(c, f"{c.name}_s", c.shape, c.dtype, Pointwise((), "copy"), [c])
-    s.memory = Memory.SHARED
-    flow.replace_operand(readers, c, s)
-    flow.attach(s)
-    flow.retie()
-    return s
-
-
 def _loops(
     flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: ReductionPlan, walk: Parallel
 ) -> tuple[Loop, ...]:
@@ -196,7 +186,8 @@ def _loops(
     return tuple(out)
 
 
-def _relate(flow: Dataflow, reference: Stage) -> None:
+@edit("relate")
+def relate(flow: Dataflow, reference: Stage) -> None:
     """Ties the axes of reductions that have none in common with the reference but the same sizes,
     so that they may run along its loops."""
     for s in flow.stages:

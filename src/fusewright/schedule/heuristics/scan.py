@@ -16,6 +16,7 @@ from fusewright.core.expr import Int
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
 from fusewright.schedule.heuristics.common import (
@@ -122,11 +123,10 @@ class ScanScheduler:
         for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
-        reference.loops = _loops(flow, reference, self._axis, plan)
+        set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
         transform_like(flow, reference, align=True)
         if plan.run and (plan.vector > 1 or plan.inner):
-            lanes = plan.vector if plan.vector > 1 else plan.run
-            vectorize_accesses(flow, reference.loops[-1].axis, lanes)
+            vectorize_accesses(flow, reference)
         inline_most(flow)
         return True
 

@@ -18,15 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, constant_value
 from fusewright.memory import Memory
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     global_accesses_of,
-    is_wide,
     merge_all,
     numel,
     split,
@@ -125,13 +126,11 @@ class ShortRowsPlanner:
 
     def _width(self, rows: int) -> int:
         """Elements of a vector of the largest tensor where a thread takes so many rows."""
-        saved = {s: s.loops for s in self._flow.stages}
-        lanes = self._set_loops(rows)
         widths: list[tuple[int, int]] = []
-        for s in computed(self._flow.stages):
-            widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
-        for s, old in saved.items():
-            s.loops = old
+        with self._flow.trial():
+            lanes = self._set_loops(rows)
+            for s in computed(self._flow.stages):
+                widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
         return max(widths, default=(0, 1))[1]
 
     def _set_loops(self, rows: int) -> Loop:
@@ -141,11 +140,12 @@ class ShortRowsPlanner:
         rest, lanes = split(self._flow, self._kept, rows)
         blocks, threads = split(self._flow, rest, THREADS)
         unrolled = [x for x in (self._outer, self._inner, lanes) if x is not None]
-        self._reference.loops = (
+        loops = (
             Loop(blocks.axis, Parallel.BIDX),
             Loop(threads.axis, Parallel.TIDX),
             *(Loop(x.axis, Parallel.UNROLL) for x in unrolled),
         )
+        set_loops(self._flow, self._reference, loops)
         transform_like(self._flow, self._reference, align=True)
         return lanes
 
@@ -168,13 +168,17 @@ class ShortRowsPlanner:
             if count % width:
                 continue
             trips, vector = split(flow, whole, width)
-            s.loops = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis))
             lane = flow.graph.variable("lane", Int(width))
-            accesses = global_accesses_of(flow, s, lane)
+            with flow.trial():
+                s.loops = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis))
+                accesses = global_accesses_of(flow, s, lane)
             nbytes = width * max((a.tensor.dtype.nbytes for a in accesses), default=1)
-            if nbytes <= MAX_VECTOR_NBYTES and all(is_wide(a, lane, width) for a in accesses):
+            if nbytes <= MAX_VECTOR_NBYTES and all(
+                a.fit(lane, width) is Fit.WORDS for a in accesses
+            ):
                 kind = Parallel.VECTORIZE if width > 1 else Parallel.UNROLL
-                s.loops = (*s.loops[:-1], Loop(vector.axis, kind))
+                wide = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis, kind))
+                set_loops(flow, s, wide)
                 return [(a.tensor, width) for a in accesses]
         return []
 
@@ -184,7 +188,7 @@ class ShortRowsPlanner:
         for s in computed(self._flow.stages):
             self._widened(s, lanes)
         if plan.rows > 1:
-            vectorize_accesses(self._flow, lanes.axis, plan.rows)
+            vectorize_accesses(self._flow, self._reference)
         inline_most(self._flow)
         return True
 

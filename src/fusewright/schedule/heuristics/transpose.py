@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Pointwise
-from fusewright.memory import Memory
+from fusewright.schedule.copies import put_first, tile_after, tile_before
+from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Listed, distinct
 from fusewright.schedule.heuristics.common import (
@@ -38,7 +38,7 @@ from fusewright.schedule.heuristics.transpose_plans import (
     crossings,
     plans,
 )
-from fusewright.schedule.inline import inline_most
+from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
@@ -69,11 +69,11 @@ class TransposeScheduler:
     def apply(self, plan: TransposePlan) -> bool:
         """Inserts the tiles; False, and the dataflow as it was, where the loops do not reach every
         stage."""
-        saved = _Saved(self._flow)
-        if not _apply(self._flow, self._reference, plan):
-            saved.restore()
-            return False
-        return True
+        with self._flow.trial() as trial:
+            fits = _apply(self._flow, self._reference, plan)
+            if fits:
+                trial.keep()
+        return fits
 
 
 # --- doing --------------------------------------------------------------------------------------
@@ -109,25 +109,6 @@ class Side:
         return (*self.blocks, *own)
 
 
-class _Saved:
-    """A dataflow before it is edited."""
-
-    def __init__(self, flow: Dataflow) -> None:
-        self.flow = flow
-        self.stages = list(flow.stages)
-        self.parts = [(s.op, s.operands, s.frame, s.memory) for s in flow.stages]
-
-    def restore(self) -> None:
-        """Everything as it was; loops start over as each op's own domain."""
-        self.flow.stages[:] = self.stages
-        for s, (op, operands, frame, memory) in zip(self.stages, self.parts, strict=True):
-            s.op, s.operands, s.frame, s.memory = op, operands, frame, memory
-            s.inline_depth = 0
-        self.flow.retie()
-        for s in computed(self.stages):
-            s.loops = tuple(Loop(a) for a in s.frame.domain)
-
-
 @dataclass(frozen=True, slots=True)
 class _Tiles:
     """The stages that bring far tensors through shared memory."""
@@ -146,27 +127,32 @@ def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
     near, far = _sides(flow, plan)
     first = tiles.computed.get(reference, reference)
     special = (*tiles.loads, *tiles.written_far, *tiles.written_near, *tiles.stores)
-    first.loops = near.along(Parallel.SERIAL)
+    set_loops(flow, first, near.along(Parallel.SERIAL))
     plain = [s for s in computed(flow.stages) if s not in special]
     if transform_like(flow, first, plain) or any(_is_apart(s, near) for s in plain):
         return False
     if plan.near_width > 1:
-        vectorize_accesses(flow, near.lanes, plan.near_width)
+        vectorize_accesses(flow, first)
     for s in (*tiles.loads, *tiles.stores):
-        s.loops = far.along(Parallel.SERIAL)
+        set_loops(flow, s, far.along(Parallel.SERIAL))
     if plan.far_width > 1:
-        vectorize_accesses(flow, far.lanes, plan.far_width)
+        vectorize_accesses(flow, (*tiles.loads, *tiles.stores)[0])
     for s in tiles.read_near:
-        s.loops = near.along()
+        set_loops(flow, s, near.along())
     for s in tiles.written_far:
-        s.loops = far.across()
-        s.allocation = _allocation(flow.graph, plan, s, far, near)
+        set_loops(flow, s, far.across())
+        set_allocation(flow, s, _allocation(flow.graph, plan, s, far, near))
     for s in tiles.written_near:
-        s.loops = near.across()
-        s.allocation = _allocation(flow.graph, plan, s, near, far)
-    _loads_first(flow, [*tiles.loads, *held])
+        set_loops(flow, s, near.across())
+        set_allocation(flow, s, _allocation(flow.graph, plan, s, near, far))
+    early = [
+        s for s in (*tiles.loads, *held) if all(o.is_input or o.is_virtual for o in s.operands)
+    ]
+    put_first(flow, early)
+    inline_most(flow)
+    load_first(flow, early)
     for s in (*tiles.written_far, *tiles.written_near):
-        s.inline_depth = min(s.inline_depth, len(near.blocks))
+        inline_to(flow, {s: min(s.inline_depth, len(near.blocks))})
     return True
 
 
@@ -270,7 +256,7 @@ def _allocation(
 def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
     """The copies of far tensors, tied to what they copy; loops are set later."""
     written = [w.tensor for w in plan.walks if w.position is None]
-    stores = [_insert_output(flow, s) for s in written]
+    stores = [tile_before(flow, s) for s in written]
     computed_by = {s: near for s, (near, _) in zip(written, stores, strict=True)}
     reads: dict[object, tuple[Stage, list[Stage]]] = {}
     for w in plan.walks:
@@ -278,9 +264,7 @@ def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
             user = computed_by.get(w.stage, w.stage)
             key = (w.tensor, user.frame.operands[w.position])
             reads.setdefault(key, (w.tensor, []))[1].append(user)
-    chains = [_insert_input(flow, x, users) for x, users in reads.values()]
-    flow.sort()
-    flow.retie()
+    chains = [tile_after(flow, x, users) for x, users in reads.values()]
     return _Tiles(
         tuple(c[0] for c in chains),
         tuple(c[1] for c in chains),
@@ -289,42 +273,3 @@ def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
         tuple(written),
         computed_by,
     )
-
-
-def _insert_output(flow: Dataflow, y: Stage) -> tuple[Stage, Stage]:
-    """`y = op(..)` as `y_near = op(..); y_tile = cast(y_near); y = copy(y_tile)`."""
-    near = flow.insert(y, f"{y.name}_near", y.shape, y.dtype, y.op, y.operands)
-    near.frame = y.frame
-    tile = flow.insert(near, f"{y.name}_tile", y.shape, y.dtype, Pointwise((), "cast"), [near])
-    tile.memory = Memory.SHARED
-    y.op, y.operands = Pointwise((), "copy"), (tile,)
-    flow.attach(tile)
-    flow.attach(y)
-    return near, tile
-
-
-def _insert_input(flow: Dataflow, x: Stage, users: list[Stage]) -> tuple[Stage, Stage, Stage]:
-    """`x_far = copy(x); x_tile = copy(x_far); x_near = copy(x_tile)`, which the users read."""
-    chain: list[Stage] = [x]
-    for suffix in ("far", "tile", "near"):
-        last = chain[-1]
-        copy = Pointwise((), "copy")
-        chain.append(flow.insert(last, f"{x.name}_{suffix}", x.shape, x.dtype, copy, [last]))
-        flow.attach(chain[-1])
-    flow.replace_operand(users, x, chain[-1])
-    _, far, tile, near = chain
-    tile.memory = Memory.SHARED
-    return far, tile, near
-
-
-def _loads_first(flow: Dataflow, loads: list[Stage]) -> None:
-    """All of a thread's loads stand before the first write to shared memory, so that they are in
-    flight together."""
-    early = [s for s in loads if all(o.is_input or o.is_virtual for o in s.operands)]
-    start = [s for s in flow.stages if s.is_input or s.is_virtual]
-    front = dict.fromkeys([*start, *early])
-    flow.stages = [*front, *(s for s in flow.stages if s not in front)]
-    inline_most(flow)
-    for s in early:
-        depth = next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0)
-        s.inline_depth = min(s.inline_depth, depth)

@@ -1,0 +1,137 @@
+"""The tensors in memory that a value is computed from, and which of its axes is the fast one there.
+
+Works on values of a fusion and on stages of a schedule alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias
+
+from fusewright.core.expr import ONE, variables
+from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    IndexMap,
+    Input,
+    Op,
+    Parts,
+    Permute,
+    Pointwise,
+    Reshape,
+    Resize,
+    Scan,
+    Shape,
+    Take,
+    TakeAlong,
+)
+from fusewright.fusion.strided import V
+
+MAX_VISITS = 96
+"""Values that are looked at, so that passes stay linear in the ops of a program."""
+
+Places: TypeAlias = tuple[int | None, ...]
+"""For every axis of a value the axis of the first one along which it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind(Generic[V]):
+    """An input, the axis of the value along which neighbours lie in its memory (None where it is no
+    axis of the value, or the input has one element), and by how many elements of that memory
+    neighbours along each axis of the value are apart (none for axes that it does not have)."""
+
+    source: V
+    fast: int | None
+    apart: Mapping[int, int]
+
+
+def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]:
+    """The inputs that a value is computed from without a reduction between, the largest first."""
+    found: dict[V, Behind[V]] = {}
+    seen = {t}
+    stack: list[tuple[V, Places]] = [(t, tuple(range(len(t.shape))))]
+    while stack and len(seen) <= MAX_VISITS:
+        v, at = stack.pop()
+        if isinstance(v.op, Input):
+            found[v] = _behind(v, v.op, at)
+        sources = operands(v)
+        reads = _read(v.op, v.shape, [o.shape for o in sources], at)
+        for o, places in reversed(list(zip(sources, reads, strict=False))):
+            if o not in seen:
+                seen.add(o)
+                stack.append((o, places))
+    return sorted(found.values(), key=lambda b: -_numel(b.source.shape))
+
+
+def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> bool:
+    """Whether the fast axis, in the memory of the largest input behind a value, is one of these
+    axes of the value. A value that no input is behind is in C order."""
+    sized = [a for a, e in enumerate(t.shape) if e != ONE]
+    behind = inputs_behind(t, operands)
+    fast = behind[0].fast if behind else sized[-1] if sized else None
+    return not sized or fast in axes
+
+
+def _numel(shape: Shape) -> int:
+    return math.prod(map(estimate, shape))
+
+
+def _behind(v: V, op: Input, at: Places) -> Behind[V]:
+    sized = [(estimate(op.strides[a]), -a) for a, e in enumerate(v.shape) if e != ONE]
+    order = [(stride, at[-a]) for stride, a in sorted(sized, reverse=True)]
+    apart = {place: stride for stride, place in order if place is not None}
+    return Behind(v, order[-1][1] if order else None, apart)
+
+
+def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterator[Places]:
+    """For every operand that an op reads along its own axes, which places these have."""
+    match op:
+        case Pointwise() | Concat() | Resize() | Scan():
+            yield from (at for _ in sources)
+        case Broadcast():
+            place = {a: at[j] for j, a in enumerate(op.axes) if a is not None}
+            yield tuple(place[a] for a in range(len(sources[0])))
+        case Permute():
+            yield tuple(at[op.axes.index(a)] for a in range(len(shape)))
+        case Reshape():
+            yield _unshaped(shape, sources[0], at)
+        case Parts():
+            first, last = op.axes[0], op.axes[-1] + 1
+            own = sources[0][first:last]
+            along = _unshaped(op.partition.shape, own, at[first : first + 2])
+            yield (*at[:first], *along, *at[first + 2 :])
+        case IndexMap():
+            places = dict(zip(op.coordinates, at, strict=True))
+            mentioned = ([c for c in op.coordinates if c in variables(e)] for e in op.index)
+            yield tuple(places[found[-1]] if found else None for found in mentioned)
+        case Take():
+            behind = op.axis + len(sources[1])
+            yield (*at[: op.axis], None, *at[behind:])
+            yield at[op.axis : behind]
+        case TakeAlong():
+            yield (*at[: op.axis], None, *at[op.axis + 1 :])
+            yield at
+        case _:
+            return
+
+
+def _unshaped(shape: Shape, before: Shape, at: Places) -> Places:
+    """The places of the axes from before a reshape: neighbours along one of them are neighbours, or
+    as far apart, along the axis of the result that has them in order."""
+    apart = _distances(shape)
+    found: list[int | None] = []
+    for distance, extent in zip(_distances(before), before, strict=True):
+        axes = [j for j, e in enumerate(shape) if e != ONE and apart[j] <= distance]
+        found.append(at[axes[0]] if axes and extent != ONE else None)
+    return tuple(found)
+
+
+def _distances(shape: Shape) -> list[int]:
+    """How many elements apart neighbours along each axis are in C order."""
+    out = [1]
+    for e in reversed(shape[1:]):
+        out.insert(0, out[0] * estimate(e))
+    return out[: len(shape)]

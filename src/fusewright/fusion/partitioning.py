@@ -1,0 +1,265 @@
+"""Which partition axes get: the facts of what is cut, and one choice from them for every purpose.
+
+    to_fill      a reduction of few results, so that every multiprocessor has blocks
+    of_line      a scan of few lines, the same
+    beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
+    in_chunks    two reductions of one value, the second needing the first, in one pass over it
+
+Counts follow from shapes, dtypes and the target, never from occupancy, so that results are bitwise
+equal from run to run. Down the slow axes parts are interleaved where a run would be short or begin
+where vectors cannot: they then differ by a row at most, and all rows of a part begin alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
+from fusewright.fusion.ir import Tensor, constant_shape
+from fusewright.fusion.partition import Partition
+from fusewright.fusion.persistent_rows import Held
+from fusewright.target import MAX_VECTOR_NBYTES, Target
+
+LEAST_TOTAL = 1 << 18
+"""Elements that a tensor must have to be worth a second kernel, or a loop over its rows."""
+LEAST_RUN = 8192
+"""Elements that a part along the fast axis should have at least: below, the second pass costs more
+than it gains."""
+LEAST_ROWS = 512
+"""Rows that a part of slow axes should have at least, for the same reason."""
+CACHED_TOTAL = 1 << 22
+"""Elements that a cache holds: narrow blocks then read them as fast as wide ones."""
+BYTES_PER_ROW = 512
+"""Bytes of a row that a block takes side by side when the cut axes are the slow ones: a vector for
+every lane."""
+NARROW_COLUMNS = 32
+"""The fewest columns of a block that still reads whole lines."""
+EVEN_SHARE = 1 / 8
+"""The part of the wanted number by which parts may be more or fewer so that all are full."""
+LEAST_ROWS_OF_BLOCK = 4
+"""Rows that a block should walk over at least where it makes partial results beside rows."""
+LINES_OF_BLOCK = 8
+"""Neighbouring lines that a block scans where they lie side by side in memory: a sector."""
+LEAST_CHUNKED_TOTAL = 1 << 20
+"""Elements below which reading twice costs less than a second kernel."""
+ROW_NBYTES = 200 * 1024
+"""Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
+CHUNK = 8192
+"""Elements of a chunk along the fast axis."""
+CHUNK_ROWS = 256
+"""Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed."""
+SHIFTED_ROWS = (128, 1024)
+"""The fewest and the most rows of a chunk for variances of what is stored: as many as leave two
+blocks for every multiprocessor."""
+COLUMNS_PER_BLOCK = 256
+WHOLE = 64
+"""What the length of chunks is a multiple of where they do not divide the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What a partition is chosen from: the sizes of the axes that are cut, outermost first, the
+    elements of all others (`kept`), by how many elements neighbours along the innermost of them are
+    `apart` in memory, bytes of an element of the narrowest large input, and whether the fast axis
+    is among those cut."""
+
+    lengths: tuple[int, ...]
+    kept: int
+    apart: int
+    nbytes: int
+    is_inner: bool
+
+    @staticmethod
+    def of(source: Tensor, axes: Sequence[int]) -> PartitionFacts | None:
+        """The facts of these axes of a value; None where sizes are not known, or 0."""
+        sizes = constant_shape(source)
+        if sizes is None or 0 in sizes:
+            return None
+        lengths = tuple(sizes[a] for a in axes)
+        kept = math.prod(sizes) // math.prod(lengths)
+        inputs = inputs_behind(source, lambda t: t.op.operands)
+        strides = inputs[0].apart if inputs else {}
+        apart = min(
+            (n for a, n in strides.items() if a in axes), default=math.prod(sizes[axes[-1] + 1 :])
+        )
+        nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
+        inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
+        return PartitionFacts(lengths, kept, apart, nbytes, inner)
+
+    @property
+    def size(self) -> int:
+        """The elements that are cut, for each of those kept."""
+        return math.prod(self.lengths)
+
+    @property
+    def total(self) -> int:
+        return self.size * self.kept
+
+    @property
+    def period(self) -> int:
+        """After how many rows of slow axes vectors begin where they did."""
+        width = MAX_VECTOR_NBYTES // self.nbytes
+        return 1 if self.is_inner else width // math.gcd(self.apart, width)
+
+
+def large_inputs(t: Tensor) -> set[Tensor]:
+    """The inputs behind a value that have as many elements."""
+    return {x for x in inputs_of(t) if _numel(x) == _numel(t)}
+
+
+def inputs_of(t: Tensor) -> list[Tensor]:
+    """The inputs behind a value, the largest first."""
+    return [b.source for b in inputs_behind(t, lambda v: v.op.operands)]
+
+
+def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> Held:
+    """What registers hold of rows of `row` elements, `total` in all: of these inputs, and `sums`
+    of every column."""
+    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs]
+    moving, shared = (tuple(sorted(b for n, b in sizes if n == m)) for m in (total, row))
+    return Held(moving, shared, sums)
+
+
+def _numel(t: Tensor) -> int:
+    """The elements of a value, 0 where they are not known."""
+    sizes = constant_shape(t)
+    return 0 if sizes is None else math.prod(sizes)
+
+
+# --- purposes -----------------------------------------------------------------------------------
+
+
+def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
+    """Parts of a reduction that would run in fewer blocks than the target has multiprocessors."""
+    if f.total < LEAST_TOTAL:
+        return None
+    side_by_side = NARROW_COLUMNS if f.total <= CACHED_TOTAL else BYTES_PER_ROW // f.nbytes
+    blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
+    least = LEAST_RUN if f.is_inner else LEAST_ROWS
+    wanted = min(2 * target.multiprocessors // blocks, f.size // least)
+    return _runs(f, wanted) if f.is_inner else _rows(f, wanted, EVEN_SHARE)
+
+
+def of_line(f: PartitionFacts, target: Target) -> Partition | None:
+    """Runs of lines that would be scanned in fewer blocks than that."""
+    blocks = f.kept // min(f.apart, LINES_OF_BLOCK)
+    return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
+
+
+def beside_rows(f: PartitionFacts, blocks: int, target: Target) -> Partition | None:
+    """A part of the rows for every one of the blocks that a multiprocessor holds."""
+    most = min(blocks * target.multiprocessors, f.size // LEAST_ROWS_OF_BLOCK)
+    count = number_of_rows(f.lengths, most, f.period, 0.0, most)
+    return Partition.by_count(f.size, count, is_interleaved=True) if count > 1 else None
+
+
+def in_chunks(
+    f: PartitionFacts, row_nbytes: int, target: Target, *, is_shifted: bool
+) -> Partition | None:
+    """Chunks of rows that a block cannot hold, `row_nbytes` an element. `is_shifted`: the first
+    element of a chunk is at hand, so that a chunk may have more rows than registers hold."""
+    if f.total < LEAST_CHUNKED_TOTAL:
+        return None
+    if f.is_inner:
+        return _chunks(f, -(-f.size // CHUNK)) if f.size * row_nbytes > ROW_NBYTES else None
+    if f.size <= 4 * CHUNK_ROWS:
+        return None
+    if not is_shifted:
+        return _chunks(f, -(-f.size // CHUNK_ROWS))
+    least, most = SHIFTED_ROWS
+    filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK // f.kept
+    return _rows(f, max(-(-f.size // most), min(filling, f.size // least)), 1.0)
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+def _runs(f: PartitionFacts, wanted: int) -> Partition | None:
+    """About so many runs."""
+    return Partition.by_count(f.size, number_of_runs(f.lengths, wanted)) if wanted > 1 else None
+
+
+def _rows(f: PartitionFacts, wanted: int, slack: float) -> Partition | None:
+    """About so many parts of the slow axes: runs where these divide the rows and begin where
+    vectors do, as runs take fewer instructions to address, else interleaved ones."""
+    runs = _runs(f, wanted)
+    if runs is None:
+        return None
+    if runs.is_even and f.period == 1 and abs(runs.count - wanted) <= slack * wanted:
+        return runs
+    count = number_of_rows(f.lengths, wanted, f.period, slack, 2 * wanted)
+    deals = f.size % count != 0 or f.period > 1
+    return Partition.by_count(f.size, count, is_interleaved=deals) if count > 1 else None
+
+
+def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
+    """About so many runs, all of them full if they then begin where vectors can, else all but the
+    last one of a length that vectors divide."""
+    runs = _runs(f, wanted)
+    if runs is None:
+        return None
+    lanes = MAX_VECTOR_NBYTES // f.nbytes
+    is_odd = f.is_inner and runs.each % lanes != 0 and f.lengths[-1] % lanes == 0
+    if runs.is_even and not is_odd:
+        return runs
+    each = -(-f.size // (wanted * WHOLE)) * WHOLE
+    return Partition.by_length(f.size, each) if each < f.size else None
+
+
+def number_of_runs(lengths: Sequence[int], wanted: int) -> int:
+    """A number of runs within a factor of two of `wanted` that divides all elements, so that none
+    is short; where possible one whose runs are whole slices of the first axes that a run's length
+    reaches, so that they need no division to address. `wanted` when there is none."""
+    total = math.prod(lengths)
+    for candidates in (whole_slices(lengths), range(-(-wanted // 2), 2 * wanted + 1)):
+        near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and total % d == 0]
+        if near:
+            return min(near, key=lambda d: (abs(d - wanted), d))
+    return wanted
+
+
+def number_of_rows(
+    lengths: Sequence[int], wanted: int, period: int, slack: float, most: int
+) -> int:
+    """A number of interleaved parts from half of `wanted` on, up to `most`; 1 for none. The best
+    are multiples of `period`, then even ones within `slack` of `wanted`, then the nearest, of
+    uneven ones those not above it. Parts that divide the rows are whole slices of the axes, since a
+    number cannot be spelled in digits of two kinds."""
+    total = math.prod(lengths)
+
+    def rank(p: int) -> tuple[bool, bool, bool, int]:
+        is_even = total % p == 0 and abs(p - wanted) <= slack * wanted
+        return p % period != 0, not is_even, not is_even and p > wanted, abs(p - wanted)
+
+    choices = range(max(-(-wanted // 2), 2), most + 1)
+    return min((p for p in choices if total % p or _are_slices(p, lengths)), key=rank, default=1)
+
+
+def _are_slices(parts: int, lengths: Sequence[int]) -> bool:
+    """Whether so many elements are the last axes and a divisor of the one before."""
+    for size in reversed(lengths):
+        if size % parts == 0:
+            return True
+        if parts % size:
+            return False
+        parts //= size
+    return False
+
+
+def whole_slices(lengths: Sequence[int]) -> list[int]:
+    """The numbers of parts that are whole slices of the first axes that a part's length reaches."""
+    total = math.prod(lengths)
+    parts: list[int] = []
+    inner = 1
+    for size in reversed(lengths):
+        parts += [total // (inner * d) for d in _divisors(size)]
+        inner *= size
+    return parts
+
+
+def _divisors(n: int) -> list[int]:
+    """The divisors of a positive number, ascending."""
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return low + [n // d for d in reversed(low) if d * d != n]

@@ -1,0 +1,1 @@
+"""Transforms of programs while they are recorded: gradients, and maps over an axis."""

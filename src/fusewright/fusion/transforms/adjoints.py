@@ -1,0 +1,196 @@
+"""Adjoints of the operations of a fusion: moves go back, sums are spread, products transposed."""
+
+from __future__ import annotations
+
+from fusewright.core.expr import Expr, Int, add, mul
+from fusewright.errors import UnsupportedError
+from fusewright.fusion import build
+from fusewright.fusion.array import Array
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    IndexMap,
+    MatMul,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Take,
+    TakeAlong,
+    Tensor,
+)
+from fusewright.fusion.ops import (
+    arange,
+    astype,
+    equal,
+    expand_dims,
+    flip,
+    matmul,
+    matrix_transpose,
+    moveaxis,
+    reshape,
+    sum,
+    where,
+    zeros_like,
+)
+from fusewright.fusion.ops.gather import signed_indices
+from fusewright.fusion.transforms.index_adjoints import index_map_adjoint
+from fusewright.fusion.transforms.pointwise_adjoints import adjoint_of
+
+
+def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
+    """The cotangents of the operands of `t`, from its own; None for operands to which none flows.
+
+    Raises UnsupportedError for an operation without a rule.
+    """
+    operands = [Array(o) for o in t.op.operands]
+    match t.op:
+        case Pointwise():
+            rule = adjoint_of(t.op.fn)
+            if rule is None:
+                raise UnsupportedError(
+                    f"grad: {t.op.fn} has no derivative here; keep it out of what is "
+                    "differentiated with fw.stop_gradient, or give a rule with fw.custom_vjp"
+                )
+            return rule(g, Array(t), *operands)
+        case Broadcast():
+            return (_gathered(t.op, g),)
+        case Permute():
+            inverse = tuple(t.op.axes.index(k) for k in range(t.ndim))
+            return (Array(build.permute(g.tensor, inverse)),)
+        case Reshape():
+            return (reshape(g, operands[0].shape),)
+        case Resize():
+            low, high = ([mul(-1, e) for e in side] for side in (t.op.low, t.op.high))
+            return (Array(build.resize(g.tensor, low, high, 0.0)),)
+        case IndexMap():
+            return (index_map_adjoint(t, g),)
+        case Concat():
+            return _pieces(t, g)
+        case Reduce():
+            return (_reduction(t, t.op, g),)
+        case Scan():
+            return (_scan(t.op, g),)
+        case Take():
+            return _taken(t.op, g), None
+        case TakeAlong():
+            return _taken_along(t.op, g), None
+        case MatMul():
+            return _product(t.op, g)
+        case _:
+            return tuple(None for _ in operands)
+
+
+def _gathered(op: Broadcast, g: Array) -> Array:
+    """The sum over what was repeated."""
+    (x,) = op.operands
+    new = tuple(j for j, a in enumerate(op.axes) if a is None)
+    stays = [a for a in op.axes if a is not None]
+    out = sum(g, axis=new, dtype=g.dtype) if new else g
+    repeated = tuple(
+        k
+        for k, a in enumerate(stays)
+        if build.is_one(x.shape[a]) and not build.is_one(out.shape[k])
+    )
+    return sum(out, axis=repeated, dtype=g.dtype, keepdims=True) if repeated else out
+
+
+def _pieces(t: Tensor, g: Array) -> tuple[Array, ...]:
+    """The part of the cotangent that belongs to each operand of a concatenation."""
+    assert isinstance(t.op, Concat)
+    axis, out = t.op.axis, list[Array]()
+    start: Expr = Int(0)
+    for o in t.op.operands:
+        end = add(start, o.shape[axis])
+        low: list[Expr] = [Int(0)] * t.ndim
+        high = list(low)
+        low[axis], high[axis] = mul(-1, start), add(end, mul(-1, t.shape[axis]))
+        out.append(Array(build.resize(g.tensor, low, high, 0.0)))
+        start = end
+    return tuple(out)
+
+
+def _reduction(t: Tensor, op: Reduce, g: Array) -> Array | None:
+    x = Array(op.operands[0])
+    back, result = expand_dims(g, op.axes), expand_dims(Array(t), op.axes)
+    match op.fn:
+        case "add":
+            return Array(build.spread(back.tensor, x.tensor.shape))
+        case "max" | "min":
+            hit = equal(x, result)
+            count = sum(astype(hit, g.dtype), axis=op.axes, keepdims=True, dtype=g.dtype)
+            return where(hit, back / count, zeros_like(x))
+        case "mul":
+            return _others(x, op.axes) * back
+        case _:
+            return None
+
+
+def _others(x: Array, axes: tuple[int, ...]) -> Array:
+    """For each element the product of all others along the axes: of those before it and of those
+    behind it, so that zeros need no division."""
+    order = (*(k for k in range(x.ndim) if k not in axes), *axes)
+    moved = build.permute(x.tensor, order)
+    kept = moved.shape[: x.ndim - len(axes)]
+    count = build.element_count(moved.shape[len(kept) :])
+    row = build.reshape("grad", moved, (*kept, count))
+    last = len(kept)
+    before = Array(build.scan("mul", row, last, exclusive=True))
+    turned = flip(Array(row), axis=last).tensor
+    behind = flip(Array(build.scan("mul", turned, last, exclusive=True)), axis=last)
+    back = build.reshape("grad", (before * behind).tensor, moved.shape)
+    return Array(build.permute(back, tuple(order.index(k) for k in range(x.ndim))))
+
+
+def _scan(op: Scan, g: Array) -> Array:
+    if op.fn != "add":
+        raise UnsupportedError(
+            f"grad: cumulative {op.fn} has no derivative here; only cumulative sums have, others "
+            "can be given one with fw.custom_vjp"
+        )
+    turned = flip(g, axis=op.axis).tensor
+    return flip(Array(build.scan("add", turned, op.axis, exclusive=op.exclusive)), axis=op.axis)
+
+
+def _rows(indices: Array, extent: Expr) -> Array:
+    """Indices counted from the front."""
+    at = signed_indices(indices)
+    return where(at < 0, at + Array(build.size(extent, at.dtype)), at)
+
+
+def _taken(op: Take, g: Array) -> Array:
+    """For every place along the axis the sum of what was taken from there, in a fixed order."""
+    x, indices = op.operands
+    count, rank = x.shape[op.axis], indices.ndim
+    at = _rows(Array(indices), count)
+    places = arange(count, dtype=at.dtype)
+    for _ in range(rank):
+        places = expand_dims(places, places.ndim)
+    hit = equal(places, expand_dims(at, 0))  # (count, indices..)
+    for _ in range(op.axis):
+        hit = expand_dims(hit, 0)
+    for _ in range(x.ndim - op.axis - 1):
+        hit = expand_dims(hit, hit.ndim)
+    spread = expand_dims(g, op.axis)
+    axes = tuple(range(op.axis + 1, op.axis + 1 + rank))
+    return sum(where(hit, spread, zeros_like(spread)), axis=axes, dtype=g.dtype)
+
+
+def _taken_along(op: TakeAlong, g: Array) -> Array:
+    x, indices = op.operands
+    last = moveaxis(Array(indices), op.axis, -1)
+    at = expand_dims(_rows(last, x.shape[op.axis]), last.ndim - 1)
+    places = expand_dims(arange(x.shape[op.axis], dtype=at.dtype), 1)
+    back = expand_dims(moveaxis(g, op.axis, -1), last.ndim - 1)
+    found = sum(where(equal(places, at), back, zeros_like(back)), axis=-1, dtype=g.dtype)
+    return moveaxis(found, -1, op.axis)
+
+
+def _product(op: MatMul, g: Array) -> tuple[Array, Array]:
+    """Of a @ b: g @ b.T and a.T @ g. Cotangents of 16-bit operands are rounded to them first, as
+    the products of the forward direction read 16 bits too."""
+    a, b = (Array(o) for o in op.operands)
+    g = astype(g, a.dtype)
+    return matmul(g, matrix_transpose(b)), matmul(matrix_transpose(a), g)

@@ -1,0 +1,241 @@
+"""Gradients of recorded programs: reverse mode, one adjoint an operation.
+
+`grad` and its relatives run a function on the arrays of a trace and add to the trace what their
+gradients are; forward and backward then are one program, which is fused like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from fusewright.arguments import FLAG, FUNCTION, shown, takes
+from fusewright.errors import UserError
+from fusewright.fusion import build, ir, trees
+from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.derivatives import CONSTANT, GivenRule
+from fusewright.fusion.ir import Tensor
+from fusewright.fusion.ops import ones, zeros_like
+from fusewright.fusion.transforms.adjoints import adjoint
+
+
+def grad(
+    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that returns the gradient of `fn`, which returns one float of rank 0, with respect
+    to the positional arguments `argnums`: in each one's structure, shapes and dtypes.
+
+    With `has_aux` `fn` returns a pair, of which the first is differentiated, and the result is a
+    pair of the gradient and the second. Raises UserError for arguments that are no floats, and for
+    results of another rank or dtype; UnsupportedError for operations without a derivative.
+    """
+    both = value_and_grad(fn, argnums, has_aux=has_aux)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return _named(gradient, "grad", fn)
+
+
+@takes(fn=FUNCTION, has_aux=FLAG)
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that returns what `fn` returns, and the gradient as `grad` has it."""
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    for n in numbers:
+        build.integer("grad", "argnums", n)
+
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        for n in numbers:
+            if not 0 <= n < len(args):
+                raise UserError(
+                    f"grad(argnums={argnums}): the call has {len(args)} positional arguments; "
+                    "count them from 0, and pass those that are differentiated by position"
+                )
+        leaves, tree = trees.flatten(tuple(args[n] for n in numbers))
+        copies = [_variable("grad", leaf) for leaf in leaves]
+        chosen = dict(zip(numbers, trees.unflatten(tree, copies), strict=True))
+        value = fn(*(chosen.get(n, a) for n, a in enumerate(args)), **kwargs)
+        loss = _loss(_first_of_pair(value) if has_aux else value)
+        found = cotangents([loss], [ones((), dtype=loss.dtype)], copies)
+        gradients = trees.unflatten(tree, found)
+        return value, gradients if isinstance(argnums, tuple) else gradients[0]
+
+    return _named(value_and_gradient, "value_and_grad", fn)
+
+
+@takes(fn=FUNCTION)
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """What `fn` returns for these arguments, and a function from a cotangent of that structure to
+    the tuple of the arguments' cotangents. Raises as `grad`."""
+    leaves, tree = trees.flatten(primals)
+    copies = [_variable("vjp", leaf) for leaf in leaves]
+    result = fn(*trees.unflatten(tree, copies))
+    outputs, out_tree = trees.flatten(result)
+    checked = [check_array("vjp (result)", y) for y in outputs]
+
+    def back(cotangent: Any) -> tuple[Any, ...]:
+        given = trees.leaves_like(out_tree, cotangent)
+        if given is None:
+            raise UserError(
+                f"vjp: the cotangent {shown(cotangent)} has another structure than the result "
+                f"{shown(result)}; give an array for each of its arrays"
+            )
+        seeds = [_like(y, g) for y, g in zip(checked, given, strict=True)]
+        return trees.unflatten(tree, cotangents(checked, seeds, copies))
+
+    return result, back
+
+
+def stop_gradient(x: Array) -> Array:
+    """The array, through which no gradient flows."""
+    return _with_rule(check_array("stop_gradient", x), CONSTANT)
+
+
+@takes(fn=FUNCTION, forward=FUNCTION, backward=FUNCTION)
+def custom_vjp(
+    fn: Callable[..., Array],
+    forward: Callable[..., tuple[Array, Any]],
+    backward: Callable[[Any, Array], Sequence[Array | None]],
+) -> Callable[..., Array]:
+    """`fn` of arrays, with a gradient of its own: `forward(*args)` returns its result and what is
+    saved, `backward(saved, cotangent)` a cotangent, or None, for each argument. Where nothing is
+    differentiated, only what `fn` needs is computed.
+
+    Raises UserError where `backward` returns another number of cotangents than there are
+    arguments, or one of another shape.
+    """
+
+    def call(*args: Array) -> Array:
+        arrays = [check_array("custom_vjp", a) for a in args]
+        result, saved = forward(*arrays)
+
+        def back(g: Array) -> Sequence[Array | None]:
+            found = tuple(backward(saved, g))
+            if len(found) != len(arrays):
+                raise UserError(
+                    f"custom_vjp: backward returned {len(found)} cotangents for {len(arrays)} "
+                    "arguments; return one, or None, for each"
+                )
+            return [None if c is None else _like(a, c) for a, c in zip(arrays, found, strict=True)]
+
+        rule = GivenRule(tuple(a.tensor for a in arrays), back)
+        return _with_rule(check_array("custom_vjp (result)", result), rule)
+
+    return _named(call, "custom_vjp", fn)
+
+
+# --- the way back -------------------------------------------------------------------------------
+
+
+def cotangents(
+    outputs: Sequence[Array], seeds: Sequence[Array], variables: Sequence[Array]
+) -> list[Array]:
+    """The cotangents of variables from those of outputs: contributions of later readers first, so
+    that sums have one order."""
+    wanted = {v.tensor for v in variables}
+    order = _reached([y.tensor for y in outputs], wanted)
+    found: dict[Tensor, Array] = {}
+    for y, g in zip(outputs, seeds, strict=True):
+        _add(found, y.tensor, g)
+    for t in reversed(order):
+        if t in found and t not in wanted:
+            for o, c in zip(_operands(t), _contributions(t, found[t]), strict=True):
+                if c is not None and o in order:
+                    _add(found, o, c)
+    return [found[v.tensor] if v.tensor in found else zeros_like(v) for v in variables]
+
+
+def _contributions(t: Tensor, g: Array) -> Sequence[Array | None]:
+    return adjoint(t, g) if t.rule is None else t.rule.backward(g)
+
+
+def _operands(t: Tensor) -> tuple[Tensor, ...]:
+    return t.op.operands if t.rule is None else t.rule.operands
+
+
+def _add(found: dict[Tensor, Array], t: Tensor, g: Array) -> None:
+    found[t] = found[t] + g if t in found else g
+
+
+def _reached(outputs: Sequence[Tensor], wanted: set[Tensor]) -> dict[Tensor, None]:
+    """The floats between variables and outputs, operands before users."""
+    reaches: dict[Tensor, bool] = {}
+    seen: set[Tensor] = set()
+    for root in outputs:
+        stack: list[tuple[Tensor, bool]] = [(root, False)]
+        while stack:
+            t, is_done = stack.pop()
+            if is_done:
+                reaches[t] = t in wanted or any(reaches[o] for o in _operands(t))
+            elif t not in seen:
+                seen.add(t)
+                stack.append((t, True))
+                below = () if t in wanted else _operands(t)
+                stack.extend((o, False) for o in reversed(below) if o not in seen)
+    return {t: None for t, is_reached in reaches.items() if is_reached and t.dtype.is_float}
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _variable(op: str, x: object) -> Array:
+    """A value of its own for an argument: what a function reads otherwise is a constant to it."""
+    x = check_array(op, x)
+    if not x.dtype.is_float:
+        raise UserError(
+            f"{op}: an argument is {x.dtype}{build.shape_text(x.shape)}; gradients are with "
+            "respect to floats: cast it, or leave its number out of argnums"
+        )
+    return _own(x)
+
+
+def _own(x: Array) -> Array:
+    t = x.tensor
+    return Array(build.value(t.shape, t.dtype, ir.Permute((t,), tuple(range(t.ndim)))))
+
+
+def _with_rule(x: Array, rule: GivenRule) -> Array:
+    out = _own(x)
+    out.tensor.rule = rule
+    return out
+
+
+def _first_of_pair(value: object) -> object:
+    found = shown(value)
+    pair = cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
+    if len(pair) != 2:
+        raise UserError(
+            f"grad(has_aux=True): the function returned {found}; it must return a pair, of which "
+            "the first is differentiated"
+        )
+    return pair[0]
+
+
+def _loss(x: object) -> Array:
+    y = check_array("grad (result)", x)
+    if y.ndim or not y.dtype.is_float:
+        raise UserError(
+            f"grad: the function returned {y.dtype}{build.shape_text(y.shape)}; it must return one "
+            "float of rank 0: sum it, or use fw.vjp with a cotangent of its shape"
+        )
+    return y
+
+
+def _like(y: Array, g: object) -> Array:
+    """A cotangent of a value."""
+    c = check_array("vjp (cotangent)", g)
+    if c.tensor.shape != y.tensor.shape or c.dtype is not y.dtype:
+        raise UserError(
+            f"vjp: a cotangent is {c.dtype}{build.shape_text(c.shape)}, its value is "
+            f"{y.dtype}{build.shape_text(y.shape)}; they must be equal"
+        )
+    return c
+
+
+def _named(made: Callable[..., Any], what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    made.__name__ = f"{what}_of_{getattr(fn, '__name__', 'a_function')}"
+    made.__doc__ = fn.__doc__
+    return made

@@ -1,0 +1,169 @@
+"""Turns that blocks take, found in the statements of a kernel, and what each turn covers.
+
+A turn is proved by expressions alone: the number of a block in its group counts up with its linear
+number, its group has a semaphore and a part of the guarded buffer of its own, and the release
+passes the turn to the next number, the last one to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import ONE, ZERO, Expr, variables
+from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.sites import StatementSite, sites
+from fusewright.kir.ir import Dim, Kernel, SemaphoreAcquire, SemaphoreRelease, Statement, Visibility
+
+_MAX_DIGITS = 5
+"""Dimensions and loops whose orders are tried: the grid has three, and a tile two loops."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """What stands between an acquire and the release that passes the turn on."""
+
+    acquire: StatementSite
+    release: StatementSite
+    taken: SemaphoreAcquire
+
+    def holds(self, access: Access) -> bool:
+        """Whether an access stands in the turn and keeps to what the turn guards."""
+        if access.buffer is not self.taken.guarded:
+            return False
+        body = self.acquire.path[:-1]
+        path = access.site.path
+        if path[: len(body)] != body:
+            return False
+        if not self.acquire.path[-1] < path[len(body)] < self.release.path[-1]:
+            return False
+        low, high = (access.use.index - self.taken.first).interval
+        last = self.taken.size - access.use.width
+        return low is not None and high is not None and low >= 0 and high <= last
+
+
+def turns_of(kernel: Kernel) -> tuple[Turn, ...]:
+    """The turns of a kernel that are sound; what is not is a problem that `turn_problems` names."""
+    found = (_turn(site, sites(kernel)) for site in sites(kernel))
+    return tuple(t for t in found if isinstance(t, Turn) and not list(_faults(t, kernel)))
+
+
+def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
+    """What keeps acquires and releases from being turns that end."""
+    places = sites(kernel)
+    released: set[Statement] = set()
+    for site in places:
+        if not isinstance(site.statement, SemaphoreAcquire):
+            continue
+        turn = _turn(site, places)
+        if turn is None:
+            yield (
+                site.statement,
+                "no release of the same semaphore follows it in the same body; a turn that is "
+                "taken is passed on",
+            )
+            continue
+        released.add(turn.release.statement)
+        yield from ((site.statement, fault) for fault in _faults(turn, kernel))
+    for site in places:
+        if isinstance(site.statement, SemaphoreRelease) and site.statement not in released:
+            yield (
+                site.statement,
+                "no acquire before it in the same body; only who has a turn passes",
+            )
+
+
+def _turn(site: StatementSite, places: Sequence[StatementSite]) -> Turn | None:
+    """The turn that begins at a site."""
+    taken = site.statement
+    if not isinstance(taken, SemaphoreAcquire):
+        return None
+    for other in places:
+        s = other.statement
+        behind = other.path[:-1] == site.path[:-1] and other.path > site.path
+        if behind and isinstance(s, SemaphoreRelease) and s.semaphore is taken.semaphore:
+            return Turn(site, other, taken)
+    return None
+
+
+def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
+    """Why blocks do not come one after the other, each once, to a part of their own."""
+    taken, passed = turn.taken, turn.release.statement
+    assert isinstance(passed, SemaphoreRelease)
+    same = (
+        taken.index == passed.index,
+        taken.guarded is passed.guarded,
+        taken.first == passed.first,
+        taken.size == passed.size,
+        taken.issuer == passed.issuer,
+    )
+    if not all(same):
+        yield "its release is of another index or part, or by another thread"
+    if Visibility.BLOCK in (taken.scope, passed.scope):
+        yield "what it hands on is for the threads of its own block; blocks need the scope gpu"
+    if taken.first != taken.index * taken.size:
+        yield (
+            f"it guards from {taken.first} on, not from {taken.index} times the {taken.size} "
+            "elements of a part, so that parts of two semaphores may overlap"
+        )
+    moving = [d for d in kernel.grid if d.extent != ONE]
+    inside = set(variables(taken.value))
+    ordered = [d for d in moving if d.var in inside]
+    count = _product(d.extent for d in ordered)
+    if taken.value != _number(ordered):
+        yield (
+            f"it waits until {taken.value}, which does not count the blocks of its group in the "
+            "order in which they start; wait for earlier blocks only"
+        )
+    elif passed.value != (taken.value + 1) % count:
+        yield (
+            f"its release sets {passed.value}; the next of the {count} blocks waits until "
+            f"{(taken.value + 1) % count}, and the last one sets 0 for the next launch"
+        )
+    yield from _group_faults(turn, kernel, [d for d in moving if d.var not in inside])
+    around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
+    if around & inside:
+        yield "a condition around it leaves out some blocks of its group; the others would wait"
+
+
+def _group_faults(turn: Turn, kernel: Kernel, kept: Sequence[Dim]) -> Iterator[str]:
+    """Why groups of blocks, or iterations, may share a semaphore."""
+    loops = [Dim(x.node.var, x.node.extent) for x in turn.acquire.loops]
+    digits = [*kept, *loops]
+    if len(digits) > _MAX_DIGITS or not any(
+        turn.taken.index == _number(order) for order in permutations(digits)
+    ):
+        names = ", ".join(str(d.var) for d in digits) or "nothing"
+        yield (
+            f"its index {turn.taken.index} does not number the groups of blocks and the "
+            f"iterations around it ({names}); each takes a semaphore of its own"
+        )
+        return
+    groups = _product(d.extent for d in digits)
+    for buffer, size in (
+        (turn.taken.semaphore, groups),
+        (turn.taken.guarded, groups * turn.taken.size),
+    ):
+        if prove(less_equal(size, buffer.size)) is not True:
+            yield f"{groups} groups need {size} elements of {buffer}, which has {buffer.size}"
+    if turn.taken.semaphore not in kernel.semaphores:
+        yield f"{turn.taken.semaphore} is none of the kernel's semaphores, which begin at zero"
+
+
+def _number(digits: Sequence[Dim]) -> Expr:
+    """The number that digits make, the first one fastest."""
+    out: Expr = ZERO
+    stride: Expr = ONE
+    for d in digits:
+        out = out + d.var * stride
+        stride = stride * d.extent
+    return out
+
+
+def _product(extents: Iterator[Expr]) -> Expr:
+    out: Expr = ONE
+    for e in extents:
+        out = out * e
+    return out

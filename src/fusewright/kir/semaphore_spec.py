@@ -1,0 +1,36 @@
+"""What kernels must satisfy so that blocks may wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusewright.kir.analysis.turns import turn_problems
+from fusewright.kir.checks import Check, KernelFacts, Problem
+from fusewright.kir.ir import SemaphoreAcquire, SemaphoreAdd, SemaphoreRelease
+
+
+def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
+    k = facts.kernel
+    for name, listed in (("semaphore", k.semaphores), ("scratch", k.scratch)):
+        for b in listed:
+            if b not in k.params:
+                yield None, f"the {name} {b} is no parameter of the kernel"
+            if b in k.stored_once:
+                yield None, f"the {name} {b} is to be stored once; blocks write it in turns"
+    for place in facts.places:
+        s = place.statement
+        if isinstance(s, SemaphoreAcquire | SemaphoreRelease | SemaphoreAdd):
+            continue
+        for use in s.memory_uses():
+            if use.buffer in k.semaphores:
+                yield s, f"{use.buffer} holds semaphores; only acquire, release and add touch it"
+
+
+def _turns(facts: KernelFacts) -> Iterator[Problem]:
+    yield from turn_problems(facts.kernel)
+
+
+SEMAPHORE_CHECKS: tuple[Check, ...] = (
+    Check("semaphores", "lowered", _semaphores),
+    Check("turns", "lowered", _turns),
+)

@@ -1,0 +1,88 @@
+"""Copies of tensors, put between what makes them and what reads them.
+
+    copy_after     t -> c = copy(t)                                     for some readers
+    tile_after     x -> far = copy(x); tile = copy(far); near = copy(tile)
+    tile_before    y = op(..) -> near = op(..); tile = cast(near); y = copy(tile)
+
+A tile is in shared memory: threads write it by some loops and read it by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.fusion.ir import Pointwise
+from fusewright.memory import Memory
+from fusewright.schedule.edits import edit
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.parallel import Loop
+
+
+@edit("cache_after", of_tensor=True)
+def copy_after(
+    flow: Dataflow,
+    s: Stage,
+    *,
+    readers: Sequence[Stage] | None = None,
+    memory: Memory = Memory.LOCAL,
+) -> Stage:
+    """A copy that all readers of a stage, or those given, read instead of it."""
+    users = flow.consumers(s) if readers is None else readers
+    suffix = "s" if memory is Memory.SHARED else "c"
+    c = flow.insert(s, f"{s.name}_{suffix}", s.shape, s.dtype, Pointwise((), "copy"), [s])
+    c.memory = memory
+    flow.replace_operand(users, s, c)
+    flow.attach(c)
+    flow.retie()
+    _start_over(c)
+    return c
+
+
+@edit("tile_after", of_tensor=True)
+def tile_after(flow: Dataflow, x: Stage, readers: Sequence[Stage]) -> tuple[Stage, Stage, Stage]:
+    """The copies `far`, `tile` and `near` of a stage; the readers read the last of them."""
+    chain: list[Stage] = [x]
+    for suffix in ("far", "tile", "near"):
+        last = chain[-1]
+        copy = Pointwise((), "copy")
+        chain.append(flow.insert(last, f"{x.name}_{suffix}", x.shape, x.dtype, copy, [last]))
+        flow.attach(chain[-1])
+    flow.replace_operand(readers, x, chain[-1])
+    _, far, tile, near = chain
+    tile.memory = Memory.SHARED
+    flow.sort()
+    flow.retie()
+    _start_over(far, tile, near)
+    return far, tile, near
+
+
+@edit("tile_before", of_tensor=True)
+def tile_before(flow: Dataflow, y: Stage) -> tuple[Stage, Stage]:
+    """The stages `near`, which computes what `y` was, and `tile`, which `y` is a copy of now."""
+    near = flow.insert(y, f"{y.name}_near", y.shape, y.dtype, y.op, y.operands)
+    near.frame = y.frame
+    tile = flow.insert(near, f"{y.name}_tile", y.shape, y.dtype, Pointwise((), "cast"), [near])
+    tile.memory = Memory.SHARED
+    y.op, y.operands = Pointwise((), "copy"), (tile,)
+    flow.attach(tile)
+    flow.attach(y)
+    flow.sort()
+    flow.retie()
+    _start_over(near, tile, y)
+    return near, tile
+
+
+@edit("put_first")
+def put_first(flow: Dataflow, stages: Sequence[Stage]) -> None:
+    """Moves stages that compute from inputs alone to the front of the program, so that what they
+    load is under way before anything else is done."""
+    start = [s for s in flow.stages if s.is_input or s.is_virtual]
+    front = dict.fromkeys([*start, *stages])
+    flow.stages = [*front, *(s for s in flow.stages if s not in front)]
+
+
+def _start_over(*stages: Stage) -> None:
+    """Loops over the stages' own domains."""
+    for s in stages:
+        s.loops = tuple(Loop(c) for c in s.frame.domain)
+        s.inline_depth = 0

@@ -1,0 +1,171 @@
+"""Blocks that take turns: known verdicts, deletions, flipped rules, orders, and the spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+from async_suite import Case, arrays_of
+from semaphore_rules import SEMAPHORE_RULES
+from semaphore_suite import ACQUIRE, RELEASE, SUITE, bulk_turn, turn
+
+from fusewright.errors import SpecError, UnsupportedError
+from fusewright.kir import ir
+from fusewright.kir.spec import check_kernel
+from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.sim import verify
+from fusewright.sim.machine import Machine, SimResult, simulate
+from fusewright.sim.model import MODEL, Model
+
+RIGHT = [c for c in SUITE if not c.wrong]
+
+
+def case_of(kernel: ir.Kernel) -> verify.Case:
+    """Counting numbers, and semaphores at zero."""
+    zero = {b: np.zeros(int(str(b.size)), np.uint32) for b in kernel.semaphores}
+    return verify.Case(arrays_of(kernel) | zero, outputs=kernel.params[1:2])
+
+
+def run(kernel: ir.Kernel, *, seed: int = 0, model: Model = MODEL) -> SimResult:
+    case = case_of(kernel)
+    return simulate(kernel, case.arrays, outputs=case.outputs, seed=seed, model=model)
+
+
+def verdict(kernel: ir.Kernel, model: Model = MODEL) -> frozenset[str]:
+    return frozenset(r.kind for r in run(kernel, model=model).races)
+
+
+@pytest.mark.parametrize("case", SUITE, ids=lambda c: c.name)
+def test_verdict_and_text(case: Case) -> None:
+    kernel = case.kernel()
+    assert verdict(kernel) == frozenset(case.wrong)
+    assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda c: c.name)
+def test_each_sync_is_needed_and_each_order_of_blocks_gives_the_sum(case: Case) -> None:
+    kernel = case.kernel()
+    report = verify.verify_kernel(kernel, case_of(kernel), blocks=None)
+    assert not report.missing and not report.redundant
+    assert sorted(s.id for s in report.necessary) == sorted(case.needed)
+    wanted = np.arange(768, dtype=np.float32).reshape(4, 3, 64).sum(axis=1).ravel()
+    for seed in range(4):
+        result = run(kernel, seed=seed)
+        assert result.races == []
+        assert np.array_equal(result.outputs[0], wanted)
+
+
+@pytest.mark.parametrize("rule", SEMAPHORE_RULES)
+def test_a_flipped_rule_changes_some_verdict(rule: str) -> None:
+    model = dataclasses.replace(MODEL, **{rule: not getattr(MODEL, rule)})
+
+    def differs(case: Case) -> bool:
+        if verdict(case.kernel(), model) != frozenset(case.wrong):
+            return True
+        return any(not verdict(case.kernel((n,)), model) for n in case.needed)
+
+    assert any(map(differs, SUITE))
+
+
+def test_blocks_that_share_a_semaphore_are_one_domain() -> None:
+    kernel = parse_kernel(turn())
+    machine = Machine(kernel, case_of(kernel).arrays, {}, {}, (), 0)
+    assert machine.domains is not None
+    assert machine.domains.tolist() == [[bx, bx + 4, bx + 8] for bx in range(4)]
+    chosen = machine.chosen_rows([5])
+    assert chosen.tolist() == [1]
+    trace = machine.batch(chosen)
+    assert trace.blocks.tolist() == [[1, 5, 9]]
+
+
+def test_a_race_between_blocks_names_both() -> None:
+    found = run(parse_kernel(turn(ACQUIRE=""))).races
+    assert found[0].first is not None and found[0].second is not None
+    assert {found[0].first.block, found[0].second.block} <= {0, 4, 8}
+    assert found[0].first.block != found[0].second.block
+
+
+def test_what_is_left_in_a_semaphore_is_told() -> None:
+    found = run(parse_kernel(turn(RELEASE=RELEASE.replace("(by + 1) % 3", "by + 1")))).races
+    assert "f[0] is 3 when the kernel ends; the next launch begins with it" in found[0].message
+
+
+def test_scratch_is_read_behind_a_write_only() -> None:
+    found = run(parse_kernel(turn().replace("0 < by", "0 < by + 1"))).races
+    assert {"uninitialised"} <= {r.kind for r in found}
+    assert "w[0] was never written" in found[0].message
+
+
+def test_two_tiles_of_three_splits_are_verified_in_time() -> None:
+    kernel = parse_kernel(bulk_turn().replace("bx < 4", "bx < 2"))
+    start = time.perf_counter()
+    report = verify.verify_kernel(kernel, case_of(kernel), blocks=None)
+    assert report.ok and time.perf_counter() - start < 3
+
+
+SPEC = {
+    "no release": (turn(RELEASE=""), "no release of the same semaphore follows it"),
+    "no acquire": (turn(ACQUIRE=""), "no acquire before it in the same body"),
+    "not in order": (
+        turn(ACQUIRE=ACQUIRE.replace("value(by)", "value(2 - by)")),
+        "wait for earlier blocks only",
+    ),
+    "not reset": (
+        turn(RELEASE=RELEASE.replace("(by + 1) % 3", "by + 1")),
+        r"its release sets by \+ 1; the next of the 3 blocks waits until",
+    ),
+    "one semaphore for all": (
+        turn().replace("index(bx)", "index(0)").replace("first(64*bx)", "first(0)"),
+        "does not number the groups of blocks",
+    ),
+    "parts that overlap": (
+        turn().replace("first(64*bx)", "first(32*bx)"),
+        "parts of two semaphores may overlap",
+    ),
+    "too few semaphores": (turn().replace("f: uint32[4]", "f: uint32[3]"), "4 groups need 4"),
+    "for the block": (
+        turn(ACQUIRE=ACQUIRE.replace("issuer(0)", "issuer(0) scope(block)")),
+        "blocks need the scope gpu",
+    ),
+    "some blocks stay away": (
+        turn(ACQUIRE="if (by < 2) {\n" + ACQUIRE, RELEASE=RELEASE + "}\n"),
+        "leaves out some blocks of its group",
+    ),
+    "some threads stay away": (
+        turn(ACQUIRE="if (tx < 32) {\n" + ACQUIRE, RELEASE=RELEASE + "}\n", ENTER="", LEAVE=""),
+        "the statement names its thread; 'tx < 32' around it asks for threads again",
+    ),
+    "another dtype": (turn().replace("f: uint32", "f: int32"), "a semaphore holds uint32"),
+    "no semaphore of the kernel": (
+        turn().replace("  semaphores (f)\n", ""),
+        "is none of the kernel's semaphores",
+    ),
+    "touched by others": (
+        turn(LAST="c[0] = load f[bx]\n"),
+        "only acquire, release and add touch it",
+    ),
+    "no thread of the block": (
+        turn(ACQUIRE=ACQUIRE.replace("issuer(0)", "issuer(64)")),
+        "thread 64 issues it, but only threads 0 .. 63 come here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPEC)
+def test_turns_that_do_not_end_are_refused(name: str) -> None:
+    text, message = SPEC[name]
+    with pytest.raises(SpecError, match=message):
+        check_kernel(parse_kernel(text), "lowered")
+
+
+def test_right_turns_are_accepted() -> None:
+    for case in RIGHT:
+        check_kernel(case.kernel(), "lowered")
+
+
+def test_clusters_and_semaphores_are_not_simulated_together() -> None:
+    kernel = parse_kernel(turn().replace("  block (", "  cluster (cx < 2)\n  block ("))
+    with pytest.raises(UnsupportedError, match="without clusters only"):
+        run(kernel)
