@@ -37,8 +37,9 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
+from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected, form, nbytes_estimate
+from fusewright.host.form import connected, nbytes_estimate
 from fusewright.host.groups import MAX_OPERANDS, Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
@@ -52,6 +53,7 @@ from fusewright.host.product_forms import (
     sum_rule,
 )
 from fusewright.host.products import behind_product, product_first
+from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -59,6 +61,7 @@ from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program
+from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
@@ -249,6 +252,7 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
+            tell_refused(name, segment.fusion, self.target, e)
             halves = _halves(segment)
             products = [t for t in segment.fusion.values if has_instructions(t)]
             if halves is None and products:
@@ -265,6 +269,14 @@ class _Compiler:
         reads = tuple(segment.reads[i] for i in made.read)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
+
+    def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
+        """The kernel in whose launch the blocks of all parts stand side by side."""
+        key = (self.target, *parts)
+        if key not in self.kernels:
+            self.made[:] = [k for k in self.made if k not in parts]
+            self.kernels[key] = Made(joined_kernel(parts, self.made), (), ())
+        return self.kernels[key].kernel
 
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
@@ -396,8 +408,7 @@ def compile_in_place(
     taken from there, others added."""
     logs.start()
     began = time.perf_counter()
-    whole = prepare(fusion, target)
-    cut = form(whole)
+    whole, cut = formed(prepare(fusion, target), target)
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
     choices = {
@@ -428,7 +439,7 @@ def compile_in_place(
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
     forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
-    ordered = tuple(launches[k] for k in order)
+    ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
     return program

@@ -103,6 +103,7 @@ def test_refusals_name_the_rule(fn, why: str) -> None:
     assert any(why in str(r) for r in program.reasons), program.reasons
 
 
+@pytest.mark.refuses
 def test_what_lowering_refuses_is_cut_behind_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel whose suffix lowering cannot place becomes two, and the product keeps its own."""
     import fusewright.driver as driver
@@ -122,6 +123,7 @@ def test_what_lowering_refuses_is_cut_behind_the_product(monkeypatch: pytest.Mon
     assert any("cut in two: no place for it" in str(r) for r in program.reasons)
 
 
+@pytest.mark.refuses
 def test_a_product_that_lowering_refuses_is_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     import fusewright.driver as driver
 

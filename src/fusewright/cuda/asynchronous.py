@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusewright.core.conditions import TRUE, equal
 from fusewright.cuda import ptx, scalars
 from fusewright.cuda.writer import Spellings, Writer
-from fusewright.errors import SpecError
+from fusewright.errors import InternalError, SpecError
 from fusewright.kir import ir
 from fusewright.kir.traits import Act
 from fusewright.memory import Cache, Memory
@@ -18,7 +18,7 @@ def sync(w: Writer, s: ir.SyncStatement) -> None:
     """A sync, with its id and what it is for."""
     instruction = ptx.sync_instruction(s, in_cluster=bool(w.kernel.cluster))
     if instruction is None:
-        raise SpecError(f"{type(s).__name__} has no CUDA spelling")
+        raise InternalError(f"{type(s).__name__} is entered in SPELLINGS and has no instruction")
     use = s.mbarrier_use()
     operands = [] if use is None else [ptx.shared(w.address(use.barrier, use.slot))]
     if use is not None and use.act is Act.WAIT:

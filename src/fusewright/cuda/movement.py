@@ -118,7 +118,7 @@ def _filled(w: Writer, s: ir.Load) -> None:
 
 def store(w: Writer, s: ir.Store) -> None:
     """A store of registers to global or shared memory."""
-    if w.has_products and s.predicate != TRUE:
+    if w.products and s.predicate != TRUE:
         _stored_late(w, s)
     else:
         w.guarded(s.predicate, lambda: _stored(w, s))

@@ -41,7 +41,7 @@ class Writer:
         self.target = target
         self.names = Names()
         self.written = frozenset(written_buffers(kernel))
-        self.has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
+        self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
         allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}

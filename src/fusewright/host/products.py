@@ -42,6 +42,11 @@ def is_reading(t: Tensor) -> bool:
     return isinstance(t.op, Broadcast | Permute | Reshape | IndexMap) or is_crop(t)
 
 
+def has_products(members: Mapping[Tensor, None]) -> bool:
+    """Whether a product is among some ops."""
+    return any(isinstance(t.op, MatMul) for t in members)
+
+
 def product_problem(members: Mapping[Tensor, None]) -> str | None:
     """Why no kernel computes these ops with a product among them; None where there is no product or
     one does: elementwise work and transpositions of its result, and of values of its axes."""

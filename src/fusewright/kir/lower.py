@@ -15,7 +15,7 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
-from fusewright.kir.lower_turns import last_blocks
+from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
@@ -52,6 +52,7 @@ def lower(
     or the launch does not fit the target.
     """
     check_placement(flow)
+    check_modes(flow.stages, target)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
     grid, block, cx = _dims(flow)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))
@@ -65,13 +66,14 @@ def lower(
         arguments={},
         sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
+        multiprocessors=target.multiprocessors,
     )
-    context.last_blocks.update(last_blocks(context))
+    context.finished.update(where_finished(context))
     body = _Tree(context).body(nest.root)
-    turns = context.turns.values()
+    orders = context.orders.values()
     kernel = Kernel(
         name=name,
-        params=(*params.values(), *(t.guarded for t in turns), *(t.semaphore for t in turns)),
+        params=(*params.values(), *(o.guarded for o in orders), *(o.semaphore for o in orders)),
         arguments=tuple(a for a, _ in context.arguments.values()),
         symbols=context.sizes,
         grid=grid,
@@ -81,8 +83,8 @@ def lower(
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
-        semaphores=tuple(t.semaphore for t in turns),
-        scratch=tuple(t.guarded for t in turns),
+        semaphores=tuple(o.semaphore for o in orders),
+        scratch=tuple(o.guarded for o in orders),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)

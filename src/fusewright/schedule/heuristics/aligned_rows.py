@@ -22,6 +22,7 @@ from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import by_stride, global_accesses, merge_all, numel
 from fusewright.schedule.heuristics.reduction_facts import inputs_width, is_inner, widest_vector
+from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
 
@@ -59,9 +60,12 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
     it and vectors would run from one row into the next, rows are counted from an aligned address
     if all rows of a part begin alike, else they end with a part of a vector."""
-    axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
+    axes = by_stride(flow, reference.frame.output)
     kept = merge_all(flow, axes)
-    if len(axes) < 2 or is_inner(reference):
+    if is_inner(reference):
+        return kept
+    axes = joined_axes(flow, reference, axes, by_stride(flow, reference.frame.reduced))
+    if len(axes) < 2:
         return kept
     width = inputs_width(flow)
     if not are_short(widest_vector(flow, reference, kept, reduced, inner=False), width):
@@ -78,9 +82,9 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
 
 
 def even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
-    """Loops over all axes in which rows begin at aligned addresses: the last axis, the last two,
-    and so on are taken as rows."""
-    sized = [x for x in reference.loops if x.axis.extent != Int(1)]
+    """Loops over all axes in which rows begin at aligned addresses: the last of the joined axes,
+    the last two, and so on are taken as rows."""
+    sized = joined_axes(flow, reference, reference.loops)
     stride: Expr = Int(1)
     for k in range(len(sized) - 1, 0, -1):
         stride = stride * sized[k].axis.extent

@@ -37,7 +37,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, Target
 
 LONGEST = 32
 """Elements of a row that a thread holds."""
@@ -48,7 +48,7 @@ HELD_NBYTES = 192
 THREADS = 128
 ROWS = (1, 2, 4, 8)
 """Rows of a thread that are looked at."""
-SECTOR_NBYTES = 32
+
 MOST_ACCESSES = 16
 """Accesses of a thread to what lies side by side: a warp asks for nearly the same sectors with all,
 which its first-level cache bears for that long (predicted break-even between 11 and 17)."""

@@ -7,7 +7,7 @@ warps show; nothing is lowered. Loops over symbolic sizes count a typical number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
@@ -121,6 +121,32 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         + _instructions(flow, own, asked),
         flight_nbytes=_flight(own) + sum(map(_ring_nbytes, stages)) / max(threads, 1),
         product_clocks=sum(map(_product_clocks, stages)),
+    )
+
+
+def side_by_side(works: Sequence[Work]) -> Work:
+    """The work of a launch whose blocks do what those of several launches do; of a block and of a
+    thread the mean."""
+    blocks = sum(w.blocks for w in works)
+
+    def mean(one: Callable[[Work], float]) -> float:
+        return sum(w.blocks * one(w) for w in works) / blocks
+
+    return Work(
+        blocks=blocks,
+        threads=max(w.threads for w in works),
+        cluster=1,
+        min_blocks=0,
+        arrays=tuple(a for w in works for a in w.arrays),
+        lines=sum(w.lines for w in works),
+        narrow=sum(w.narrow for w in works),
+        shared_nbytes=max(w.shared_nbytes for w in works),
+        through_shared=mean(lambda w: w.through_shared),
+        exchanges=max(w.exchanges for w in works),
+        loads=mean(lambda w: w.loads),
+        registers=max(w.registers for w in works),
+        instructions=mean(lambda w: w.instructions),
+        flight_nbytes=mean(lambda w: w.flight_nbytes),
     )
 
 
