@@ -10,7 +10,6 @@ from dataclasses import replace
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
-from fusewright.fusion.partitioning import divisors
 from fusewright.fusion.passes.slice_products import slice_products
 from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.strided import Strided, box_problem
@@ -160,7 +159,7 @@ def _counts(sizes: Sizes, target: Target) -> list[int]:
     if sizes.depth % unit:
         return [1]
     most = min(target.multiprocessors, max(1, 2 * sizes.depth // DEPTH_NBYTES))
-    return [d for d in divisors(sizes.depth // unit) if d <= most]
+    return [d for d in range(1, most + 1) if sizes.depth // unit % d == 0]
 
 
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
