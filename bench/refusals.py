@@ -120,7 +120,7 @@ def _count(name: str, programs: Iterator[tuple[str, Callable[[], fw.Fusion]]]) -
         count += 1
         try:
             found = refusals(trace)
-        except fw.FusewrightError as e:
+        except Exception as e:  # a crash is told, and the count goes on
             failed += 1
             print(f"--- {name}: no program: {type(e).__name__}: {e}", flush=True)
             continue
