@@ -408,7 +408,7 @@ ROWS: dict[str, dict[str, Row]] = {
     "Schedule.launch": {
         "min_blocks": edits(lambda s, h, t: s.launch(), lambda s, h, t: s.launch(min_blocks=2)),
         "cluster": edits(lambda s, h, t: s.launch(), lambda s, h, t: s.launch(cluster=2)),
-        # Grids are as large as the loops bound to them until schedules have persistent loops.
+        # Only blocks of products walk over tiles (tests/schedule/test_mma_schedules.py).
         "max_sms": edits(
             lambda s, h, t: s.launch(), lambda s, h, t: s.launch(max_sms=8), "max_sms=8"
         ),

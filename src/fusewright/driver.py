@@ -15,6 +15,7 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, 
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
+from fusewright.fusion.passes.crop_products import crop_products
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
@@ -36,19 +37,23 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
+from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected, form, nbytes_estimate
+from fusewright.host.form import connected, nbytes_estimate
 from fusewright.host.groups import MAX_OPERANDS, Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
-from fusewright.host.products import (
-    behind_product,
-    product_first,
+from fusewright.host.product_forms import (
+    prepare_products,
+    product_forms,
     product_kernels,
-    refused_products,
+    products_in_place,
+    sum_rule,
 )
+from fusewright.host.products import behind_product, product_first
+from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -247,9 +252,11 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
+            tell_refused(name, segment.fusion, self.target, e)
             halves = _halves(segment)
-            if halves is None and any(map(has_instructions, segment.fusion.values)):
-                rule = f"it is a sum of products: {e}"
+            products = [t for t in segment.fusion.values if has_instructions(t)]
+            if halves is None and products:
+                rule = sum_rule(products[0], str(e), self.target)
                 self.reasons.append(Reason(segment.writes[-1].tensor.name, rule))
                 return self.launches(replace(segment, fusion=decompose(segment.fusion)))
             if halves is None:
@@ -401,8 +408,7 @@ def compile_in_place(
     taken from there, others added."""
     logs.start()
     began = time.perf_counter()
-    whole = prepare(fusion, target)
-    cut = form(whole)
+    whole, cut = formed(prepare(fusion, target), target)
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
     choices = {
@@ -431,8 +437,8 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    sums = (Reason(name, why) for name, why in refused_products(narrow_products(fusion), target))
-    reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
+    forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
+    reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
@@ -471,13 +477,12 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(
-        decompose(narrow_products(fold_empty(owned)), keeps=product_kernels(target))
-    )
+    products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
+    plain = hoist_gathers(decompose(products, keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))
-    narrow = cut_joins(small, MAX_OPERANDS)
+    narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
     cut = split_reductions(split_scans(row_partials(nested, target), target), target)
     return name_parts(cut)

@@ -512,7 +512,9 @@ def size_of(e: Expr, symbols: Mapping[Var, int]) -> int:
     """The value of a size under the symbols' values."""
     value = constant_value(e if isinstance(e, Int) else substitute(e, symbols))
     if value is None:
-        raise UserError(f"the size {e} is not determined by the shapes of the inputs")
+        raise UserError(
+            f"the size {e} is not determined by the shapes of the inputs; name an axis of one so"
+        )
     return value
 
 

@@ -173,13 +173,13 @@ def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
     else:
         operands = [ptx.shared(w.address(s.src, s.src_index)), tensor]
     text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 def _prefetch_map(w: Writer, s: ir.PrefetchMap) -> None:
     tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
     text = ptx.assembly("prefetch.tensormap [%0];", [tensor])
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 SPELLINGS: Spellings = {

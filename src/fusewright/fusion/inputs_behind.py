@@ -21,6 +21,7 @@ from fusewright.fusion.ir import (
     Parts,
     Permute,
     Pointwise,
+    Reduce,
     Reshape,
     Resize,
     Scan,
@@ -73,6 +74,12 @@ def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[
     behind = inputs_behind(t, operands)
     fast = behind[0].fast if behind else sized[-1] if sized else None
     return not sized or fast in axes
+
+
+def reduces_fast_axis(t: V, operands: Callable[[V], Sequence[V]]) -> bool:
+    """Whether the axes of a reduction hold the fast one of the largest tensor that is reduced."""
+    assert isinstance(t.op, Reduce)
+    return holds_fast_axis(operands(t)[0], t.op.axes, operands)
 
 
 def _numel(shape: Shape) -> int:

@@ -16,11 +16,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fusewright.core.expr import ONE
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
 from fusewright.fusion.ir import Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
+from fusewright.target import Target
 
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel, or a loop over its rows."""
@@ -80,10 +82,8 @@ class PartitionFacts:
         lengths = tuple(sizes[a] for a in axes)
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
-        strides = inputs[0].apart if inputs else {}
-        apart = min(
-            (n for a, n in strides.items() if a in axes), default=math.prod(sizes[axes[-1] + 1 :])
-        )
+        strides = [n for a, n in inputs[0].apart.items() if a in axes] if inputs else []
+        apart = min(strides, default=math.prod(sizes[axes[-1] + 1 :]))
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
         return PartitionFacts(lengths, kept, apart, nbytes, inner)
@@ -100,8 +100,7 @@ class PartitionFacts:
     @property
     def period(self) -> int:
         """After how many rows of slow axes vectors begin where they did."""
-        width = MAX_VECTOR_NBYTES // self.nbytes
-        return 1 if self.is_inner else width // math.gcd(self.apart, width)
+        return 1 if self.is_inner else period_of_rows(self.apart, self.nbytes)
 
 
 def large_inputs(t: Tensor) -> set[Tensor]:
@@ -116,8 +115,8 @@ def inputs_of(t: Tensor) -> list[Tensor]:
 
 def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> Held:
     """What registers hold of rows of `row` elements, `total` in all: of these inputs, and `sums`
-    of every column."""
-    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs]
+    of every column. An input with one element in its fast axis varies from row to row only."""
+    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs if x.shape and x.shape[-1] != ONE]
     moving, shared = (tuple(sorted(b for n, b in sizes if n == m)) for m in (total, row))
     return Held(moving, shared, sums)
 
@@ -202,7 +201,7 @@ def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
     runs = _runs(f, wanted)
     if runs is None:
         return None
-    lanes = MAX_VECTOR_NBYTES // f.nbytes
+    lanes = lanes_of_word(f.nbytes)
     is_odd = f.is_inner and runs.each % lanes != 0 and f.lengths[-1] % lanes == 0
     if runs.is_even and not is_odd:
         return runs
@@ -256,12 +255,12 @@ def whole_slices(lengths: Sequence[int]) -> list[int]:
     parts: list[int] = []
     inner = 1
     for size in reversed(lengths):
-        parts += [total // (inner * d) for d in _divisors(size)]
+        parts += [total // (inner * d) for d in divisors(size)]
         inner *= size
     return parts
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
     """The divisors of a positive number, ascending."""
     low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return low + [n // d for d in reversed(low) if d * d != n]

@@ -30,7 +30,8 @@ from fusewright.kir.asynchronous import (
 from fusewright.kir.rules import accesses_words
 from fusewright.kir.semaphores import (
     SemaphoreAcquire as SemaphoreAcquire,
-    SemaphoreAdd as SemaphoreAdd,
+    SemaphoreArrive as SemaphoreArrive,
+    SemaphoreLeave as SemaphoreLeave,
     SemaphoreRelease as SemaphoreRelease,
 )
 from fusewright.kir.symbols import (

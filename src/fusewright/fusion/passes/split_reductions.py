@@ -52,9 +52,15 @@ def in_two_steps(
     fn, axes = t.op.fn, t.op.axes
     wide = build.cast(source, t.dtype.compute)
     parts = as_parts(wide, axes, partition, reduction_identity(fn, wide.dtype), last=parts_last)
-    place = parts.ndim - 2 if parts_last else 0
-    partial = build.reduce(fn, parts, (place + 1 - partition.part_axis,))
-    return build.cast(build.reduce(fn, partial, (place,)), t.dtype)
+    return build.cast(reduce_in_parts(fn, parts), t.dtype)
+
+
+def reduce_in_parts(fn: str, parts: Tensor) -> Tensor:
+    """Reduces every part, then their results."""
+    assert isinstance(parts.op, Parts)
+    place = parts.op.axes[0]
+    partial = build.reduce(fn, parts, (place + 1 - parts.op.partition.part_axis,))
+    return build.reduce(fn, partial, (place,))
 
 
 def as_parts(

@@ -8,8 +8,7 @@ from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
-from fusewright.fusion.inputs_behind import holds_fast_axis
-from fusewright.fusion.ir import Reduce
+from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -35,8 +34,7 @@ def reference_of(flow: Dataflow) -> Stage:
 
 def is_inner(reference: Stage) -> bool:
     """Whether the reduced axes hold the fast one of the largest tensor that is reduced."""
-    assert isinstance(reference.op, Reduce)
-    return holds_fast_axis(reference.operands[0], reference.op.axes, lambda s: s.operands)
+    return reduces_fast_axis(reference, lambda s: s.operands)
 
 
 def facts_of(

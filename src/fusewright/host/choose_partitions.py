@@ -1,0 +1,89 @@
+"""Partitions are chosen again once it is known which kernel makes the partial results.
+
+The passes cut a reduction by what the program shows: which rows are reduced beside it, and which
+inputs are large. Formation decides: a kernel may hold more inputs, or refuse the rows. The same
+choice, from the facts of the group as it formed, then gives the number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusewright.fusion import build
+from fusewright.fusion.inputs_behind import reduces_fast_axis
+from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor
+from fusewright.fusion.partition import Partition
+from fusewright.fusion.partitioning import PartitionFacts, beside_rows, held_of, to_fill
+from fusewright.fusion.passes.cse import cse
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.split_reductions import reduce_in_parts
+from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.host.form import Formation, form
+from fusewright.target import Target
+
+
+def formed(fusion: Fusion, target: Target) -> tuple[Fusion, Formation]:
+    """The groups of a prepared fusion, and the fusion with the partitions that they ask for: where
+    these are others, it is cut again."""
+    formation = form(fusion)
+    uses = fusion.uses()
+    wanted: dict[Tensor, Partition | None] = {}
+    for group in formation.groups:
+        partials = [t for t in group if _is_partial(t, uses) and t not in fusion.outputs]
+        for t, partition in _partitions(group, partials, target).items():
+            wanted |= dict.fromkeys(uses[t], partition)
+    if not wanted:
+        return fusion, formation
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        return _cut_again(t, operands[0].op.operands[0], wanted[t]) if t in wanted else None
+
+    again = cse(rebuild(fusion, replace))
+    return again, form(again)
+
+
+def _is_partial(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:
+    """Whether a value holds results of parts that nothing but a reduction over the parts reads."""
+    if not isinstance(t.op, Reduce) or not isinstance((cut := t.op.operands[0]).op, Parts):
+        return False
+    place = cut.op.axes[0]
+    if t.op.axes != (place + 1 - cut.op.partition.part_axis,) or not uses[t]:
+        return False
+    readers = all(isinstance(u.op, Reduce) for u in uses[cut])
+    return readers and all(
+        isinstance(u.op, Reduce) and u.op.fn == t.op.fn and u.op.axes == (place,) for u in uses[t]
+    )
+
+
+def _partitions(
+    group: tuple[Tensor, ...], partials: list[Tensor], target: Target
+) -> dict[Tensor, Partition | None]:
+    """Of partial results that one kernel makes, those that another partition suits better; None
+    for none at all."""
+    read = {o for t in group for o in t.op.operands if not is_rematerialisable(o)}
+    inputs = read.difference(group)
+    beside = any(
+        isinstance(t.op, Reduce) and reduces_fast_axis(t, lambda v: v.op.operands) for t in group
+    )
+    out: dict[Tensor, Partition | None] = {}
+    for t in partials:
+        cut = t.op.operands[0].op
+        assert isinstance(cut, Parts)
+        facts = PartitionFacts.of(cut.operands[0], cut.axes)
+        if facts is None:
+            continue
+        if beside and not facts.is_inner:
+            blocks = held_of(inputs, facts.total, facts.kept, len(partials)).blocks(facts.kept)
+            found = beside_rows(facts, blocks, target)
+        else:
+            found = to_fill(facts, target)
+        out |= {} if found == cut.partition else {t: found}
+    return out
+
+
+def _cut_again(t: Tensor, parts: Tensor, partition: Partition | None) -> Tensor:
+    assert isinstance(t.op, Reduce) and isinstance(parts.op, Parts)
+    (source,), axes = parts.op.operands, parts.op.axes
+    if partition is None:
+        return build.reduce(t.op.fn, source, axes)
+    return reduce_in_parts(t.op.fn, build.parts(source, axes, partition, parts.op.fill))
