@@ -28,7 +28,7 @@ from fusewright.cuda.emit import emit
 from fusewright.kir.text import parse_kernel
 from fusewright.runtime.device import architecture
 from fusewright.runtime.launch import LoadedKernel, launch_of
-from fusewright.target import Target, target_of
+from fusewright.target import WARP_SIZE, Target, target_of
 
 ROUNDS = 5
 LARGE = 1 << 28
@@ -148,17 +148,18 @@ def exchanges(target: Target, count: int) -> Probe:
     return Probe(kernel_text("exchanges", _param("z", "float32", 512), 1, 512, body), target, z)
 
 
-def scattered(target: Target) -> Probe:
-    """Every lane of a warp reads a cached line of its own."""
+def cached_reads(target: Target, apart: int) -> Probe:
+    """Every lane of a warp reads an element of 4 bytes from the first-level cache, so many elements
+    from that of the next lane: neighbours, or lines of their own."""
     size, blocks = 16 * 1024, 4 * target.multiprocessors
     x, z = torch.ones(size, device="cuda"), torch.empty(blocks * THREADS, device="cuda")
     body = (
         "  local r: float32[1]\n  local a: float32[1]\n  a[0] = copy(0.0:float32)\n"
-        f"  for (i < {TRIPS}) {{\n    r[0] = load x[({LINE_WORDS}*tx + 37*i) % {size}]\n"
+        f"  for (i < {TRIPS}) {{\n    r[0] = load x[({apart}*tx + 37*i) % {size}]\n"
         f"    a[0] = add(a[0], r[0])\n  }}\n  store z[{THREADS}*bx + tx] = a[0]"
     )
     params = f"{_param('x', 'float32', size)}\n{_param('z', 'float32', len(z))}"
-    return Probe(kernel_text("scattered", params, blocks, THREADS, body), target, x, z)
+    return Probe(kernel_text(f"reads_{apart}_apart", params, blocks, THREADS, body), target, x, z)
 
 
 def measured(target: Target) -> dict[str, float]:
@@ -172,7 +173,8 @@ def measured(target: Target) -> dict[str, float]:
     near = streaming(target, cached, passes).us() - launch
     waves, resident = 64, target.threads_per_sm // 1024 * sms
     blocks = empty(target, waves * resident, 1024).us() - launch
-    lines = scattered(target).us() - launch
+    lines = cached_reads(target, LINE_WORDS).us() - launch
+    narrow = cached_reads(target, 1).us() - launch
     return {
         "read_share": read_share,
         "write_weight": copied / read - 1.0,
@@ -181,6 +183,7 @@ def measured(target: Target) -> dict[str, float]:
         "exchange_us": (exchanges(target, TRIPS).us() - launch) / TRIPS,
         "start_us": blocks / waves,
         "launch_us": launch,
+        "narrow_clocks": narrow * clock / (4 * THREADS // WARP_SIZE * TRIPS),
         "lines_per_clock": 4 * sms * THREADS * TRIPS / (lines * sms * clock),
     }
 

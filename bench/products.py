@@ -89,6 +89,17 @@ def _gated(m: int, n: int, k: int) -> Product:
     )
 
 
+def _stacked(m: int, n: int, k: int) -> Product:
+    """The gated pair with one weight, whose halves are gate and up."""
+    return Product(
+        f"stacked {m}x{n}x{k}",
+        lambda x, w: fw.nn.silu(fw.matmul(x, w.T)[:, :n]) * fw.matmul(x, w.T)[:, n:],
+        lambda torch, x, w: torch.nn.functional.silu((h := x @ w.T)[:, :n]) * h[:, n:],
+        ((m, k), (2 * n, k)),
+        4 * m * n * k,
+    )
+
+
 PRODUCTS: tuple[Product, ...] = (
     _plain("TN", 4096, 4096, 4096),
     _plain("TN", 8192, 8192, 8192),
@@ -101,6 +112,14 @@ PRODUCTS: tuple[Product, ...] = (
     _plain("TN", 4097, 4104, 4104),
     _plain("NN", 4096, 4096, 4096),
     _plain("NT", 4096, 4096, 4096),
+    _stacked(8192, 14336, 4096),
+    _plain("TT", 4100, 4100, 4100),
+    _plain("TN", 4096, 4096, 4100),
+    *(_plain("TN", m, 4096, 4096) for m in (1, 2, 3, 7, 16)),
+    _plain("TT", 3, 4096, 4096),
+    _plain("TN", 256, 256, 131072),
+    _plain("TN", 512, 512, 4096),
+    _plain("TN", 256, 4096, 4096),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 

@@ -87,6 +87,12 @@ def derived(name: str, **options: Any) -> str:
     return str(fw.trace(getattr(fw, name)(fn, **options), S, S))
 
 
+def mapped(**options: Any) -> str:
+    """The program of a mapped function of an array."""
+    fn = options.pop("fn", lambda x: fw.cumulative_sum(x, axis=0))
+    return str(fw.trace(fw.vmap(fn, **options), S))
+
+
 def ruled(**options: Any) -> str:
     """The gradient of a function with a rule of its own."""
     parts = {"forward": lambda x: (fw.exp(x), x), "backward": lambda s, g: (g,), **options}
@@ -402,7 +408,7 @@ ROWS: dict[str, dict[str, Row]] = {
     "Schedule.launch": {
         "min_blocks": edits(lambda s, h, t: s.launch(), lambda s, h, t: s.launch(min_blocks=2)),
         "cluster": edits(lambda s, h, t: s.launch(), lambda s, h, t: s.launch(cluster=2)),
-        # Grids are as large as the loops bound to them until schedules have persistent loops.
+        # Only blocks of products walk over tiles (tests/schedule/test_mma_schedules.py).
         "max_sms": edits(
             lambda s, h, t: s.launch(), lambda s, h, t: s.launch(max_sms=8), "max_sms=8"
         ),
@@ -671,6 +677,11 @@ ROWS: dict[str, dict[str, Row]] = {
         "forward": (lambda: ruled(), lambda: ruled(forward=lambda x: (fw.sin(x), x))),
         "backward": (lambda: ruled(), lambda: ruled(backward=lambda s, g: (g * s,))),
     },
+    "vmap": {
+        "fn": (lambda: mapped(), lambda: mapped(fn=fw.exp)),
+        "in_axes": (lambda: mapped(), lambda: mapped(in_axes=1)),
+        "out_axes": (lambda: mapped(), lambda: mapped(out_axes=1)),
+    },
     "register_pytree": {
         "cls": (lambda: 0, (lambda: registered(cls=list), "is a structure already")),
         "flatten": (registered, lambda: registered(flatten=lambda p: ([p.value * 2], ""))),
@@ -685,7 +696,10 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 
 INNER = {
-    "Kernel": ("adopt", "arguments", "compiled", "flat_arrays", "start_compiling", "symbol_values"),
+    "Kernel": (
+        *("adopt", "arguments", "compiled", "flat_arrays", "own_arrays", "start_compiling"),
+        "symbol_values",
+    ),
     "Program": (
         "check_arguments",
         "symbol_values",
@@ -712,6 +726,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "value_and_grad",
         "stop_gradient",
         "custom_vjp",
+        "vmap",
     ):
         yield n, getattr(fw, n)
     for c in (fw.TensorSpec, fw.Sym, fw.Schedule, fw.Report):

@@ -72,4 +72,11 @@ def test_probes_are_kernels_that_compile(monkeypatch: pytest.MonkeyPatch) -> Non
             lambda *size, _real=real, device="", **options: _real(*size, **options),
         )
     assert set(calibrate.measured(target_of("sm_90a"))) == set(FIGURES) - set(FITTED)
-    assert set(names) == {"empty", "streaming", "chase", "exchanges", "scattered"}
+    assert set(names) == {
+        "empty",
+        "streaming",
+        "chase",
+        "exchanges",
+        "reads_1_apart",
+        "reads_32_apart",
+    }

@@ -86,7 +86,10 @@ def test_a_fused_function_is_unwrapped(model: str) -> None:
     ("path", "message"),
     [
         ("softmax", "write module:function"),
-        ("no_such_module:f", "No module named 'no_such_module'; run where"),
+        (
+            "no_such_module:f",
+            "No module named 'no_such_module'; run where no_such_module can be imported",
+        ),
         ("{model}:soft", "has no function 'soft'; it has softmax, double"),
         ("{model}:LIMIT", "has no function 'LIMIT'"),
     ],

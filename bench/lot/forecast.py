@@ -7,6 +7,7 @@ same requests need. Times are of the cost model (schedule/heuristics/cost.py).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
+from fusewright.kernel import Kernel, TensorInfo
 from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics import schedule_group
@@ -58,6 +60,12 @@ class Forecast:
         return {**asdict(self), "share": round(self.share, 4)}
 
 
+def _scheduler(kernel: Kernel) -> str:
+    if kernel.parts:
+        return f"{len(kernel.parts)} side by side"
+    return kernel.heuristic.scheduler if kernel.heuristic else "move"
+
+
 def from_json(found: dict[str, Any]) -> Forecast:
     """The forecast that a JSON object of `as_json` describes."""
     plain = {k: v for k, v in found.items() if k != "share"}
@@ -97,11 +105,16 @@ def forecast(
         slowest.limit if slowest else "",
         round(seconds, 3),
         tuple(
-            f"{x.kernel.heuristic.scheduler if x.kernel.heuristic else 'move'} {c.us:.1f} {c.limit}"
+            f"{_scheduler(x.kernel)} {c.us:.1f} {c.limit}"
             for x, c in zip(program.launches, costs, strict=True)
         ),
         tuple(f"{r.tensor}: {r.rule}" for r in program.reasons),
     )
+
+
+def predicted_us(program: Program, target: Target) -> float:
+    """The predicted time of all launches."""
+    return sum(_cost(x, nbytes, target).us for x, nbytes in _bound(program))
 
 
 def floor_us(least: Least, target: Target) -> float:
@@ -134,6 +147,10 @@ def _bound(program: Program) -> list[tuple[Dispatch, int]]:
 def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch as it was scheduled; of a move, that of a copy."""
     kernel = launch.kernel
+    if kernel.parts:
+        found = kernel.predicted
+        assert found is not None
+        return found
     if kernel.segment is None or kernel.heuristic is None:
         written = sum(int(str(s.size)) * s.root.dtype.nbytes for s in launch.writes)
         return cost(_copy(nbytes - written, written, target), target)
@@ -148,8 +165,15 @@ def _moved(program: Program, bound: Sequence[int]) -> tuple[float, float]:
     total, worst = 0.0, 0.0
     significant = sum(bound) * min(SIGNIFICANT, 0.5 / max(len(bound), 1))
     for x, nbytes in zip(program.launches, bound, strict=True):
-        found = traffic(x.kernel.ir, x.kernel.arguments())
-        total += nbytes * max(1.0, found.byte_ratio)
-        if nbytes >= significant:
-            worst = max(worst, found.sector_ratio)
+        parts = x.kernel.parts or (x.kernel,)  # a few blocks of each show what all of them do
+        own = [sum(map(_nbytes, (*k.inputs, *k.outputs))) for k in parts]
+        for kernel, share in zip(parts, own, strict=True):
+            found = traffic(kernel.ir, kernel.arguments())
+            total += nbytes * share / sum(own) * max(1.0, found.byte_ratio)
+            if nbytes >= significant:
+                worst = max(worst, found.sector_ratio)
     return total, worst
+
+
+def _nbytes(t: TensorInfo) -> int:
+    return math.prod(int(str(n)) for n in t.shape) * t.dtype.nbytes

@@ -15,6 +15,7 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, 
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
+from fusewright.fusion.passes.crop_products import crop_products
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
@@ -44,12 +45,15 @@ from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
-from fusewright.host.products import (
-    behind_product,
-    product_first,
+from fusewright.host.product_forms import (
+    prepare_products,
+    product_forms,
     product_kernels,
-    refused_products,
+    products_in_place,
+    sum_rule,
 )
+from fusewright.host.products import behind_product, product_first
+from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
@@ -57,6 +61,7 @@ from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program
+from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
@@ -247,9 +252,11 @@ class _Compiler:
             if key not in self.kernels:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
+            tell_refused(name, segment.fusion, self.target, e)
             halves = _halves(segment)
-            if halves is None and any(map(has_instructions, segment.fusion.values)):
-                rule = f"it is a sum of products: {e}"
+            products = [t for t in segment.fusion.values if has_instructions(t)]
+            if halves is None and products:
+                rule = sum_rule(products[0], str(e), self.target)
                 self.reasons.append(Reason(segment.writes[-1].tensor.name, rule))
                 return self.launches(replace(segment, fusion=decompose(segment.fusion)))
             if halves is None:
@@ -262,6 +269,14 @@ class _Compiler:
         reads = tuple(segment.reads[i] for i in made.read)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
+
+    def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
+        """The kernel in whose launch the blocks of all parts stand side by side."""
+        key = (self.target, *parts)
+        if key not in self.kernels:
+            self.made[:] = [k for k in self.made if k not in parts]
+            self.kernels[key] = Made(joined_kernel(parts, self.made), (), ())
+        return self.kernels[key].kernel
 
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
@@ -422,9 +437,9 @@ def compile_in_place(
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    sums = (Reason(name, why) for name, why in refused_products(narrow_products(fusion), target))
-    reasons = (*sums, *cut.reasons, *pieces.reasons, *compiler.reasons)
-    ordered = tuple(launches[k] for k in order)
+    forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
+    reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
+    ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     program = _checked(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
     return program
@@ -462,13 +477,12 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
-    plain = hoist_gathers(
-        decompose(narrow_products(fold_empty(owned)), keeps=product_kernels(target))
-    )
+    products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
+    plain = hoist_gathers(decompose(products, keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))
-    narrow = cut_joins(small, MAX_OPERANDS)
+    narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
     cut = split_reductions(split_scans(row_partials(nested, target), target), target)
     return name_parts(cut)

@@ -126,10 +126,12 @@ class Kernel:
     measured: tuple[tuple[Params, float], ...] = ()
     """Microseconds of its candidates where they were measured (`fw.tune`)."""
     companions: list[Kernel] = field(default_factory=lambda: list[Kernel](), repr=False)
-    """The kernels that were made in one call of `compile`, this one among them: the compiler puts
-    the small ones of them into one module."""
+    """The kernels that were made in one call of `compile`, this one among them, but for parts of
+    others: the compiler puts the small ones of them into one module."""
     hand_edits: tuple[EditCall, ...] = ()
     """The calls of the schedule by hand that it was made of."""
+    parts: tuple[Kernel, ...] = field(default=(), repr=False)
+    """The kernels whose blocks stand side by side in this one; none for most."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -210,9 +212,9 @@ class Kernel:
     def predicted(self) -> Cost | None:
         """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
         kernels from a file."""
-        if self.segment is None or self.heuristic is None:
-            return None
-        return cost_of(self.segment.dataflow, self.heuristic, self.target)
+        groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
+        known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
+        return cost_of(known, self.target) if len(known) == len(groups) else None
 
     def __repr__(self) -> str:
         launch, syncs = self.launch, len(self.syncs)
@@ -254,7 +256,7 @@ class Kernel:
         once, together with the other kernels of its program. Raises UserError without NVRTC."""
         with self._lock:
             if self._build is None:
-                self.start_compiling(self.companions)
+                self.start_compiling(list(dict.fromkeys((*self.companions, self))))
             build = self._build
         assert build is not None
         return build.result()
@@ -510,7 +512,9 @@ def size_of(e: Expr, symbols: Mapping[Var, int]) -> int:
     """The value of a size under the symbols' values."""
     value = constant_value(e if isinstance(e, Int) else substitute(e, symbols))
     if value is None:
-        raise UserError(f"the size {e} is not determined by the shapes of the inputs")
+        raise UserError(
+            f"the size {e} is not determined by the shapes of the inputs; name an axis of one so"
+        )
     return value
 
 

@@ -135,6 +135,14 @@ THREADS = Knob(
     "a number from 1 to 1024",
     "Threads that compile kernels; by default one per processor.",
 )
+BOUND_WAITS = Knob(
+    "FUSEWRIGHT_BOUND_WAITS",
+    lambda: 0,
+    _within(0, 60_000),
+    "a number of milliseconds from 0 to 60000",
+    "A wait on an mbarrier that takes longer prints its role, slot and phase, and traps; kernels "
+    "are built for debugging then. 0: waits are not bounded.",
+)
 NVTX = Knob(
     "FUSEWRIGHT_NVTX",
     lambda: False,
@@ -153,5 +161,6 @@ KNOBS: tuple[Knob[int] | Knob[str] | Knob[bool] | Knob[Path], ...] = (
     TUNED,
     LOG,
     THREADS,
+    BOUND_WAITS,
     NVTX,
 )

@@ -40,6 +40,7 @@ from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import register_pytree
 from fusewright.fusion.ops import *  # noqa: F403
 from fusewright.fusion.trace import name, trace
+from fusewright.fusion.transforms.batching import vmap
 from fusewright.fusion.transforms.gradients import (
     custom_vjp,
     grad,
@@ -133,6 +134,7 @@ __all__ = [
     "value_and_grad",
     "verify",
     "vjp",
+    "vmap",
 ]
 __all__ += _eager.__all__
 __all__ += _lazy.__all__

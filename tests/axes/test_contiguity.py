@@ -7,7 +7,7 @@ import random
 import pytest
 from brute import holds
 
-from fusewright.axes.contiguity import holds_throughout, is_contiguous, lanes_where, vector_width
+from fusewright.axes.contiguity import Fit, fit_of, holds_throughout, lanes_where, vector_width
 from fusewright.core.conditions import Cond, equal, less
 from fusewright.core.expr import Expr, Var
 from fusewright.core.substitution import evaluate
@@ -86,7 +86,30 @@ def test_a_remainder_that_cancels_leaves_an_aligned_address() -> None:
     early = (row * 5) % 8
     assert vector_width(101 * row + 8 * t + v - early, v, [], 8) == 8
     assert vector_width(101 * row + 8 * t + v, v, [], 8) == 1
-    assert is_contiguous(101 * row + 8 * t + v, v) and not is_contiguous(101 * row + 2 * v, v)
+
+
+ROW, STEP, LANE = Var("row", 0, 99), Var("t", 0, 31), lane(8)
+FITS = [
+    (104 * ROW + 8 * STEP + LANE, 2, 16, Fit.WORDS),
+    (104 * ROW + 8 * STEP + LANE, 4, 16, Fit.WORDS),  # two words of four
+    (101 * ROW + 8 * STEP + LANE, 2, 16, Fit.CUT),
+    (101 * ROW + 8 * STEP + LANE, 2, 8, Fit.NARROW),  # no words of 16 bytes begin there
+    (101 * ROW + 2 * LANE, 2, 16, Fit.NARROW),
+    (101 * ROW + 8 * STEP + LANE, 1, 8, Fit.CUT),
+]
+
+
+@pytest.mark.parametrize(("address", "itemsize", "alignment", "fit"), FITS)
+def test_lanes_are_words_or_cut_out_of_two_or_neither(
+    address: Expr, itemsize: int, alignment: int, fit: Fit
+) -> None:
+    assert fit_of(address, LANE, 8, itemsize, alignment) is fit
+
+
+def test_what_is_shorter_than_a_machine_word_is_not_cut() -> None:
+    v = lane(2)
+    assert fit_of(3 * ROW + v, v, 2, 1, 16) is Fit.NARROW
+    assert fit_of(3 * ROW + v, v, 2, 2, 16) is Fit.CUT
 
 
 def test_the_lanes_where_conditions_hold() -> None:

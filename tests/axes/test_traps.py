@@ -211,6 +211,14 @@ def test_a_slice_of_an_axis_across_borders(graph: AxisGraph) -> None:
     assert isinstance(path, Path), path
 
 
+def test_an_axis_is_tied_to_a_word_with_a_part_of_itself(graph: AxisGraph) -> None:
+    (a,), (b,) = axes(graph, "a", 12), axes(graph, "b", 4)
+    high, low = graph.split(a, 4)
+    assert graph.tie(a, graph.merge(high, b))
+    assert graph.normal(b) is graph.normal(low)
+    check_graph(graph)
+
+
 def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
     (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
     assert graph.tie(flat(graph, v), x)
@@ -362,6 +370,17 @@ def test_a_skew_by_the_low_digit_of_rows_is_enough(graph: AxisGraph) -> None:
     outer, low = graph.split(rows, 4)
     path = covers(graph, [outer, graph.skew(columns, low, 5, 4), low], [rows, columns])
     assert len(path.predicates) == 2 and not path.free  # both ends of a row, nothing twice
+
+
+def test_columns_alone_follow_from_a_skew_by_rows_in_ragged_blocks(graph: AxisGraph) -> None:
+    """Where there is no row the skew has no value, but the first row is always there."""
+    rows, columns = axes(graph, "x", 5, 3)
+    skewed = graph.skew(columns, rows, 3, 4)
+    outer, inner = graph.split(rows, 4)
+    path = covers(graph, [outer, inner, skewed], [columns])
+    assert any("< 5" in str(c) for c in path.predicates)
+    assert len(path.free) == 2
+    covers(graph, [outer, inner, skewed], [rows, columns])
 
 
 def test_what_is_skewed_depends_on_its_base_and_is_moved_by_the_rest(graph: AxisGraph) -> None:

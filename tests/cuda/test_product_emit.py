@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 from product_kernels import Product, Ring, packed
 from product_suite import SUITE
 
+import fusewright as fw
 from fusewright.cuda.compile import Compiled, compile_cubin
 from fusewright.cuda.emit import emit, emit_module, parameters, sync_ids_in_ptx
 from fusewright.cuda.resources import resources
@@ -148,3 +150,61 @@ def test_kernels_of_a_module_share_the_functions_of_products() -> None:
 def test_other_targets_have_no_such_products(arch: str) -> None:
     with pytest.raises(UnsupportedError, match=r"needs compute capability 9\.0a?, which"):
         emit(packed(parse_kernel(Product().text())), target_of(arch))
+
+
+# --- kernels that the scheduler makes -------------------------------------------------------------
+
+
+def test_boxes_of_a_role_are_issued_by_one_elected_lane_without_a_loop_over_lanes() -> None:
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((4096, 4096), (4096, 4096))]
+    (kernel,) = fw.compile(fw.trace(lambda x, w: fw.matmul(x, w.T), *specs)).kernels
+    compiled = _compiled(kernel.ir)
+    found = _assert_clean(kernel.ir, compiled)
+    assert found["ELECT"] == 1
+    assert "BRA.U.ANY" not in sass(compiled.cubin)
+    assert found["HGMMA"] == 4 * 4  # of a tile's depth, four of them interleaved
+
+
+def test_loops_over_tiles_are_written_once() -> None:
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((4096, 4096), (4096, 4096))]
+    (kernel,) = fw.compile(fw.trace(lambda x, w: fw.matmul(x, w.T), *specs)).kernels
+    lines = [x.strip() for x in kernel.cuda.splitlines()]
+    pragmas = [(a, b) for a, b in pairwise(lines) if a.startswith("#pragma") and b[:4] == "for "]
+    assert [a for a, b in pragmas if "< 4;" in b] == ["#pragma unroll 1"] * 2
+    assert [a for a, b in pragmas if "< 64;" in b] == ["#pragma unroll 4"] * 2
+
+
+# --- waits that are bounded -----------------------------------------------------------------------
+
+
+def _ring() -> ir.Kernel:
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((256, 1024), (1024, 128))]
+    (kernel,) = fw.compile(fw.trace(fw.matmul, *specs)).kernels
+    return kernel.ir
+
+
+def test_bounded_waits_say_role_slot_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = _ring()
+    plain = emit(kernel, TARGET)
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "250")
+    text = emit(kernel, TARGET)
+    told = [x.strip() for x in text.splitlines() if "fw_check_time(since, 250u, " in x]
+    assert len(told) == sum(isinstance(s, ir.MbarWait) for s in syncs_of(kernel))
+    assert any("of warps 4 to 4 on ring_empty (stage of ring is free)" in x for x in told)
+    assert any("of warps 0 to 3 on ring_full (tile of ring)" in x for x in told)
+    assert all(re.search(r"\", .*, .*\);$", x) for x in told), "slot and parity"
+    assert "fw_check_time" not in plain
+
+
+def test_bounded_waits_compile_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "1000")
+    kernel = _ring()
+    compiled = _compiled(kernel)
+    assert sync_ids_in_ptx(compiled.ptx) == {s.id for s in syncs_of(kernel)}
+    assert "vprintf" in compiled.ptx and "trap" in compiled.ptx
+
+
+def test_bounds_of_waits_are_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "soon")
+    with pytest.raises(fw.UserError, match="use a number of milliseconds from 0 to 60000"):
+        emit(_ring(), TARGET)

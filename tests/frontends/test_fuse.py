@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright import program as program_module
 from fusewright.errors import UserError
+from fusewright.programs import calls
 from fusewright.runtime.config import active, config
 
 
@@ -31,7 +31,7 @@ def normal(*shape: int) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def quiet() -> None:
     """The oracle has been announced."""
-    program_module._said.set()
+    calls._said.set()
 
 
 @pytest.mark.parametrize("device", ["auto", "sim"])
@@ -253,7 +253,7 @@ def test_a_function_may_return_no_array(result: object, device: str) -> None:
 
 
 def test_without_a_gpu_the_oracle_computes_and_says_so_once() -> None:
-    program_module._said.clear()
+    calls._said.clear()
     f = fw.fuse(softmax)
     with pytest.warns(UserWarning, match="no GPU: fusewright computes with its numpy oracle"):
         f(normal(2, 3))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fusewright
+from fusewright.core.expr import Var
 from fusewright.errors import UserError
-from fusewright.fusion import ops as fw
+from fusewright.fusion import ir, ops as fw
 from fusewright.fusion.evaluate import evaluate
-from fusewright.fusion.ir import Sym, TensorSpec
+from fusewright.fusion.ir import Fusion, Sym, Tensor, TensorSpec
 from fusewright.fusion.trace import trace
 
 FUSION = trace(
@@ -93,3 +94,24 @@ def test_a_reduction_over_a_symbolic_crop_that_is_empty_starts_and_ends(
         assert not want.astype(np.float64).any()
     if op == "max" and dtype == "float32":
         assert np.all(want == -np.inf)
+
+
+def test_rejects_an_input_that_the_fusion_does_not_list():
+    f = trace(lambda x: x + 1, TensorSpec((4,), "float32"))
+    loose = Fusion((), f.outputs, f.values)
+    with pytest.raises(UserError, match="x is an input that the fusion does not list; trace it ag"):
+        evaluate(loose)
+
+
+@pytest.mark.parametrize(("last", "reaches"), [(3, None), (4, "1 to 4"), (9, "6 to 9")])
+def test_an_index_map_stays_inside_its_operand(last: int, reaches: str | None):
+    f = trace(lambda x: x, TensorSpec((4,), "float32"))
+    (x,) = f.inputs
+    i = Var("i", 0, 3)
+    moved = Tensor("y", x.shape, x.dtype, ir.IndexMap((x,), (i,), (i + (last - 3),)))
+    fusion, data = Fusion((x,), (moved,), (x, moved)), np.arange(4, dtype=np.float32)
+    if reaches is None:
+        np.testing.assert_array_equal(evaluate(fusion, data)[0], data)
+        return
+    with pytest.raises(UserError, match=rf"y: the index .* reaches {reaches}, outside axis 0 of"):
+        evaluate(fusion, data)

@@ -14,7 +14,7 @@ from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, Sym, Tensor, TensorSpec
 from fusewright.fusion.spec import check
-from fusewright.fusion.text import parse_fusion
+from fusewright.fusion.text import parse_expression, parse_fusion
 from fusewright.fusion.trace import trace
 
 
@@ -184,3 +184,34 @@ def test_program_rejections():
     ):
         with pytest.raises(SpecError, match=message):
             check(fusion)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("float32[4] = Pointwise(x, 'exp')", r"line 2: .*after its operands an op has fields"),
+        (
+            "float32[2, 2] = Parts(x, axes=(0,), partition=(4, 2, 2), fill=0.0)",
+            r"'\(4, 2, 2\)' is no Partition\(size=\.\., count=\.\., each=\.\.\)",
+        ),
+        (
+            "float32[2, 1] = Parts(x, axes=(0,), partition=Partition(size=4, count=2, each=1), "
+            "fill=0.0)",
+            r"line 2: .*2 parts of 1 hold fewer elements",
+        ),
+        (
+            "float32[0, 1] = Parts(x, axes=(0,), partition=Partition(size=4, count=0, each=1), "
+            "fill=0.0)",
+            r"line 2: .*a partition has elements, parts and places in them",
+        ),
+    ],
+)
+def test_fields_are_read_with_their_rules(line: str, message: str):
+    with pytest.raises(SpecError, match=message):
+        parse_fusion(f"{HEAD}y: {line}\nreturn y")
+
+
+@pytest.mark.parametrize("text", ["1 +", "n $", "'a'", "n and n", ""])
+def test_rejects_texts_that_are_no_integer_expressions(text: str):
+    with pytest.raises(SpecError, match="is not an integer expression"):
+        parse_expression(text, {"n": Var("n", 1)})

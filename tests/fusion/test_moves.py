@@ -210,6 +210,26 @@ def test_moves_of_reductions_stay() -> None:
     assert not is_hoisted(lambda x: fw.flip(fw.pad(x, ((0, 0), (1, 1))) * 2, axis=0), X)
 
 
+def shift(x: fw.Array, by: int, fill: float = 0.0) -> fw.Array:
+    """Rows later by a number of elements, none of which wrap around."""
+    ends = (by, 0) if by > 0 else (0, -by)
+    y = fw.pad(x, ((0, 0), ends), constant_values=fill)
+    return y[:, : x.shape[1]] if by > 0 else y[:, -by:]
+
+
+@pytest.mark.parametrize("by", [3, -2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_shifts_of_computed_values_are_one_kernel(by: int, dtype: str) -> None:
+    """What is left of the value is made of what is left of the argument; the border is filled."""
+    x = S((12, 20), dtype)
+    assert launches(lambda a: shift(fw.exp(fw.flip(a, axis=1)) + 2, by, 7.0), x) == 1
+    assert launches(lambda a: shift(fw.exp(a) * 3, by) + shift(fw.exp(a) * 3, -by), x) == 1
+
+
+def test_shifts_of_reductions_stay() -> None:
+    assert launches(lambda x: shift(fw.nn.softmax(x, axis=1), 3), X) == 2
+
+
 def test_stencils_of_stencils_are_bounded() -> None:
     def fn(x: fw.Array) -> fw.Array:
         for _ in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fusewright as fw
@@ -67,6 +68,23 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda x: fw.nn.rotary_embedding(x, x, x), "axis 1 has sizes 3 and 6"),
     (lambda x: fw.nn.batch_norm(x, x[0], x[0], momentum=0.2), "use batch_norm_forward"),
     (lambda x: fw.nn.instance_norm(x[None], momentum=0.2), "use instance_norm_forward"),
+    (lambda x: list(x[0, 0]), "iteration over an array of rank 0, which has no axis; use"),
+    (lambda x: x[1.5:], r"x.1.5:. on axis 0: the limits of a slice are integers; 1.5 is float"),
+    (lambda x: x[:, 2.5::-1], r"x.2.5::-1. on axis 1: the limits of a slice are integers; 2.5 is"),
+    (lambda x: x.__dlpack__(dl_device=(2, 0)), r"dl_device=.2, 0..: the value is on the host"),
+    (
+        lambda x: np.linalg.norm(x),
+        "of the traced array .*: numpy computes with values, which are not known here; use",
+    ),
+    (lambda x: np.exp(x), "numpy.exp of the traced array .*: numpy computes with .*; use fw.exp"),
+    (lambda x: fw.tensordot(x, x, axes="ab"), "axes='ab': give a count, or the axes of x1 and"),
+    (lambda x: fw.tensordot(x, x, axes=3), "axes=3 for ranks 2 and 2: the count goes from 0 to"),
+    (lambda x: fw.tensordot(x, x, axes=-1), "axes=-1 for ranks 2 and 2: the count goes from 0"),
+    (lambda x: fw.concat(x), "concat of Array: give a tuple or a list of arrays"),
+    (
+        lambda x: fw.repeat(fw.asarray([1, 2]), fw.asarray([1, 2, 3])),
+        "repeat of .*: .* give one count per element",
+    ),
 ]
 
 
@@ -76,6 +94,44 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
 def test_rejects(fn: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(fw.UserError, match=message):
         fw.trace(fn, S)
+
+
+def test_counts_that_are_not_known_give_no_size() -> None:
+    with pytest.raises(
+        fw.UnsupportedError, match=r"repeat of .*would depend on values; repeat kno"
+    ):
+        fw.trace(lambda x: fw.repeat(x, fw.astype(x, "int32")[0], axis=1), S)
+
+
+UNDECIDED: list[tuple[Callable[[Any], Any], int, str]] = [
+    (
+        lambda x: x[: fw.Sym("n") - 5],
+        2,
+        r"x\[:n - 5\] on axis 0 of size n: whether n - 5 is negative, and counts from the end, dep",
+    ),
+    (
+        lambda x: x[fw.Sym("k", min=2) :],
+        2,
+        r"on axis 0 of size n: whether k lies inside the axis depends on the size; declare bounds",
+    ),
+    (
+        lambda x: x[3 : fw.Sym("k", max=10)],
+        20,
+        r"x\[3:k\] on axis 0 of size n: whether the slice is empty depends on the size; declare",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fn", "low", "message"), UNDECIDED, ids=["sign", "inside", "empty"])
+def test_slices_that_depend_on_a_size(fn: Callable[[Any], Any], low: int, message: str) -> None:
+    with pytest.raises(fw.UserError, match=message):
+        fw.trace(fn, fw.TensorSpec((fw.Sym("n", min=low), 6), "float32"))
+
+
+def test_bounds_decide_a_slice() -> None:
+    n = fw.Sym("n", min=6)
+    fusion = fw.trace(lambda x: x[: n - 5], fw.TensorSpec((n, 6), "float32"))
+    assert str(fusion.outputs[0].shape[0]) == "n - 5"
 
 
 @pytest.mark.parametrize("fn", [fn for fn, _ in REFUSED])

@@ -10,12 +10,20 @@ import numpy as np
 
 import fusewright as fw
 
-SIZES = (8, 16, 17, 33, 64, 72, 100, 128, 130, 200, 256, 264)
+SIZES = (2, 3, 8, 16, 17, 33, 64, 65, 72, 100, 128, 130, 200, 256, 264)
+LONG = 4096
+"""Of rows that may be multiplied in slices."""
 
 
 def turned(x: Any) -> Any:
     """The last two axes in the other order."""
     return fw.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def halves(y: Any) -> Any:
+    """A gate and what passes it, of one product."""
+    half = y.shape[-1] // 2
+    return fw.nn.silu(y[..., :half]) * y[..., half : 2 * half]
 
 
 SUFFIXES: dict[str, Callable[[Any, Any], Any]] = {
@@ -29,6 +37,8 @@ SUFFIXES: dict[str, Callable[[Any, Any], Any]] = {
     "a wider result": lambda y, v: fw.astype(y, "float32"),
     "a sum": lambda y, v: fw.sum(fw.astype(y, "float32"), axis=-1),
     "a crop": lambda y, v: y[..., 1:],
+    "half": lambda y, v: y[..., : y.shape[-1] // 2],
+    "halves": lambda y, v: halves(y),
     "a join": lambda y, v: fw.concat([y, y * 2], axis=-1),
     "a transpose": lambda y, v: turned(y),
 }
@@ -43,14 +53,19 @@ class Drawn:
         self.dtype = rng.choice(["bfloat16", "float16"])
         m, n, k = (rng.choice(SIZES) for _ in range(3))
         batch = rng.choice([(), (), (), (2,), (3,)])
+        if rng.random() < 0.1:
+            m, n, k, batch = min(m, 72), min(n, 72), LONG, ()
+        self.begin = rng.choice((0, 0, 0, 1, 8))
         self.first_turned, self.second_turned = rng.random() < 0.5, rng.random() < 0.5
         first = (k, m) if self.first_turned else (m, k)
         second = (n, k) if self.second_turned else (k, n)
         shared = batch if rng.random() < 0.6 else ()
+        first = (*first[:-1], first[-1] + self.begin)
         self.shapes = ((*batch, *first), (*shared, *second), (4,))
         self.suffix = rng.choice(list(SUFFIXES))
 
     def __call__(self, a: Any, b: Any, v: Any) -> Any:
+        a = a[..., self.begin :]
         first = turned(a) if self.first_turned else a
         second = turned(b) if self.second_turned else b
         return SUFFIXES[self.suffix](fw.matmul(first, second), v)

@@ -53,6 +53,28 @@ def _gated(x: Any, g: Any, u: Any) -> Any:
     return fw.nn.silu(fw.matmul(x, g.T)) * fw.matmul(x, u.T)
 
 
+def _halves(x: Any, w: Any) -> Any:
+    h = fw.matmul(x, w.T)
+    half = w.shape[0] // 2
+    return fw.nn.silu(h[..., :half]) * h[..., half:]
+
+
+def _biased_halves(x: Any, w: Any, b: Any) -> Any:
+    h = fw.nn.linear(x, w, b)
+    half = w.shape[0] // 2
+    return fw.nn.silu(h[..., :half]) * h[..., half:]
+
+
+def _halves_of_rows(x: Any, w: Any) -> Any:
+    h = fw.matmul(x, w)
+    half = x.shape[0] // 2
+    return h[:half] * fw.tanh(h[half:])
+
+
+def _halves_twice(x: Any, w: Any) -> Any:
+    return fw.nn.silu(fw.matmul(x, w)[:, :72]) * fw.matmul(x, w)[:, 72:]
+
+
 CASES = (
     Case("TN", lambda a, b: fw.matmul(a, b.T), ((256, 192), (128, 192))),
     Case("TT", lambda a, b: fw.matmul(a, b), ((256, 192), (192, 128))),
@@ -93,6 +115,38 @@ CASES = (
         lambda x, y, w: fw.matmul(x, w) + fw.matmul(y, w),
         ((200, 136), (200, 136), (136, 72)),
     ),
+    Case("three rows", lambda a, b: fw.matmul(a, b), ((3, 512), (512, 256))),
+    Case("two crops of one", lambda a: fw.matmul(a[:, :64], a[:, 64:].T), ((256, 128),)),
+    Case("halves", _halves, ((200, 136), (144, 136))),
+    Case("halves with a bias", _biased_halves, ((2, 100, 136), (144, 136), (144,))),
+    Case("halves of rows", _halves_of_rows, ((200, 136), (136, 72))),
+    Case("glu", lambda x, w: fw.nn.glu(fw.matmul(x, w)), ((200, 136), (136, 144))),
+    Case("halves written twice", _halves_twice, ((200, 136), (136, 144))),
+    Case("a part", lambda x, w: fw.matmul(x, w)[8:, :64] * 2, ((200, 136), (136, 144))),
+    Case("rows of 1028", lambda a, b: fw.matmul(a, b), ((520, 1028), (1028, 328)), kernels=2),
+    Case(
+        "odd and transposed",
+        lambda a, b: fw.matmul(a.T, b.T),
+        ((1027, 521), (329, 1027)),
+        kernels=3,
+    ),
+    Case("one odd weight", lambda a, b: fw.matmul(a, b), ((3, 256, 528), (528, 260)), kernels=2),
+    Case(
+        "begins anywhere",
+        lambda a, b: fw.matmul(a[:, 3:515], b),
+        ((512, 600), (512, 256)),
+        kernels=2,
+    ),
+    Case(
+        "prologue of 1028",
+        lambda a, b: fw.matmul(fw.exp(a), b),
+        ((520, 1028), (1028, 328)),
+        kernels=2,
+    ),
+    Case(
+        "slices", lambda a, b: fw.nn.relu(fw.matmul(a, b.T)), ((128, 8192), (96, 8192)), kernels=2
+    ),
+    Case("slices of columns", lambda a, b: fw.matmul(a, b), ((100, 8192), (8192, 72)), kernels=2),
     Case("prologue", lambda a, b: fw.matmul(fw.exp(a), b), ((128, 64), (64, 96)), kernels=2),
     Case(
         "reduced result",

@@ -223,3 +223,131 @@ def test_a_sum_of_all_follows_from_sums_of_rows() -> None:
         x for x in p.launches if any(i.shape == p.fusion.inputs[0].shape for i in x.kernel.inputs)
     ]
     assert len(large) == 1
+
+
+# --- what the axis graph relates ----------------------------------------------------------------
+
+
+def test_results_at_two_intervals_of_one_line_are_two_kernels() -> None:
+    """The same value is the second piece of one join and both pieces of another."""
+
+    def f(x: fw.Array, y: fw.Array) -> tuple[fw.Array, ...]:
+        t = fw.minimum(x, 0.5)
+        return fw.exp(fw.concat([x, t], axis=0)), fw.concat([t, t], axis=0) * y
+
+    p = agreeing(f, S((7, 33), "float32"), S((14, 33), "float32"))
+    assert len(p.launches) == 2
+    assert "has axes that the kernel's largest value lacks" in rules(p)
+
+
+def test_a_piece_of_a_join_stands_beside_the_join() -> None:
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        t = x * fw.sin(x)
+        return fw.concat([t, t], axis=0), t > 0.5, t
+
+    assert len(agreeing(f, S((257, 5), "float32")).launches) == 1
+
+
+def test_a_view_runs_along_its_source_once_both_are_in_the_kernel() -> None:
+    """Each row's sum is spread and reduced again, over an axis that is not the first sum's."""
+
+    def f(x: fw.Array) -> fw.Array:
+        y = fw.broadcast_to(fw.sum(x, axis=0, keepdims=True), x.shape)
+        return fw.nn.log_softmax(y, axis=0)
+
+    p = agreeing(f, S((33, 65), "float32"))
+    assert "the kernel's reductions would run over different axes" in rules(p)
+    assert len(p.launches) == 2
+
+
+@pytest.mark.parametrize("inner", [(6, 40), (6, 4, 10), (2, 3, 40)])
+def test_a_norm_of_groups_is_one_kernel_whatever_is_reshaped(inner: tuple[int, ...]) -> None:
+    def f(x: fw.Array) -> fw.Array:
+        g = fw.reshape(x, inner)
+        axes = tuple(range(2 if inner[:2] == (2, 3) else 1, len(inner)))
+        d = g - fw.mean(g, axis=axes, keepdims=True)
+        v = fw.mean(d * d, axis=axes, keepdims=True)
+        return fw.reshape(d / fw.sqrt(v + 1e-5), (2, 12, 10))
+
+    assert len(agreeing(f, S((2, 12, 10), "float32")).launches) == 1
+
+
+@pytest.mark.parametrize("rows", [48, 50])
+def test_a_norm_with_16_bit_weights_is_one_kernel_whatever_the_rows(rows: int) -> None:
+    """Columns that begin anywhere are counted from an aligned address, also where the last block
+    has fewer rows than others."""
+
+    def f(x: fw.Array, w: fw.Array, b: fw.Array) -> fw.Array:
+        return fw.astype(fw.nn.layer_norm(x, (17,), w, b), fw.float32)
+
+    p = agreeing(f, S((rows, 17), "float16"), S((17,), "float16"), S((17,), "float16"))
+    assert len(p.launches) == 1
+
+
+def test_sums_of_parts_that_are_padded_stand_beside_the_rows() -> None:
+    """What is dealt to parts ends with rows that there are not; those of an argument too."""
+
+    def f(x: fw.Array, y: fw.Array) -> tuple[fw.Array, ...]:
+        h = x * y
+        centred = h - fw.mean(h, axis=-1, keepdims=True)
+        return centred, fw.sum(h, axis=(0, 1)), fw.sum(x, axis=(0, 1))
+
+    specs = [S((32, 331, 264), "float32")] * 2
+    p = fw.compile(fw.trace(f, *specs))
+    assert sum(any(i.shape == p.fusion.inputs[0].shape for i in k.inputs) for k in p.kernels) == 1
+
+
+def test_a_kernel_repeats_what_it_would_read_beside_what_it_joins() -> None:
+    """The exponential is a row's sum in one kernel; the other computes it again beside its own."""
+
+    def f(x: fw.Array, z: fw.Array) -> tuple[fw.Array, ...]:
+        e = fw.exp(x)
+        return fw.sum(e, axis=0), fw.sum(fw.exp(z) * e, axis=1)
+
+    p = agreeing(f, S((40, 130), "float32"), S((40, 130), "float32"))
+    assert len(p.launches) == 2
+    assert all(o.dtype is fw.float32 and len(o.shape) == 1 for k in p.kernels for o in k.outputs)
+
+
+REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
+    "its transpose": (
+        lambda x: fw.exp(x) * fw.permute_dims(fw.exp(x), (1, 0)),
+        "at another place of a loop than its other operands",
+    ),
+    "sums across each other": (
+        lambda x: fw.max(fw.exp(x), axis=0) + fw.sum(fw.exp(x), axis=1),
+        "the kernel's reductions would run over different axes",
+    ),
+    "an outer product beside a sum": (
+        lambda x: (fw.sum(fw.exp(x), axis=1), fw.exp(x)[:, :, None] * fw.arange(7.0)),
+        "has axes that the kernel's reductions lack",
+    ),
+    "a padded sum": (
+        lambda x: fw.pad(fw.exp(x - fw.max(x, axis=1, keepdims=True)), ((0, 1), (0, 0))),
+        "it pads a value of a kernel with reductions or scans",
+    ),
+    "a scan of what is reshaped": (
+        lambda x: fw.cumulative_sum(fw.reshape(fw.exp(x) * x, (25,)), axis=0),
+        "a scan stands in no kernel that reshapes, pads or joins what it computes",
+    ),
+    "scans along two axes": (
+        lambda x: fw.cumulative_sum(x, axis=0) + fw.cumulative_sum(x, axis=1),
+        "the kernel's scans would run over different axes",
+    ),
+    "a scan of a sum": (
+        lambda x: fw.cumulative_sum(fw.sum(x, axis=1), axis=0),
+        "a scan stands in no kernel with reductions",
+    ),
+    "a gather": (
+        lambda x: fw.take(fw.nn.softmax(x), fw.astype(x[0] > 0, fw.int64), axis=0),
+        "it gathers from a value that the same kernel computes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_names_the_op_and_the_rule(name: str) -> None:
+    fn, rule = REFUSED[name]
+    p = agreeing(fn, S((5, 5), "float32"))
+    found = [r for r in p.reasons if rule in r.rule]
+    assert found and all(r.tensor for r in found), rules(p)

@@ -39,7 +39,7 @@ def arrays(p: fw.Program) -> list[np.ndarray]:
 
 
 def without_launch(p: fw.Program, k: int) -> fw.Program:
-    return replace(p, launches=tuple(x for i, x in enumerate(p.launches) if i != k), _calls={})
+    return replace(p, launches=tuple(x for i, x in enumerate(p.launches) if i != k))
 
 
 def kinds(host: HostProgram) -> set[str]:
@@ -78,7 +78,7 @@ def test_a_result_that_nobody_writes() -> None:
 
 def test_a_piece_that_is_written_twice() -> None:
     p = compiled()
-    again = replace(p, launches=(p.launches[0], *p.launches), _calls={})
+    again = replace(p, launches=(p.launches[0], *p.launches))
     with pytest.raises(InternalError, match=r"writes bytes of .* that #0 .* writes"):
         _ = again.host
     assert next(r.kind for r in fw.verify(again).missing) == "race"
@@ -86,7 +86,7 @@ def test_a_piece_that_is_written_twice() -> None:
 
 def test_a_reader_before_its_writer() -> None:
     p = compiled()
-    turned = replace(p, launches=(*p.launches[2:], *p.launches[:2]), _calls={})
+    turned = replace(p, launches=(*p.launches[2:], *p.launches[:2]))
     with pytest.raises(InternalError, match=r"bytes of t.* that hold nothing yet"):
         _ = turned.host
     assert {r.kind for r in turned.simulate(*arrays(p)).races} == {"uninitialised"}

@@ -6,6 +6,7 @@ import pytest
 from product_programs import CASES, Case, assert_right
 
 import fusewright as fw
+from fusewright.kir.analysis.accesses import find
 from fusewright.kir.ir import BoxLoad, Mma
 from fusewright.kir.traverse import walk_statements
 
@@ -39,6 +40,18 @@ def test_a_gated_pair_reads_the_shared_operand_once() -> None:
     (kernel,) = program.kernels
     maps = [s.map.buffer.name for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad)]
     assert sorted(maps) == ["g", "u", "x"]
+
+
+def test_analyses_look_at_as_much_of_long_rows_as_of_short_ones() -> None:
+    """Python time is the same, then: 512 has 8 tiles of a row, 65,536 has 1024."""
+    found = []
+    for k in (2048, 65536):
+        program = _compiled(lambda x, w: fw.matmul(x, w.T), (4096, k), (4096, k))
+        (kernel,) = program.kernels
+        run = find(kernel.ir).completions.run
+        assert run is not None
+        found.append(len(run.events({})))
+    assert found[0] == found[1] < 700
 
 
 # --- products that stay sums of products ----------------------------------------------------------
@@ -90,6 +103,7 @@ def test_refusals_name_the_rule(fn, why: str) -> None:
     assert any(why in str(r) for r in program.reasons), program.reasons
 
 
+@pytest.mark.refuses
 def test_what_lowering_refuses_is_cut_behind_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel whose suffix lowering cannot place becomes two, and the product keeps its own."""
     import fusewright.driver as driver
@@ -109,6 +123,7 @@ def test_what_lowering_refuses_is_cut_behind_the_product(monkeypatch: pytest.Mon
     assert any("cut in two: no place for it" in str(r) for r in program.reasons)
 
 
+@pytest.mark.refuses
 def test_a_product_that_lowering_refuses_is_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     import fusewright.driver as driver
 

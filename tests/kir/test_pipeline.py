@@ -14,7 +14,14 @@ from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir import pipeline
 from fusewright.kir.ir import BlockSync, Kernel
-from fusewright.kir.pipeline import PIPELINE, Options, Pass, run_pass, run_pipeline
+from fusewright.kir.pipeline import (
+    PIPELINE,
+    Options,
+    Pass,
+    run_pass,
+    run_pass_on_text,
+    run_pipeline,
+)
 from fusewright.kir.spec import STAGES, check_kernel
 from fusewright.kir.text import parse_kernel
 from fusewright.kir.traverse import walk_statements
@@ -148,3 +155,14 @@ def test_knobs_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="FUSEWRIGHT_CACHE='perhaps': use 1 or 0, or unset it"):
         knobs.CACHE.get()
     assert all(k.name.startswith("FUSEWRIGHT_") and k.doc.endswith(".") for k in knobs.KNOBS)
+
+
+def test_a_pass_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match=r"there is no pass 'shuffle'; use one of .*place_syncs"):
+        run_pass_on_text("shuffle", "", "sm_90a")
+
+
+def test_a_switch_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(knobs.WITHOUT.name, "speed")
+    with pytest.raises(UserError, match=r"FUSEWRIGHT_WITHOUT='speed': use \w+, \w+"):
+        run_pipeline(parse_kernel(ROW_SUM), TARGET)

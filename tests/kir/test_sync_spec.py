@@ -62,7 +62,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("named barriers", "barrier_arrive #0 barrier(1) nthreads(64) named_sync #1 barrier(1) nthreads(128)", "barrier 1 waits for 64 threads elsewhere, here for 128"),
     ("operands", "cp_async s[tx] = x[tx] width 8", "8 elements of float32 are 32 bytes, not one of 4, 8, 16"),
     ("operands", "cp_async t[tx] = h[tx]", "1 elements of float16 are 2 bytes"),
-    ("operands", "cp_async t[4*tx] = h[4*tx] width 4", "t is aligned to 4 bytes, the copy to 8"),
+    ("operands", "cp_async t[4*tx] = h[4*tx] width 4", "t is aligned to 4 bytes, the access to 8"),
     ("operands", "cp_async s[4*tx + 1] = x[4*tx] width 4", "the index 4*tx + 1 is not a multiple of the width 4"),
     ("operands", "cp_async s[tx] = h[tx]", "float16 meets float32; a copy keeps the dtype"),
     ("operands", "cp_async y[tx] = x[tx]", "y lives in global memory where the statement wants shared"),

@@ -7,8 +7,15 @@ import pytest
 from fusewright.core.conditions import Cond, less
 from fusewright.core.expr import Int, Var
 from fusewright.dtypes import int32
-from fusewright.kir.analysis.uniformity import is_block_uniform, is_warp_uniform, parting_share
-from fusewright.kir.ir import Buffer, Dim, Kernel, Memory, Reg, RegVar
+from fusewright.kir.analysis.uniformity import (
+    is_block_uniform,
+    is_warp_uniform,
+    only_issuer,
+    parting_share,
+)
+from fusewright.kir.ir import Buffer, Dim, Kernel, Memory, Reg, RegVar, Role
+from fusewright.kir.text import parse_kernel
+from fusewright.kir.traverse import walk_statements
 
 TX, BX, N = Var("tx", 0, 127), Var("bx", 0, 999), Var("n", 2)
 
@@ -41,3 +48,44 @@ def test_who_agrees(condition: Cond, block: bool, warp: bool, low: float, high: 
 
 def test_a_last_warp_that_is_not_full() -> None:
     assert parting_share(less(TX, 40), _kernel(48)) == 0.5
+
+
+# --- roles of one thread --------------------------------------------------------------------------
+
+
+def _role(body: str) -> tuple[Role, Kernel]:
+    kernel = parse_kernel(
+        f"""kernel k {{
+        param x: float32[1024] align 16
+        grid (bx < 1)
+        block (tx < 64)
+        shared s: float32[256] align 16
+        shared full: uint64[2]
+        roles {{
+        role warps 1..2 {{
+        {body}
+        }}
+        }}
+        }}"""
+    )
+    return next(s for s in walk_statements(kernel) if isinstance(s, Role)), kernel
+
+
+EXPECT = "mbar_expect #0 full[0] nbytes 512 by thread 32"
+LOAD = "bulk_load s[0] = x[128*bx] size 128 on full[0] by thread 32"
+
+
+@pytest.mark.parametrize(
+    ("body", "issuer"),
+    [
+        (f"{EXPECT}\n{LOAD}", 32),
+        (f"for (i < 2) {{ if (bx < i) {{ {EXPECT}\n{LOAD} }} }}", 32),
+        (f"if (tx < 33) {{ {EXPECT}\n{LOAD} }}", None),
+        (LOAD.replace("128*bx", "4*tx"), None),
+        (f"{EXPECT}\n{LOAD.replace('thread 32', 'thread 33')}", None),
+        (f"{EXPECT}\nmbar_wait #1 full[0] parity 0", None),
+        (f"{EXPECT}\nlocal r: float32[1]\nr[0] = load s[0]", None),
+    ],
+)
+def test_roles_of_one_thread(body: str, issuer: int | None) -> None:
+    assert only_issuer(*_role(body)) == issuer

@@ -9,7 +9,7 @@ from random_kernels import random_kernel, run
 
 from fusewright.errors import SpecError
 from fusewright.kir.ir import Alloc, For, Kernel, SyncStatement
-from fusewright.kir.passes.unroll import unroll
+from fusewright.kir.passes.unroll import unroll, unroll_last
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
@@ -128,3 +128,45 @@ def test_unrolled_computes_the_same(seed: int) -> None:
     text = print_kernel(unrolled)
     assert print_kernel(parse_kernel(text)) == text
     assert np.array_equal(run(kernel), run(unrolled), equal_nan=True)
+
+
+# --- behind products ------------------------------------------------------------------------------
+
+_PRODUCT = """mma acc[0] = k_major sx[0] * k_major sw[0] n 8
+for (i < 2) { r[i] = copy(acc[2*i]) }
+for (j < 2) unroll {
+shared z: float32[32]
+store z[tx % 32] = acc[j]
+}"""
+
+
+def _product_kernel(body: str) -> Kernel:
+    return parse_kernel(
+        f"""kernel k {{
+        grid (bx < 1)
+        block (tx < 128)
+        shared sx: bfloat16[4096] tile 64 x 64 swizzle 128
+        shared sw: bfloat16[512] tile 8 x 64 swizzle 128
+        local acc: float32[4]
+        local r: float32[2]
+        {body}
+        }}"""
+    )
+
+
+def test_what_a_thread_does_with_its_sums_is_written_out_last() -> None:
+    kernel = unroll(_product_kernel(_PRODUCT))
+    assert _loops(kernel) == ["i"]
+    assert _loops(unroll_last(kernel)) == []
+    text = print_kernel(unroll_last(kernel))
+    assert "r[0] = copy(acc[0])\n  r[1] = copy(acc[2])" in text
+
+
+def test_without_products_nothing_is_left_for_last() -> None:
+    kernel = unroll(_product_kernel("for (i < 2) { r[i] = copy(acc[2*i]) }"))
+    assert _loops(kernel) == []
+    assert unroll_last(kernel) is kernel
+
+
+def _loops(kernel: Kernel) -> list[str]:
+    return [str(s.var) for s in walk_statements(kernel) if isinstance(s, For)]

@@ -234,6 +234,13 @@ def test_a_cache_that_others_can_write_is_refused(folder: Path) -> None:
         fw.tune(softmax, X, clock=Times("inner_shared"))
 
 
+def test_a_disk_that_takes_nothing_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(KernelCache, "put", lambda *_: False)
+    message = rf"tune: {folder}.* cannot be written; set FUSEWRIGHT_CACHE_DIR to a folder of your"
+    with pytest.raises(UserError, match=message):
+        fw.tune(softmax, X, clock=Times("inner_shared"))
+
+
 def test_a_winner_comes_back_as_it_was_kept() -> None:
     (kernel,) = compiled().kernels
     assert kernel.segment is not None

@@ -10,8 +10,9 @@ import pytest
 
 import fusewright as fw
 from fusewright.dtypes import dtype_of
-from fusewright.kir.ir import SemaphoreAcquire, SemaphoreRelease
+from fusewright.kir.ir import AsyncWait, ProxyFence, SemaphoreAcquire, SemaphoreRelease
 from fusewright.kir.traverse import walk_statements
+from fusewright.sim.verify import Case, weakenings_of
 
 ROWS, COLUMNS = 99, 512
 
@@ -29,7 +30,12 @@ def largest(x):
 
 
 def column_schedule(
-    fn: Callable[..., object], splits: int, *, width: int = 4, dtype: str = "float32"
+    fn: Callable[..., object],
+    splits: int,
+    *,
+    width: int = 4,
+    dtype: str = "float32",
+    mode: str = "vector",
 ) -> fw.Schedule:
     """Columns over threads and vectors, rows over `splits` blocks."""
     s = fw.Schedule(fw.trace(fn, fw.TensorSpec((ROWS, COLUMNS), dtype)))
@@ -39,14 +45,15 @@ def column_schedule(
         if t.stage.is_reduction:
             t.split(1, -(-ROWS // splits))
         t.split(0, width).split(0, 32)
-        t.parallelize(0, fw.BIDx).parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
+        kept, reduced = (fw.BIDy, fw.BIDx) if mode == "slices" else (fw.BIDx, fw.BIDy)
+        t.parallelize(0, kept).parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
         if t.stage.is_reduction:
-            t.parallelize(3, fw.BIDy).reorder({3: 1, 4: 2})
-            t.request_serial_grid_reduction()
+            t.parallelize(3, reduced).reorder({3: 1, 4: 2})
+            t.request_serial_grid_reduction(mode)
     return s
 
 
-def full_sum(splits: int) -> fw.Schedule:
+def full_sum(splits: int, mode: str = "vector") -> fw.Schedule:
     """All elements: by a block of threads each, then by blocks."""
     s = fw.Schedule(fw.trace(lambda x: fw.sum(x), fw.TensorSpec((splits * 640,), "float32")))
     t = s.outputs[0]
@@ -55,7 +62,7 @@ def full_sum(splits: int) -> fw.Schedule:
     part = t.rfactor([1, 2])
     part.parallelize(2, fw.TIDx)
     s.transform_like(part).inline_most()
-    t.request_serial_grid_reduction()
+    t.request_serial_grid_reduction(mode)
     return s
 
 
@@ -71,20 +78,35 @@ def checked(s: fw.Schedule, x: np.ndarray, *, seeds: int = 2) -> fw.Kernel:
     return kernel
 
 
+WAYS = [("vector", total), ("vector", total_and_more), ("vector", largest)]
+WAYS += [("tma", total), ("tma", total_and_more)]
+WAYS += [("slices", total), ("slices", total_and_more), ("slices", largest)]
+
+
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 33])
-@pytest.mark.parametrize("fn", [total, total_and_more, largest])
-def test_column_reductions(fn: Callable[..., object], splits: int) -> None:
+@pytest.mark.parametrize(("mode", "fn"), WAYS)
+def test_column_reductions(mode: str, fn: Callable[..., object], splits: int) -> None:
     x = np.random.default_rng(splits).standard_normal((ROWS, COLUMNS)).astype(np.float32)
-    kernel = checked(column_schedule(fn, splits), x)
-    turns = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
-    assert len(turns) == (splits > 1)
+    kernel = checked(column_schedule(fn, splits, mode=mode), x)
+    waits = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
+    assert len(waits) == (splits > 1)
 
 
 @pytest.mark.parametrize("splits", [2, 3, 33])
-def test_full_sums(splits: int) -> None:
+@pytest.mark.parametrize("mode", ["vector", "slices"])
+def test_full_sums(mode: str, splits: int) -> None:
     x = np.random.default_rng(splits).standard_normal(splits * 640).astype(np.float32)
-    kernel = checked(full_sum(splits), x)
+    kernel = checked(full_sum(splits, mode), x)
     assert [b.name for b in kernel.ir.semaphores] == ["t0_turns"]
+
+
+def test_the_same_bits_whoever_adds() -> None:
+    x = np.random.default_rng(7).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    results = [
+        column_schedule(total, 5, mode=mode).lower().simulate(x).outputs[0]
+        for mode in ("vector", "tma", "slices")
+    ]
+    assert len({r.tobytes() for r in results}) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -100,12 +122,43 @@ def test_short_floats_hand_on_float32(dtype: str) -> None:
     np.testing.assert_allclose(result.outputs[0].astype(np.float64), wanted, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("make", [lambda: column_schedule(total_and_more, 3), lambda: full_sum(3)])
-def test_no_sync_is_missing_or_redundant(make: Callable[[], fw.Schedule]) -> None:
-    report = fw.verify(make().lower())
+MADE = {
+    "vector": lambda: column_schedule(total_and_more, 3),
+    "full sum": lambda: full_sum(3),
+    "tma": lambda: column_schedule(total_and_more, 3, mode="tma"),
+    "tma, two blocks": lambda: column_schedule(total, 2, mode="tma"),
+    "slices": lambda: column_schedule(total_and_more, 3, mode="slices"),
+    "slices, full sum": lambda: full_sum(3, "slices"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_no_sync_is_missing_or_redundant(name: str) -> None:
+    report = fw.verify(MADE[name]().lower())
     assert report.ok, str(report)
     kinds = {s.kind for s in report.necessary}
-    assert {"SemaphoreAcquire", "SemaphoreRelease"} <= kinds
+    gathers = {"SemaphoreArrive", "SemaphoreAcquire", "SemaphoreLeave"}
+    assert kinds >= (gathers if "slices" in name else {"SemaphoreAcquire", "SemaphoreRelease"})
+
+
+def test_the_copy_engine_is_waited_for_in_full_before_the_turn_is_passed_on() -> None:
+    kernel = column_schedule(total, 5, mode="tma").lower()
+    body = list(kernel.ir.body)
+    at = {type(s).__name__: k for k, s in enumerate(body)}
+    assert at["AsyncCommit"] < at["AsyncWait"] < at["SemaphoreRelease"]
+    wait = body[at["AsyncWait"]]
+    assert isinstance(wait, AsyncWait) and wait.keep == 0 and not wait.reads_only
+    fences = [s.space for s in walk_statements(kernel.ir) if isinstance(s, ProxyFence)]
+    assert fences == [fw.SHARED, fw.GLOBAL]
+    case = Case(
+        dict(zip(kernel.ir.params, _arrays(kernel), strict=True)), outputs=kernel.ir.arrays[1:]
+    )
+    weaker = weakenings_of(kernel.ir, case, blocks=None)
+    assert len(weaker) == 2 and all(w.race is not None for w in weaker)
+
+
+def _arrays(kernel: fw.Kernel) -> list[np.ndarray]:
+    return [np.zeros(int(str(b.size)), b.dtype.numpy) for b in kernel.ir.params]
 
 
 def test_every_semaphore_is_reset_and_every_part_is_whole_vectors() -> None:
@@ -148,6 +201,21 @@ def test_threads_that_hold_copies_store_once() -> None:
     assert fw.verify(kernel, x).ok
 
 
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_several_sums_a_block(mode: str) -> None:
+    """Each iteration takes a turn, or gathers, on a semaphore of its own."""
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec((12, 256), "float32")))
+    t = s.outputs[0]
+    t.split(1, 4).split(0, 4).split(0, 32).reorder([0, 3, 4, 1, 2])
+    t.parallelize(1, fw.BIDx).parallelize(3, fw.TIDx).parallelize(4, fw.Vectorize)
+    t.request_serial_grid_reduction(mode)
+    x = np.random.default_rng(0).standard_normal((12, 256)).astype(np.float32)
+    kernel = checked(s, x)
+    assert str(kernel.ir.semaphores[0].size) == "2"
+    report = fw.verify(kernel, x)
+    assert report.ok, str(report)
+
+
 def test_symbolic_rows() -> None:
     spec = fw.TensorSpec(("n", 64), "float32")
     s = fw.Schedule(fw.trace(total, spec))
@@ -175,7 +243,9 @@ def test_a_request_on_what_is_no_reduction() -> None:
 
 def test_an_unknown_mode() -> None:
     _, t = plain()
-    with pytest.raises(fw.ScheduleError, match=r"no such mode; use one of 'vector'"):
+    with pytest.raises(
+        fw.ScheduleError, match=r"no such mode; use one of 'vector', 'tma', 'slices'"
+    ):
         t.request_serial_grid_reduction(mode="carrier pigeon")
     with pytest.raises(fw.ScheduleError, match="name of a mode"):
         t.request_serial_grid_reduction(mode=3)
@@ -213,6 +283,66 @@ def test_a_reader_in_all_blocks() -> None:
     y.split(0, 32).parallelize(0, fw.BIDx)
     with pytest.raises(fw.ScheduleError, match="runs in all blocks along BIDx and needs"):
         s.lower()
+
+
+def test_what_the_copy_engine_does_not_reduce() -> None:
+    s = column_schedule(largest, 3, mode="tma")
+    with pytest.raises(fw.ScheduleError, match=r"does not reduce float32 by max.*use mode 'vector"):
+        s.lower()
+    s, t = plain((96, 3))
+    t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction("tma")
+    with pytest.raises(fw.ScheduleError, match=r"a block has 12 bytes of t0.*multiples of 16"):
+        s.lower()
+
+
+def test_a_target_without_a_copy_engine() -> None:
+    s = column_schedule(total, 3, mode="tma")
+    with pytest.raises(fw.ScheduleError, match=r"sm_80 has no copy engine.*use mode 'vector'"):
+        s.lower("sm_80")
+
+
+def test_slices_of_blocks_that_are_no_neighbours() -> None:
+    s, t = plain()
+    t.split(1, 32).parallelize(0, fw.BIDx).parallelize(1, fw.BIDy)
+    t.request_serial_grid_reduction("slices")
+    with pytest.raises(fw.ScheduleError, match="bind the loop that reduces to BIDx"):
+        s.lower()
+
+
+def test_slices_of_more_blocks_than_run_at_once() -> None:
+    for rows, fails in ((132, False), (133, True)):
+        s, t = plain((rows, 64))
+        t.split(1, 1).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+        t.request_serial_grid_reduction("slices")
+        if fails:
+            with pytest.raises(fw.ScheduleError, match=r"133 blocks wait .* runs 132 at once"):
+                s.lower()
+        else:
+            assert len(s.lower().ir.semaphores) == 1
+
+
+def test_slices_of_an_unknown_number_of_blocks() -> None:
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec(("n", 64), "float32")))
+    t = s.outputs[0]
+    t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction("slices")
+    with pytest.raises(fw.ScheduleError, match="their number must be constant"):
+        s.lower()
+
+
+def test_a_reader_of_other_threads_shares() -> None:
+    fusion = fw.trace(lambda x: fw.sum(fw.sum(x, axis=0)), fw.TensorSpec((96, 64), "float32"))
+    s = fw.Schedule(fusion)
+    inner, outer = (t for t in s.tensors if t.stage.is_reduction)
+    inner.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    inner.request_serial_grid_reduction("slices")
+    outer.parallelize(0, fw.TIDx)
+    with pytest.raises(fw.ScheduleError, match="leaves each its own share"):
+        s.lower()
+    inner.request_serial_grid_reduction("vector")
+    x = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
+    checked(s, x)
 
 
 def test_more_lanes_than_are_known() -> None:

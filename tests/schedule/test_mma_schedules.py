@@ -97,6 +97,59 @@ def test_every_rung_is_right(plan: ProductPlan) -> None:
     assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * abs(wanted).max()
 
 
+# --- persistent grids by launch(max_sms=) ---------------------------------------------------------
+
+
+def _with_grid(blocks: int | None, walk: int | None = None) -> fw.Schedule:
+    """128 x 128 tiles, a block each, or by hand `walk` blocks; then `launch(max_sms=blocks)`."""
+    s = fw.Schedule(_fusion())
+    plan = ProductPlan(128, 128, 64, warpgroups=2, stages=3, staged=64, blocks=walk or 0)
+    schedule_products(s, MatmulScheduler(s.flow, target_of("sm_90a"))._products, plan)
+    return s if blocks is None else s.launch(max_sms=blocks)
+
+
+def test_max_sms_makes_the_persistent_grid() -> None:
+    kernel = _with_grid(5).lower()
+    assert str(kernel.ir) == str(_with_grid(None, walk=5).lower().ir)
+    assert str(kernel.launch.grid[0]) == "5"
+
+
+def test_max_sms_above_the_tiles_changes_nothing() -> None:
+    assert str(_with_grid(12).lower().ir) == str(_with_grid(None).lower().ir)
+    assert str(_with_grid(11).lower().ir) != str(_with_grid(None).lower().ir)
+
+
+def test_a_grid_of_one_block_is_right() -> None:
+    rng = np.random.default_rng(2)
+    x, w = (rng.normal(size=n).astype(fw.bfloat16.numpy) for n in ((M, K), (K, N)))
+    result = _with_grid(1).lower().simulate(x, w)
+    assert result.races == []
+    wanted = x.astype(np.float64) @ w.astype(np.float64)
+    assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * abs(wanted).max()
+
+
+def test_max_sms_is_refused_where_no_block_walks() -> None:
+    s = fw.Schedule(fw.trace(fw.exp, fw.TensorSpec((64, 64), "float32")))
+    with pytest.raises(fw.UnsupportedError, match="only blocks of products"):
+        s.launch(max_sms=8)
+
+
+def test_max_sms_is_refused_twice() -> None:
+    with pytest.raises(fw.ScheduleError, match="the 5 blocks of y_c walk over tiles already"):
+        _with_grid(3, walk=5)
+
+
+def test_max_sms_comes_behind_the_bindings() -> None:
+    s = fw.Schedule(_fusion())
+    y = s["y"].cache_before()
+    y.split(0, 128).split(2, 128).split(4, 64).reorder([0, 2, 4, 1, 3, 5]).mma()
+    with pytest.raises(fw.ScheduleError, match=r"0 loops of y.* are bound to blocks; merge"):
+        s.launch(max_sms=8)
+    y.parallelize(0, fw.BIDx)
+    with pytest.raises(fw.ScheduleError, match=r"y lacks the loop of y_.* over tiles"):
+        s.launch(max_sms=2)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

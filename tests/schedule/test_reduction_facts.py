@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import fusewright as fw
-from fusewright.errors import InternalError
+from fusewright.errors import InternalError, ScheduleError
 from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.reduction import _check_shared_loops
 from fusewright.schedule.heuristics.reduction_facts import is_inner, reference_of
 
 
@@ -47,3 +48,15 @@ def test_strides_tell_not_the_order_of_axes() -> None:
 def test_rejects_a_group_without_reductions() -> None:
     with pytest.raises(InternalError, match="a reduction schedule for a group without reductions"):
         reference_of(flow_of(fw.exp, (4, 4)))
+
+
+def test_rejects_a_long_reduction_that_follows_no_loop_of_the_reference() -> None:
+    """Each thread would run it alone; a short one may."""
+    flow = flow_of(lambda x, y: (fw.sum(x, axis=1), fw.sum(y, axis=0)), (64, 4096), (4096,))
+    rows, other = (s for s in flow.stages if s.is_reduction)
+    with pytest.raises(
+        ScheduleError, match=f"{other.name} cannot run along the loops of {rows.name}"
+    ):
+        _check_shared_loops(flow, rows)
+    short = flow_of(lambda x, y: (fw.sum(x, axis=1), fw.sum(y, axis=0)), (64, 4096), (4,))
+    _check_shared_loops(short, next(s for s in short.stages if s.is_reduction))

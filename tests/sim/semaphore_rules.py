@@ -5,5 +5,6 @@ SEMAPHORE_RULES = (
     "semaphores_acquire",
     "scopes_end_at_the_block",
     "blocks_wait_for_earlier_ones",
+    "semaphores_end_at_zero",
     "proxies_end_at_the_block",
 )

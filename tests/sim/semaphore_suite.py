@@ -74,6 +74,34 @@ def bulk_turn(**changed: str) -> str:
     return BULK_HEAD + "".join(parts) + "}"
 
 
+ALL_HEAD = HEAD.replace("w: float32[4*64]", "w: float32[4*3*64]").replace(
+    "grid (bx < 4, by < 3)", "grid (by < 3, bx < 4)"
+)
+PUT = "store w[192*bx + 64*by + tx] = r[0]\n"
+ARRIVE = (
+    "semaphore_arrive #0 semaphore(f) index(bx) period(6) guarded(w) first(192*bx + 64*by) "
+    "size(64) issuer(0)\n"
+)
+ALL = "semaphore_acquire #3 semaphore(f) index(bx) value(3) guarded(w) first(192*bx) size(192) "
+ALL += "issuer(0)\n"
+GO = "semaphore_leave #4 semaphore(f) index(bx) period(6) issuer(0)\n"
+SHARE = """if (64*by < 3*tx + 1 && 3*tx < 64*by + 64) {
+  r[0] = load w[192*bx + tx]
+  for (k < 2) {
+    r[1] = load w[192*bx + 64*k + tx + 64]
+    r[0] = add(r[0], r[1])
+  }
+  store y[64*bx + tx] = r[0]
+}
+"""
+GATHERED = ("PART", "PUT", "LEAVE", "ARRIVE", "ALL", "GO", "ENTER", "SHARE")
+
+
+def gathering(**changed: str) -> str:
+    """The sum by parts that all blocks put side by side, each a share of it."""
+    return ALL_HEAD + "".join(changed.get(name, globals()[name]) for name in GATHERED) + "}"
+
+
 SUITE = [
     Case("turns", turn(), needed=(0, 1, 2, 3)),
     Case("no turn", turn(ACQUIRE=""), wrong=("race",)),
@@ -98,6 +126,15 @@ SUITE = [
          text(PART, ACQUIRE, ENTER, STEP, LEAVE, RELEASE,
               "r[1] = load w[64*bx + tx]\nstore y[64*bx + tx] = r[1] if (by == 1)\n"),
          wrong=("race",)),
+    Case("gathering", gathering(), needed=(0, 1, 2, 3, 4)),
+    Case("parts are read before the last is there",
+         gathering(ALL=ALL.replace("value(3)", "value(2)")), wrong=("race", "uninitialised")),
+    Case("nobody waits for the others", gathering(ALL=""), wrong=("race", "uninitialised")),
+    Case("arrived before the part is there",
+         gathering(PUT="", ARRIVE=ARRIVE + PUT), wrong=("race",)),
+    Case("nobody leaves", gathering(GO=""), wrong=("rule",)),
+    Case("one block too few arrives",
+         gathering(ARRIVE="if (0 < by) {\n" + ARRIVE + "}\n"), wrong=("deadlock",)),
     Case("bulk turns", bulk_turn(), needed=(0, 1, 2, 3, 4, 5, 6, 7)),
     Case("the sources are free, the sum is not there",
          bulk_turn(WAIT=WAIT.replace("kind(bulk)", "kind(bulk) reads_only(true)")),

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from async_suite import Case, arrays_of
 from semaphore_rules import SEMAPHORE_RULES
-from semaphore_suite import ACQUIRE, RELEASE, SUITE, bulk_turn, turn
+from semaphore_suite import (
+    ACQUIRE,
+    ALL,
+    ARRIVE,
+    GO,
+    RELEASE,
+    SUITE,
+    bulk_turn,
+    gathering,
+    turn,
+)
 
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir import ir
@@ -18,6 +28,7 @@ from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.sim import verify
 from fusewright.sim.machine import Machine, SimResult, simulate
 from fusewright.sim.model import MODEL, Model
+from fusewright.target import target_of
 
 RIGHT = [c for c in SUITE if not c.wrong]
 
@@ -89,7 +100,7 @@ def test_a_race_between_blocks_names_both() -> None:
 
 def test_what_is_left_in_a_semaphore_is_told() -> None:
     found = run(parse_kernel(turn(RELEASE=RELEASE.replace("(by + 1) % 3", "by + 1")))).races
-    assert "f[0] is 3 when the kernel ends; the next launch begins with it" in found[0].message
+    assert "a semaphore holds 3 when the kernel ends" in found[0].message
 
 
 def test_scratch_is_read_behind_a_write_only() -> None:
@@ -137,6 +148,36 @@ SPEC = {
         turn(ACQUIRE="if (tx < 32) {\n" + ACQUIRE, RELEASE=RELEASE + "}\n", ENTER="", LEAVE=""),
         "the statement names its thread; 'tx < 32' around it asks for threads again",
     ),
+    "nobody is waited for": (gathering(ALL=""), "no acquire and leave of the same semaphore"),
+    "nobody came": (gathering(ARRIVE=""), "no arrival before it in the same body"),
+    "some are not waited for": (
+        gathering(ALL=ALL.replace("value(3)", "value(2)")),
+        "it waits for 2 of the 3 blocks of a group",
+    ),
+    "the counter does not wrap": (
+        gathering(GO=GO.replace("period(6)", "period(8)")),
+        "its counter is zero again behind 6 additions",
+    ),
+    "no neighbours": (
+        gathering().replace("grid (by < 3, bx < 4)", "grid (bx < 4, by < 3)"),
+        "the blocks that wait for each other, along by, are no neighbours in the grid",
+    ),
+    "parts that are not side by side": (
+        gathering(ARRIVE=ARRIVE.replace("192*bx + 64*by", "192*bx + 32*by")),
+        "its part begins at .*, not behind those of the blocks before it",
+    ),
+    "groups that overlap": (
+        gathering().replace("first(192*bx) size(192)", "first(64*bx) size(192)"),
+        "its part begins at|parts of two groups may overlap",
+    ),
+    "some blocks do not come": (
+        gathering(ARRIVE="if (by < 2) {\n" + ARRIVE, SHARE="}\n"),
+        "leaves out some blocks of its group",
+    ),
+    "a part for the block": (
+        gathering(ARRIVE=ARRIVE.replace("issuer(0)", "issuer(0) scope(block)")),
+        "blocks need the scope gpu",
+    ),
     "another dtype": (turn().replace("f: uint32", "f: int32"), "a semaphore holds uint32"),
     "no semaphore of the kernel": (
         turn().replace("  semaphores (f)\n", ""),
@@ -144,7 +185,7 @@ SPEC = {
     ),
     "touched by others": (
         turn(LAST="c[0] = load f[bx]\n"),
-        "only acquire, release and add touch it",
+        "only statements of semaphores touch it",
     ),
     "no thread of the block": (
         turn(ACQUIRE=ACQUIRE.replace("issuer(0)", "issuer(64)")),
@@ -163,6 +204,14 @@ def test_turns_that_do_not_end_are_refused(name: str) -> None:
 def test_right_turns_are_accepted() -> None:
     for case in RIGHT:
         check_kernel(case.kernel(), "lowered")
+
+
+def test_more_blocks_than_run_at_once_do_not_gather() -> None:
+    kernel = parse_kernel(gathering())
+    small = dataclasses.replace(target_of("sm_90a"), multiprocessors=2)
+    with pytest.raises(SpecError, match=r"3 blocks wait for each other, and .* run 2 at once"):
+        check_kernel(kernel, "lowered", target=small)
+    check_kernel(kernel, "lowered", target=target_of("sm_90a"))
 
 
 def test_clusters_and_semaphores_are_not_simulated_together() -> None:

@@ -256,15 +256,27 @@ class AxisGraph:
     def depends(self, cls: AxisClass, on: Sequence[AxisClass]) -> bool:
         """Whether the class may share a digit with one of these, through boxes and lines too, when
         what it is twisted by is known."""
-        here = self.normal(cls).word
-        return any(self._words(d, self.normal(c).word) for c in on for d in here)
+        known = self.independence.current().classes
+        key = ("depends", cls, *on)
+        found = known.get(key)
+        if found is None:
+            here = self.normal(cls).word
+            found = any(self._words(d, self.normal(c).word) for c in on for d in here)
+            known[key] = found
+        return found
 
     def is_moved_by(self, cls: AxisClass, by: Sequence[AxisClass]) -> bool:
         """Whether the class is twisted by digits of one of these, so that its values mean other
         things for other values of these."""
-        here = self.normal(cls).word
-        moved = (c for c in by if not self.depends(cls, [c]))
-        return any(self.independence.words(here, self.normal(c).word) for c in moved)
+        known = self.independence.current().classes
+        key = ("is moved", cls, *by)
+        found = known.get(key)
+        if found is None:
+            here = self.normal(cls).word
+            moved = (c for c in by if not self.depends(cls, [c]))
+            found = any(self.independence.words(here, self.normal(c).word) for c in moved)
+            known[key] = found
+        return found
 
     def _words(self, d: Digit, others: Word) -> bool:
         return any(self.independence.digits(d, x, twisted=False) for x in others)

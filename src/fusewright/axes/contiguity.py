@@ -1,9 +1,10 @@
-"""How many neighbouring lanes of an access form one vector."""
+"""How neighbouring lanes of an access form vectors: how wide, where in a word, which exist."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
@@ -28,6 +29,7 @@ from fusewright.core.expr import (
     variables,
 )
 from fusewright.core.substitution import substitute
+from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
 
 def vector_width(address: Expr, lane: Var, predicates: Sequence[Cond], max_width: int) -> int:
@@ -59,9 +61,25 @@ def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> b
     return all(_is_constant(substitute_condition(p, values), within, width) for p in predicates)
 
 
-def is_contiguous(address: Expr, lane: Var) -> bool:
-    """Whether neighbouring lanes touch neighbouring addresses, wherever these begin."""
-    return lane not in variables(address - lane)
+class Fit(Enum):
+    """How the lanes of an access lie in memory: as whole words, as neighbours that begin anywhere,
+    which a read can cut out of two words, or neither."""
+
+    WORDS = "words"
+    CUT = "cut"
+    NARROW = "narrow"
+
+
+def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) -> Fit:
+    """How groups of `width` lanes lie, of elements of `itemsize` bytes in memory that begins at a
+    multiple of `alignment` bytes; wider groups than 16 bytes are several words."""
+    width = min(width, MAX_VECTOR_NBYTES // itemsize)
+    if alignment % (width * itemsize):
+        return Fit.NARROW
+    if vector_width(address, lane, (), width) == width:
+        return Fit.WORDS
+    can_cut = width * itemsize % WORD_NBYTES == 0 and lane not in variables(address - lane)
+    return Fit.CUT if can_cut else Fit.NARROW
 
 
 def _divides(width: int, e: Expr) -> bool:

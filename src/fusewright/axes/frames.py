@@ -123,6 +123,20 @@ def make_frame(
             assert_never(op)
 
 
+def carried_axes(op: Op, operand: tuple[AxisClass, ...]) -> tuple[AxisClass, ...] | None:
+    """The axes of a result that are those of its first operand, all or some, in any order: what the
+    ties of a frame of its own would come to. None for ops that add axes or move indices."""
+    match op:
+        case Pointwise() | Scan():
+            return operand
+        case Permute():
+            return tuple(operand[a] for a in op.axes)
+        case Reduce():
+            return tuple(c for j, c in enumerate(operand) if j not in op.axes)
+        case _:
+            return None
+
+
 def _broadcast(
     op: Broadcast, out: tuple[AxisClass, ...], shape: Shape, operand: Shape
 ) -> tuple[OperandAxis, ...]:

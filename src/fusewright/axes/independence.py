@@ -31,6 +31,7 @@ class Answers:
     depend: dict[tuple[Digit, Digit, bool], bool] = field(
         default_factory=dict[tuple[Digit, Digit, bool], bool]
     )
+    classes: dict[tuple[object, ...], bool] = field(default_factory=dict[tuple[object, ...], bool])
 
 
 class Independence:
@@ -40,15 +41,15 @@ class Independence:
         self._lines = lines
         self.answers = Answers(-1)
 
-    def _refresh(self) -> None:
-        """Forget what held before ties have changed what lines are defined by."""
+    def current(self) -> Answers:
+        """What is known, without what held before ties have changed what lines are defined by."""
         if self.answers.structure != self._lines.structure:
             self.answers = Answers(self._lines.structure)
+        return self.answers
 
     def height(self, root: int) -> int:
         """The number of definitions below a representative line."""
-        self._refresh()
-        found = self.answers.heights.get(root)
+        found = self.current().heights.get(root)
         if found is None:
             lower = {self._lines.root(d.atom.line): None for d in self._lines.below(root)}
             found = 1 + max(self.height(r) for r in lower) if lower else 0
@@ -77,9 +78,8 @@ class Independence:
 
         `twisted=False` looks at what `x` adds when the operand it is twisted by is known.
         """
-        self._refresh()
         key = (x, y, twisted)
-        found = self.answers.depend.get(key)
+        found = self.current().depend.get(key)
         if found is None:
             found = self.answers.depend[key] = self._depend(x, y, twisted=twisted)
         return found

@@ -21,6 +21,7 @@ from fusewright.core.expr import (
     Int,
     constant_value,
     floordiv,
+    integer,
     mod,
     mul,
     parts_of,
@@ -146,7 +147,7 @@ def ratio(a: Expr, b: Expr) -> Expr | None:
     """`a / b` when the division is exact in the normal form, else None."""
     ka, kb = constant_value(a), constant_value(b)
     if ka is not None and kb is not None:
-        return Int(ka // kb) if kb and ka % kb == 0 else None
+        return integer(ka // kb) if kb and ka % kb == 0 else None
     if kb == 1:
         return a
     if kb == 0:

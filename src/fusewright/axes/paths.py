@@ -31,8 +31,17 @@ from fusewright.axes.values import (
     find_run,
     unpacked,
 )
-from fusewright.core.conditions import TRUE, And, Cond, Less, all_of, equal
-from fusewright.core.expr import ONE, ZERO, Expr, lower_bound, mul, parts_of, term_ratio
+from fusewright.core.conditions import (
+    TRUE,
+    And,
+    Cond,
+    Less,
+    all_of,
+    equal,
+    prove,
+    substitute_condition,
+)
+from fusewright.core.expr import ONE, ZERO, Expr, Var, lower_bound, mul, parts_of, term_ratio
 
 Known: TypeAlias = Sequence[tuple[AxisClass, Expr]]
 
@@ -108,9 +117,13 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
     left = ledger.left_over()
     wanted = tuple(d for c in domain for d in graph.normal(c).word)
     predicates = _without_implied(ledger.predicates)
+    first = {p.value: 0 for p in left if isinstance(p.value, Var)}
     for c in ledger.borrowed:
-        if c not in predicates and not any(_implies(p, c) for p in predicates):
+        if c in predicates or any(_implies(p, c) for p in predicates):
+            continue
+        if prove(substitute_condition(c, first)) is not True:
             return Refusal(f"a swizzle has a value only where {c}, which is a part of the domain")
+        predicates = (*predicates, c)  # it holds where what is left over is 0
     entangled = _entangled(graph.independence, [p.digit for p in left], wanted)
     if entangled is not None:
         return Refusal(

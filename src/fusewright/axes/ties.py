@@ -63,9 +63,14 @@ class Tie:
         return self._unify_radices(u, v)
 
     def _unify_nested(self, u: Word, v: Word) -> bool:
-        """The innermost digit of `v` holds the innermost digit of `u` and more."""
+        """The innermost digit of `v` holds the innermost digit of `u` and more. Where `u` has
+        digits of the same line, `v` is cut, too: they may stand at the same place.
+
+            a of 12 and (a//4, b)   ->   a//4 and a//4, a%4 and b
+        """
         last = v[-1]
-        if self._is_free(last):
+        line = self._lines.root(last.atom.line)
+        if self._is_free(last) and all(self._lines.root(d.atom.line) != line for d in u):
             extent: Expr = ONE
             for position in range(len(u) - 1, -1, -1):
                 extent = mul(extent, u[position].extent)

@@ -290,6 +290,8 @@ def add(*values: IntLike) -> Expr:
 
 def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
+    if type(a) is Int and type(b) is Int:
+        return integer(a.value * b.value)
     if (k := constant_value(a)) is not None:
         return _scaled(as_expr(b), k)
     if (k := constant_value(b)) is not None:

@@ -7,9 +7,10 @@ in tuples. Unchanged in, same object out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from functools import cache
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args, get_type_hints
 
 
 class Node:
@@ -27,6 +28,36 @@ def fields_of(cls: type) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls))
 
 
+_PLAIN = (int, float, str, Enum, type(None))
+
+
+@cache
+def symbolic_fields(cls: type) -> tuple[str, ...]:
+    """The names of the fields that may hold more than numbers, names and choices."""
+    return _fields_where(cls, lambda t: not issubclass(t, _PLAIN))
+
+
+@cache
+def node_fields(cls: type) -> tuple[str, ...]:
+    """The names of the fields that may hold nodes, directly or in tuples."""
+    return _fields_where(cls, lambda t: issubclass(t, Node) or issubclass(Node, t))
+
+
+def _fields_where(cls: type, may_hold: Callable[[type], bool]) -> tuple[str, ...]:
+    hints = get_type_hints(cls)
+    return tuple(name for name in fields_of(cls) if _holds(hints[name], may_hold))
+
+
+def _holds(hint: object, may_hold: Callable[[type], bool]) -> bool:
+    """Whether a value of some type may be, or be a tuple of, what is looked for."""
+    if hint is Ellipsis:
+        return False
+    parts = get_args(hint)
+    if parts:
+        return any(_holds(part, may_hold) for part in parts)
+    return not isinstance(hint, type) or hint is tuple or may_hold(hint)
+
+
 @cache
 def defaults_of(cls: type) -> dict[str, object]:
     """The default values of those fields of a node class that have one."""
@@ -41,7 +72,7 @@ def defaults_of(cls: type) -> dict[str, object]:
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes directly below, in field order."""
-    for name in fields_of(type(node)):
+    for name in node_fields(type(node)):
         value: object = getattr(node, name)
         if isinstance(value, Node):
             yield value
@@ -62,7 +93,7 @@ def map_children(node: N, f: Callable[[Node], Node | tuple[Node, ...]]) -> N:
     """The node with each child replaced by `f(child)`; a tuple result is spliced into a tuple
     field (an empty tuple deletes the child). The same object when nothing changed."""
     changed: dict[str, object] = {}
-    for name in fields_of(type(node)):
+    for name in node_fields(type(node)):
         value: object = getattr(node, name)
         if isinstance(value, Node):
             new = f(value)
@@ -75,7 +106,15 @@ def map_children(node: N, f: Callable[[Node], Node | tuple[Node, ...]]) -> N:
             spliced = _map_tuple(items, f)
             if spliced is not items:
                 changed[name] = spliced
-    return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+    return with_fields(node, changed) if changed else node
+
+
+def with_fields(node: N, changed: Mapping[str, object]) -> N:
+    """The node with other values in some fields. As `dataclasses.replace`, which looks at every
+    field's definition each time, for classes whose fields are all arguments."""
+    cls = type(node)
+    names = fields_of(cls)
+    return cls(*[changed[n] if n in changed else getattr(node, n) for n in names])
 
 
 def _map_tuple(

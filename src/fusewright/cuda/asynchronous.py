@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusewright.core.conditions import TRUE, equal
 from fusewright.cuda import ptx, scalars
 from fusewright.cuda.writer import Spellings, Writer
-from fusewright.errors import SpecError
+from fusewright.errors import InternalError, SpecError
 from fusewright.kir import ir
 from fusewright.kir.traits import Act
 from fusewright.memory import Cache, Memory
@@ -16,17 +18,37 @@ def sync(w: Writer, s: ir.SyncStatement) -> None:
     """A sync, with its id and what it is for."""
     instruction = ptx.sync_instruction(s, in_cluster=bool(w.kernel.cluster))
     if instruction is None:
-        raise SpecError(f"{type(s).__name__} has no CUDA spelling")
+        raise InternalError(f"{type(s).__name__} is entered in SPELLINGS and has no instruction")
     use = s.mbarrier_use()
     operands = [] if use is None else [ptx.shared(w.address(use.barrier, use.slot))]
     if use is not None and use.act is Act.WAIT:
         operands.append(ptx.number(w.integer(use.parity)))
-    who = w.by(s.issuing_thread())
-    if use is not None and use.arrives_by_warp:
-        who = equal(w.thread() % WARP_SIZE, 0)
     why = f"  // {_comment(s.why)}" if s.why else ""
-    text = ptx.assembly(instruction, operands, s)
-    w.guarded(who, lambda: w.line(f"{text}{why}"))
+    line = f"{ptx.assembly(instruction, operands, s)}{why}"
+    if use is not None and use.arrives_by_warp:
+        w.guarded(equal(w.thread() % WARP_SIZE, 0), lambda: w.line(line))
+    elif isinstance(s, ir.MbarWait) and w.bound_ms:
+        w.issued(s.issuer, lambda: _bounded(w, s, operands))
+    else:
+        w.issued(s.issuing_thread(), lambda: w.line(line))
+
+
+def _bounded(w: Writer, s: ir.MbarWait, operands: Sequence[ptx.Operand]) -> None:
+    """A wait that says what it waits for and traps where that takes too long."""
+    role = w.role
+    who = "all warps" if role is None else f"warps {role.first} to {role.stop - 1}"
+    what = f"{w.kernel.name}: wait {s.id} of {who} on {s.barrier.name} ({_comment(s.why)})"
+    slot, parity = w.integer(s.slot), w.integer(s.parity)
+    begin = "const unsigned long long since = fw_now()"
+
+    def tries() -> None:
+        w.line("unsigned done;")
+        w.line(ptx.try_wait(s, "done", operands, in_cluster=bool(w.kernel.cluster)))
+        w.line("if (done) break;")
+        told = what.replace("\\", "/").replace('"', "'")
+        w.line(f'fw_check_time(since, {w.bound_ms}u, "{told}", {slot}, {parity});')
+
+    w.block(f"for ({begin};;)", tries)
 
 
 def cp_async(w: Writer, s: ir.CpAsync) -> None:
@@ -53,7 +75,7 @@ def bulk(w: Writer, s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> None:
         barrier = ptx.shared(w.address(s.barrier, s.slot))
         operands = [ptx.shared(to), ptx.in_global(source), barrier]
     text = ptx.assembly(ptx.bulk_instruction(s), operands)
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 def remote_store(w: Writer, s: ir.RemoteStore) -> None:

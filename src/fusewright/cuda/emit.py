@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fusewright.core.conditions import all_of, less, less_equal
-from fusewright.core.expr import Var
+from fusewright.core.conditions import all_of, equal, less, less_equal
+from fusewright.core.expr import Var, floordiv
 from fusewright.core.functions import FUNCTIONS
 from fusewright.cuda import asynchronous, exprs, movement, scalars, semaphores, tensor, words
 from fusewright.cuda.names import identifier
@@ -26,6 +26,7 @@ from fusewright.cuda.writer import Spellings, Writer, constant_size
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
+from fusewright.kir.analysis.uniformity import only_issuer
 from fusewright.kir.ir import Buffer, Kernel, Reg
 from fusewright.memory import Memory
 from fusewright.target import WARP_SIZE, Target
@@ -169,7 +170,22 @@ def _roles(w: Writer, s: ir.Roles) -> None:
             raise SpecError(f"{type(role).__name__} stands directly in roles; only roles may")
         first, stop = role.first * WARP_SIZE, role.stop * WARP_SIZE
         mine = all_of((less_equal(first, thread), less(thread, stop)))
-        w.guarded(mine, lambda body=role.body: w.body(body))
+        w.guarded(mine, lambda role=role: _role(w, role))
+
+
+def _role(w: Writer, role: ir.Role) -> None:
+    """What a role does. Where all of it is issued by one thread, an elected lane of its warp stands
+    for it: of that lane the compiler knows that it is alone, so that what it issues takes no loop
+    over lanes (PTX ISA, "elect.sync")."""
+    issuer, w.role = only_issuer(role, w.kernel), role
+    if issuer is not None:
+        name = w.names.of(role, "leads")
+        warp = w.condition(equal(floordiv(w.thread(), WARP_SIZE), issuer // WARP_SIZE))
+        w.line(f"const bool {name} = fw_elected() && {warp};")
+        w.leading[issuer] = name
+    w.body(role.body)
+    w.role = None
+    w.leading.clear()
 
 
 # --- computation ----------------------------------------------------------------------------

@@ -10,9 +10,8 @@ from fusewright.cuda.writer import Writer
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
-from fusewright.kir.ir import WHOLE, Buffer
-from fusewright.memory import Cache, Memory
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.kir.ir import WHOLE
+from fusewright.memory import Cache
 
 _LOADS = {
     Cache.DEFAULT: "fw_load",
@@ -33,7 +32,6 @@ _READ_ONLY_POLICIES = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
 
 def load(w: Writer, s: ir.Load) -> None:
     """A load into registers, from global or shared memory."""
-    _check_access(s.src, s.width, s.cache, _LOADS)
     if s.cache in _READ_ONLY_POLICIES and s.src in w.written:
         raise SpecError(
             f"{s.src} is read with policy {s.cache.value}, which is for memory that the "
@@ -120,8 +118,7 @@ def _filled(w: Writer, s: ir.Load) -> None:
 
 def store(w: Writer, s: ir.Store) -> None:
     """A store of registers to global or shared memory."""
-    _check_access(s.dst, s.width, s.cache, _STORES)
-    if w.has_products and s.predicate != TRUE:
+    if w.products and s.predicate != TRUE:
         _stored_late(w, s)
     else:
         w.guarded(s.predicate, lambda: _stored(w, s))
@@ -157,19 +154,6 @@ def _vector(w: Writer, s: ir.Store) -> tuple[str, str, int]:
         ctype, elements, count = f"unsigned{' short' * (target.nbytes == 1)}", pairs, len(pairs)
         address = f"reinterpret_cast<{ctype}*>({address})"
     return f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}", address, count
-
-
-def _check_access(buffer: Buffer, width: int, cache: Cache, policies: dict[Cache, str]) -> None:
-    nbytes = width * buffer.dtype.nbytes
-    if buffer.memory is Memory.LOCAL:
-        raise SpecError(f"{buffer} lives in registers; Load and Store move to and from memory")
-    if width < 1 or nbytes > MAX_VECTOR_NBYTES or nbytes & (nbytes - 1):
-        raise SpecError(
-            f"access of {width} x {buffer.dtype} = {nbytes} bytes to {buffer}; one access "
-            f"moves a power of two of bytes, at most {MAX_VECTOR_NBYTES}"
-        )
-    if cache not in policies or (cache is not Cache.DEFAULT and buffer.memory is Memory.SHARED):
-        raise SpecError(f"cache policy {cache.value} does not apply to this access to {buffer}")
 
 
 def _packed(registers: list[str], source: DType, target: DType) -> list[str] | None:

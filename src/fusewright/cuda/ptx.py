@@ -18,6 +18,11 @@ _WAIT = (
     "{{\\n\\t.reg .pred done;\\n\\tagain:\\n\\t"
     "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%0], %1;\\n\\t@!done bra again;\\n\\t}}"
 )
+_TRY_WAIT = (
+    "{{\\n\\t.reg .pred done;\\n\\t"
+    "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%1], %2;\\n\\t"
+    "selp.u32 %0, 1, 0, done;\\n\\t}}"
+)
 _ACROSS_BLOCKS = ".acquire.cluster"
 
 
@@ -92,6 +97,13 @@ def sync_instruction(s: ir.SyncStatement, *, in_cluster: bool = False) -> str | 
             return "mbarrier.inval.shared::cta.b64 [%0];"
         case _:
             return None
+
+
+def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, in_cluster: bool) -> str:
+    """One try of a wait, 1 in `result` where the phase is complete."""
+    text = _TRY_WAIT.format(scope=_ACROSS_BLOCKS if in_cluster else "")
+    inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
+    return f'asm volatile("{text} // fw-sync {s.id}" : "=r"({result}) : {inputs} : "memory");'
 
 
 def _group(kind: ir.AsyncKind) -> str:

@@ -2,15 +2,21 @@
 
 Source: PTX ISA, "Memory Consistency Model" (release and acquire patterns are cumulative: what other
 threads did before a barrier of the block is handed on with what the one thread did), `ld`, `st` and
-`atom`.
+`red`.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from fusewright.core.expr import Expr
 from fusewright.cuda import ptx
 from fusewright.cuda.writer import Spellings, Writer
 from fusewright.kir import ir
 
+_Semaphore: TypeAlias = (
+    ir.SemaphoreAcquire | ir.SemaphoreRelease | ir.SemaphoreArrive | ir.SemaphoreLeave
+)
 _SCOPE = {ir.Visibility.BLOCK: "cta", ir.Visibility.GPU: "gpu"}
 _ACQUIRE = (
     "{{\\n\\t.reg .pred done;\\n\\t.reg .b32 now;\\n\\tagain:\\n\\t"
@@ -21,34 +27,33 @@ _ACQUIRE = (
 
 def acquire(w: Writer, s: ir.SemaphoreAcquire) -> None:
     """One thread reads until the value is there."""
-    _sync(w, s, _ACQUIRE.format(scope=_SCOPE[s.scope]))
+    _sync(w, s, _ACQUIRE.format(scope=_SCOPE[s.scope]), s.value)
 
 
 def release(w: Writer, s: ir.SemaphoreRelease) -> None:
     """One thread writes the value."""
-    _sync(w, s, f"st.release.{_SCOPE[s.scope]}.global.u32 [%0], %1;")
+    _sync(w, s, f"st.release.{_SCOPE[s.scope]}.global.u32 [%0], %1;", s.value)
 
 
-def _sync(w: Writer, s: ir.SemaphoreAcquire | ir.SemaphoreRelease, instruction: str) -> None:
+def _sync(w: Writer, s: _Semaphore, instruction: str, value: Expr) -> None:
     at = ptx.in_global(w.address(s.semaphore, s.index))
-    text = ptx.assembly(instruction, [at, ptx.number(w.integer(s.value))], s)
+    text = ptx.assembly(instruction, [at, ptx.number(w.integer(value))], s)
     why = f"  // {' '.join(s.why.split())}" if s.why else ""
     w.guarded(w.by(s.issuer), lambda: w.line(f"{text}{why}"))
 
 
-def add(w: Writer, s: ir.SemaphoreAdd) -> None:
-    """One thread adds 1, and learns what was there."""
-    at = ptx.in_global(w.address(s.semaphore, s.index))
-    text = (
-        'asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : '
-        f'"=r"({w.register(s.dst)}) : "{at.constraint}"({at.text}) : "memory");'
-    )
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+def count(w: Writer, s: ir.SemaphoreArrive | ir.SemaphoreLeave) -> None:
+    """One thread increments, from the last value back to zero (PTX ISA, `red.inc`)."""
+    order = "relaxed.gpu"
+    if isinstance(s, ir.SemaphoreArrive):
+        order = f"release.{_SCOPE[s.scope]}"
+    _sync(w, s, f"red.{order}.global.inc.u32 [%0], %1;", s.period - 1)
 
 
 SPELLINGS: Spellings = {
     ir.SemaphoreAcquire: acquire,
     ir.SemaphoreRelease: release,
-    ir.SemaphoreAdd: add,
+    ir.SemaphoreArrive: count,
+    ir.SemaphoreLeave: count,
 }
 """By class of statement."""

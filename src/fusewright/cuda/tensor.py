@@ -71,29 +71,27 @@ def _function(name: str, s: ir.Mma) -> str:
 # --- what an allocation brings --------------------------------------------------------------------
 
 
-def _matrices(kernel: Kernel) -> Iterator[ir.Matrix]:
+def _matrices(w: Writer) -> Iterator[ir.Matrix]:
     """The operands of products in shared memory."""
-    for s in walk(kernel):
-        if isinstance(s, ir.Mma):
-            yield from (m for m in (s.a, s.b) if isinstance(m, ir.Matrix))
+    for s in w.products:
+        yield from (m for m in (s.a, s.b) if isinstance(m, ir.Matrix))
 
 
 def allocated(w: Writer, buffer: Buffer) -> None:
     """Behind the declaration of a buffer: where descriptors of it begin."""
-    first = {m.major: m for m in _matrices(w.kernel) if m.buffer is buffer}
+    first = {m.major: m for m in _matrices(w) if m.buffer is buffer}
     for m in first.values():
         low = m.descriptor.low
         w.line(f"const unsigned {_base(w, m)} = fw_chunk({w.address(buffer, ZERO)}) + {low}u;")
 
 
 def _base(w: Writer, m: ir.Matrix) -> str:
-    first = next(o for o in _matrices(w.kernel) if o.buffer is m.buffer and o.major is m.major)
+    first = next(o for o in _matrices(w) if o.buffer is m.buffer and o.major is m.major)
     return w.names.of(first, f"{m.buffer.name}_{m.major.value}")
 
 
 def _keep_accumulators(w: Writer) -> None:
-    products = [s for s in walk(w.kernel) if isinstance(s, ir.Mma)]
-    for b in dict.fromkeys(s.dst.buffer for s in products):
+    for b in dict.fromkeys(s.dst.buffer for s in w.products):
         if b in w.in_scope:
             w.line(f"fw_keep({w.name(b)});")
 
@@ -175,13 +173,13 @@ def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
     else:
         operands = [ptx.shared(w.address(s.src, s.src_index)), tensor]
     text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 def _prefetch_map(w: Writer, s: ir.PrefetchMap) -> None:
     tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
     text = ptx.assembly("prefetch.tensormap [%0];", [tensor])
-    w.guarded(w.by(s.issuer), lambda: w.line(text))
+    w.issued(s.issuer, lambda: w.line(text))
 
 
 SPELLINGS: Spellings = {

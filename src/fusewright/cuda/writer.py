@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from fusewright import knobs
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Expr, Var
@@ -15,7 +16,7 @@ from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Statement
+from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Role, Statement
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.target import Target
@@ -40,12 +41,15 @@ class Writer:
         self.target = target
         self.names = Names()
         self.written = frozenset(written_buffers(kernel))
-        self.has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
+        self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
         allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
+        self.role: Role | None = None
+        self.bound_ms = knobs.BOUND_WAITS.get()
+        self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it
         self.lines: list[str] = []
         self._depth = 1
         self._spellings = spellings
@@ -156,9 +160,12 @@ class Writer:
             linear = linear * d.extent + (ex.ZERO if d.extent == ex.ONE else d.var)
         return linear
 
-    def by(self, issuer: int | None) -> Cond:
-        """Whether a thread is the one that issues a statement; all are where that is None."""
-        return TRUE if issuer is None else equal(self.thread(), issuer)
+    def issued(self, issuer: int | None, body: Callable[[], None]) -> None:
+        """What `body` writes, by the thread that issues it; by all where that is None."""
+        if issuer is not None and issuer in self.leading:
+            self.block(f"if ({self.leading[issuer]})", body)
+        else:
+            self.guarded(TRUE if issuer is None else equal(self.thread(), issuer), body)
 
 
 Spellings: TypeAlias = Mapping[type[Statement], Callable[[Writer, Any], None]]

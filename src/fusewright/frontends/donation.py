@@ -18,8 +18,6 @@ Wishes: TypeAlias = tuple[tuple[int, int | None], ...]
 def donated_roots(fn: Callable[..., Any], donate: Sequence[str]) -> frozenset[str | int]:
     """The parameters that a function gives away, by name and by position. Raises UserError for one
     that it lacks."""
-    if isinstance(donate, str):
-        raise UserError(f"donate={donate!r} is a string; pass a tuple of names: ({donate!r},)")
     if not donate:
         return frozenset()
     names = tuple(inspect.signature(fn).parameters)

@@ -464,7 +464,9 @@ class Array(Methods):
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
-            raise UserError("iteration over an array of rank 0, which has no axis")
+            raise UserError(
+                "iteration over an array of rank 0, which has no axis; use the array itself"
+            )
         extent = constant_value(self.tensor.shape[0])
         if extent is None:
             raise UserError(

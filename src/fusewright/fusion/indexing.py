@@ -119,8 +119,15 @@ def _limit(given: object, default: IntLike, item: slice, axis: int, extent: Expr
     if given is None:
         return as_expr(default)
     if not isinstance(given, int | Expr):
-        raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
+        raise _no_limit(given, item, axis)
     return _clamped(_signed(given, item, axis, extent), item, axis, extent)
+
+
+def _no_limit(given: object, item: slice, axis: int) -> UserError:
+    return UserError(
+        f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers; {given} is "
+        f"{type(given).__name__}"
+    )
 
 
 def _after(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
@@ -128,7 +135,7 @@ def _after(given: object, default: IntLike, item: slice, axis: int, extent: Expr
     if given is None:
         return as_expr(default)
     if not isinstance(given, int | Expr):
-        raise UserError(f"x[{_key_text(item)}] on axis {axis}: the limits of a slice are integers")
+        raise _no_limit(given, item, axis)
     return _clamped(add(_signed(given, item, axis, extent), 1), item, axis, extent)
 
 

@@ -21,7 +21,8 @@ from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
 from fusewright.fusion.ir import Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
+from fusewright.target import Target
 
 LEAST_TOTAL = 1 << 18
 """Elements that a tensor must have to be worth a second kernel, or a loop over its rows."""
@@ -99,8 +100,7 @@ class PartitionFacts:
     @property
     def period(self) -> int:
         """After how many rows of slow axes vectors begin where they did."""
-        width = MAX_VECTOR_NBYTES // self.nbytes
-        return 1 if self.is_inner else width // math.gcd(self.apart, width)
+        return 1 if self.is_inner else period_of_rows(self.apart, self.nbytes)
 
 
 def large_inputs(t: Tensor) -> set[Tensor]:
@@ -131,13 +131,15 @@ def _numel(t: Tensor) -> int:
 
 
 def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
-    """Parts of a reduction that would run in fewer blocks than the target has multiprocessors."""
+    """Parts of a reduction that would run in fewer blocks than the target has multiprocessors. Of
+    rows that do not fill the row of a block as many more as fill it, side by side."""
     if f.total < LEAST_TOTAL:
         return None
     side_by_side = NARROW_COLUMNS if f.total <= CACHED_TOTAL else BYTES_PER_ROW // f.nbytes
     blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
     least = LEAST_RUN if f.is_inner else LEAST_ROWS
-    wanted = min(2 * target.multiprocessors // blocks, f.size // least)
+    beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
+    wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     return _runs(f, wanted) if f.is_inner else _rows(f, wanted, EVEN_SHARE)
 
 
@@ -200,7 +202,7 @@ def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
     runs = _runs(f, wanted)
     if runs is None:
         return None
-    lanes = MAX_VECTOR_NBYTES // f.nbytes
+    lanes = lanes_of_word(f.nbytes)
     is_odd = f.is_inner and runs.each % lanes != 0 and f.lengths[-1] % lanes == 0
     if runs.is_even and not is_odd:
         return runs
@@ -256,12 +258,12 @@ def whole_slices(lengths: Sequence[int]) -> list[int]:
     parts: list[int] = []
     inner = 1
     for size in reversed(lengths):
-        parts += [total // (inner * d) for d in _divisors(size)]
+        parts += [total // (inner * d) for d in divisors(size)]
         inner *= size
     return parts
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
     """The divisors of a positive number, ascending."""
     low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return low + [n // d for d in reversed(low) if d * d != n]

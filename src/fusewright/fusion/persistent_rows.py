@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
 from fusewright.target import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
@@ -76,11 +77,11 @@ class Held:
         registers do not hold them."""
         if not self.moving:
             return 0
-        width = MAX_VECTOR_NBYTES // min(self.moving)
-        vector = math.gcd(length, width)
-        is_skewed = 4 * vector <= width
+        lanes = lanes_of_word(min(self.moving))
+        vector = math.gcd(length, lanes)
+        is_skewed = are_short(vector, lanes)
         if is_skewed:
-            vector, length = width, -(-(length - 1) // width) * width + width
+            vector, length = lanes, length_from_word(length, lanes)
         ways = persistent_rows(self.row(length, is_skewed=is_skewed), vector)
         return ways[0].blocks if ways else 0
 

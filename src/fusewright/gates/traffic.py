@@ -70,7 +70,10 @@ EXEMPT: Mapping[str, Exempt] = {
 
 
 def traffic_problems(fusion: str, kernel: Kernel) -> list[str]:
-    """Where a kernel of a fusion of the corpus moves more than its limits allow."""
+    """Where a kernel of a fusion of the corpus moves more than its limits allow; one of several
+    parts, whose blocks differ, where a part does."""
+    if kernel.parts:
+        return [p for part in kernel.parts for p in traffic_problems(fusion, part)]
     scheduler = kernel.heuristic.scheduler if kernel.heuristic is not None else ""
     limits = LIMITS.get(scheduler, Limits())
     if fusion in EXEMPT:

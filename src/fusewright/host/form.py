@@ -12,35 +12,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fusewright.axes.classes import AxisGraph
+from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
-from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
+from fusewright.fusion.ir import Fusion, IndexMap, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
-    AxisIds,
     FusionGroup,
     Reason,
     add,
-    form_of_sums,
     is_view,
-    relate_spaces,
-    same_axes,
-    space_problem,
     union,
-    union_problem,
 )
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
+from fusewright.host.shared_loops import (
+    form_of_sums,
+    loop_problem,
+    relate_reductions,
+    runs_along,
+)
+from fusewright.schedule.heuristics.common import SMALL
 
 MAX_VISITS = 64
+"""Groups that are looked at before a cycle is assumed: formation stays linear in the ops."""
 MAX_RECOMPUTED = 12
-"""Ops that a kernel would rather repeat than read the result of."""
-RECOMPUTED_SHARE = 2.1
-"""Bytes read to repeat a value over its own: it would be written and read again."""
-
+"""Ops that a kernel would rather repeat than read the result of: with four instructions each they
+are the 48 that a multiprocessor issues while memory brings an element of 4 bytes (`regroupings`).
+"""
+SAVED_TRIPS = 2
+"""Trips to memory that a value makes which is not repeated: it is written, and read again."""
 MAX_SUMS = 4
-"""Reductions of tensors that have nothing to do with each other in a kernel."""
+"""Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a
+vector of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
+multiprocessor have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class _Former:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.order = {t: i for i, t in enumerate(fusion.values)}
-        self.ids = AxisIds()
+        self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
         self.merged: dict[int, int] = {}
@@ -85,16 +92,31 @@ class _Former:
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
         producers.sort(key=lambda g: g.number)
         for chosen in _choices(producers):
-            problem = self._try(chosen, producers, [*views, t])
+            if self._chains(t, chosen, producers):
+                continue
+            problem = self._try_reading(chosen, producers, sources, [*views, t])
             if problem is None:
                 return
             self.reasons.append(Reason(t.name, problem))
-        number = self._next()
-        again = self._recomputed(sources)
-        if again and self._try([], [], self._in_order([*again, *views, t]), number) is None:
-            return
-        if self._try([], [], [*views, t], number) is not None:
+        if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
             self._alone(t)
+
+    def _chains(
+        self, t: Tensor, chosen: Sequence[FusionGroup], producers: Sequence[FusionGroup]
+    ) -> bool:
+        """Whether a scalar would make the chosen kernels wait for one that waits for a scalar
+        itself. The sums of a list of tensors, added up one by one, do not need each other:
+
+            k1: s1 = sum(g1);  k2: s2 = sum(g2);  k3: s3 = sum(g3), s1 + s2 + s3
+        """
+        if any(e != Int(1) for e in t.shape):
+            return False
+        return any(
+            all(e == Int(1) for e in o.shape) and self.group_of(o) not in (None, p)
+            for p in producers
+            if p not in chosen
+            for o in p.sources
+        )
 
     def _is_near(self, view: Tensor) -> bool:
         """Whether a view lies fewer regroupings behind what is stored than a kernel may undo. One
@@ -116,34 +138,52 @@ class _Former:
         if problem is not None:
             raise InternalError(f"no kernel can hold {t.name} alone: {problem}")
 
+    def _try_reading(
+        self,
+        chosen: list[FusionGroup],
+        producers: list[FusionGroup],
+        sources: list[Tensor],
+        items: list[Tensor],
+        number: int | None = None,
+    ) -> str | None:
+        """Adds ops to the chosen groups as one, which then read what other groups make, or repeat
+        it where that reads less. Tells what forbids it."""
+        far = [o for o in sources if (g := self.group_of(o)) is not None and g not in chosen]
+        again = self._recomputed(far)
+        if again:
+            read = [self.group_of(o) for o in far if o not in again]
+            needed = [p for p in producers if p in chosen or p in read]
+            if self._try(chosen, needed, self._in_order([*again, *items]), number) is None:
+                return None
+        return self._try(chosen, producers, items, number)
+
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
 
     def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
-        """What a new kernel computes again instead of reading it from another kernel: short chains
-        of functions of inputs that are not larger than the value, which then need not be stored."""
+        """What a kernel computes again instead of reading it from another kernel: short chains of
+        functions of inputs, where these have no more bytes than the value's trips to memory, which
+        then need not be stored. Inputs that are much smaller than it are found in a cache."""
         out: list[Tensor] = []
         for o in sources:
-            chain = self._chain(o)
+            chain, own = self._chain(o), nbytes_estimate(o)
             read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
-            cost = sum(nbytes_estimate(p) for p in read)
-            if (
-                chain
-                and o not in self.fusion.outputs
-                and cost <= RECOMPUTED_SHARE * nbytes_estimate(o)
-            ):
+            sizes = [nbytes_estimate(p) for p in read]
+            large = sum(n for n in sizes if n * SMALL > own)
+            if chain and o not in self.fusion.outputs and large <= SAVED_TRIPS * own:
                 out += chain
         return out
 
     def _chain(self, o: Tensor) -> list[Tensor]:
-        """The ops between inputs and a value, if they are few and elementwise or views."""
+        """The ops between inputs and a value, if they are few and elementwise, views or moves."""
         found: dict[Tensor, None] = {}
         stack = [o]
         while stack:
             t = stack.pop()
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
-            if len(found) == MAX_RECOMPUTED or not (isinstance(t.op, Pointwise) or is_view(t)):
+            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
+            if len(found) == MAX_RECOMPUTED or not is_cheap:
                 return []
             found[t] = None
             stack.extend(t.op.operands)
@@ -182,15 +222,12 @@ class _Former:
             if any(self._followers(g, chosen) for g in chosen):
                 return "another kernel stands between its operands"
             number = self._next()
-        mark = len(self.ids.log)
-        g = union(chosen, number, self.ids)
-        new = [t for t in items if t not in g.members]
-        problem = union_problem(g, chosen)
-        problem = problem or next((p for t in new if (p := add(g, t, self.ids))), None)
-        problem = problem or relate_spaces(g, self.ids) or space_problem(g, self.ids)
-        if problem is not None:
-            self.ids.undo(mark)
-            return problem
+        mark = self.graph.mark()
+        g = self._joined(chosen, number, items)
+        if isinstance(g, str):
+            self.graph.undo(mark)
+            return g
+        self.graph.keep()
         self._replace(chosen, g)
         self.home[items[-1]] = number
         for o in g.sources:
@@ -198,6 +235,20 @@ class _Former:
             if p is not None:
                 p.successors.add(number)
         return None
+
+    def _joined(
+        self, chosen: list[FusionGroup], number: int, items: list[Tensor]
+    ) -> FusionGroup | str:
+        """The chosen groups as one, with further ops; or the rule that forbids it."""
+        g = union(chosen, number, self.graph)
+        if isinstance(g, str):
+            return g
+        new = [t for t in items if t not in g.members]
+        for t in new:
+            if (problem := add(g, t)) is not None:
+                return problem
+        relate_reductions(g)
+        return loop_problem(g, chosen, new) or g
 
     def _replace(self, old: list[FusionGroup], new: FusionGroup) -> None:
         for g in old:
@@ -278,35 +329,35 @@ class _Former:
         other: they are launched as one."""
         alike: dict[object, list[int]] = {}
         for number, g in sorted(self.groups.items()):
-            form = form_of_sums(g, self.ids)
+            form = form_of_sums(g)
             if form is not None:
                 alike.setdefault(form, []).append(number)
         for numbers in alike.values():
             for a, b in pairwise(numbers):
                 first, second = sorted((self._current(a), self._current(b)))
-                spaces = sum(len(self.groups[n].spaces) for n in (first, second))
+                spaces = sum(len(self.groups[n].reductions) for n in (first, second))
                 if first != second and spaces <= MAX_SUMS:
                     self._join(self.groups[first], self.groups[second], None)
 
     def _join(self, a: FusionGroup, b: FusionGroup, shared: Tensor | None) -> None:
-        if a.moved or b.moved or len(a.members) + len(b.members) > MAX_OPS:
+        if len(a.members) + len(b.members) > MAX_OPS:
             return
         if b.number in {self._current(s) for s in a.successors}:
             return
         number = self._number([a, b])
         if number is None:
             return
-        mark = len(self.ids.log)
-        g = union([a, b], number, self.ids)
+        mark = self.graph.mark()
+        g = self._joined([a, b], number, [])
         if (
-            len(g.sources) <= MAX_OPERANDS
-            and (shared is None or same_axes(g, shared, self.ids))
-            and relate_spaces(g, self.ids) is None
-            and space_problem(g, self.ids) is None
+            isinstance(g, str)
+            or len(g.sources) > MAX_OPERANDS
+            or (shared is not None and not runs_along(g, shared))
         ):
-            self._replace([a, b], g)
-        else:
-            self.ids.undo(mark)
+            self.graph.undo(mark)
+            return
+        self.graph.keep()
+        self._replace([a, b], g)
 
     def result(self) -> Formation:
         groups = tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Tensor
 from fusewright.host.groups import is_view
@@ -30,6 +31,11 @@ def kernel_name(fusion: Fusion, structure: object) -> str:
 def moves_name(structure: object) -> str:
     """The name of the kernel that copies and fills what no other kernel computes."""
     return f"fw_move_{_digest(structure)}"
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """The name of the kernel whose blocks do what those of several kernels do."""
+    return f"{names[0].rpartition('_')[0]}_{len(names)}_side_by_side_{_digest(names)}"
 
 
 def _digest(structure: object) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import ZERO, Expr
-from fusewright.kir.rules import is_misaligned, lives_in, same_dtype
+from fusewright.kir.rules import accesses_words, is_misaligned, lives_in, same_dtype
 from fusewright.kir.symbols import Buffer, Reg
 from fusewright.kir.traits import (
     AT_ONCE,
@@ -80,11 +80,8 @@ class CpAsync(Guarded):
             dtype = self.dst.dtype
             yield f"{self.width} elements of {dtype} are {nbytes} bytes, not one of {known}"
             return
-        for buffer, index in ((self.dst, self.index), (self.src, self.src_index)):
-            if buffer.alignment % nbytes:
-                yield f"{buffer} is aligned to {buffer.alignment} bytes, the copy to {nbytes}"
-            elif is_misaligned(index, self.width):
-                yield f"the index {index} is not a multiple of the width {self.width}"
+        yield from accesses_words(self.dst, self.index, self.width)
+        yield from accesses_words(self.src, self.src_index, self.width)
         if self.cache not in (Cache.DEFAULT, Cache.NO_ALLOCATE):
             yield f"cache policy {self.cache.value} does not apply to asynchronous copies"
         if self.cache is Cache.NO_ALLOCATE and nbytes != max(CP_ASYNC_NBYTES):

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.contiguity import (
+    Fit,
+    fit_of,
     holds_throughout,
-    is_contiguous,
     lanes_where,
     vector_width,
 )
@@ -108,28 +109,27 @@ def somewhere(conditions: Sequence[Cond], lane: Var, count: int) -> Cond:
 def choose_lanes(a: LaneAccess) -> tuple[Vector, ...] | TooNarrow:
     """The vectors that cover the lanes of an access, at most 16 bytes each."""
     if a.count == 1 or a.lane is None:
-        return (_shared_or_guarded(a, 0, 1, WHOLE),)
-    nbytes = a.buffer.dtype.nbytes
-    width = min(a.count, MAX_VECTOR_NBYTES // nbytes, a.buffer.alignment // nbytes or 1)
-    possible = vector_width(a.index, a.lane, a.conditions, width)
-    is_ragged = possible < width
-    if is_ragged:
-        possible = vector_width(a.index, a.lane, (), width)
-    begins = 0 if possible == width else None
-    if begins is None and not (a.may_begin_anywhere and is_contiguous(a.index, a.lane)):
-        return TooNarrow(possible, width)
-    lanes = Lanes(begins)
-    one = _ragged if is_ragged else _shared_or_guarded
-    return tuple(one(a, k, width, lanes) for k in range(0, a.count, width))
+        return (_shared_or_guarded(a, 0, 1),)
+    itemsize, alignment = a.buffer.dtype.nbytes, a.buffer.alignment
+    width = min(a.count, MAX_VECTOR_NBYTES // itemsize, alignment // itemsize or 1)
+    firsts = range(0, a.count, width)
+    if vector_width(a.index, a.lane, a.conditions, width) == width:
+        return tuple(_shared_or_guarded(a, k, width) for k in firsts)
+    match fit_of(a.index, a.lane, width, itemsize, alignment):
+        case Fit.WORDS:
+            return tuple(_ragged(a, k, width, WHOLE) for k in firsts)
+        case Fit.CUT if a.may_begin_anywhere:
+            return tuple(_ragged(a, k, width, Lanes(begins=None)) for k in firsts)
+        case _:
+            return TooNarrow(vector_width(a.index, a.lane, (), width), width)
 
 
-def _shared_or_guarded(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
+def _shared_or_guarded(a: LaneAccess, first: int, width: int) -> Vector:
     """A vector of which all lanes exist, or none. What is missing in shared memory may be read all
     the same, where it stands: then no branch keeps loads apart."""
     exist = a.conditions_at(first)
-    if a.may_lack and a.buffer.memory is Memory.SHARED and exist != TRUE:
-        lanes = Lanes(lanes.begins, ZERO, Int(width))
-    return Vector(first, width, exist, lanes)
+    may_read = a.may_lack and a.buffer.memory is Memory.SHARED and exist != TRUE
+    return Vector(first, width, exist, Lanes(first=ZERO, stop=Int(width)) if may_read else WHOLE)
 
 
 def _ragged(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:

@@ -14,6 +14,7 @@ matrix products in `kir/tensor.py`; this module names them all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fusewright.core.conditions import TRUE, Cond
@@ -26,9 +27,11 @@ from fusewright.kir.asynchronous import (
     CpAsync as CpAsync,
     RemoteStore as RemoteStore,
 )
+from fusewright.kir.rules import accesses_words
 from fusewright.kir.semaphores import (
     SemaphoreAcquire as SemaphoreAcquire,
-    SemaphoreAdd as SemaphoreAdd,
+    SemaphoreArrive as SemaphoreArrive,
+    SemaphoreLeave as SemaphoreLeave,
     SemaphoreRelease as SemaphoreRelease,
 )
 from fusewright.kir.symbols import (
@@ -198,6 +201,9 @@ class Load(Guarded):
     def register_uses(self) -> tuple[RegisterUse, ...]:
         return (_written(self.dst, self.width, is_total=self.is_total),)
 
+    def problems(self) -> Iterator[str]:
+        yield from accesses_words(self.src, self.index, self.width, self.lanes, self.cache)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store(Guarded):
@@ -216,6 +222,11 @@ class Store(Guarded):
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
         return (RegisterUse(self.src, reads=True, writes=False, width=self.width),)
+
+    def problems(self) -> Iterator[str]:
+        yield from accesses_words(self.dst, self.index, self.width, cache=self.cache)
+        if self.cache in (Cache.LAST_USE, Cache.NON_COHERENT):
+            yield f"cache policy {self.cache.value} does not apply to stores"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

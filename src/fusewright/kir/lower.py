@@ -15,8 +15,8 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
-from fusewright.kir.lower_turns import last_blocks
-from fusewright.kir.overlap import overlap_of
+from fusewright.kir.lower_turns import check_modes, where_finished
+from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -52,6 +52,7 @@ def lower(
     or the launch does not fit the target.
     """
     check_placement(flow)
+    check_modes(flow.stages, target)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
     grid, block, cx = _dims(flow)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))
@@ -65,13 +66,14 @@ def lower(
         arguments={},
         sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
+        multiprocessors=target.multiprocessors,
     )
-    context.last_blocks.update(last_blocks(context))
+    context.finished.update(where_finished(context))
     body = _Tree(context).body(nest.root)
-    turns = context.turns.values()
+    orders = context.orders.values()
     kernel = Kernel(
         name=name,
-        params=(*params.values(), *(t.guarded for t in turns), *(t.semaphore for t in turns)),
+        params=(*params.values(), *(o.guarded for o in orders), *(o.semaphore for o in orders)),
         arguments=tuple(a for a, _ in context.arguments.values()),
         symbols=context.sizes,
         grid=grid,
@@ -81,8 +83,8 @@ def lower(
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
-        semaphores=tuple(t.semaphore for t in turns),
-        scratch=tuple(t.guarded for t in turns),
+        semaphores=tuple(o.semaphore for o in orders),
+        scratch=tuple(o.guarded for o in orders),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
@@ -259,6 +261,17 @@ class _Tree:
             return all_of(known)
         return TRUE
 
+    def _overlap(self, node: LoopNode) -> int:
+        """How many iterations the compiler may interleave: those of a product over its rows some,
+        those over tiles one, which hold all that a block does."""
+        products = [s for s in self.context.flow.stages if s.is_mma]
+        if any(node in self.nest.nodes[s][: s.inline_depth] for s in products):
+            return 1
+        if any(node in self.nest.nodes[s] for s in products):
+            return OVERLAP
+        assert node.axis is not None
+        return overlap_of(node.axis.extent)
+
     def body(self, node: LoopNode) -> Body:
         out: list[Statement] = list(self.allocated.get(node, []))
         for child in node.children:
@@ -274,7 +287,7 @@ class _Tree:
                         child.axis.extent,
                         inside if guard == TRUE else (If(guard, inside),),
                         unroll=child.parallel is Parallel.UNROLL,
-                        overlap=overlap_of(child.axis.extent),
+                        overlap=self._overlap(child),
                     )
                 )
                 for s in self.carried.get(child, []):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
-from fusewright.core.conditions import TRUE, Cond, all_of, equal, negate
+from fusewright.core.conditions import TRUE, Cond, all_of, equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType, bool_, int64
@@ -24,8 +24,9 @@ from fusewright.fusion.ir import (
 )
 from fusewright.kir.ir import (
     WHOLE,
+    Buffer,
     Compute,
-    If,
+    For,
     Imm,
     Index,
     Lanes,
@@ -41,19 +42,18 @@ from fusewright.kir.ir import (
 from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.lower_turns import (
     element_in_block,
-    is_first,
-    is_last,
     kept_lanes,
     one_of_copies,
     vector_of,
 )
+from fusewright.kir.overlap import overlap_of
 from fusewright.kir.reading import Reader, literal_as, operand_key
-from fusewright.kir.semaphores import Turns
+from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops, scanning_threads
-from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.parallel import CLUSTER_DIMS, THREAD_DIMS
 from fusewright.schedule.views import operand
 
 
@@ -267,29 +267,51 @@ class Definition(Reader):
         """The accumulators of the lanes that are outputs of their own."""
         return [self.accumulator(k) for k in range(kept_lanes(self.storage, self.s))]
 
-    def take_turn(self, turns: Turns) -> list[Statement]:
-        """Adds what earlier blocks left to the accumulators, and leaves the sum to the next."""
-        s, storage = self.s, self.storage
+    def add_earlier(self, turns: Turns) -> list[Statement]:
+        """Adds what earlier blocks left to the accumulators."""
+        s = self.s
         assert isinstance(s.op, Reduce)
-        accs, width = self.accumulators(), vector_of(storage, s)
-        values = dict(enumerate(self.view.variables))
-        places = {
-            first: turns.first + element_in_block(storage, s, values, first)
-            for first in range(0, len(accs), width)
-        }
-        for first, at in places.items():
+        for first, at in self._places(turns.first).items():
+            width = vector_of(self.storage, s)
             tmp = self.temporary(turns.guarded.dtype, width)
             self.out.append(Load(Reg(tmp), turns.guarded, at, width))
-            for k, acc in enumerate(accs[first : first + width]):
+            for k, acc in enumerate(self.accumulators()[first : first + width]):
                 self.out.append(Compute(s.op.fn, acc, (Reg(tmp, Int(k)), acc)))
-        earlier, self.out = tuple(self.out), []
-        source = self._gathered_registers(accs, turns.guarded.dtype)
-        copy = all_of(one_of_copies(storage, s))
-        for first, at in places.items():
+        return self.out
+
+    def leave(self, to: Buffer, begin: Expr) -> list[Statement]:
+        """Stores the accumulators to where the block's parts begin in a buffer."""
+        source = self._gathered_registers(self.accumulators(), to.dtype)
+        copy = all_of(one_of_copies(self.storage, self.s))
+        width = vector_of(self.storage, self.s)
+        for first, at in self._places(begin).items():
             reg = Reg(source.buffer, source.index + first)
-            self.out.append(Store(turns.guarded, at, reg, width, copy))
-        later, self.out = tuple(self.out), []
-        return [If(negate(is_first(turns)), earlier), If(negate(is_last(turns)), later)]
+            self.out.append(Store(to, at, reg, width, copy))
+        return self.out
+
+    def gather(self, g: Gathering) -> list[Statement]:
+        """The parts of all blocks, in their order, into the accumulators."""
+        s = self.s
+        assert isinstance(s.op, Reduce)
+        identity = Imm(reduction_identity(s.op.fn, g.guarded.dtype), g.guarded.dtype)
+        accs, width = self.accumulators(), vector_of(self.storage, s)
+        self.out.extend(Compute("copy", a, (identity,)) for a in accs)
+        part = Var(f"part_{s.name}", 0, g.count - 1)
+        adds: list[Statement] = []
+        for first, at in self._places(g.first + part * g.size).items():
+            tmp = self.temporary(g.guarded.dtype, width)
+            adds.append(Load(Reg(tmp), g.guarded, at, width))
+            for k, acc in enumerate(accs[first : first + width]):
+                adds.append(Compute(s.op.fn, acc, (acc, Reg(tmp, Int(k)))))
+        self.out.append(For(part, g.count, tuple(adds), overlap=overlap_of(g.count)))
+        return self.out
+
+    def _places(self, begin: Expr) -> dict[int, Expr]:
+        """Where the vectors of accumulators lie, by their first lanes."""
+        storage, s = self.storage, self.s
+        values = dict(enumerate(self.view.variables))
+        lanes = range(0, kept_lanes(storage, s), vector_of(storage, s))
+        return {k: begin + element_in_block(storage, s, values, k) for k in lanes}
 
     def _kept_conditions(self, reducing: tuple[int, ...]) -> list[Cond]:
         own = {v for i in reducing for v in variables(self.view.variables[i])}
@@ -298,13 +320,9 @@ class Definition(Reader):
             parallel = self.s.loops[i].parallel
             is_copied = parallel.is_thread or (parallel.is_block and self.s.memory is Memory.GLOBAL)
             if is_copied and isinstance(self.view.variables[i], Var):
-                one = self._last_of(parallel) if parallel in GRID_DIMS else ZERO
-                kept.append(equal(self.view.variables[i], one))
+                finished = self.storage.context.finished.get(self.s, {})
+                kept.append(finished.get(parallel, equal(self.view.variables[i], 0)))
         return kept
-
-    def _last_of(self, parallel: Parallel) -> Expr:
-        """The number of the last block along a dimension, which has the sum."""
-        return self.storage.context.dims[GRID_DIMS[parallel]].extent - 1
 
     # --- writing --------------------------------------------------------------------------------
 

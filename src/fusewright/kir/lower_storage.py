@@ -8,13 +8,14 @@ from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.paths import Refusal, domain_path
+from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong
 from fusewright.kir.boxes import Box, box_of
 from fusewright.kir.ir import Argument, Buffer, Dim, TensorMap
-from fusewright.kir.semaphores import Turns
+from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
@@ -36,15 +37,16 @@ class Context:
     arguments: dict[object, tuple[Argument, bool | int | float]]
     sizes: tuple[Var, ...]
     fast_forms: Mapping[Stage, str]
+    multiprocessors: int
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     temporaries: list[int] = field(default_factory=list[int])
     inside: dict[tuple[Stage, int], Var] = field(default_factory=dict[tuple[Stage, int], Var])
     maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
     boxes: dict[Stage, Box] = field(default_factory=dict[Stage, Box])
-    turns: dict[Stage, Turns] = field(default_factory=dict[Stage, Turns])
-    last_blocks: dict[Stage, tuple[Parallel, ...]] = field(
-        default_factory=dict[Stage, tuple[Parallel, ...]]
+    orders: dict[Stage, Turns | Gathering] = field(default_factory=dict[Stage, "Turns | Gathering"])
+    finished: dict[Stage, dict[Parallel, Cond]] = field(
+        default_factory=dict[Stage, dict[Parallel, Cond]]
     )
 
 
@@ -163,7 +165,8 @@ class Storage:
             size = size * s.loops[i].axis.extent
         if constant_value(size) is None:
             raise ScheduleError(
-                f"{s.name} would carry {size} accumulators; the count must be constant"
+                f"{s.name} would carry {size} accumulators; the count must be constant: put its "
+                "reduced loops innermost, or split the others by constants"
             )
         dtype = s.dtype.compute
         buffer = Buffer(f"{s.name}_acc", dtype, size, Memory.LOCAL, dtype.nbytes)

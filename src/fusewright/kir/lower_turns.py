@@ -5,27 +5,34 @@
     if (order < count - 1) work[group, ..] = part
     release f[group] = (order + 1) % count
 
-The last block holds the sum in registers; what reads it runs there. Every thread keeps to elements
-of the scratch `work` of its own, neighbours side by side in whole vectors.
+The last block holds the sum in registers; what reads it runs there. In mode "tma" the copy engine
+adds parts from shared memory to `work`. In mode "slices" every block leaves its part, waits until
+all are there, and finishes a share of the sum in its first threads, its last ones in the last:
+
+    work[group, order, ..] = part;  arrive f[group];  acquire f[group] until count;  leave f[group]
+    if (mine) part = work[group, 0, ..] + .. + work[group, count - 1, ..]
+
+Every thread keeps to elements of `work` of its own, neighbours side by side in whole vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fusewright.core.conditions import Cond, equal, less
-from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value
+from fusewright.core.conditions import Cond, all_of, equal, less, less_equal
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.dtypes import uint32
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Reduce
+from fusewright.fusion.ir import MatMul, Reduce, Scan
+from fusewright.kir.asynchronous import BULK_REDUCTIONS
 from fusewright.kir.ir import Buffer, Dim
 from fusewright.kir.lower_storage import Context, Storage
-from fusewright.kir.semaphores import Turns
+from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import computed, reduced_loops
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
-from fusewright.target import MAX_CLUSTER, MAX_VECTOR_NBYTES
+from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Feature, Target
 
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
@@ -36,24 +43,78 @@ def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
     return tuple(x.parallel for x in bound if x.parallel in GRID_DIMS and x.axis.extent != Int(1))
 
 
-def last_blocks(context: Context) -> dict[Stage, tuple[Parallel, ...]]:
-    """By stage the dimensions along which the last block alone has what the stage reads.
+def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
+    """By stage, and by dimension along which blocks reduced what it reads, where the result is: in
+    the last block, or in a share of the threads of each.
 
-    Raises ScheduleError for a reader in all of these blocks.
+    Raises ScheduleError for a reader in other blocks, or in other threads.
     """
-    out: dict[Stage, tuple[Parallel, ...]] = {}
+    out: dict[Stage, dict[Parallel, Cond]] = {}
     for s in computed(context.flow.stages):
-        found = dict.fromkeys(p for o in s.operands for p in out.get(o, ()))
-        for x in s.loops:
-            if x.parallel in found and x.axis.extent != Int(1):
-                source = next(o.name for o in s.operands if x.parallel in out.get(o, ()))
-                raise ScheduleError(
-                    f"{s.name} runs in all blocks along {x.parallel.value} and needs {source}, "
-                    "which turns leave in the last of them; reduce in clusters, or make "
-                    f"{source} an output that a second kernel reads"
-                )
-        out[s] = tuple(found | dict.fromkeys(blocks_reduced(context, s)))
-    return {s: dims for s, dims in out.items() if dims}
+        found: dict[Parallel, Cond] = {}
+        for o in s.operands:
+            for p, c in out.get(o, {}).items():
+                if found.setdefault(p, c) != c:
+                    raise ScheduleError(
+                        f"{s.name} needs {o.name} where {c}, and another value where {found[p]}; "
+                        "ask for both reductions in one mode, with the same loops"
+                    )
+            if o in out:
+                _check_reader(s, o, out[o])
+        own = blocks_reduced(context, s)
+        if own and s.grid_mode == "slices":
+            found |= dict.fromkeys(own, _share(context, s))
+        elif own:
+            dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
+            found |= {p: equal(d.var, d.extent - 1) for p, d in dims}
+        out[s] = found
+    return {s: found for s, found in out.items() if found}
+
+
+def _check_reader(s: Stage, source: Stage, found: Mapping[Parallel, Cond]) -> None:
+    """A reader does not run in blocks, or threads, that lack what it reads."""
+    for x in s.loops:
+        if x.parallel in found and x.axis.extent != Int(1):
+            raise ScheduleError(
+                f"{s.name} runs in all blocks along {x.parallel.value} and needs {source.name}, "
+                f"which is there where {found[x.parallel]}; reduce in clusters, or make "
+                f"{source.name} an output that a second kernel reads"
+            )
+    is_shared_out = any(len(variables(c)) > 1 for c in found.values())
+    if is_shared_out and (s.memory is Memory.SHARED or isinstance(s.op, Reduce | Scan | MatMul)):
+        raise ScheduleError(
+            f"{s.name} needs {source.name} from other threads, and mode 'slices' leaves each its "
+            "own share of it; use mode 'vector' or 'tma', whose last block has all of it"
+        )
+
+
+def _share(context: Context, s: Stage) -> Cond:
+    """Which threads finish their elements in this block: the block's share of all."""
+    position, count = _number(_blocks_in_order(context, s))
+    thread, threads = _number(threads_used(context, s))
+    scaled = thread * count
+    return all_of((less_equal(position * threads, scaled), less(scaled, (position + 1) * threads)))
+
+
+def _blocks_in_order(context: Context, s: Stage) -> list[Dim]:
+    """The dimensions of the grid along which a stage is reduced, as blocks start along them."""
+    reduced = [context.dims[GRID_DIMS[p]] for p in blocks_reduced(context, s)]
+    return [d for d in _moving(context) if d in reduced]
+
+
+def _moving(context: Context) -> list[Dim]:
+    """The dimensions of the grid with several blocks."""
+    return [context.dims[n] for n in GRID_DIMS.values() if context.dims[n].extent != ONE]
+
+
+def check_modes(stages: Iterable[Stage], target: Target) -> None:
+    """Raises ScheduleError for a mode that a target has no instructions for."""
+    for s in stages:
+        if s.grid_mode == "tma" and not target.has(Feature.BULK):
+            raise ScheduleError(
+                f"request_serial_grid_reduction({s.name}, 'tma'): {target} has no copy engine, "
+                f"which comes with compute capability {Feature.BULK.value[1]}; use mode 'vector'"
+            )
 
 
 def check_request(context: Context, s: Stage) -> None:
@@ -90,21 +151,61 @@ def check_request(context: Context, s: Stage) -> None:
 
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:
     """The turns in which blocks reduce a stage, with the semaphores and the scratch for them."""
-    context = storage.context
-    if s in context.turns:
-        return context.turns[s]
-    reduced = blocks_reduced(context, s)
-    moving = [context.dims[n] for n in GRID_DIMS.values() if context.dims[n].extent != ONE]
-    order = [d for d in moving if d in [context.dims[GRID_DIMS[p]] for p in reduced]]
-    groups = [*(d for d in moving if d not in order), *_loops_around(storage, s)]
-    index, ngroups = _number(groups)
+    order = _blocks_in_order(storage.context, s)
+    index, groups = _groups(storage, s, order)
     position, count = _number(order)
     size = elements_of_block(storage, s)
+    flags, work = _memory(s, groups, groups * size)
+    made = Turns(flags, index, position, count, work, size)
+    storage.context.orders[s] = made
+    return made
+
+
+def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
+    """The gathering in which blocks reduce a stage. Raises ScheduleError for blocks that may not
+    run at once: more than the multiprocessors that the context names."""
+    context = storage.context
+    order = _blocks_in_order(context, s)
+    what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
+    if order != _moving(context)[: len(order)]:
+        raise ScheduleError(
+            f"{what}: its blocks wait for each other, and have to be neighbours in the grid; bind "
+            "the loop that reduces to BIDx and the others to BIDy, or use mode 'vector'"
+        )
+    index, groups = _groups(storage, s, order)
+    position, count = _number(order)
+    if constant_value(count) is None:
+        raise ScheduleError(
+            f"{what}: {count} blocks wait for each other, and their number must be constant; split "
+            "the loop by one with inner=False, or use mode 'vector'"
+        )
+    most = context.multiprocessors
+    if (constant_value(count) or 0) > most:
+        raise ScheduleError(
+            f"{what}: {count} blocks wait for each other, and the target runs {most} at once for "
+            "sure; split the loop into fewer, or use mode 'vector'"
+        )
+    size = elements_of_block(storage, s)
+    flags, work = _memory(s, groups, groups * count * size)
+    made = Gathering(flags, index, position, count, work, size)
+    context.orders[s] = made
+    return made
+
+
+def _groups(storage: Storage, s: Stage, order: list[Dim]) -> tuple[Expr, Expr]:
+    """The number of the group of blocks, and of the iteration, that reduce the stage together, and
+    how many there are."""
+    kept = [d for d in _moving(storage.context) if d not in order]
+    return _number([*kept, *_loops_around(storage, s)])
+
+
+def _memory(s: Stage, groups: Expr, elements: Expr) -> tuple[Buffer, Buffer]:
+    """Semaphores, and scratch."""
     dtype = s.dtype.compute
-    flags = Buffer(f"{s.name}_turns", uint32, ngroups, Memory.GLOBAL)
-    work = Buffer(f"{s.name}_work", dtype, ngroups * size, Memory.GLOBAL, MAX_VECTOR_NBYTES)
-    context.turns[s] = Turns(flags, index, position, count, work, size)
-    return context.turns[s]
+    return (
+        Buffer(f"{s.name}_turns", uint32, groups, Memory.GLOBAL),
+        Buffer(f"{s.name}_work", dtype, elements, Memory.GLOBAL, MAX_VECTOR_NBYTES),
+    )
 
 
 def _loops_around(storage: Storage, s: Stage) -> list[Dim]:
@@ -143,10 +244,10 @@ def kept_lanes(storage: Storage, s: Stage) -> int:
     return storage.width(s) if any(i not in reducing for i in kept) else 1
 
 
-def threads_used(storage: Storage, s: Stage) -> list[Dim]:
+def threads_used(context: Context, s: Stage) -> list[Dim]:
     """The dimensions of the block whose threads hold different parts."""
     bound = {x.parallel for x in s.loops if x.axis.extent != Int(1)}
-    return [storage.context.dims[n] for p, n in THREAD_DIMS.items() if p in bound]
+    return [context.dims[n] for p, n in THREAD_DIMS.items() if p in bound]
 
 
 def elements_of_block(storage: Storage, s: Stage) -> int:
@@ -155,7 +256,7 @@ def elements_of_block(storage: Storage, s: Stage) -> int:
     for i in storage.carried_lanes(s):
         if s.loops[i].parallel.is_serial:
             n *= _constant(s, s.loops[i].axis.extent)
-    for d in threads_used(storage, s):
+    for d in threads_used(storage.context, s):
         n *= _constant(s, d.extent)
     return n
 
@@ -169,25 +270,37 @@ def element_in_block(storage: Storage, s: Stage, values: Mapping[int, Expr], lan
         if s.loops[i].parallel.is_serial:
             chunk = chunk * s.loops[i].axis.extent + values[i]
     chunk = chunk * (kept_lanes(storage, s) // width) + lane // width
-    thread, count = _number(threads_used(storage, s))
+    thread, count = _number(threads_used(storage.context, s))
     return (chunk * count + thread) * width
 
 
 def one_of_copies(storage: Storage, s: Stage) -> list[Cond]:
     """Which thread stores what several hold."""
-    used = threads_used(storage, s)
+    used = threads_used(storage.context, s)
     dims = (storage.context.dims[n] for n in THREAD_DIMS.values())
     return [equal(d.var, 0) for d in dims if d.extent != ONE and d not in used]
 
 
-def is_first(turns: Turns) -> Cond:
-    """Whether nobody came before."""
-    return less(turns.order, 1)
-
-
-def is_last(turns: Turns) -> Cond:
-    """Whether nobody follows."""
-    return less(turns.count, turns.order + 2)
+def staged_part(s: Stage, turns: Turns) -> Buffer:
+    """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
+    what it cannot add."""
+    assert isinstance(s.op, Reduce)
+    what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
+    dtype = turns.guarded.dtype
+    known = BULK_REDUCTIONS.get(s.op.fn, ())
+    if dtype.name not in known:
+        takes = f"it takes {', '.join(known)}" if known else "of any dtype"
+        raise ScheduleError(
+            f"{what}: the copy engine does not reduce {dtype} by {s.op.fn}, {takes}; use mode "
+            "'vector'"
+        )
+    nbytes = turns.size * dtype.nbytes
+    if nbytes % BULK_ALIGNMENT:
+        raise ScheduleError(
+            f"{what}: a block has {nbytes} bytes of {s.name}, and the copy engine moves multiples "
+            f"of {BULK_ALIGNMENT}; use mode 'vector', or let a block have more of it"
+        )
+    return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
 
 
 def _constant(s: Stage, extent: Expr) -> int:

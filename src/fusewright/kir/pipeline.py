@@ -35,7 +35,7 @@ from fusewright.kir.passes.round_wide import round_wide
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
 from fusewright.kir.passes.trim_loops import trim_loops
-from fusewright.kir.passes.unroll import unroll
+from fusewright.kir.passes.unroll import unroll, unroll_last
 from fusewright.kir.spec import Stage, check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.target import Target, target_of
@@ -177,6 +177,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(branch_fills),
         "packed",
         "its branches hold nothing that a sync could be for",
+    ),
+    Pass(
+        "unroll_last",
+        _for_any_target(unroll_last),
+        "packed",
+        "syncs and addresses are settled: nothing looks at the copies of a statement one by one",
     ),
     Pass(
         "round_wide",

@@ -38,7 +38,7 @@ from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.tensor import FRAGMENT
-from fusewright.kir.tiles import Major
+from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
@@ -135,9 +135,8 @@ def tensor_map(storage: Storage, s: Stage) -> TensorMap:
     box = storage.box(s)
     dims = box.dimensions
     row = box.axes[0]
-    most = next(
-        r for r in range(min(box.tile.rows, MAX_BOX_EXTENT), 0, -1) if box.tile.rows % r == 0
-    )
+    at_once = min(box.tile.rows, MAX_BOX_EXTENT) // GROUP_ROWS * GROUP_ROWS
+    most = next(r for r in range(at_once, 0, -GROUP_ROWS) if box.tile.rows % r == 0)
     extents = {box.axes[1]: box.tile.panel, row: most}
     source = box.source
     unit = Int(16 // s.dtype.nbytes)  # a stride that a map takes, where there is but one row

@@ -116,12 +116,12 @@ class Reader:
     def _one_copy(self, across_blocks: bool) -> list[Cond]:
         bound = {x.parallel for x in self.s.loops if x.axis.extent != Int(1)}
         names = {**THREAD_DIMS, **(BLOCK_DIMS if across_blocks else {})}
-        last = self.storage.context.last_blocks.get(self.s, ())
+        finished = self.storage.context.finished.get(self.s, {})
         out: list[Cond] = []
         for parallel, name in names.items():
             dim = self.storage.context.dims[name]
             if parallel not in bound and dim.extent != Int(1):
-                out.append(equal(dim.var, dim.extent - 1 if parallel in last else 0))
+                out.append(finished.get(parallel, equal(dim.var, 0)))
         return out
 
     # --- reading --------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from fusewright.core.atoms import Max, Min, Xor
 from fusewright.core.expr import Expr, FloorDiv, Int, Mod, add, mul, parts_of
 from fusewright.core.terms import Term
 from fusewright.dtypes import DType
-from fusewright.kir.symbols import Buffer, RegVar
-from fusewright.memory import Memory
+from fusewright.kir.symbols import WHOLE, Buffer, Lanes, RegVar
+from fusewright.memory import Cache, Memory
+from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
 
 def same_dtype(a: DType, b: DType, rule: str) -> Iterator[str]:
@@ -23,6 +24,38 @@ def lives_in(buffer: Buffer, wanted: Memory) -> Iterator[str]:
     if buffer.memory is not wanted:
         have = buffer.memory.value
         yield f"{buffer} lives in {have} memory where the statement wants {wanted.value} memory"
+
+
+def accesses_words(
+    buffer: Buffer,
+    index: Expr,
+    width: int,
+    lanes: Lanes = WHOLE,
+    cache: Cache = Cache.DEFAULT,
+) -> Iterator[str]:
+    """What is wrong with an access of `width` elements: they are a word, unless they are cut out of
+    the two that hold them, which both are read through the cache of a multiprocessor. Policies are
+    for global memory."""
+    nbytes = width * buffer.dtype.nbytes
+    if cache is not Cache.DEFAULT and buffer.memory is not Memory.GLOBAL:
+        yield f"cache policy {cache.value} does not apply to {buffer.memory.value} memory"
+    if width < 1 or width & (width - 1) or nbytes > MAX_VECTOR_NBYTES:
+        limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
+        yield f"{width} elements of {buffer.dtype} at once are not {limit}"
+    elif buffer.alignment % nbytes:
+        yield f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
+    elif (lanes.first is None) != (lanes.stop is None):
+        yield "a range of lanes has a first and a stop"
+    elif not lanes.is_cut and is_misaligned(index, width):
+        yield f"the index {index} is not a multiple of the width {width}"
+    elif lanes.is_cut and not (
+        buffer.memory is Memory.GLOBAL and nbytes >= WORD_NBYTES and cache is Cache.DEFAULT
+    ):
+        where = f"{buffer.memory.value} memory, cache {cache.value}"
+        yield (
+            f"{nbytes} bytes from {where} are not cut out of two words; loads that begin inside "
+            "of one are of 4, 8 or 16 bytes from global memory, cache default"
+        )
 
 
 def is_misaligned(index: Expr, width: int) -> bool:

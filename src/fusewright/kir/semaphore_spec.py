@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fusewright.kir.analysis.gatherings import gathering_problems
 from fusewright.kir.analysis.turns import turn_problems
 from fusewright.kir.checks import Check, KernelFacts, Problem
-from fusewright.kir.ir import SemaphoreAcquire, SemaphoreAdd, SemaphoreRelease
+from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 
 
 def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
@@ -19,15 +20,16 @@ def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
                 yield None, f"the {name} {b} is to be stored once; blocks write it in turns"
     for place in facts.places:
         s = place.statement
-        if isinstance(s, SemaphoreAcquire | SemaphoreRelease | SemaphoreAdd):
+        if isinstance(s, SEMAPHORE_STATEMENTS):
             continue
         for use in s.memory_uses():
             if use.buffer in k.semaphores:
-                yield s, f"{use.buffer} holds semaphores; only acquire, release and add touch it"
+                yield s, f"{use.buffer} holds semaphores; only statements of semaphores touch it"
 
 
 def _turns(facts: KernelFacts) -> Iterator[Problem]:
     yield from turn_problems(facts.kernel)
+    yield from gathering_problems(facts.kernel, facts.target)
 
 
 SEMAPHORE_CHECKS: tuple[Check, ...] = (

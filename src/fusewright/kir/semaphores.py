@@ -8,16 +8,15 @@ what the threads around have to wait for follows from their uses of memory like 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fusewright.core.expr import Expr
+from fusewright.core.conditions import TRUE, Cond, less, negate
+from fusewright.core.expr import Expr, constant_value
 from fusewright.dtypes import uint32
 from fusewright.kir.rules import lives_in, same_dtype
-from fusewright.kir.symbols import Buffer, Reg
+from fusewright.kir.symbols import Buffer
 from fusewright.kir.traits import (
     MemoryUse,
-    RegisterUse,
-    Statement,
     SyncStatement,
     Visibility,
 )
@@ -28,7 +27,7 @@ from fusewright.memory import Memory
 class SemaphoreAcquire(SyncStatement):
     """Thread `issuer` waits until `semaphore[index]` is at least `value`, and then sees what other
     blocks released of `guarded[first .. first + size)`: for the threads around it is as if this
-    thread had written it here."""
+    thread had written it here, but for a value of 0, for which nobody came before."""
 
     semaphore: Buffer
     index: Expr
@@ -40,7 +39,8 @@ class SemaphoreAcquire(SyncStatement):
     scope: Visibility = Visibility.GPU
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        return (_flag(self, writes=False), _guarded(self, writes=True))
+        theirs = replace(_guarded(self, writes=True), predicate=less(0, self.value))
+        return (_flag(self, writes=False), theirs)
 
     def issuing_thread(self) -> int:
         return self.issuer
@@ -52,8 +52,8 @@ class SemaphoreAcquire(SyncStatement):
 @dataclass(frozen=True, slots=True, eq=False)
 class SemaphoreRelease(SyncStatement):
     """Thread `issuer` sets `semaphore[index]` to `value` and hands `guarded[first .. first + size)`
-    on: for the threads around it is as if this thread had read it here, and had written it for the
-    blocks that follow."""
+    on: for the threads around it is as if this thread had read it here and, where somebody
+    `follows` in this launch, had written it for those."""
 
     semaphore: Buffer
     index: Expr
@@ -63,10 +63,11 @@ class SemaphoreRelease(SyncStatement):
     size: int
     issuer: int
     scope: Visibility = Visibility.GPU
+    follows: Cond = TRUE
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         mine, theirs = _guarded(self, writes=False), _guarded(self, writes=True)
-        return (mine, theirs, _flag(self, writes=True))
+        return (mine, replace(theirs, predicate=self.follows), _flag(self, writes=True))
 
     def issuing_thread(self) -> int:
         return self.issuer
@@ -76,50 +77,67 @@ class SemaphoreRelease(SyncStatement):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SemaphoreAdd(Statement):
-    """`dst` = what `semaphore[index]` held, in thread `issuer`, which adds 1 to it and hands
-    `guarded[first .. first + size)` on as `SemaphoreRelease` does. It computes: where it is left
-    out, another value is found."""
+class SemaphoreArrive(SyncStatement):
+    """Thread `issuer` adds 1 to `semaphore[index]`, which is 0 again behind `period` additions, and
+    hands `guarded[first .. first + size)` on, as `SemaphoreRelease` does."""
 
-    dst: Reg
     semaphore: Buffer
     index: Expr
+    period: Expr
     guarded: Buffer
     first: Expr
     size: int
     issuer: int
+    scope: Visibility = Visibility.GPU
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        return (
-            _guarded(self, writes=False),
-            _flag(self, writes=False),
-            _flag(self, writes=True),
-        )
-
-    def register_uses(self) -> tuple[RegisterUse, ...]:
-        return (RegisterUse(self.dst, reads=False, writes=True),)
+        return (_guarded(self, writes=False), *_counted(self))
 
     def issuing_thread(self) -> int:
         return self.issuer
 
     def problems(self) -> Iterator[str]:
-        yield from _problems(self)
-        yield from same_dtype(self.dst.buffer.dtype, uint32, "a semaphore holds uint32")
+        return _problems(self)
 
 
-SEMAPHORE_STATEMENTS = (SemaphoreAcquire, SemaphoreRelease, SemaphoreAdd)
-_Semaphore = SemaphoreAcquire | SemaphoreRelease | SemaphoreAdd
+@dataclass(frozen=True, slots=True, eq=False)
+class SemaphoreLeave(SyncStatement):
+    """Thread `issuer` adds 1 to `semaphore[index]`, which is 0 again behind `period` additions: it
+    waits for nobody any more. Hands nothing on."""
+
+    semaphore: Buffer
+    index: Expr
+    period: Expr
+    issuer: int
+
+    def memory_uses(self) -> tuple[MemoryUse, ...]:
+        return _counted(self)
+
+    def issuing_thread(self) -> int:
+        return self.issuer
+
+    def problems(self) -> Iterator[str]:
+        yield from same_dtype(self.semaphore.dtype, uint32, "a semaphore holds uint32")
+        yield from lives_in(self.semaphore, Memory.GLOBAL)
 
 
-def _flag(s: _Semaphore, *, writes: bool) -> MemoryUse:
+SEMAPHORE_STATEMENTS = (SemaphoreAcquire, SemaphoreRelease, SemaphoreArrive, SemaphoreLeave)
+_Guarding = SemaphoreAcquire | SemaphoreRelease | SemaphoreArrive
+
+
+def _flag(s: _Guarding | SemaphoreLeave, *, writes: bool) -> MemoryUse:
     return MemoryUse(s.semaphore, writes, s.index, 1, issuer=s.issuer, is_atomic=True)
 
 
-def _guarded(s: _Semaphore, *, writes: bool) -> MemoryUse:
+def _counted(s: SemaphoreArrive | SemaphoreLeave) -> tuple[MemoryUse, ...]:
+    return (_flag(s, writes=False), _flag(s, writes=True))
+
+
+def _guarded(s: _Guarding, *, writes: bool) -> MemoryUse:
     return MemoryUse(s.guarded, writes, s.first, s.size, issuer=s.issuer)
 
 
-def _problems(s: _Semaphore) -> Iterator[str]:
+def _problems(s: _Guarding) -> Iterator[str]:
     yield from same_dtype(s.semaphore.dtype, uint32, "a semaphore holds uint32")
     for buffer in (s.semaphore, s.guarded):
         yield from lives_in(buffer, Memory.GLOBAL)
@@ -155,6 +173,16 @@ class Turns:
         return self.index * self.size
 
     @property
+    def is_first(self) -> Cond:
+        """Whether nobody came before."""
+        return less(self.order, 1)
+
+    @property
+    def is_last(self) -> Cond:
+        """Whether nobody follows."""
+        return less(self.count, self.order + 2)
+
+    @property
     def following(self) -> Expr:
         """The value behind the turn of a block."""
         return (self.order + 1) % self.count
@@ -171,5 +199,65 @@ class Turns:
         return SemaphoreRelease(
             number, f"{self.guarded} goes to the next block", self.semaphore,
             self.index, self.following, self.guarded, self.first, self.size,
+            self.issuer, follows=negate(self.is_last),
+        )  # fmt: skip
+
+
+# --- gatherings ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Blocks that put a part each into a buffer, and wait until all parts are there: the `count`
+    blocks of an index, which are neighbours in the grid, so that all of them run at once.
+
+        w[(index * count + order) * size .. +size] = ..
+        arrive f[index]
+        acquire f[index] until count     ->  all parts are there, and nobody changes them any more
+        leave f[index]                   ->  0 again when all have left
+
+    Nobody leaves before all have arrived, and nobody waits who has left: the counter passes `count`
+    once, and is back at zero behind `2 * count` additions.
+    """
+
+    semaphore: Buffer
+    index: Expr
+    order: Expr
+    count: Expr
+    guarded: Buffer
+    size: int
+    issuer: int = 0
+
+    @property
+    def first(self) -> Expr:
+        """Where the first part of a group begins."""
+        return self.index * self.count * self.size
+
+    @property
+    def own(self) -> Expr:
+        """Where the block's own part begins."""
+        return self.first + self.order * self.size
+
+    def arrive(self, number: int) -> SemaphoreArrive:
+        """Says that the part of this block is there."""
+        return SemaphoreArrive(
+            number, f"part {self.order} of {self.count} of {self.guarded} is there",
+            self.semaphore, self.index, self.count * 2, self.guarded, self.own, self.size,
             self.issuer,
+        )  # fmt: skip
+
+    def acquire(self, number: int) -> SemaphoreAcquire:
+        """Waits for all parts."""
+        total = constant_value(self.count)
+        assert total is not None
+        return SemaphoreAcquire(
+            number, f"all {self.count} parts of {self.guarded}", self.semaphore, self.index,
+            self.count, self.guarded, self.first, total * self.size, self.issuer,
+        )  # fmt: skip
+
+    def leave(self, number: int) -> SemaphoreLeave:
+        """Says that this block waits no more."""
+        return SemaphoreLeave(
+            number, "the counter is zero behind the last", self.semaphore, self.index,
+            self.count * 2, self.issuer,
         )  # fmt: skip

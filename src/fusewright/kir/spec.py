@@ -51,7 +51,6 @@ from fusewright.kir.ir import (
     ThreadScan,
 )
 from fusewright.kir.order_spec import ORDER_CHECKS
-from fusewright.kir.rules import is_misaligned
 from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.sync_spec import SYNC_CHECKS
@@ -65,12 +64,10 @@ from fusewright.kir.traverse import (
     registers_read,
     registers_written,
 )
-from fusewright.memory import Cache, Memory
+from fusewright.memory import Memory
 from fusewright.target import (
     MAX_THREADS_PER_BLOCK,
-    MAX_VECTOR_NBYTES,
     WARP_SIZE,
-    WORD_NBYTES,
     Target,
 )
 
@@ -238,37 +235,6 @@ def _compute_dtypes(s: Compute) -> Iterator[Problem]:
         return
     result = {"same": dtypes[0], "bool": bool_, "uint32": uint32}[function.result]
     yield from same_dtype(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")
-
-
-def _widths(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
-        s = place.statement
-        if not isinstance(s, Load | Store):
-            continue
-        buffer = s.src if isinstance(s, Load) else s.dst
-        nbytes = s.width * buffer.dtype.nbytes
-        if s.width < 1 or s.width & (s.width - 1) or nbytes > MAX_VECTOR_NBYTES:
-            limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
-            yield s, f"{s.width} elements of {buffer.dtype} at once are not {limit}"
-        elif buffer.alignment % nbytes:
-            yield s, f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
-        elif isinstance(s, Load) and (s.lanes.first is None) != (s.lanes.stop is None):
-            yield s, "a range of lanes has a first and a stop"
-        elif isinstance(s, Load) and s.lanes.is_cut:
-            yield from _cut_out(s, nbytes)
-        elif is_misaligned(s.index, s.width):
-            yield s, f"the index {s.index} is not a multiple of the width {s.width}"
-
-
-def _cut_out(s: Load, nbytes: int) -> Iterator[Problem]:
-    """Both words that hold the elements are read through the cache of a multiprocessor."""
-    if s.src.memory is not Memory.GLOBAL or nbytes < WORD_NBYTES or s.cache is not Cache.DEFAULT:
-        where = f"{s.src.memory.value} memory, cache {s.cache.value}"
-        yield (
-            s,
-            f"{nbytes} bytes from {where} are not cut out of two words; loads that begin inside "
-            "of one are of 4, 8 or 16 bytes from global memory, cache default",
-        )
 
 
 def _stored_once(facts: KernelFacts) -> Iterator[Problem]:
@@ -460,7 +426,6 @@ CHECKS: tuple[Check, ...] = (
     Check("arguments declared", "lowered", _arguments_declared),
     Check("memories", "lowered", _memories),
     Check("dtypes", "lowered", _dtypes),
-    Check("widths", "lowered", _widths),
     Check("stored once", "lowered", _stored_once),
     Check("register bounds", "lowered", _bounds),
     Check("shuffles", "lowered", _shuffles),

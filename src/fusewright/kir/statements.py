@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusewright.core.expr import Expr, Var
+from fusewright.core.conditions import less, negate, prove
+from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
-from fusewright.kir.ir import Compute, For, Imm, Statement
+from fusewright.kir.ir import (
+    Alloc,
+    BulkReduce,
+    BulkStore,
+    Compute,
+    For,
+    If,
+    Imm,
+    Statement,
+)
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
-from fusewright.kir.lower_turns import blocks_reduced, check_request, turns_of_stage
+from fusewright.kir.lower_turns import (
+    blocks_reduced,
+    check_request,
+    gathering_of_stage,
+    staged_part,
+    turns_of_stage,
+)
 from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
@@ -63,12 +79,57 @@ class Statements:
         check_request(self.storage.context, s)
         if not blocks_reduced(self.storage.context, s):
             return self._over_lanes(s, Definition.finish)
-        turns, first = turns_of_stage(self.storage, s), 2 * len(self.storage.context.turns)
+        modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
+        combine = modes.get(s.grid_mode or "", self._by_vectors)
+        return [*combine(s), *self._over_lanes(s, Definition.finish)]
+
+    def _next_sync(self) -> int:
+        """The first of three ids that no other sync has."""
+        return 3 * len(self.storage.context.orders)
+
+    def _by_slices(self, s: Stage) -> list[Statement]:
+        """All blocks leave their parts side by side; each then adds up a share of all parts."""
+        number, g = self._next_sync(), gathering_of_stage(self.storage, s)
+        parts = self._over_lanes(s, lambda d: d.gather(g))
+        mine = self.storage.context.finished[s]
         return [
-            turns.acquire(first),
-            *self._over_lanes(s, lambda d: d.take_turn(turns)),
-            turns.release(first + 1),
-            *self._over_lanes(s, Definition.finish),
+            *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
+            g.arrive(number),
+            g.acquire(number + 1),
+            g.leave(number + 2),
+            If(next(iter(mine.values())), tuple(parts)),
+        ]
+
+    def _by_vectors(self, s: Stage) -> list[Statement]:
+        """Threads add what they find in scratch, and store the sum for the next block."""
+        number, turns = self._next_sync(), turns_of_stage(self.storage, s)
+        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        later = self._over_lanes(s, lambda d: d.leave(turns.guarded, turns.first))
+        return [
+            turns.acquire(number),
+            If(negate(turns.is_first), tuple(earlier)),
+            If(negate(turns.is_last), tuple(later)),
+            turns.release(number + 1),
+        ]
+
+    def _by_copy_engine(self, s: Stage) -> list[Statement]:
+        """The copy engine adds what lies in shared memory to scratch, of the first block it stores
+        it; the last one adds what it reads there to what it has."""
+        assert isinstance(s.op, Reduce)
+        number, turns = self._next_sync(), turns_of_stage(self.storage, s)
+        staged = staged_part(s, turns)
+        where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
+        store, reduce = BulkStore(*where), BulkReduce(s.op.fn, *where)
+        is_short = prove(less(turns.count, 3)) is True
+        copied = (store,) if is_short else (If(turns.is_first, (store,), (reduce,)),)
+        ready = self._over_lanes(s, lambda d: d.leave(staged, ZERO))
+        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        return [
+            Alloc(staged),
+            If(negate(turns.is_last), tuple(ready)),
+            turns.acquire(number),
+            If(turns.is_last, tuple(earlier), copied),
+            turns.release(number + 1),
         ]
 
     def _over_lanes(

@@ -5,13 +5,12 @@ Works on every node alike, from the kinds of values in its fields. Unchanged in,
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from fusewright.core.conditions import Cond, substitute_condition
 from fusewright.core.expr import Expr, IntLike, Var, variables
-from fusewright.core.node import Node, fields_of
+from fusewright.core.node import Node, symbolic_fields, with_fields
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, TensorMap
 
@@ -60,12 +59,12 @@ class Substitution:
         if isinstance(node, For):
             self._rebind(node)
         changed: dict[str, object] = {}
-        for name in fields_of(type(node)):
+        for name in symbolic_fields(type(node)):
             old: object = getattr(node, name)
             new = self._value(old)
             if new is not old:
                 changed[name] = new
-        return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+        return with_fields(node, changed) if changed else node
 
     def _touches(self, e: Expr | Cond) -> bool:
         touched = False

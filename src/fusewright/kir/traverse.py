@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from typing import TypeVar, cast, get_type_hints
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
-from fusewright.core.node import Node, fields_of
+from fusewright.core.node import Node, symbolic_fields, with_fields
 from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
 from fusewright.kir.traits import RegisterUse
 
 N = TypeVar("N", bound=Node)
 
-_KEPT = 1 << 13
+KEPT = 1 << 13
 """Nodes whose values are remembered: most pass through all passes, and are asked in each."""
 
 
@@ -38,25 +37,33 @@ def with_bodies(node: N, f: Callable[[Body], Body]) -> N:
         new = f(old)
         if new is not old:
             changed[name] = new
-    return dataclasses.replace(node, **changed) if changed else node  # type: ignore[type-var]
+    return with_fields(node, changed) if changed else node
 
 
 def map_body(body: Body, f: Callable[[Statement], Statement | Iterable[Statement]]) -> Body:
     """The body with each statement replaced by `f(statement)`, one or several, in order."""
     out: list[Statement] = []
+    same = True
     for s in body:
         new = f(s)
+        if new is s:
+            out.append(s)
+            continue
+        same = False
         if isinstance(new, Statement):
             out.append(new)
         else:
             out += new
-    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-    return body if same else tuple(out)
+    return body if same or tuple(out) == body else tuple(out)
 
 
 def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
     """The node with every body below it replaced by `f(body)`, inner bodies first."""
-    return with_bodies(node, lambda body: f(map_body(body, lambda s: map_bodies(s, f))))
+
+    def inner(s: Statement) -> Statement:
+        return map_bodies(s, f) if body_fields(type(s)) else s
+
+    return with_bodies(node, lambda body: f(map_body(body, inner)))
 
 
 def walk_statements(node: Node) -> Iterator[Statement]:
@@ -65,7 +72,8 @@ def walk_statements(node: Node) -> Iterator[Statement]:
         body: Body = getattr(node, name)
         for s in body:
             yield s
-            yield from walk_statements(s)
+            if body_fields(type(s)):
+                yield from walk_statements(s)
 
 
 def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
@@ -78,18 +86,18 @@ def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def own_values(node: Node) -> tuple[object, ...]:
     """The expressions, conditions and symbols in a node's fields and in the operands below it;
     nested statements are left out."""
-    return tuple(v for name in fields_of(type(node)) for v in _values(getattr(node, name)))
+    return tuple(v for name in symbolic_fields(type(node)) for v in _values(getattr(node, name)))
 
 
 def _values(value: object) -> Iterator[object]:
     if isinstance(value, Statement):
         return
     if isinstance(value, Node):
-        for name in fields_of(type(value)):
+        for name in symbolic_fields(type(value)):
             yield from _values(getattr(value, name))
     elif isinstance(value, tuple):
         for item in cast("tuple[object, ...]", value):
@@ -98,7 +106,7 @@ def _values(value: object) -> Iterator[object]:
         yield value
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def own_registers(node: Node) -> tuple[Reg, ...]:
     """The registers a node names in its fields, operands and gathered positions; nested
     statements are left out."""
@@ -108,7 +116,7 @@ def own_registers(node: Node) -> tuple[Reg, ...]:
 def _registers(node: Node) -> Iterator[Reg]:
     if isinstance(node, Reg):
         yield node
-    for name in fields_of(type(node)):
+    for name in symbolic_fields(type(node)):
         value: object = getattr(node, name)
         items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
         for item in items:
@@ -120,6 +128,7 @@ def _registers(node: Node) -> Iterator[Reg]:
                         yield from _registers(v.reg)
 
 
+@lru_cache(maxsize=KEPT)
 def registers_written(statement: Statement) -> tuple[RegisterUse, ...]:
     """The operands in registers that a statement itself may write."""
     return tuple(u for u in statement.register_uses() if u.writes)

@@ -37,10 +37,15 @@ def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     start again as the ops' own domains. Raises ScheduleError for a stage that is no scan, or that
     scans an axis whose size may be 0."""
     if not isinstance(s.op, Scan):
-        raise ScheduleError(f"block_scan({s.name}): it is no scan")
+        raise ScheduleError(
+            f"block_scan({s.name}): it is no scan; call it on a cumulative_sum or its like"
+        )
     op, extent = s.op, s.shape[s.op.axis]
     if (extent.interval[0] or 0) < 1:
-        raise ScheduleError(f"block_scan({s.name}): its axis of size {extent} may have no run")
+        raise ScheduleError(
+            f"block_scan({s.name}): its axis of size {extent} may have no element, so no run "
+            f"of {width}; leave it as it is"
+        )
     runs = ceildiv(extent, width)
     missing = mul(runs, width) - extent
     fill = scan_identity(op.fn, s.operands[0].dtype)

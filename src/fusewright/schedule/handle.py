@@ -43,13 +43,13 @@ class TensorHandle:
 
     def _axis(self, axis: int, what: str) -> int:
         n = len(self.stage.loops)
+        self._check_computed(what)
+        if not n:
+            raise ScheduleError(f"{what}({self.name}): it has no loops; leave it as it is")
         if not -n <= axis < n:
             raise ScheduleError(
                 f"{what}({self.name}, axis={axis}): {self.name} has {n} loops; use {-n}..{n - 1}"
-                if n
-                else f"{what}({self.name}): it has no loops"
             )
-        self._check_computed(what)
         return axis % n
 
     def _check_computed(self, what: str) -> None:

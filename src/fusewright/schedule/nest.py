@@ -70,11 +70,11 @@ class _Union:
         self.parent: dict[Key, Key] = {}
 
     def find(self, k: Key) -> Key:
-        root = k
-        while self.parent.get(root, root) != root:
-            root = self.parent[root]
-        while self.parent.get(k, k) != root:
-            self.parent[k], k = root, self.parent[k]
+        parent, root = self.parent, k
+        while (above := parent.get(root)) is not None:
+            root = above
+        while k is not root and (above := parent.get(k)) is not None:
+            parent[k], k = root, above
         return root
 
     def join(self, a: Key, b: Key) -> None:

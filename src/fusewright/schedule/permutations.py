@@ -21,7 +21,9 @@ def permutation_of(
     if isinstance(order, Mapping):
         moves = {axis(k): axis(v) for k, v in order.items()}
         if len(set(moves.values())) != len(moves):
-            raise ScheduleError(f"reorder({name}, {dict(order)}): two loops, one place")
+            raise ScheduleError(
+                f"reorder({name}, {dict(order)}): two loops for one position; give each its own"
+            )
         rest = iter([i for i in range(n) if i not in moves])
         back = {v: k for k, v in moves.items()}
         return [back[j] if j in back else next(rest) for j in range(n)]

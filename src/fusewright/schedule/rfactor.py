@@ -124,7 +124,9 @@ def _groups(graph: AxisGraph, s: Stage, reducing: tuple[int, ...]) -> list[Reduc
         allowed.append(less(flat, size))
         groups.append(ReductionGroup(tuple(axes), tuple(order), size, padded))
     if [a for g in groups for a in g.axes] != list(range(len(values))):
-        raise ScheduleError(f"rfactor({s.name}): its reduced axes are merged out of order")
+        raise ScheduleError(
+            f"rfactor({s.name}): its reduced axes are merged out of order; merge neighbours"
+        )
     own = {loop_vars[i] for i in reducing}
     for p in path.predicates:
         mentions = any(v in own for v in variables(p))
@@ -164,7 +166,8 @@ def _radix(s: Stage, flat: Expr, loops: list[int], loop_vars: list[Var]) -> tupl
         found = [i for i in loops if t.atoms == (loop_vars[i],)]
         if len(found) != 1 or constant:
             raise ScheduleError(
-                f"rfactor({s.name}): the reduced index {flat} is not a sum of its loops"
+                f"rfactor({s.name}): the reduced index {flat} is not a sum of its loops; leave its "
+                "loops as splits of reduced axes and merges of neighbours make them"
             )
         strides[found[0]] = t.coefficient
     order = sorted(loops, key=lambda i: -strides.get(i, 0))
@@ -174,7 +177,10 @@ def _radix(s: Stage, flat: Expr, loops: list[int], loop_vars: list[Var]) -> tupl
         extent = s.loops[i].axis.extent
         size = constant_value(extent)
         if strides.get(i) != expected or (size is None and i is not order[0]):
-            raise ScheduleError(f"rfactor({s.name}): loops of {flat} leave gaps or are symbolic")
+            raise ScheduleError(
+                f"rfactor({s.name}): loop {i} of {extent} leaves gaps in {flat}, or follows a size "
+                "that is not constant; split by constants that divide"
+            )
         expected *= size or 1
         padded = padded * extent
     return order, padded

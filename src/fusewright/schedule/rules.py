@@ -86,7 +86,7 @@ TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
 LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
-GRID_MODES = ("vector",)
+GRID_MODES = ("vector", "tma", "slices")
 """How blocks may combine their parts of a reduction."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
-from fusewright.errors import ScheduleError, UnsupportedError, UserError
+from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
@@ -31,6 +31,7 @@ from fusewright.schedule.instructions import (
 from fusewright.schedule.nest import build_nest, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.permutations import permutation_of
+from fusewright.schedule.persistent import walk_over_tiles
 from fusewright.schedule.products import has_instructions, view_in_place
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
@@ -80,7 +81,10 @@ class ScheduledTensor(TensorPasses):
         outer parts: `[.., factor, ceil(E/factor), ..]`."""
         i = self._editable(axis, "split")
         if factor < 1:
-            raise ScheduleError(f"split({self.name}, axis={axis}, factor={factor}): factor < 1")
+            raise ScheduleError(
+                f"split({self.name}, axis={axis}, factor={factor}): a loop has at least one "
+                "iteration; use a factor from 1 on"
+            )
         loop = self.stage.loops[i]
         outer, inside = self._schedule.flow.graph.split(loop.axis, factor, inner)
         self._set(i, 1, (Loop(outer, loop.parallel), Loop(inside)))
@@ -92,7 +96,9 @@ class ScheduledTensor(TensorPasses):
         i = self._editable(axis, "merge")
         j = self._editable(axis2 if axis2 is not None else i + 1, "merge")
         if i == j:
-            raise ScheduleError(f"merge({self.name}, {axis}, {axis2}): an axis with itself")
+            raise ScheduleError(
+                f"merge({self.name}, {axis}, {axis2}): both are loop {i}; give two loops"
+            )
         loops = list(self.stage.loops)
         merged = self._schedule.flow.graph.merge(loops[i].axis, loops[j].axis)
         loops[i] = Loop(merged, loops[i].parallel)
@@ -176,7 +182,7 @@ class ScheduledTensor(TensorPasses):
         if not 0 <= depth <= len(reader.loops):
             raise ScheduleError(
                 f"inline_at({self.name}, {consumer.name}, {axis}): {consumer.name} has "
-                f"{len(reader.loops)} loops"
+                f"{len(reader.loops)} loops to share; use 0..{len(reader.loops)}, or -1 for all"
             )
         self._commit(adopt_prefix(self._schedule.flow, self.stage, reader, depth))
         self.stage.inline_depth = depth
@@ -298,7 +304,9 @@ class ScheduledTensor(TensorPasses):
         """A clone per reader, so that each may inline its own. Returns the clones, this first."""
         s = self.stage
         if s.is_input:
-            raise ScheduleError(f"recompute({self.name}): it is an input")
+            raise ScheduleError(
+                f"recompute({self.name}): it is an input, which nothing computes; use cache_after"
+            )
         flow = self._schedule.flow
         clones = [s]
         for reader in flow.consumers(s)[1:]:
@@ -316,13 +324,18 @@ class ScheduledTensor(TensorPasses):
         """Reduces the loops `axes` in a tensor of their own; this one reduces the rest of them.
         Returns the new tensor, nvFuser's rFactor."""
         if not isinstance(self.stage.op, Reduce):
-            raise ScheduleError(f"rfactor({self.name}): it is no reduction")
+            raise ScheduleError(
+                f"rfactor({self.name}): it is no reduction; call it on a sum, a maximum, ..."
+            )
         chosen = [axes] if isinstance(axes, int) else list(axes)
         positions = [self._axis(a, "rfactor") for a in chosen]
         reducing = reduced_loops(self._schedule.flow.graph, self.stage)
         for a, i in zip(chosen, positions, strict=True):
             if i not in reducing:
-                raise ScheduleError(f"rfactor({self.name}, {a}): loop {a} does not reduce")
+                raise ScheduleError(
+                    f"rfactor({self.name}, {a}): loop {a} does not reduce; those that do are "
+                    f"{', '.join(map(str, reducing))}"
+                )
         if set(positions) == set(reducing):
             raise ScheduleError(
                 f"rfactor({self.name}, {chosen}): these are all its reducing loops; leave one"
@@ -370,8 +383,11 @@ class ScheduledTensor(TensorPasses):
     def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
-        memory, by accesses of whole vectors, and the last one keeps the result. What reads the
-        result runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs."""
+        memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
+        engine adds parts from shared memory to it. What reads the result runs in the last block;
+        with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
+        waits for the others, and finishes a share of the sum and of what reads it; the blocks are
+        neighbours along BIDx, and at most as many as there are multiprocessors."""
         if not isinstance(self.stage.op, Reduce):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
@@ -478,9 +494,10 @@ class Schedule:
         cluster: int | None = None,
         max_sms: int | None = None,
     ) -> Schedule:
-        """Launch wishes: blocks a multiprocessor must hold, and the blocks of a cluster, which
-        lowering compares with the loops bound to ClusterX (1: none is). Raises UnsupportedError
-        for `max_sms`: grids are as large as the loops bound to them."""
+        """Launch wishes: blocks a multiprocessor must hold; the blocks of a cluster, which lowering
+        compares with the loops bound to ClusterX (1: none is); and for products, whose loops are
+        bound by now, the most blocks of the grid, each of which then walks over several tiles.
+        Raises UnsupportedError for `max_sms` of other kernels."""
         if cluster is not None:
             if not 1 <= cluster <= MAX_CLUSTER:
                 raise ScheduleError(
@@ -490,10 +507,7 @@ class Schedule:
         if min_blocks is not None:
             self.min_blocks = min_blocks
         if max_sms is not None:
-            raise UnsupportedError(
-                f"launch(max_sms={max_sms}): no loop of a schedule walks over the blocks of a grid "
-                "yet, so that none can have fewer; bind a split of a serial loop to BIDx instead"
-            )
+            walk_over_tiles(self.flow, max_sms)
         return self
 
     def _check_own(self, *tensors: ScheduledTensor) -> None:

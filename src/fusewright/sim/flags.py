@@ -15,11 +15,13 @@ from fusewright.sim.report import statement_text
 
 @dataclass(slots=True)
 class Flag:
-    """One semaphore: its value, what who acquires it learns, and the block that set it."""
+    """One semaphore: its value, what who acquires it learns, and the block and the statement that
+    set it."""
 
     value: int = 0
     row: ClockRow | None = None
     block: int = -1
+    setter: ir.SyncStatement | None = None
 
 
 @dataclass(slots=True)
@@ -50,21 +52,35 @@ class Flags:
         """Whether a wait for a value is over."""
         return self._cell(cell).value >= wanted
 
-    def holds(self, cell: int, value: int) -> bool:
-        """Whether a semaphore has a value."""
-        return self._cell(cell).value == value
-
-    def release(self, strand: int, cell: int, value: int, scope: ir.Visibility) -> None:
+    def release(self, strand: int, cell: int, value: int, s: ir.SemaphoreRelease) -> None:
         """A strand sets a semaphore."""
-        self.cells[cell] = Flag(value, self._handed(strand, scope), int(self.blocks[strand]))
+        self.cells[cell] = Flag(value, self._handed(strand, s.scope), int(self.blocks[strand]), s)
 
-    def add(self, strand: int, cell: int) -> None:
-        """A strand adds 1; what was handed on before stays with it."""
+    def count(
+        self, strand: int, cell: int, period: int, s: ir.SemaphoreArrive | ir.SemaphoreLeave
+    ) -> None:
+        """A strand adds 1, up to `period`; what was handed on before stays with it. Blocks that
+        count run at once, so that nobody waits for one that has not started."""
         flag = self._cell(cell)
-        row = self._handed(strand, ir.Visibility.GPU)
-        if flag.row is not None:
-            row.join(flag.row)
-        self.cells[cell] = Flag(flag.value + 1, row, max(flag.block, int(self.blocks[strand])))
+        row = flag.row
+        if isinstance(s, ir.SemaphoreArrive):
+            row = self._handed(strand, s.scope)
+            if flag.row is not None:
+                row.join(flag.row)
+        self.cells[cell] = Flag((flag.value + 1) % period, row, setter=s)
+
+    def left(self) -> list[Fault]:
+        """Semaphores that the next launch would not find at zero."""
+        return [
+            Fault(
+                "rule",
+                f"a semaphore holds {flag.value} when the kernel ends, set by "
+                f"`{statement_text(flag.setter)}`; the next launch wants it at zero",
+                flag.setter,
+            )
+            for flag in self.cells.values()
+            if flag.value and flag.setter is not None and self.clocks.model.semaphores_end_at_zero
+        ]
 
     def _handed(self, strand: int, scope: ir.Visibility) -> ClockRow:
         row = self.clocks.release(np.array([strand]))

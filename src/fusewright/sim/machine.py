@@ -23,7 +23,6 @@ from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scal
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.races import Detector
 from fusewright.sim.report import Findings, Race, statement_text
-from fusewright.sim.semaphores import check_reset
 from fusewright.sim.statements import compile_statement
 from fusewright.sim.sync_state import Mbarriers, SyncState
 from fusewright.sim.trace import Trace
@@ -431,7 +430,6 @@ def analyse(
         trace = machine.batch(piece)
         if detector is not None:
             detector.observe(trace)
-    check_reset(machine.execution, machine.execution.findings)
     return Analysed(machine.execution, detector, seed)
 
 

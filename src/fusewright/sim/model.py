@@ -59,6 +59,8 @@ class Model:
     """What is released for the block is not known to other blocks."""
     blocks_wait_for_earlier_ones: bool = True
     """A block that waits for one with a larger number may wait for one that never starts."""
+    semaphores_end_at_zero: bool = True
+    """What a semaphore holds when the kernel ends, the next launch begins with."""
     copies_are_asynchronous: bool = True
     """A cp.async copy happens at any time until its group is waited for."""
     bulk_is_asynchronous: bool = True

@@ -36,7 +36,6 @@ from fusewright.target import WARP_SIZE
 
 _BLOCKING = (
     ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait, ir.SemaphoreAcquire,
-    ir.SemaphoreAdd,
 )  # fmt: skip
 
 
@@ -258,6 +257,7 @@ class _Replay:
                 self.faults += b.missed()
         if not self.group.trace.is_cut:
             self._check_exit()
+            self.faults += self.flags.left()
 
     def _check_exit(self) -> None:
         c = self.clocks
@@ -304,7 +304,7 @@ class _Replay:
                 return self._named_sync(unit, step, s)
             case ir.MbarWait():
                 return self._wait(step)
-            case ir.SemaphoreAcquire() | ir.SemaphoreAdd():
+            case ir.SemaphoreAcquire():
                 return self._take_turn(step, s)
             case _:
                 self._pass(step, s)
@@ -344,7 +344,10 @@ class _Replay:
                 self._arrive(step, s.nbytes)
             case ir.SemaphoreRelease():
                 for strand, cell, value in self._cells(step):
-                    self.flags.release(strand, cell, value, s.scope)
+                    self.flags.release(strand, cell, value, s)
+            case ir.SemaphoreArrive() | ir.SemaphoreLeave():
+                for strand, cell, period in self._cells(step):
+                    self.flags.count(strand, cell, period, s)
             case ir.SyncStatement():
                 raise TypeError(f"no order is known for {type(s).__name__}")
             case _:
@@ -390,17 +393,12 @@ class _Replay:
         for k in step.mine.tolist():
             yield int(p.strands[k]), int(p.mbarriers[k]), int(p.parities[k])
 
-    def _take_turn(self, step: _Step, s: ir.SemaphoreAcquire | ir.SemaphoreAdd) -> bool:
-        """Wait for a value; what an addition found before, it finds again: data depends on it."""
+    def _take_turn(self, step: _Step, s: ir.SemaphoreAcquire) -> bool:
+        """Wait for a value."""
         for strand, cell, value in self._cells(step):
-            if isinstance(s, ir.SemaphoreAdd):
-                if not self.flags.holds(cell, value):
-                    return False
-                self.flags.add(strand, cell)
-            elif not self.flags.is_at_least(cell, value):
+            if not self.flags.is_at_least(cell, value):
                 return False
-            else:
-                self.faults += self.flags.acquire(strand, cell, s)
+            self.faults += self.flags.acquire(strand, cell, s)
         self.clocks.note(step.strands, step.place)
         return True
 

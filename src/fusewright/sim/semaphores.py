@@ -10,11 +10,11 @@ import numpy as np
 from fusewright.kir import ir
 from fusewright.sim.asynchrony import issued_by
 from fusewright.sim.compute import Array, ExprFn, Mask
-from fusewright.sim.frame import AnyStep, Blocking, Execution, Frame, Run, Step, Wait
-from fusewright.sim.report import Findings, statement_text
+from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
+from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent
 
-_Semaphore = ir.SemaphoreAcquire | ir.SemaphoreRelease | ir.SemaphoreAdd
+_Semaphore = ir.SemaphoreAcquire | ir.SemaphoreRelease | ir.SemaphoreArrive | ir.SemaphoreLeave
 
 
 class _Cell:
@@ -78,38 +78,23 @@ def _release(s: ir.SemaphoreRelease, run: Run) -> Step:
     return step
 
 
-def _add(s: ir.SemaphoreAdd, run: Run) -> Step:
-    cell, at = _Cell(s, run), run.scope.expression(s.dst.index)
+def _count(s: ir.SemaphoreArrive | ir.SemaphoreLeave, run: Run) -> Step:
+    cell, period = _Cell(s, run), run.scope.expression(s.period)
 
     def step(f: Frame) -> None:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is not None:
-            old = cell.array[found[0]].copy()
-            cell.array[found[0]] += 1
-            f.record(SyncEvent(s, mask, found[1], int(old)))
-            to = f.element(s, s.dst.buffer, at, mask)
-            f.registers.write(s.dst.buffer, to, old.reshape(1, 1), None, mask)
+            wraps = _of_issuer(period, f, mask)
+            cell.array[found[0]] = (int(cell.array[found[0]]) + 1) % wraps
+            f.record(SyncEvent(s, mask, found[1], wraps))
 
     return step
-
-
-def check_reset(execution: Execution, findings: Findings) -> None:
-    """Report semaphores that the next launch would not find at zero."""
-    for b in execution.kernel.semaphores:
-        left = np.flatnonzero(execution.memory.arrays[b])
-        if len(left):
-            at = int(left[0])
-            findings.add(
-                "rule",
-                f"{b}[{at}] is {int(execution.memory.arrays[b][at])} when the kernel ends; the "
-                "next launch begins with it, and wants zero",
-                count=len(left),
-            )
 
 
 SEMAPHORES: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.SemaphoreAcquire: _acquire,
     ir.SemaphoreRelease: _release,
-    ir.SemaphoreAdd: _add,
+    ir.SemaphoreArrive: _count,
+    ir.SemaphoreLeave: _count,
 }

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from fusewright.core.functions import FUNCTIONS, convert
-from fusewright.errors import SpecError, UnsupportedError
+from fusewright.errors import InternalError, SpecError, UnsupportedError
 from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
 from fusewright.sim.asynchrony import ASYNCHRONOUS
@@ -273,7 +273,7 @@ def _sync(s: ir.SyncStatement, run: Run) -> Step:
         case ir.WarpSync():
             group = WARP_SIZE
         case _:
-            raise UnsupportedError(f"the simulator does not know the sync {type(s).__name__}")
+            raise InternalError(f"{type(s).__name__} is entered in MEANINGS as a sync, and is none")
 
     def step(f: Frame) -> None:
         f.diverged(s, group)

@@ -210,7 +210,7 @@ def splits_warps(statement: ir.Statement) -> bool:
     """Whether only the lanes that execute a statement release what they did or learn by it."""
     use = statement.mbarrier_use()
     if use is None:
-        return isinstance(statement, ir.SyncStatement | ir.SemaphoreAdd)
+        return isinstance(statement, ir.SyncStatement)
     return use.act in (Act.ARRIVE, Act.WAIT) or is_delivered_by_lanes(statement)
 
 

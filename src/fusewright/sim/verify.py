@@ -16,6 +16,7 @@ from fusewright.core.node import walk
 from fusewright.errors import UserError
 from fusewright.kir import ir
 from fusewright.kir.clusters import cluster_barriers
+from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 from fusewright.sim.compute import Array
 from fusewright.sim.machine import Analysed, Blocks, analyse
 from fusewright.sim.model import MODEL, Model
@@ -84,7 +85,7 @@ def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
                 key = s.kind
             case ir.ClusterWait():
                 key = arrivals.get(s, s)
-            case ir.SemaphoreAcquire() | ir.SemaphoreRelease():
+            case _ if isinstance(s, SEMAPHORE_STATEMENTS):
                 key = s.semaphore
             case _:
                 key = s

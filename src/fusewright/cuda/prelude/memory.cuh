@@ -1,2 +1,20 @@
 //: fw_shared
 extern __shared__ __align__(1024) unsigned char fw_shared[];
+
+//: fw_now
+__device__ __forceinline__ unsigned long long fw_now() {
+  unsigned long long ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+//: fw_check_time
+__device__ __noinline__ void fw_late(const char* what, int slot, int parity) {
+  printf("%s: slot %d, phase of parity %d, is not complete; block (%d, %d, %d), thread %d\n", what,
+         slot, parity, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
+  __trap();
+}
+__device__ __forceinline__ void fw_check_time(unsigned long long since, unsigned ms,
+                                              const char* what, int slot, int parity) {
+  if (fw_now() - since > ms * 1000000ull) fw_late(what, slot, parity);
+}

@@ -86,3 +86,11 @@ __device__ __forceinline__ void fw_stmatrix(void* p, const T* r) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
+
+//: fw_elected
+__device__ __forceinline__ bool fw_elected() {
+  unsigned mine;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+               : "=r"(mine));
+  return mine != 0;
+}

@@ -176,7 +176,7 @@ def _check_tensors(node: Any) -> None:
         if t.layout != torch.strided:
             raise UnsupportedError(f"a tensor of layout {t.layout}")
         if t.is_complex() or t.is_quantized:
-            raise UnsupportedError(f"a tensor of {t.dtype}")
+            raise UnsupportedError(f"a tensor of {t.dtype}, which kernels do not compute")
         dtype_of(t.dtype)
 
 

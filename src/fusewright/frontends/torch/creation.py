@@ -81,7 +81,8 @@ def _iota(
 def _arange(out: Dtypes, *limits: Scalar, **_options: object) -> Array:
     start, end, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
     if not all(isinstance(v, int | Expr) for v in (start, end, step)) or isinstance(step, Expr):
-        raise UnsupportedError("arange with limits that are not integers")
+        given = ", ".join(map(str, (start, end, step)))
+        raise UnsupportedError(f"arange with limits that are not integers: {given}")
     assert isinstance(step, int) and not isinstance(start, float) and not isinstance(end, float)
     distance = add(end, mul(start, -1), step - 1 if step > 0 else step + 1)
     length = floordiv(distance if step > 0 else mul(distance, -1), abs(step))

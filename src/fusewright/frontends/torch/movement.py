@@ -136,7 +136,9 @@ def _diagonal(out: Dtypes, x: Array, offset: int = 0, dim1: int = 0, dim2: int =
     a, b = _axis(x, dim1), _axis(x, dim2)
     rows, columns = x.shape[a], x.shape[b]
     if not isinstance(rows, int) or not isinstance(columns, int):
-        raise UnsupportedError("the diagonal of a matrix of symbolic size")
+        raise UnsupportedError(
+            f"the diagonal of a matrix of symbolic size {x.tensor.shape[a]} x {x.tensor.shape[b]}"
+        )
     down, right = max(-offset, 0), max(offset, 0)
     length = max(min(rows - down, columns - right), 0)
     rest = [k for k in range(x.ndim) if k not in (a, b)]
@@ -233,7 +235,7 @@ def _stack(out: Dtypes, tensors: Sequence[Array], dim: int = 0) -> Array:
 @lowers(aten.constant_pad_nd)
 def _constant_pad(out: Dtypes, x: Array, pad: Sizes, value: Operand = 0) -> Array:
     if isinstance(value, Array | Expr):
-        raise UnsupportedError("constant_pad_nd with a symbolic value")
+        raise UnsupportedError(f"constant_pad_nd with the symbolic value {value}")
     low, high = [as_expr(0)] * x.ndim, [as_expr(0)] * x.ndim
     for k in range(len(pad) // 2):
         low[-1 - k], high[-1 - k] = as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])
@@ -347,7 +349,9 @@ def _index_select(out: Dtypes, x: Array, dim: int, index: Array) -> Array:
 @lowers(aten.gather)
 def _gather(out: Dtypes, x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
     if not x.ndim or x.ndim != index.ndim:
-        raise UnsupportedError("gather of tensors without axes or of different rank")
+        raise UnsupportedError(
+            f"gather along axis {dim} of a tensor of rank {x.ndim} by indices of rank {index.ndim}"
+        )
     axis, cropped = _axis(x, dim), x
     for k, n in enumerate(index.tensor.shape):
         if k != axis and n != x.tensor.shape[k]:
@@ -362,7 +366,8 @@ def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
     if any(i.dtype.kind == "bool" or i.dtype is dtypes.uint8 for _, i in given):
         raise UnsupportedError("index by a mask: the result's size depends on its elements")
     if [k for k, _ in given] != list(range(first, first + len(given))):
-        raise UnsupportedError("index along axes that are not neighbours")
+        apart = ", ".join(str(k) for k, _ in given)
+        raise UnsupportedError(f"index along the axes {apart}, which are not neighbours")
     sizes = [x.tensor.shape[k] for k, _ in given]
     total, flat = sizes[0], ops.astype(given[0][1], dtypes.int64)
     inside = _is_inside(flat, total)
@@ -400,7 +405,7 @@ def _nll_loss_backward(
     """-dy * weight at the target's class, 0 elsewhere and where the target is ignored."""
     axis = 1 if x.ndim == 2 else 0
     if x.ndim > 2:
-        raise UnsupportedError("nll_loss of more than two axes")
+        raise UnsupportedError(f"nll_loss of rank {x.ndim}: one or two axes are taken")
     at = ops.expand_dims(target, axis) if x.ndim == 2 or not target.ndim else target
     classes = Array(build.iota(x.tensor.shape, axis))
     hit = ops.logical_and(

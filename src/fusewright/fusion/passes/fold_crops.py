@@ -1,9 +1,9 @@
-"""Crops of crops, and of pads of arguments, are one resize."""
+"""Crops of crops, and of pads of arguments and of functions, are one resize."""
 
 from __future__ import annotations
 
 from fusewright.core.expr import ZERO, Expr, add
-from fusewright.fusion.ir import Fusion, Input, Resize, Tensor
+from fusewright.fusion.ir import Fusion, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -12,9 +12,10 @@ def fold_crops(fusion: Fusion) -> Fusion:
 
     rewrite:  x[a:b][c:d]       ->  x[a+c : a+d]
               pad(x, 1)[:, 2:]  ->  x shifted by one, with the pad's fill at the high end
-    checks:   the outer resize only crops, so that no fill of its own comes in; pads of computed
-              values stay, which are padded where they are made
-    order:    before the cut, where a move of a moved value would need memory between them
+    checks:   the outer resize only crops, so that no fill of its own comes in; pads of results of
+              reductions and the like stay, which are padded where they are made
+    order:    before the cut, where a move of a moved value would need memory between them, and
+              before hoist_moves, which may compute functions again at the places of a shift
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
@@ -22,7 +23,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
         if not is_crop(t) or not isinstance(inner, Resize):
             return None
         source = inner.operands[0]
-        if not (is_crop(operands[0]) or isinstance(source.op, Input)):
+        if not (is_crop(operands[0]) or isinstance(source.op, Input | Pointwise)):
             return None
         outer = t.op
         assert isinstance(outer, Resize)

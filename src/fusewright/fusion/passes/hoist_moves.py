@@ -2,6 +2,7 @@
 
     flip(gelu(x))           ->  gelu(flip(x))
     (x + y)[:, 5:-5]        ->  x[:, 5:-5] + y[:, 5:-5]
+    shift(gelu(x), 3)       ->  pad(gelu(x[:-3]), 3)
 
 The value then needs no memory. What it costs: bytes of arguments at the moved places against a
 store and a load of the value, and the instructions of what is computed again.
@@ -16,7 +17,7 @@ from functools import partial, reduce
 
 from fusewright import dtypes
 from fusewright.core.atoms import Max, Min, Pair, Xor
-from fusewright.core.expr import Division, Expr, FloorDiv, Int, Mod, Term, parts_of, variables
+from fusewright.core.expr import ZERO, Division, Expr, FloorDiv, Int, Mod, Term, parts_of, variables
 from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -27,11 +28,13 @@ from fusewright.fusion.ir import (
     Input,
     Iota,
     Pointwise,
+    Resize,
     Size,
     Tensor,
     topological,
     with_operands,
 )
+from fusewright.fusion.passes.fold_crops import is_crop, only_crops, only_grows
 from fusewright.fusion.passes.fold_moves import is_move
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
@@ -55,10 +58,33 @@ def hoist_moves(fusion: Fusion, target: Target) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in chosen:
             return None
-        by = map_of(t)
-        return None if by is None else _Hoist().read(operands[0], by)
+        crop = _crop_of(t)
+        by = map_of(crop or t)
+        if by is None:
+            return None
+        read = _Hoist().read(operands[0], by)
+        return read if crop is None else _padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion
+
+
+def _crop_of(t: Tensor) -> Tensor | None:
+    """What is left of a value that is cropped and padded at once, before it is padded; None for
+    other values."""
+    if not isinstance(t.op, Resize) or is_crop(t):
+        return None
+    amounts = (*t.op.low, *t.op.high)
+    if all(map(only_grows, amounts)) or not all(only_grows(e) or only_crops(e) for e in amounts):
+        return None
+    low, high = ([ZERO if only_grows(e) else e for e in ends] for ends in (t.op.low, t.op.high))
+    return build.resize(t.op.operands[0], low, high, 0)
+
+
+def _padded(read: Tensor, t: Tensor) -> Tensor:
+    """The inside of a value with the border that a resize puts around it."""
+    assert isinstance(t.op, Resize)
+    low, high = ([e if only_grows(e) else ZERO for e in ends] for ends in (t.op.low, t.op.high))
+    return build.value(t.shape, t.dtype, Resize((read,), tuple(low), tuple(high), t.op.fill))
 
 
 # --- which --------------------------------------------------------------------------------------
@@ -81,7 +107,7 @@ def _chosen(fusion: Fusion, target: Target) -> frozenset[Tensor]:
     uses = fusion.uses()
     chosen: set[Tensor] = set()
     for v in fusion.values:
-        moves = tuple(u for u in uses[v] if is_move(u))
+        moves = tuple(u for u in uses[v] if is_move(u) or _crop_of(u) is not None)
         if not moves or not _is_value(v):
             continue
         region = topological((v,))

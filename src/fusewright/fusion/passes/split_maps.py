@@ -20,7 +20,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, IndexMap, Input, Reduce, Scan, Tensor
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.fusion.row_alignment import lanes_of_word
 
 MAX_PIECES = 4
 LONG_NBYTES = 256
@@ -116,7 +116,7 @@ def pieces_of(e: Expr, at: Var, extent: int) -> list[Piece] | None:
 def _is_worth_it(pieces: list[Piece], nbytes: int) -> bool:
     """Whether most is in one long piece that runs forward, and vectors cross the pieces' ends or
     begin between words."""
-    width = MAX_VECTOR_NBYTES // nbytes
+    width = lanes_of_word(nbytes)
     forward = [p for p in pieces if p.step == 1]
     longest = max((p.size for p in forward), default=0)
     whole = sum(p.size for p in pieces)

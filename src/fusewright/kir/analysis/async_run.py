@@ -116,6 +116,21 @@ class _At:
     agent: Agent = None
 
 
+_Step: TypeAlias = "tuple[int, Statement | None, Path, bool]"
+"""A statement by its place in a body and its path, and whether it is an event; None at the place of
+a sync that is only planned."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flow:
+    """One run: what is planned, the paths that lead to events, what happened, steps of bodies."""
+
+    plan: Plan
+    around: set[Path]
+    out: list[Event]
+    steps: dict[Path, list[_Step]]
+
+
 @dataclass(slots=True, eq=False)
 class AsyncRun:
     """Runs the loops and branches that hold asynchronous statements. `places` are the kernel's
@@ -154,40 +169,52 @@ class AsyncRun:
             return self._base
         out: list[Event] = []
         around = self._around | {body[:k] for body, _ in plan for k in range(len(body) + 1)}
-        for e in self._run(self.kernel.body, (), _At(self._known), plan, around):
-            out.append(e)
-            if len(out) > _MAX_EVENTS:
-                raise UnsupportedError(
-                    f"{self.kernel.name} runs more than {_MAX_EVENTS} asynchronous operations and "
-                    "syncs in each block; use wider copies or fewer iterations in one kernel"
-                )
+        self._run(self.kernel.body, (), _At(self._known), _Flow(plan, around, out, {}))
         if not plan:
             self._base = out
         return out
 
-    def _run(
-        self, body: Body, path: Path, at: _At, plan: Plan, around: set[Path]
-    ) -> Iterator[Event]:
-        for i, s in enumerate(body):
-            here = (*path, i)
-            yield from self._planned((path, i), at, plan)
-            if here in self._orders:
-                e = self._statement(s, here, at)
-                if e is not None:
-                    yield e
-            elif here in around:
-                yield from self._inside(s, here, at, plan, around)
-        yield from self._planned((path, len(body)), at, plan)
+    def _run(self, body: Body, path: Path, at: _At, flow: _Flow) -> None:
+        for i, s, here, is_event in self._steps(body, path, flow):
+            self._planned((path, i), at, flow)
+            if s is None:
+                continue
+            if not is_event:
+                self._inside(s, here, at, flow)
+                continue
+            e = self._statement(s, here, at)
+            if e is not None:
+                flow.out.append(e)
+        if len(flow.out) > _MAX_EVENTS:
+            raise UnsupportedError(
+                f"{self.kernel.name} runs more than {_MAX_EVENTS} asynchronous operations and "
+                "syncs in each block; use wider copies or fewer iterations in one kernel"
+            )
 
-    def _planned(self, gap: Gap, at: _At, plan: Plan) -> Iterator[Event]:
-        for number, s in enumerate(plan.get(gap, ())):
+    def _steps(self, body: Body, path: Path, flow: _Flow) -> list[_Step]:
+        """What happens in a body: its statements that take part or hold such, and the places where
+        something is planned; found once, as bodies of loops run many times."""
+        found = flow.steps.get(path)
+        if found is None:
+            found = flow.steps[path] = []
+            for i, s in enumerate(body):
+                here = (*path, i)
+                is_event = here in self._orders
+                if is_event or here in flow.around:
+                    found.append((i, s, here, is_event))
+                elif (path, i) in flow.plan:
+                    found.append((i, None, here, False))
+            if (path, len(body)) in flow.plan:
+                found.append((len(body), None, path, False))
+        return found
+
+    def _planned(self, gap: Gap, at: _At, flow: _Flow) -> None:
+        for number, s in enumerate(flow.plan.get(gap, ())):
             time = self.line.gap(*gap, at.loops, at.coords) + number
             instance = Instance(-1, at.coords, time, at.agent, at.branches)
-            yield Event(s, None, instance, len(threads_of(at.role, self.kernel)))
+            flow.out.append(Event(s, None, instance, len(threads_of(at.role, self.kernel))))
 
-    def _inside(
-        self, s: Statement, here: Path, at: _At, plan: Plan, around: set[Path]
-    ) -> Iterator[Event]:
+    def _inside(self, s: Statement, here: Path, at: _At, flow: _Flow) -> None:
         match s:
             case For():
                 values = self.values.get(here)
@@ -203,19 +230,19 @@ class AsyncRun:
                     inner = _At(
                         known, (*at.loops, here), (*at.coords, k), at.branches, at.role, at.agent
                     )
-                    yield from self._run(s.body, here, inner, plan, around)
+                    self._run(s.body, here, inner, flow)
             case If():
                 taken = self._holds(s.condition, here, at)
                 for branch, part in ((0, s.then), (1, s.otherwise)):
                     inner = self._branch(s, here, at, taken, branch)
                     if inner is not None:
-                        yield from self._run(part, (*here, branch), inner, plan, around)
+                        self._run(part, (*here, branch), inner, flow)
             case Roles():
                 for number, role in enumerate(s.body):
                     assert isinstance(role, Role)
                     place = (*here, number)
                     inner = _At(at.known, at.loops, at.coords, at.branches, role, place)
-                    yield from self._run(role.body, place, inner, plan, around)
+                    self._run(role.body, place, inner, flow)
             case _:
                 pass
 

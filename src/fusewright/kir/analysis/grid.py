@@ -1,4 +1,5 @@
-"""Global memory that several blocks of one launch touch: they have an order in turns only."""
+"""Global memory that several blocks of one launch touch: they have an order in turns and
+gatherings only."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from fusewright.core.expr import constant_value
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.accesses import Access, Moment, accesses
+from fusewright.kir.analysis.gatherings import gatherings_of
 from fusewright.kir.analysis.turns import turns_of
 from fusewright.kir.ir import Buffer, Kernel, Memory
 from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
@@ -22,12 +24,12 @@ def check_blocks(kernel: Kernel) -> None:
     for a in accesses(kernel):
         if a.buffer.memory is Memory.GLOBAL and a.moment is not Moment.DONE:
             found.setdefault(a.buffer, []).append(a)
-    turns = turns_of(kernel)
+    ordered = (*turns_of(kernel), *gatherings_of(kernel))
     for buffer, uses in found.items():
         if buffer in kernel.semaphores:
             continue
         uses = [a for a in uses if not isinstance(a.site.statement, SEMAPHORE_STATEMENTS)]
-        if turns and all(any(t.holds(a) for t in turns) for a in uses):
+        if ordered and all(any(o.holds(a) for o in ordered) for a in uses):
             continue
         if all(a.writes or a.use.is_atomic for a in uses) or _stay_apart(uses, kernel):
             continue

@@ -18,6 +18,7 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.async_run import agent_of
+from fusewright.kir.analysis.gatherings import gatherings_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
     Example,
@@ -29,6 +30,7 @@ from fusewright.kir.analysis.order import (
     unordered_by,
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
+from fusewright.kir.analysis.places import are_of_different_blocks, is_conditional
 from fusewright.kir.analysis.sites import (
     KEPT,
     BranchScope,
@@ -81,11 +83,19 @@ def hazards_in(
 
 
 def _space_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
-    prints = space.footprints
-    known = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
-    if not known:
-        yield from _assumed_hazards(space, kernel, rule)
-        return
+    """Accesses that are at known places of one another are compared, others are assumed to meet."""
+    yield from _assumed_hazards(space, kernel, rule)
+    groups: dict[object, list[Footprint]] = {}
+    for f in space.footprints:
+        if f.cells is not None:
+            groups.setdefault(f.unknown, []).append(f)
+    for prints in groups.values():
+        yield from _known_hazards(space, prints, kernel, rule)
+
+
+def _known_hazards(
+    space: Space, prints: Sequence[Footprint], kernel: Kernel, rule: Rule
+) -> Iterator[Hazard]:
     if rule is Rule.THREADS:
         prints = contested(prints)
         for f in prints:
@@ -157,18 +167,32 @@ def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
 
 
 def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
-    """All pairs. Two stores to global memory are trusted: a kernel writes each element once."""
+    """All pairs of unlike places. Two stores to global memory are trusted: a kernel writes each
+    element once, and parts of blocks that gather are new ones in every iteration."""
+    gathered = gatherings_of(kernel) if kernel.semaphores else ()
     for a in space.footprints:
         for b in space.footprints:
+            if a.cells is not None and b.cells is not None and a.unknown == b.unknown:
+                continue
             both = a.access.writes and b.access.writes
+            if rule is Rule.THREADS and _is_one_thread(a.access, b.access):
+                continue
             if (both and space.memory is Memory.GLOBAL) or not _is_meant(a.access, b.access, rule):
                 continue
             sites = a.access.site, b.access.site
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
                 yield _hazard(space, a.access, b.access, None, _worst(a.access, b.access))
             loops = common_loops(*sites)
+            if any(g.holds(a.access) and g.holds(b.access) for g in gathered):
+                continue
             for level in _carriers(loops):
                 yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))
+
+
+def _is_one_thread(a: Access, b: Access) -> bool:
+    """Whether one thread of a block makes both, whatever the bytes."""
+    is_alone = a.use.issuer is not None and a.use.issuer == b.use.issuer
+    return is_alone and max(a.ncopies, b.ncopies) == 1
 
 
 # --- classes of instances -----------------------------------------------------------------------
@@ -324,10 +348,12 @@ def _in_order(a: _Batch, b: _Batch, kernel: Kernel) -> Array:
     first = np.array([f.access.order for f in a.members])
     second = np.array([f.access.order for f in b.members])
     out: Array = first[:, None] < second
-    branched = [j for j, f in enumerate(b.members) if f.access.site.branches]
+    branched = [j for j, f in enumerate(b.members) if is_conditional(f.access)]
     for i, x in enumerate(a.members):
-        for j in branched if x.access.site.branches else ():
-            out[i, j] &= not are_exclusive(x.access.site, b.members[j].access.site, kernel)
+        for j in branched if is_conditional(x.access) else ():
+            y = b.members[j]
+            out[i, j] &= not are_exclusive(x.access.site, y.access.site, kernel)
+            out[i, j] &= not are_of_different_blocks(x.access, y.access, kernel)
     return out
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment, accesses, shared_allocs
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces_of
-from fusewright.kir.analysis.sites import Path, StatementSite, contains, sites
+from fusewright.kir.analysis.sites import KEPT, Path, StatementSite, contains, sites
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Memory, Role, Roles, Statement
 
 _Live: TypeAlias = frozenset[Buffer]
@@ -47,6 +48,11 @@ def intervals(kernel: Kernel) -> tuple[Interval, ...]:
 
 def intervals_of(kernel: Kernel, found: Iterable[Access]) -> tuple[Interval, ...]:
     """`intervals`, for accesses that have been found already."""
+    return _intervals(kernel, tuple(found))
+
+
+@lru_cache(maxsize=KEPT)
+def _intervals(kernel: Kernel, found: tuple[Access, ...]) -> tuple[Interval, ...]:
     shared = [a for a in found if a.buffer.memory is Memory.SHARED]
     needed, filled = _flows(kernel, shared)
     used: dict[Buffer, list[Path]] = {}

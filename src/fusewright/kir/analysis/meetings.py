@@ -19,6 +19,7 @@ from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.async_run import Agent, Branch, Instance, agent_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
+from fusewright.kir.analysis.places import are_of_different_blocks
 from fusewright.kir.analysis.sites import KEPT, Path, StatementSite, are_concurrent
 from fusewright.kir.analysis.times import UNIT, Timeline, timeline
 from fusewright.kir.ir import Kernel, Memory, Mma
@@ -57,7 +58,7 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     line = timeline(kernel, found.trips)
     out: list[Meeting] = []
     for space in spaces(kernel):
-        out += _in_memory(space, found, line)
+        out += _in_memory(space, kernel, found, line)
     for a in found.accesses:
         if a.moment is Moment.ISSUE:
             out += _at_exit(a, found)
@@ -137,7 +138,7 @@ def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Tou
     return _Touched(f, coords, times, np.array(numbers, np.int64)[kind.reshape(-1)], tuple(parts))
 
 
-def _in_memory(space: Space, found: Found, line: Timeline) -> Iterator[Meeting]:
+def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline) -> Iterator[Meeting]:
     under_way = [f for f in space.footprints if f.access.moment is Moment.ISSUE]
     if not under_way:
         return
@@ -150,6 +151,8 @@ def _in_memory(space: Space, found: Found, line: Timeline) -> Iterator[Meeting]:
         issues = found.completions.instances(a.access.order)
         for b in touched:
             if not _may_meet(a.access, b.access, space, exact=exact):
+                continue
+            if are_of_different_blocks(a.access, b.access, kernel):
                 continue
             meets = _conflicts(a, b)
             if not meets.any():

@@ -81,26 +81,36 @@ def packed_offsets(kernel: Kernel) -> dict[Buffer, int]:
 
 def spaces_of(found: Sequence[Access], offsets: dict[Buffer, int]) -> tuple[Space, ...]:
     """`spaces`, for given accesses and given byte offsets of shared buffers."""
+    return tuple(_space(group, offsets) for group in by_space(found, offsets))
+
+
+def by_space(found: Sequence[Access], offsets: dict[Buffer, int]) -> list[list[Access]]:
+    """Accesses that may touch the same bytes."""
     groups: dict[object, list[Access]] = {}
     for a in found:
         key = Memory.SHARED if a.buffer in offsets else a.buffer
         groups.setdefault(key, []).append(a)
-    return tuple(_space(group, offsets) for group in groups.values())
+    return list(groups.values())
 
 
-def _space(group: list[Access], offsets: dict[Buffer, int]) -> Space:
-    origin = {a.buffer: offsets.get(a.buffer, 0) for a in group}
-    cell = math.gcd(*origin.values(), *(a.nbytes for a in group))
+def cell_nbytes(group: Sequence[Access], offsets: dict[Buffer, int]) -> int:
+    """What divides the first byte and the size of every access of a space."""
+    cell = math.gcd(*(offsets.get(a.buffer, 0) for a in group), *(a.nbytes for a in group))
     for a in group:
         if a.ranges is None or a.ranges.unknown:
             cell = math.gcd(cell, a.buffer.dtype.nbytes)
         if a.ranges is not None:
             cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.lo, axis=None)))
+    return cell
+
+
+def _space(group: list[Access], offsets: dict[Buffer, int]) -> Space:
+    origin = {a.buffer: offsets.get(a.buffer, 0) for a in group}
     first = group[0].buffer
     name = "shared memory" if first in offsets else first.name
     edges = np.unique(np.concatenate([_edges(a, origin[a.buffer]) for a in group]))
     prints = tuple(footprint(a, origin[a.buffer], edges) for a in group)
-    return Space(name, first.memory, edges, cell, origin, prints)
+    return Space(name, first.memory, edges, cell_nbytes(group, offsets), origin, prints)
 
 
 def _edges(a: Access, origin: int) -> Array:

@@ -7,16 +7,33 @@ passes the turn to the next number, the last one to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import ONE, ZERO, Expr, variables
-from fusewright.kir.analysis.accesses import Access
-from fusewright.kir.analysis.sites import StatementSite, sites
-from fusewright.kir.ir import Dim, Kernel, SemaphoreAcquire, SemaphoreRelease, Statement, Visibility
+import numpy as np
 
+from fusewright.core.conditions import TRUE, less, less_equal, prove
+from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, variables
+from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.lanes import Array, evaluate_lanes
+from fusewright.kir.analysis.sites import StatementSite, sites
+from fusewright.kir.ir import (
+    Buffer,
+    Dim,
+    Kernel,
+    SemaphoreAcquire,
+    SemaphoreArrive,
+    SemaphoreLeave,
+    SemaphoreRelease,
+    Statement,
+    Visibility,
+)
+
+_MAX_TRIED = 1 << 16
+"""Groups whose indices are listed; beyond these, and for symbolic sizes, an index is known by its
+form."""
 _MAX_DIGITS = 5
 """Dimensions and loops whose orders are tried: the grid has three, and a tile two loops."""
 
@@ -54,8 +71,11 @@ def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
     """What keeps acquires and releases from being turns that end."""
     places = sites(kernel)
     released: set[Statement] = set()
+    counters = _counters(places)
     for site in places:
         if not isinstance(site.statement, SemaphoreAcquire):
+            continue
+        if site.statement.semaphore in counters:
             continue
         turn = _turn(site, places)
         if turn is None:
@@ -73,6 +93,12 @@ def turn_problems(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
                 site.statement,
                 "no acquire before it in the same body; only who has a turn passes",
             )
+
+
+def _counters(places: Sequence[StatementSite]) -> set[Buffer]:
+    """The semaphores at which blocks arrive: what waits there is no turn."""
+    found = (s.statement for s in places)
+    return {s.semaphore for s in found if isinstance(s, SemaphoreArrive | SemaphoreLeave)}
 
 
 def _turn(site: StatementSite, places: Sequence[StatementSite]) -> Turn | None:
@@ -111,8 +137,8 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
     moving = [d for d in kernel.grid if d.extent != ONE]
     inside = set(variables(taken.value))
     ordered = [d for d in moving if d.var in inside]
-    count = _product(d.extent for d in ordered)
-    if taken.value != _number(ordered):
+    count = product_of(d.extent for d in ordered)
+    if taken.value != number_of(ordered):
         yield (
             f"it waits until {taken.value}, which does not count the blocks of its group in the "
             "order in which they start; wait for earlier blocks only"
@@ -122,37 +148,82 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
             f"its release sets {passed.value}; the next of the {count} blocks waits until "
             f"{(taken.value + 1) % count}, and the last one sets 0 for the next launch"
         )
-    yield from _group_faults(turn, kernel, [d for d in moving if d.var not in inside])
+    if passed.follows not in (TRUE, less(taken.value + 1, count)):
+        yield f"its release says that blocks follow where {passed.follows}, not all but the last"
+    kept = [d for d in moving if d.var not in inside]
+    yield from group_faults(taken, turn.acquire, kernel, kept)
     around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
     if around & inside:
         yield "a condition around it leaves out some blocks of its group; the others would wait"
 
 
-def _group_faults(turn: Turn, kernel: Kernel, kept: Sequence[Dim]) -> Iterator[str]:
-    """Why groups of blocks, or iterations, may share a semaphore."""
-    loops = [Dim(x.node.var, x.node.extent) for x in turn.acquire.loops]
-    digits = [*kept, *loops]
-    if len(digits) > _MAX_DIGITS or not any(
-        turn.taken.index == _number(order) for order in permutations(digits)
-    ):
+def group_faults(
+    taken: SemaphoreAcquire, site: StatementSite, kernel: Kernel, kept: Sequence[Dim]
+) -> Iterator[str]:
+    """Why groups of blocks, of the same place along the dimensions `kept`, or iterations around the
+    site of a wait, may share its semaphore."""
+    digits = [*kept, *(Dim(x.node.var, x.node.extent) for x in site.loops)]
+    groups = _end_of(taken.index, digits)
+    if groups is None:
         names = ", ".join(str(d.var) for d in digits) or "nothing"
         yield (
-            f"its index {turn.taken.index} does not number the groups of blocks and the "
+            f"its index {taken.index} does not number the groups of blocks and the "
             f"iterations around it ({names}); each takes a semaphore of its own"
         )
         return
-    groups = _product(d.extent for d in digits)
-    for buffer, size in (
-        (turn.taken.semaphore, groups),
-        (turn.taken.guarded, groups * turn.taken.size),
-    ):
+    for buffer, size in ((taken.semaphore, groups), (taken.guarded, groups * taken.size)):
         if prove(less_equal(size, buffer.size)) is not True:
             yield f"{groups} groups need {size} elements of {buffer}, which has {buffer.size}"
-    if turn.taken.semaphore not in kernel.semaphores:
-        yield f"{turn.taken.semaphore} is none of the kernel's semaphores, which begin at zero"
+    for other in _others(taken, kernel):
+        if not _are_apart(taken, other):
+            yield f"another wait for {taken.semaphore} may be at the same index, {other.index}"
+    if taken.semaphore not in kernel.semaphores:
+        yield f"{taken.semaphore} is none of the kernel's semaphores, which begin at zero"
 
 
-def _number(digits: Sequence[Dim]) -> Expr:
+def _end_of(index: Expr, digits: Sequence[Dim]) -> Expr | None:
+    """What is above all values of an index that is different for all values of the digits; None
+    where it may be the same for two."""
+    values = _values(index, digits)
+    if values is not None:
+        is_different = np.unique(values).size == values.size and int(values.min(initial=0)) >= 0
+        return Int(int(values.max(initial=0)) + 1) if is_different else None
+    if len(digits) <= _MAX_DIGITS and any(index == number_of(x) for x in permutations(digits)):
+        return product_of(d.extent for d in digits)
+    return None
+
+
+def _values(index: Expr, digits: Sequence[Dim]) -> Array | None:
+    """All values of an index over the digits, where they are known and few."""
+    sizes = [constant_value(d.extent) for d in digits]
+    known = [n for n in sizes if n is not None]
+    inside = {d.var for d in digits}
+    if len(known) < len(sizes) or math.prod(known) > _MAX_TRIED or inside < set(variables(index)):
+        return None
+    places = np.indices(known).reshape(len(known), math.prod(known))
+    found = evaluate_lanes(index, {d.var: places[i] for i, d in enumerate(digits)})
+    return np.broadcast_to(found, (math.prod(known),))
+
+
+def _others(taken: SemaphoreAcquire, kernel: Kernel) -> Iterator[SemaphoreAcquire]:
+    """The other waits for the semaphores of one: copies that a loop was unrolled into."""
+    for site in sites(kernel):
+        s = site.statement
+        if isinstance(s, SemaphoreAcquire) and s is not taken and s.semaphore is taken.semaphore:
+            yield s
+
+
+def _are_apart(a: SemaphoreAcquire, b: SemaphoreAcquire) -> bool:
+    """Whether two indices never have a value in common."""
+    found = dict.fromkeys((*variables(a.index), *variables(b.index)))
+    digits = [Dim(v, add(v.upper, 1)) for v in found if v.upper is not None]
+    values = [_values(x.index, digits) for x in (a, b)]
+    if values[0] is None or values[1] is None:
+        return False
+    return np.intersect1d(values[0], values[1]).size == 0
+
+
+def number_of(digits: Sequence[Dim]) -> Expr:
     """The number that digits make, the first one fastest."""
     out: Expr = ZERO
     stride: Expr = ONE
@@ -162,7 +233,8 @@ def _number(digits: Sequence[Dim]) -> Expr:
     return out
 
 
-def _product(extents: Iterator[Expr]) -> Expr:
+def product_of(extents: Iterable[Expr]) -> Expr:
+    """Of some extents."""
     out: Expr = ONE
     for e in extents:
         out = out * e

@@ -16,7 +16,8 @@ from fusewright.kir.analysis.lanes import (
     split_unknown,
     thread_values,
 )
-from fusewright.kir.ir import Dim, Kernel, RegVar, Role
+from fusewright.kir.ir import Dim, For, If, Kernel, RegVar, Role, SetMaxRegisters
+from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import WARP_SIZE
 
 SAMPLES = 64
@@ -124,3 +125,17 @@ def _has_none_of(value: Cond | Expr, dims: Iterable[Dim]) -> bool:
     """Whether neither the variables of the dimensions nor registers are in the value."""
     moving = {d.var for d in dims if d.extent.interval[1] != 1}
     return not any(v in moving or isinstance(v, RegVar) for v in variables(value))
+
+
+def only_issuer(role: Role, kernel: Kernel) -> int | None:
+    """The thread that issues all that a role does, if another lane of its warp could as well: no
+    other thread takes part, and nothing depends on which thread it is. None for other roles, and
+    where the last warp is not whole."""
+    issuers: set[int | None] = {None} if role.stop * WARP_SIZE > kernel.nthreads else set()
+    for s in walk_statements(role):
+        values = (v for v in own_values(s) if isinstance(v, Expr | Cond))
+        if not all(_has_none_of(v, kernel.block) for v in values):
+            return None
+        if not isinstance(s, For | If | SetMaxRegisters):
+            issuers.add(s.issuing_thread())
+    return issuers.pop() if len(issuers) == 1 else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Statement, SyncStatement
 from fusewright.kir.traverse import (
+    KEPT,
     bodies_of,
     map_bodies,
     own_registers,
@@ -30,6 +33,7 @@ def remove_dead(kernel: Kernel) -> Kernel:
     return map_bodies(kernel, keep)
 
 
+@lru_cache(maxsize=KEPT)
 def targets_of_write(s: Statement) -> frozenset[Buffer]:
     """The buffers whose change is all that a statement does; none for one that does more."""
     if isinstance(s, SyncStatement) or s.mbarrier_use() is not None or bodies_of(s):

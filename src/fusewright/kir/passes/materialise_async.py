@@ -64,6 +64,11 @@ def materialise_async(kernel: Kernel, target: Target) -> Kernel:
                 f"{a.buffer} is to be copied by {a.copied.value}, which {target} does not have; "
                 "use cache_after() without it"
             )
+        if a.warp_specialized:
+            raise ScheduleError(
+                f"{a.buffer} is not copied as boxes, and warps of their own copy boxes only; bind "
+                "the last two loops of the copy to Bulk, or leave warp_specialized out"
+            )
     work = _Materialiser(kernel)
     body = work.body(kernel.body, _Around())
     return replace(kernel, body=(*work.barriers, *body))

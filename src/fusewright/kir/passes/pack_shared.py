@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,10 +26,11 @@ from fusewright.kir.analysis.order import (
 )
 from fusewright.kir.analysis.ownership import (
     Footprint,
+    by_space,
+    cell_nbytes,
     even_edges,
     footprint,
     shared_nbytes,
-    spaces_of,
 )
 from fusewright.kir.analysis.sites import are_concurrent, common_loops
 from fusewright.kir.analysis.times import timeline
@@ -58,10 +60,17 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     checks:   alignments divide that of the base, else InternalError
     order:    after place_syncs and promote, before prune_syncs (addresses make hazards)
     """
-    packed = with_offsets(kernel, packing_of(kernel))
-    if len(unfinished(packed)) > len(unfinished(kernel)):
+    offsets = packing_of(kernel)
+    packed = with_offsets(kernel, offsets)
+    if _shares_bytes(offsets) and len(unfinished(packed)) > len(unfinished(kernel)):
         return pack_apart(kernel, target)
     return packed
+
+
+def _shares_bytes(offsets: dict[Buffer, int]) -> bool:
+    """Whether two buffers have a byte in common."""
+    ends = sorted((offset, offset + shared_nbytes(b)) for b, offset in offsets.items())
+    return any(stop > start for (_, stop), (start, _) in pairwise(ends))
 
 
 def packing_of(
@@ -345,7 +354,7 @@ def _barriers(kernel: Kernel) -> frozenset[Buffer]:
 
 
 def _cell_nbytes(found: Sequence[Access], buffers: Sequence[Buffer]) -> int:
-    cells = [s.cell_nbytes for s in spaces_of(found, {})]
+    cells = [cell_nbytes(group, {}) for group in by_space(found, {})]
     return int(np.gcd.reduce([*cells, *(b.alignment for b in buffers)]))
 
 

@@ -34,9 +34,9 @@ def place_syncs(kernel: Kernel, target: Target) -> Kernel:
     """Put the fewest barriers that order every cross-thread hazard.
 
     rewrite:  s[t] = a;  b = s[t+1]   ->   s[t] = a;  BlockSync;  b = s[t+1]
-    checks:   blocks hand nothing to each other, else UnsupportedError; every sync site is uniform
-              over its participants, branches are split where not; in a role its own warps meet at a
-              named barrier, and a free one is left, else InternalError
+    checks:   blocks hand over in turns and gatherings only, else UnsupportedError; every sync site
+              is uniform over its participants, branches are split where not; in a role its own
+              warps meet at a named barrier, and a free one is left, else InternalError
     order:    after complete_async (waits are where completions become hazards), before pack_shared
               (packs under the syncs that exist)
     """

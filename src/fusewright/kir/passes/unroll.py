@@ -8,7 +8,22 @@ from itertools import count
 
 from fusewright.core.expr import Var, constant_value
 from fusewright.core.node import rewrite
-from fusewright.kir.ir import Alloc, Body, Buffer, For, Kernel, Memory, Statement, SyncStatement
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Compute,
+    For,
+    If,
+    Kernel,
+    Load,
+    Memory,
+    Mma,
+    Statement,
+    StMatrix,
+    Store,
+    SyncStatement,
+)
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import (
     all_variables,
@@ -29,23 +44,40 @@ def unroll(kernel: Kernel) -> Kernel:
               inner loop variables of its own, and syncs ids that are new; shared memory is
               allocated once, before the copies, which use it in turn as the iterations did
     """
+    has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
+    return _unrolled(kernel, is_late=False) if has_products else _unrolled(kernel, is_late=True)
+
+
+def unroll_last(kernel: Kernel) -> Kernel:
+    """Write out the loops over what a thread does by itself with its sums of products.
+
+    rewrite:  for (j < 16) { r = f(sums[8*j]); .. }   ->   r_0 = f(sums[0]);  r_1 = f(sums[8]); ..
+    checks:   nothing; in kernels without products `unroll` leaves none
+    order:    behind all that looks at syncs and memory, which take such a loop as a whole: a
+              product's 128 sums are 2,000 statements; before the last simplify
+    """
+    return _unrolled(kernel, is_late=True)
+
+
+def _unrolled(kernel: Kernel, *, is_late: bool) -> Kernel:
     ids = [s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement)]
-    body = _Unroller(count(max(ids, default=-1) + 1)).body(kernel.body)
+    body = _Unroller(count(max(ids, default=-1) + 1), is_late=is_late).body(kernel.body)
     return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
 
 
 class _Unroller:
     """Unrolls from the outside in, so that inner extents become constant first."""
 
-    def __init__(self, ids: Iterator[int]) -> None:
+    def __init__(self, ids: Iterator[int], *, is_late: bool) -> None:
         self._ids = ids
+        self._is_late = is_late
 
     def body(self, body: Body) -> Body:
         """The body with its loops unrolled; the same object when there is nothing to do."""
         out: list[Statement] = []
         for s in body:
             trips = constant_value(s.extent) if isinstance(s, For) else None
-            if isinstance(s, For) and trips is not None and (s.unroll or counts_registers(s)):
+            if isinstance(s, For) and trips is not None and self._is_wanted(s):
                 once = [a for a in walk_statements(s) if _is_shared(a)]
                 out += once
                 loop = rewrite(s, lambda n, gone=once: () if n in gone else n) if once else s
@@ -55,6 +87,9 @@ class _Unroller:
                 out.append(with_bodies(s, self.body))
         same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
         return body if same else tuple(out)
+
+    def _is_wanted(self, loop: For) -> bool:
+        return (loop.unroll or counts_registers(loop)) and (self._is_late or not _is_own(loop))
 
     def _copy(self, loop: For, k: int) -> Body:
         if k == 0:
@@ -84,6 +119,15 @@ def trip_of(loop: For, k: int) -> Body:
             fresh = Var(v.name, substitution.expr(v.lower), upper, v.multiple_of)
             substitution.replace(v, fresh)
     return substitution.body(loop.body)
+
+
+def _is_own(loop: For) -> bool:
+    """Whether a loop holds nothing but what a thread computes, reads once and stores."""
+    return all(
+        isinstance(s, Compute | Load | Store | StMatrix | If | For)
+        or (isinstance(s, Alloc) and s.buffer.memory is Memory.LOCAL)
+        for s in walk_statements(loop)
+    )
 
 
 def _is_shared(s: Statement) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import is_contiguous, vector_width
+from fusewright.axes.contiguity import Fit, fit_of
 from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, mod, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
 from fusewright.memory import Memory
@@ -20,7 +20,7 @@ from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import Operand, View, operand
-from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES
 
 MOST_LANES = 8
 """Lanes of a thread where some large tensor is wider than 8 bits: 16 lanes of 32 bits would be four
@@ -97,15 +97,6 @@ def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
                         strides[c] = estimate(stride)
     order = sorted(range(len(axes)), key=lambda i: (-strides.get(axes[i], 1 << 40), i))
     return [Loop(axes[i]) for i in order]
-
-
-def aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int) -> Loop:
-    """A loop over the columns whose steps of `width` begin at multiples of it in memory in every
-    row, where rows follow each other every `stride` elements; its first and last steps reach
-    beyond the row."""
-    skewed = flow.graph.skew(columns.axis, rows.axis, stride, width)
-    beyond = mod(-skewed.extent, width)
-    return Loop(flow.graph.resize(skewed, 0, beyond))
 
 
 def split(flow: Dataflow, loop: Loop, factor: int) -> tuple[Loop, Loop]:
@@ -185,6 +176,12 @@ class GlobalAccess:
     conditions: tuple[Cond, ...]
     data: tuple[tuple[Var, Expr], ...] = ()
 
+    def fit(self, lane: Var, width: int) -> Fit:
+        """How its lanes lie in words of memory; only reads are cut out of two."""
+        p = self.tensor
+        found = fit_of(self.address, lane, width, p.dtype.nbytes, p.alignment)
+        return Fit.NARROW if found is Fit.CUT and p is self.stage else found
+
 
 def global_accesses(
     flow: Dataflow,
@@ -250,13 +247,6 @@ def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
     return address
 
 
-def access_width(access: GlobalAccess, lane: Var, limit: int) -> int:
-    """How many lanes one access may take where all of them exist, at most `limit` and 16 bytes."""
-    p = access.tensor
-    limit = min(limit, p.alignment // p.dtype.nbytes or 1, MAX_VECTOR_NBYTES // p.dtype.nbytes)
-    return vector_width(access.address, lane, (), limit)
-
-
 def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
     """The loops bound to these, without those that are None."""
     return tuple(Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None)
@@ -275,25 +265,12 @@ def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()
             continue
         lane = flow.graph.variable("lane", Int(width))
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
-        narrow = [a for a in own if not is_wide(a, lane, width)]
-        wide = bool(own) and all(is_wide_read(a, lane, width) for a in narrow)
-        s.from_any_address = wide and bool(narrow)
+        fits = {a.fit(lane, width) for a in own}
+        wide = bool(own) and Fit.NARROW not in fits
+        s.from_any_address = wide and Fit.CUT in fits
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
-
-
-def is_wide(a: GlobalAccess, lane: Var, width: int) -> bool:
-    """Whether an access may have all lanes, as far as 16 bytes go."""
-    most = min(width, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
-    return access_width(a, lane, width) >= most
-
-
-def is_wide_read(a: GlobalAccess, lane: Var, width: int) -> bool:
-    """Whether an access reads neighbouring elements, which may be cut out of two words."""
-    nbytes = min(width * a.tensor.dtype.nbytes, MAX_VECTOR_NBYTES)
-    reads = a.tensor is not a.stage and nbytes % WORD_NBYTES == 0
-    return reads and a.tensor.alignment % nbytes == 0 and is_contiguous(a.address, lane)
 
 
 def global_accesses_of(flow: Dataflow, s: Stage, lane: Var) -> list[GlobalAccess]:

@@ -132,8 +132,11 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
 
 def _passes(a: Array, work: Work, running: int, target: Target) -> float:
     """How often an array comes from memory: once where what the running blocks have of it stays
-    in the cache until they ask for it again."""
+    in the cache until they ask for it again. Operands of products come as often as groups of tiles
+    that run together lie side by side."""
     times = max(1.0, sum(a.requested) / a.nbytes)
+    if a.tiles:  # those of a round are about a square of the result, and share what they read
+        times = max(1.0, min(times, math.sqrt(a.tiles / running)))
     together = a.nbytes * running / work.blocks
     return 1.0 if together <= target.calibration.cached_share * target.l2_nbytes else times
 

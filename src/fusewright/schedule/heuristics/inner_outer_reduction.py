@@ -21,6 +21,7 @@ from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_r
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import aligned_parts
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -31,7 +32,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import aligned_parts, is_inner, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import is_inner, widest_vector
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel

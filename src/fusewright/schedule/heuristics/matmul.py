@@ -98,6 +98,49 @@ class ProductPlan:
         return Params("matmul", values, min_blocks=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a product of 16-bit values: matrices, rows, columns, and pairs that an element sums."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def pairs(self) -> int:
+        """Of numbers that are multiplied."""
+        return self.batch * self.rows * self.columns * self.depth
+
+    @property
+    def nbytes(self) -> int:
+        """Of both operands."""
+        return self.batch * (self.rows + self.columns) * self.depth * 2
+
+
+def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+    """Microseconds: rounds of tiles, each its products or its operands, whichever takes longer; and
+    no less than both operands take from memory. A block alone gets twice its share of the bandwidth
+    of memory, since others read some of its operands, too."""
+    tiles = sizes.batch * -(-sizes.rows // plan.rows) * -(-sizes.columns // plan.columns)
+    rounds = -(-tiles // target.multiprocessors)
+    steps = -(-sizes.depth // plan.depth)
+    clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
+    rows, columns = min(plan.rows, sizes.rows), min(plan.columns, sizes.columns)
+    nbytes = (rows + columns * plan.products) * plan.depth * 2 * steps
+    bandwidth = target.memory_nbytes_per_us / target.multiprocessors * 2
+    alone = BLOCK_US + max(clocks / target.clock_mhz, nbytes / bandwidth)
+    return max(rounds * alone, sizes.nbytes / target.memory_nbytes_per_us)
+
+
+def least_us(sizes: Sizes, target: Target) -> float:
+    """Microseconds of a product with the best of the tiles."""
+    return min(
+        predicted_us(sizes, ProductPlan(rows, columns, DEPTH_NBYTES // 2, warpgroups, 1), target)
+        for rows, columns, warpgroups in _MENU
+    )
+
+
 class MatmulScheduler:
     """One product, or several that share an operand, and what is computed of the results."""
 
@@ -115,7 +158,7 @@ class MatmulScheduler:
             yield Refused("tiles on matrix instructions", problem)
             return
         plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
-        for p in sorted(plans, key=self._predicted):
+        for p in sorted(plans, key=lambda p: predicted_us(self._sizes(), p, self._target)):
             yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
 
     def _problem(self) -> str | None:
@@ -133,18 +176,10 @@ class MatmulScheduler:
                 return f"{o.name}: {wrong}"
         return None
 
-    def _sizes(self) -> tuple[int, int, int, int]:
-        """Estimates of batch, rows, columns and depth."""
+    def _sizes(self) -> Sizes:
         p = self._product
-        batch = 1
-        for e in p.shape[:-2]:
-            batch *= estimate(e)
-        return (
-            batch,
-            estimate(p.shape[-2]),
-            estimate(p.shape[-1]),
-            estimate(p.operands[0].shape[-1]),
-        )
+        rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
+        return Sizes(math.prod(map(estimate, p.shape[:-2])), rows, columns, depth)
 
     def _fits(self, rows: int, columns: int, warpgroups: int) -> bool:
         """Whether the accumulators of all products fit the registers, and rows of the operands'
@@ -168,7 +203,7 @@ class MatmulScheduler:
             o: e for p in self._products for o, e in zip(p.operands, (rows, columns), strict=True)
         }
         stage = sum(extents.values()) * depth * itemsize
-        trips = -(-self._sizes()[3] // depth)
+        trips = -(-self._sizes().depth // depth)
         staged = STAGED_COLUMNS if columns % STAGED_COLUMNS == 0 else columns
         outputs = sum(map(_can_stage, self._flow.outputs))
         if columns % STAGED_UNIT or not outputs:
@@ -193,18 +228,6 @@ class MatmulScheduler:
         group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
         tiles = math.prod(lead) * down * across
         return group, sms if tiles > sms else 0
-
-    def _predicted(self, plan: ProductPlan) -> float:
-        """Microseconds: rounds of tiles, each its products or its operands, whichever takes
-        longer."""
-        batch, m, n, k = self._sizes()
-        tiles = batch * -(-m // plan.rows) * -(-n // plan.columns)
-        rounds = -(-tiles // self._target.multiprocessors)
-        steps = -(-k // plan.depth)
-        clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
-        nbytes = (plan.rows + plan.columns * plan.products) * plan.depth * 2 * steps
-        bandwidth = self._target.memory_nbytes_per_us / self._target.multiprocessors * 2
-        return rounds * (BLOCK_US + max(clocks / self._target.clock_mhz, nbytes / bandwidth))
 
     def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from fusewright.core.expr import Expr, Int, Var, variables
+from fusewright.axes.contiguity import Fit
+from fusewright.core.expr import Int, Var, variables
 from fusewright.fusion.ir import Concat
+from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import even_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import (
     SMALL,
     GlobalAccess,
     Params,
-    aligned,
     cache_inputs,
     full_width,
     global_accesses,
-    is_wide,
-    is_wide_read,
     merge_all,
     numel,
     split,
@@ -254,26 +254,13 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     plain = [_measured(flow, reference, flat, w) for w in widths]
     wide = [w for w in plain if w.is_wide]
     best = min(wide, key=lambda w: Fraction(w.accesses, w.width), default=Walk(flat, 1))
-    if full == 1 or (4 * best.width > full and not best.narrow and not best.cut):
+    is_short = are_short(best.width, full) or best.narrow or best.cut
+    if full == 1 or not is_short:
         return best
-    even = [_measured(flow, reference, x, full) for x in _even_rows(flow, reference, full)]
+    even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
     usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
     return max(usable, key=lambda w: w.aligned, default=best)
-
-
-def _even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
-    """Loops over all axes in which rows begin at aligned addresses: the last axis, the last two,
-    and so on are taken as rows."""
-    sized = [x for x in reference.loops if x.axis.extent != Int(1)]
-    stride: Expr = Int(1)
-    for k in range(len(sized) - 1, 0, -1):
-        stride = stride * sized[k].axis.extent
-        rows, columns = merge_all(flow, sized[:k]), merge_all(flow, sized[k:])
-        assert rows is not None and columns is not None
-        even = aligned(flow, rows, columns, stride, width)
-        if even.axis is not columns.axis:
-            yield Loop(flow.graph.merge(rows.axis, even.axis))
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
@@ -295,25 +282,25 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
         refused = transform_like(flow, reference, align=True)
         found = global_accesses(flow, reference.loops[-1].axis, lane, by_data=True)
     size = numel(reference.shape)
-    nbytes = dict.fromkeys(("aligned", "cut", "narrow"), 0)
+    nbytes = dict.fromkeys(Fit, 0)
     large: list[bool] = []
     accesses = 0
     for a in found:
         elements = min(numel(a.tensor.shape), numel(a.stage.shape))
-        cut = "cut" if is_wide_read(a, lane, width) else "narrow"
-        kind = "aligned" if is_wide(a, lane, width) else cut
-        accesses += _accesses(a, lane, width, kind)
+        fit = a.fit(lane, width)
+        accesses += _accesses(a, lane, width, fit)
         if elements * SMALL > size:
-            nbytes[kind] += elements * a.tensor.dtype.nbytes
+            nbytes[fit] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
-            large.append(kind != "narrow")
+            large.append(fit is not Fit.NARROW)
     all_large = bool(large) and all(large)
-    return Walk(flat, width, all_large, **nbytes, accesses=accesses, refused=frozenset(refused))
+    by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT], nbytes[Fit.NARROW])
+    return Walk(flat, width, all_large, *by_fit, accesses, frozenset(refused))
 
 
-def _accesses(a: GlobalAccess, lane: Var, width: int, kind: str) -> int:
+def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:
     """How many accesses bring the lanes of a thread."""
     if lane not in variables(a.address):
         return 1
     words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
-    return {"aligned": words, "cut": 2 * words, "narrow": width}[kind]
+    return {Fit.WORDS: words, Fit.CUT: 2 * words, Fit.NARROW: width}[fit]

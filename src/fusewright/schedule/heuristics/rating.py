@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from fusewright.schedule.heuristics import candidates_of, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, cost
-from fusewright.schedule.heuristics.work import work_of
+from fusewright.schedule.heuristics.work import Work, side_by_side, work_of
 from fusewright.target import Target
 
 
@@ -28,14 +28,22 @@ class Rated:
 Rating: TypeAlias = Rated | Refused
 
 
-def cost_of(dataflow: Callable[[], Dataflow], params: Params, target: Target) -> Cost | None:
-    """The predicted time of one way to schedule a group; None where it is refused."""
-    flow = dataflow()
-    try:
-        schedule_group(flow, target, params)
-    except ScheduleError:
-        return None
-    return cost(work_of(flow, params), target)
+Scheduled: TypeAlias = tuple[Callable[[], Dataflow], Params]
+"""What makes the dataflow of a group, and one way to schedule it."""
+
+
+def cost_of(groups: Sequence[Scheduled], target: Target) -> Cost | None:
+    """The predicted time of a launch in which the blocks of these groups stand side by side, of one
+    group as a rule; None where the way to schedule one of them is refused."""
+    works: list[Work] = []
+    for dataflow, params in groups:
+        flow = dataflow()
+        try:
+            schedule_group(flow, target, params)
+        except ScheduleError:
+            return None
+        works.append(work_of(flow, params))
+    return cost(side_by_side(works) if len(works) > 1 else works[0], target)
 
 
 def rate(dataflow: Callable[[], Dataflow], target: Target) -> list[Rating]:

@@ -21,6 +21,7 @@ from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import edit, inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
 from fusewright.schedule.heuristics.candidates import Listed
 from fusewright.schedule.heuristics.common import (
     by_stride,
@@ -32,10 +33,8 @@ from fusewright.schedule.heuristics.common import (
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
-    aligned_columns,
     facts_of,
     held_copies,
-    padded_kept,
     reference_of,
     stored_registers,
 )
@@ -52,7 +51,7 @@ STORED_REGISTERS = 48
 READ_AHEAD_REGISTERS = 24
 """Registers for elements that are read before a pass over a row, one for each vector."""
 MAX_ALONE = 1 << 12
-"""Elements of a reduction that every thread may run through alone."""
+"""Elements that every thread may run through alone."""
 MAX_OPEN_TRIPS = 20
 """Vectors of a thread that are written out one by one where only some of them are guarded."""
 
@@ -208,13 +207,17 @@ def relate(flow: Dataflow, reference: Stage) -> None:
 
 
 def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:
-    """Raises ScheduleError for a long reduction that follows none of the reference's loops: every
-    thread would run it alone."""
+    """Raises ScheduleError for a long value, or a long reduction, that follows none of the
+    reference's loops: every thread would compute it alone."""
     own = {x.axis for x in reference.loops}
-    for s in flow.stages:
-        lost = s.is_reduction and own.isdisjoint(x.axis for x in s.loops)
-        if lost and numel(tuple(c.extent for c in s.frame.domain)) > MAX_ALONE:
-            raise ScheduleError(f"{s.name} cannot run along the loops of {reference.name}")
+    for s in computed(flow.stages):
+        if own.isdisjoint(x.axis for x in s.loops):
+            elements = numel(tuple(c.extent for c in s.frame.domain))
+            if elements > MAX_ALONE:
+                raise ScheduleError(
+                    f"{s.name} cannot run along the loops of {reference.name}: every thread would "
+                    f"compute its {elements} elements alone, and at most {MAX_ALONE} are no loss"
+                )
 
 
 def _meets_others(flow: Dataflow, s: Stage) -> bool:

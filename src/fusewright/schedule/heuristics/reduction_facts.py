@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.axes.frames import Pinned
-from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
-from fusewright.core.substitution import estimate, substitute
+from fusewright.core.expr import Int, constant_value
+from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.inputs_behind import reduces_fast_axis
+from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
-    aligned,
-    by_stride,
     full_width,
     global_accesses,
-    is_wide,
-    is_wide_read,
-    merge_all,
     numel,
     split,
 )
@@ -54,7 +49,7 @@ def facts_of(
     vector = 1
     if (reduced if inner else kept) is not None:
         vector = widest_vector(flow, reference, kept, reduced, inner=inner)
-        if not inner and 4 * vector <= _full_width(flow):
+        if not inner and are_short(vector, inputs_width(flow)):
             cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
             vector = max(vector, cut)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
@@ -107,115 +102,7 @@ def _is_normalisation(flow: Dataflow, reference: Stage) -> bool:
     )
 
 
-def aligned_columns(
-    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None
-) -> Loop | None:
-    """The loop over the reduced axes, counted from an aligned address in every row, where rows
-    begin at addresses that allow vectors of a quarter of 16 bytes at most."""
-    if kept is None or reduced is None or not is_inner(reference):
-        return reduced
-    axes = tuple(c for c in reference.frame.output if c.extent != Int(1))
-    uneven = _uneven_strides(flow, reference, axes, reduced)
-    rows = merge_all(flow, by_stride(flow, tuple(uneven)))
-    if rows is None:
-        return reduced
-    return _aligned_by(flow, reference, kept, reduced, (rows, min(uneven.values(), key=estimate)))
-
-
-def aligned_parts(
-    flow: Dataflow, partial: Stage, parts: Sequence[Loop], each: Loop, columns: Loop
-) -> Loop:
-    """The same of the columns that partial results of parts of the rows keep: counted from an
-    aligned address in the first row of a part, where all rows of a part begin alike."""
-    axes = (each.axis, *(x.axis for x in parts))
-    uneven = _uneven_strides(flow, partial, axes, columns)
-    rows = merge_all(flow, [each, *parts])
-    if rows is None or len(uneven) != 1 or each.axis in uneven:
-        return columns
-    ((moving, stride),) = uneven.items()
-    return _aligned_by(flow, partial, rows, columns, (Loop(moving), stride))
-
-
-def _uneven_strides(
-    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
-) -> dict[AxisClass, Expr]:
-    """By how much the addresses of rows grow along axes that do not keep them aligned."""
-    strides = _row_strides(flow, reference, rows, columns)
-    width = _full_width(flow)
-    return {c: stride for c, stride in strides.items() if not is_multiple(stride, width)}
-
-
-def _aligned_by(
-    flow: Dataflow, reference: Stage, rows: Loop, columns: Loop, uneven: tuple[Loop, Expr]
-) -> Loop:
-    """The columns counted from an aligned address, where `uneven` rows follow each other at a
-    distance; as they are where vectors of more than a quarter of 16 bytes fit without, and where
-    that helps no access or some value cannot follow."""
-    width = _full_width(flow)
-    plain = widest_vector(flow, reference, rows, columns, inner=True)
-    if 4 * plain > width:
-        return columns
-    even = aligned(flow, uneven[0], columns, uneven[1], width)
-    strays = _strays(flow, reference, (rows, even)) - _strays(flow, reference, (rows, columns))
-    better = widest_vector(flow, reference, rows, even, inner=True) > plain
-    return even if better and not strays else columns
-
-
-def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
-    """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
-    it and vectors would run from one row into the next, rows are counted from an aligned address
-    if all rows of a part begin alike, else they end with a part of a vector."""
-    axes = [x for x in by_stride(flow, reference.frame.output) if x.axis.extent != Int(1)]
-    kept = merge_all(flow, axes)
-    if len(axes) < 2 or is_inner(reference):
-        return kept
-    width = _full_width(flow)
-    if 4 * widest_vector(flow, reference, kept, reduced, inner=False) > width:
-        return kept
-    if reduced is not None:
-        even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
-        if even is not axes[-1]:
-            return merge_all(flow, [*axes[:-1], even])
-    fast = axes[-1].axis
-    padded = Loop(flow.graph.resize(fast, 0, mod(-fast.extent, width)))
-    candidate = merge_all(flow, [*axes[:-1], padded])
-    cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
-    return candidate if 4 * cut > width else kept
-
-
-def _row_strides(
-    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
-) -> dict[AxisClass, Expr]:
-    """By how much the address of an access to the largest tensor grows with each of these axes;
-    without those along which it grows unevenly."""
-    lane = flow.graph.variable("lane", columns.axis.extent)
-    with flow.trial():
-        reference.loops = (*(Loop(c) for c in rows), columns)
-        transform_like(flow, reference, align=True)
-        loops = {s: s.loops for s in flow.stages}
-        accesses = global_accesses(flow, columns.axis, lane)
-    if not accesses:
-        return {}
-    largest = max(accesses, key=lambda a: numel(a.tensor.shape))
-    strides: dict[AxisClass, Expr] = {}
-    for v in variables(largest.address):
-        if v not in largest.variables:
-            continue  # a size
-        step = substitute(largest.address, {v: v + 1}) - largest.address
-        loop = loops[largest.stage][largest.variables.index(v)]
-        if loop.axis in rows and not variables(step):
-            strides[loop.axis] = step
-    return strides
-
-
-def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop, ...]) -> set[Stage]:
-    """The stages that could not take these loops."""
-    with flow.trial():
-        reference.loops = loops
-        return set(transform_like(flow, reference, align=True))
-
-
-def _full_width(flow: Dataflow) -> int:
+def inputs_width(flow: Dataflow) -> int:
     """Lanes that the smallest input allows."""
     inputs = [o for s in computed(flow.stages) for o in s.operands if o.is_input]
     return full_width(inputs, [*inputs, *flow.outputs])
@@ -234,7 +121,7 @@ def widest_vector(
     `anywhere` also reads that begin at any address."""
     lanes, other = (reduced, kept) if inner else (kept, reduced)
     assert lanes is not None
-    width = _full_width(flow)
+    width = inputs_width(flow)
     while width > 1 and not _allows(flow, reference, other, lanes, width, anywhere):
         width //= 2
     return width
@@ -255,11 +142,8 @@ def _allows(
         transform_like(flow, reference, align=True)
         accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
-    wide = [
-        is_wide(a, lane, width) or (anywhere and is_wide_read(a, lane, width))
-        for a in accesses
-        if numel(a.tensor.shape) >= large
-    ]
+    allowed = (Fit.WORDS, Fit.CUT) if anywhere else (Fit.WORDS,)
+    wide = [a.fit(lane, width) in allowed for a in accesses if numel(a.tensor.shape) >= large]
     return bool(wide) and all(wide)
 
 

@@ -312,7 +312,7 @@ def threads_along(
     about `wanted` vectors a thread and, where the threads suffice, at most `most_trips`."""
     vectors = max(-(-columns // vector), 1)
     if vectors <= 2 * WARP_SIZE:
-        threads = min(_power_of_two(vectors), WARP_SIZE)
+        threads = min(power_of_two(vectors), WARP_SIZE)
         return threads, -(-vectors // threads)
     choices: list[tuple[bool, float, int, int]] = []
     for threads in range(WARP_SIZE, most + 1, WARP_SIZE):
@@ -361,16 +361,16 @@ def _outer_plan(
 def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
     """(lanes, threads along the kept axes, threads down the reduced ones)."""
     columns, vector = rows.rows, rows.vector
-    kept = min(WARP_SIZE, _power_of_two(columns // vector))
+    kept = min(WARP_SIZE, power_of_two(columns // vector))
     while kept > 8 and columns < vector * kept * target.multiprocessors // 2:
         kept //= 2
     while vector > 1 and columns < vector * kept * target.multiprocessors // 4:
         vector //= 2
     crowded = columns >= vector * kept * target.multiprocessors
-    down = min(16 if crowded else MAX_THREADS // kept, _power_of_two(rows.columns // 4))
+    down = min(16 if crowded else MAX_THREADS // kept, power_of_two(rows.columns // 4))
     return vector, kept, down
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`, and at least 1."""
     return 1 << max(n - 1, 0).bit_length()

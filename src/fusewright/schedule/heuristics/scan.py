@@ -30,12 +30,13 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.reduction_facts import widest_vector
-from fusewright.schedule.heuristics.reduction_plans import threads_along
+from fusewright.schedule.heuristics.reduction_plans import power_of_two, threads_along
+from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import WARP_SIZE, Target
+from fusewright.target import SECTOR_NBYTES, WARP_SIZE, Target
 
 THREADS = 256
 """Threads of a block of several lines."""
@@ -85,11 +86,15 @@ class ScanScheduler:
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
         line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
+        self._nbytes = reference.operands[0].dtype.nbytes
         self._has_runs = (line.extent.interval[0] or 0) > 0
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
         self._lines //= max(self._length, 1)
         self._inner = kept is None or _is_fast(flow, line)
         self._vector = widest_vector(flow, reference, kept, Loop(line), inner=self._inner)
+        beside = by_stride(flow, _kept_axes(reference, self._axis))
+        axes = joined_axes(flow, reference, beside, [Loop(line)])
+        self._neighbours = estimate(axes[-1].axis.extent) if axes else 1
 
     def candidates(self) -> Iterator[Listed[ScanPlan]]:
         """As many threads along a line as it takes, then fewer and more."""
@@ -109,8 +114,14 @@ class ScanScheduler:
                 yield ScanPlan(True, self._vector, run, along, beside)
 
     def _columns(self) -> Iterator[ScanPlan]:
-        """A warp side by side, as many down the block as fill it; fewer where columns abound."""
+        """A warp side by side, as many down the block as fill it; fewer where columns abound. Not
+        more side by side than lines are neighbours in memory, and fewer, as long as they fill a
+        sector, where blocks would be too few for the multiprocessors."""
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
+        side = min(side, power_of_two(-(-self._neighbours // self._vector)))
+        least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
+        while side > least and self._lines < self._vector * side * self._target.multiprocessors:
+            side //= 2
         down = max(1, min(THREADS // side, -(-self._length // RUN)))
         crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
         for along in (down // 4, down) if crowded else (down, down // 2):
@@ -158,10 +169,14 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
     return (*out, *lanes)
 
 
+def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:
+    """The axes that are not scanned."""
+    return tuple(c for k, c in enumerate(s.frame.output) if k != axis)
+
+
 def _kept_loop(flow: Dataflow, s: Stage, axis: int) -> Loop | None:
     """One loop over the axes that are not scanned, the one that is fast in memory innermost."""
-    own = tuple(c for k, c in enumerate(s.frame.output) if k != axis)
-    return merge_all(flow, by_stride(flow, own))
+    return merge_all(flow, by_stride(flow, _kept_axes(s, axis)))
 
 
 def _is_fast(flow: Dataflow, line: AxisClass) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, constant_value
 from fusewright.memory import Memory
 from fusewright.schedule.edits import set_loops
@@ -27,7 +28,6 @@ from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
     global_accesses_of,
-    is_wide,
     merge_all,
     numel,
     split,
@@ -37,7 +37,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, Target
 
 LONGEST = 32
 """Elements of a row that a thread holds."""
@@ -48,7 +48,7 @@ HELD_NBYTES = 192
 THREADS = 128
 ROWS = (1, 2, 4, 8)
 """Rows of a thread that are looked at."""
-SECTOR_NBYTES = 32
+
 MOST_ACCESSES = 16
 """Accesses of a thread to what lies side by side: a warp asks for nearly the same sectors with all,
 which its first-level cache bears for that long (predicted break-even between 11 and 17)."""
@@ -173,7 +173,9 @@ class ShortRowsPlanner:
                 s.loops = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis))
                 accesses = global_accesses_of(flow, s, lane)
             nbytes = width * max((a.tensor.dtype.nbytes for a in accesses), default=1)
-            if nbytes <= MAX_VECTOR_NBYTES and all(is_wide(a, lane, width) for a in accesses):
+            if nbytes <= MAX_VECTOR_NBYTES and all(
+                a.fit(lane, width) is Fit.WORDS for a in accesses
+            ):
                 kind = Parallel.VECTORIZE if width > 1 else Parallel.UNROLL
                 wide = (*before, Loop(trips.axis, Parallel.UNROLL), Loop(vector.axis, kind))
                 set_loops(flow, s, wide)

@@ -24,6 +24,7 @@ from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, numel
+from fusewright.schedule.heuristics.reduction_plans import power_of_two
 from fusewright.schedule.heuristics.traffic import Traffic, Walk, runs_on
 from fusewright.target import (
     ISSUE_PER_CLOCK,
@@ -245,7 +246,7 @@ def _shapes(c: Crossing, target: Target) -> list[tuple[int, int]]:
     """The sides of tiles: as square as may be, then half of that and twice as long as wide, and so
     on while no more than a part of 16 lies beyond a dimension."""
     near, far = _tile(c.found, (c.near, c.far), c.budget, c.walks, target)
-    sizes = [_power_of_two(estimate(d.extent)) for d in (c.near, c.far)]
+    sizes = [power_of_two(estimate(d.extent)) for d in (c.near, c.far)]
     shapes = [(near, far)]
     for k in (1, 2, 4, 8):
         shapes += [(near, far // k), (near // k, far), (k * near, far // k), (near // k, k * far)]
@@ -313,7 +314,7 @@ def _tile(
     enough for blocks on every multiprocessor. A row of a tile in shared memory, which runs along
     what its reader wants, does not get shorter than one pass through the banks."""
     nbytes = max(w.tensor.dtype.nbytes for w in walks)
-    sizes = [_power_of_two(estimate(d.extent)) for d in dims]
+    sizes = [power_of_two(estimate(d.extent)) for d in dims]
     tile = [1, 1]
     while True:
         growing = [k for k in (0, 1) if tile[k] < sizes[k]]
@@ -357,8 +358,3 @@ def _is_beside(c: Crossing) -> bool:
         for w in c.found.walks
         if w.fast is c.near
     )
-
-
-def _power_of_two(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << (n - 1).bit_length()

@@ -7,7 +7,7 @@ warps show; nothing is lowered. Loops over symbolic sizes count a typical number
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
@@ -35,6 +35,7 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
+from fusewright.schedule.products import boxed_memory
 from fusewright.target import MAX_VECTOR_NBYTES, MMA_PER_CLOCK, REGISTER_UNIT, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
@@ -57,12 +58,14 @@ MOVE_INSTRUCTIONS = 2.0
 @dataclass(frozen=True, slots=True)
 class Array:
     """One array in global memory: its bytes, those that each stage that accesses it asks for,
-    counted in whole sectors, and whether it is written."""
+    counted in whole sectors, and whether it is written. Of operands of products the tiles of the
+    result, of which those that are made together share what they read; 0 for other arrays."""
 
     name: str
     nbytes: int
     requested: tuple[float, ...]
     is_written: bool
+    tiles: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +101,52 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     launched = math.prod(n for p, n in extents.items() if p.is_block)
     exchanges, depth = _exchanges(flow)
     shared = [s for s in stages if s.memory is Memory.SHARED]
-    asked = requests(flow, [s for s in stages if _is_global(s)], launched)
+    own = [s for s in stages if not _is_by_engine(s)]
+    asked = requests(flow, [s for s in own if _is_global(s)], launched)
     return Work(
         blocks=launched,
         threads=threads,
         cluster=extents.get(Parallel.CLUSTERX, 1),
         min_blocks=params.min_blocks,
-        arrays=_arrays(asked),
+        arrays=(*_arrays(asked), *_boxed_arrays(flow, stages, launched)),
         lines=sum(r.lines for own in asked.values() for r in own),
-        narrow=launched * sum(map(_narrow, stages)),
-        shared_nbytes=sum(_own_elements(s) * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, stages)),
+        narrow=launched * sum(map(_narrow, own)),
+        shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
+        through_shared=sum(map(_through_shared, own)),
         exchanges=depth,
-        loads=_loads(stages),
+        loads=_loads(own) + any(s.boxed for s in stages),
         registers=_registers(stages),
         instructions=FIXED_INSTRUCTIONS
         + EXCHANGE_INSTRUCTIONS * exchanges
-        + _instructions(flow, stages, asked),
-        flight_nbytes=_flight(stages),
+        + _instructions(flow, own, asked),
+        flight_nbytes=_flight(own) + sum(map(_ring_nbytes, stages)) / max(threads, 1),
         product_clocks=sum(map(_product_clocks, stages)),
+    )
+
+
+def side_by_side(works: Sequence[Work]) -> Work:
+    """The work of a launch whose blocks do what those of several launches do; of a block and of a
+    thread the mean."""
+    blocks = sum(w.blocks for w in works)
+
+    def mean(one: Callable[[Work], float]) -> float:
+        return sum(w.blocks * one(w) for w in works) / blocks
+
+    return Work(
+        blocks=blocks,
+        threads=max(w.threads for w in works),
+        cluster=1,
+        min_blocks=0,
+        arrays=tuple(a for w in works for a in w.arrays),
+        lines=sum(w.lines for w in works),
+        narrow=sum(w.narrow for w in works),
+        shared_nbytes=max(w.shared_nbytes for w in works),
+        through_shared=mean(lambda w: w.through_shared),
+        exchanges=max(w.exchanges for w in works),
+        loads=mean(lambda w: w.loads),
+        registers=max(w.registers for w in works),
+        instructions=mean(lambda w: w.instructions),
+        flight_nbytes=mean(lambda w: w.flight_nbytes),
     )
 
 
@@ -177,6 +207,51 @@ def _lanes(s: Stage) -> int:
     """Elements that one instruction of a stage accesses."""
     last = s.loops[-1] if s.loops else None
     return estimate(last.axis.extent) if last and last.parallel is Parallel.VECTORIZE else 1
+
+
+# --- boxes and products ------------------------------------------------------------------------
+
+
+def _is_by_engine(s: Stage) -> bool:
+    """Whether the copy engine or the matrix unit makes a stage: its elements cost no thread
+    anything."""
+    return s.is_mma or _is_box(s)
+
+
+def _is_box(s: Stage) -> bool:
+    return len(s.boxed) == 2
+
+
+def _box_nbytes(s: Stage) -> int:
+    return math.prod(estimate(s.loops[i].axis.extent) for i in s.boxed) * s.dtype.nbytes
+
+
+def _ring_nbytes(s: Stage) -> int:
+    """Bytes of the boxes of a block that are on their way to shared memory together."""
+    return _box_nbytes(s) * s.stages if _is_box(s) and s.memory is Memory.SHARED else 0
+
+
+def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Iterator[Array]:
+    """The arrays that boxes are copied from and to, in whole boxes."""
+    tiles = max((blocks * _tiles_of_block(flow, s) for s in stages if s.is_mma), default=0)
+    for s in filter(_is_box, stages):
+        memory = boxed_memory(s)
+        if memory is not None:
+            trips = math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_serial)
+            asked = float(blocks * trips * _box_nbytes(s))
+            nbytes = numel(memory.source.shape) * s.dtype.nbytes
+            is_written = s.memory is Memory.GLOBAL
+            yield Array(memory.source.name, nbytes, (asked,), is_written, tiles)
+
+
+def _tiles_of_block(flow: Dataflow, product: Stage) -> int:
+    """Tiles of the result that a block makes one after the other."""
+    reduced = product.frame.reduced
+    return math.prod(
+        estimate(x.axis.extent)
+        for x in product.loops
+        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, reduced)
+    )
 
 
 # --- global memory ------------------------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""How a product is computed: by matrix instructions, with operands that are copied first, in slices
+of its rows that a second kernel sums; or as a sum of products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from fusewright.core.expr import constant_value
+from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
+from fusewright.fusion.partitioning import divisors
+from fusewright.fusion.passes.slice_products import slice_products
+from fusewright.fusion.passes.store_operands import store_operands
+from fusewright.fusion.strided import Strided, box_problem
+from fusewright.host.products import view_of
+from fusewright.schedule.heuristics.matmul import DEPTH_NBYTES, Sizes, least_us
+from fusewright.schedule.products import has_instructions
+from fusewright.target import (
+    BULK_ALIGNMENT,
+    MAX_BOX_RANK,
+    MMA_COLUMNS_UNIT,
+    MMA_ROWS,
+    WARP_SIZE,
+    Feature,
+    Target,
+)
+
+LEAST_EXTENT = 2
+"""Rows and columns: with one, no element of the other operand is used twice, and a sum of products
+reads both at the speed of memory."""
+LEAST_DEPTH = BULK_ALIGNMENT // 2
+"""Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
+LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
+"""Pairs of numbers in the smallest tile; in a smaller product zeros would be multiplied."""
+
+
+def product_kernels(target: Target) -> Callable[[Tensor], bool]:
+    """Which products matrix instructions compute, as `decompose` asks."""
+    return lambda t: sum_of_products_reason(t, target) is None
+
+
+def products_in_place(target: Target) -> Callable[[Tensor], bool]:
+    """Which products matrix instructions compute, reading both operands where they lie."""
+    return lambda t: (
+        sum_of_products_reason(t, target) is None
+        and all(map_problem(o) is None for o in t.op.operands)
+    )
+
+
+def prepare_products(fusion: Fusion, target: Target) -> Fusion:
+    """The products of instructions with operands that maps take, long ones in slices."""
+    stored = store_operands(fusion, unfit_operand, BULK_ALIGNMENT // 2)
+    return slice_products(stored, lambda t: product_slices(t, target))
+
+
+def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
+    """What `explain` says of the products that are not one kernel that reads its operands where
+    they lie: the name of each, and the rule."""
+    for t in fusion.values:
+        if not isinstance(t.op, MatMul):
+            continue
+        why = sum_of_products_reason(t, target)
+        if why is not None:
+            yield t.name, sum_rule(t, why, target)
+            continue
+        for o in t.op.operands:
+            if (wrong := map_problem(o)) is not None:
+                yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
+        if (count := product_slices(t, target)) > 1:
+            tiles = "its tiles are too few for the chip"
+            yield t.name, f"{count} slices of its rows are multiplied, then summed: {tiles}"
+
+
+def sum_rule(t: Tensor, why: str, target: Target) -> str:
+    """What `explain` says of a product that no matrix instruction computes: how much slower that
+    is, too, where it is."""
+    sizes = sizes_of(t)
+    times = sums_us(sizes, target) / least_us(sizes, target)
+    slower = f", {times:.0f} times slower than matrix instructions" if times >= 2 else ""
+    return f"it is a sum of products{slower}: {why}"
+
+
+def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
+    """Why a product is computed as a sum of products; None where matrix instructions do it."""
+    if not isinstance(t.op, MatMul) or not has_instructions(t):
+        return f"there are no matrix instructions for {t.op.operands[0].dtype} here"
+    if not target.has(Feature.WGMMA):
+        return f"{target} has no products by warpgroups"
+    sizes = sizes_of(t)
+    m, n, k = sizes.rows, sizes.columns, sizes.depth
+    if min(m, n) < LEAST_EXTENT or k < LEAST_DEPTH or m * n * k < LEAST_SIZE:
+        return f"{m} x {n} x {k} is too small for matrix instructions"
+    unfit = [(o, wrong) for o in t.op.operands if (wrong := map_problem(o)) is not None]
+    for o, wrong in unfit:
+        if any(constant_value(e) is None for e in o.shape[-2:]):
+            return f"no tensor map takes its operand {o.name}, of unknown size: {wrong}"
+    if unfit and sum(_copy_us(o, target) for o, _ in unfit) >= sums_us(sizes, target):
+        names = " and ".join(f"{o.name} ({wrong})" for o, wrong in unfit)
+        return f"it is done before {names} would be copied to where a tensor map takes it"
+    return None
+
+
+def sizes_of(t: Tensor) -> Sizes:
+    """The sizes of a product; symbolic ones are estimated."""
+    m, n, k = (estimate(e) for e in (*t.shape[-2:], t.op.operands[0].shape[-1]))
+    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k)
+
+
+def sums_us(sizes: Sizes, target: Target) -> float:
+    """Microseconds of a sum of products at best: a pair takes two loads, and a multiprocessor loads
+    for one warp a clock."""
+    return 2 * sizes.pairs / (target.multiprocessors * WARP_SIZE * target.clock_mhz)
+
+
+def _copy_us(o: Tensor, target: Target) -> float:
+    """Microseconds of a kernel that stores an operand in other rows."""
+    nbytes = 2 * o.dtype.nbytes * math.prod(map(estimate, o.shape))
+    return target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
+
+
+# --- operands -------------------------------------------------------------------------------------
+
+
+def map_problem(o: Tensor) -> str | None:
+    """Why no tensor map takes an operand where it lies; None where one does."""
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    return box_problem(source, o.dtype.nbytes, is_bound=True)
+
+
+def unfit_operand(o: Tensor) -> int | None:
+    """Which of the last two axes of an operand is to be the fastest where it is stored for a
+    product: the one that is now. None for an operand that is read where it lies."""
+    if map_problem(o) is None:
+        return None
+    source = view_of(o)
+    rows, columns = (0, 0) if source is None else map(estimate, source.strides[-2:])
+    return -2 if 0 < rows < columns else -1
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+def product_slices(t: Tensor, target: Target) -> int:
+    """The number of slices of the least predicted time, 1 for none. It follows from shapes and the
+    target, so that results are the same from run to run."""
+    assert isinstance(t.op, MatMul)
+    extents = (*t.shape, t.op.operands[0].shape[-1])
+    if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
+        return 1
+    sizes = sizes_of(t)
+    return min(_counts(sizes, target), key=lambda count: (_sliced_us(sizes, count, target), count))
+
+
+def _counts(sizes: Sizes, target: Target) -> list[int]:
+    """Numbers of slices that begin where a tensor map may, are no shorter than a tile is deep, and
+    are no more than there are multiprocessors."""
+    unit = BULK_ALIGNMENT // 2
+    if sizes.depth % unit:
+        return [1]
+    most = min(target.multiprocessors, max(1, 2 * sizes.depth // DEPTH_NBYTES))
+    return [d for d in divisors(sizes.depth // unit) if d <= most]
+
+
+def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
+    """Microseconds of the products of slices and of the kernel that sums them: a slice's products
+    are written and read as float32, and what follows waits for a launch, instead of being computed
+    where the products are."""
+    if count == 1:
+        return least_us(sizes, target)
+    part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
+    moved = 2 * 4 * part.batch * part.rows * part.columns
+    sums = 2 * target.calibration.launch_us + moved / target.memory_nbytes_per_us
+    return least_us(part, target) + sums

@@ -1,0 +1,224 @@
+"""Whether the values of a group can run in the loops of one kernel, asked of the axis graph.
+
+A kernel has one nest of loops. The group's widest value gives it: the largest one, or what its
+reductions reduce. All others run along its axes, or along some of them: loops over an axis that a
+value lacks would compute it again and again, and an axis that the nest lacks would be a loop in
+every thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from fusewright.axes.classes import AxisGraph
+from fusewright.axes.cover import coincide, covers
+from fusewright.axes.frames import Frame
+from fusewright.core.expr import constant_value
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Parts,
+    Reduce,
+    Reshape,
+    Resize,
+    Scan,
+    Shape,
+    Tensor,
+)
+from fusewright.fusion.partitioning import held_of
+from fusewright.host.groups import Axes, FusionGroup, axes_of_source, only_units, tie
+from fusewright.host.products import has_products, operand_views, product_problem
+
+LEAST_PARTS = 64
+"""Parts of the rows, a block each, from which row results and those of columns share a kernel."""
+
+
+def relate_reductions(g: FusionGroup) -> None:
+    """Lets reductions that have no axis in common but the same sizes run along the same loops, and
+    reads of a source in parts along those of its other readers: kernels with reductions read a
+    source once, as it lies."""
+    if not g.reductions:
+        return
+    _relate_parts(g)
+    first = g.reductions[0]
+    own = _domain(g, first)
+    for other in g.reductions[1:]:
+        axes = _domain(g, other)
+        if axes == own or form(first) != form(other):
+            continue
+        if not any(g.graph.depends(c, own) for c in axes):
+            tie(g.graph, axes, own)
+
+
+def _relate_parts(g: FusionGroup) -> None:
+    readers: dict[Tensor, list[Frame]] = {}
+    for t, frame in g.frames.items():
+        if isinstance(t.op, Parts | Reshape) and t.op.operands[0] not in g.members:
+            readers.setdefault(t.op.operands[0], []).append(frame)
+    for o, frames in readers.items():
+        if o in g.axes or len(frames) > 1:
+            axes = axes_of_source(g, o)
+            for frame in frames:
+                tie(g.graph, frame.operands[0], axes)
+
+
+def loop_problem(g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Tensor]) -> str | None:
+    """Why the values of a group could not run in one nest of loops: groups that became one, and
+    the ops that were added to them. Notes the widest value. The axis that a broadcast adds is open
+    until something with a known axis meets it."""
+    if has_products(g.members) and (problem := product_problem(g.members)) is not None:
+        return problem
+    views = operand_views(g.members) if has_products(g.members) else set[Tensor]()
+    values = [p.widest for p in parts if p.widest is not None]
+    values += [t for t in new if not isinstance(t.op, Broadcast) and t not in views]
+    is_known = [len(p.reductions) for p in parts] == [len(g.reductions)]
+    if g.reductions:
+        problem = _scan_problem(g) or (None if is_known and not _cuts(g) else _nest_problem(g))
+        if problem is not None:
+            return problem
+    widest = g.widest
+    for t in values if not g.reductions else ():
+        if widest is None or (not _reaches(g, widest, t) and _reaches(g, t, widest)):
+            widest = t
+    g.widest = widest
+    lost = next((t for t in values if widest is not None and not _reaches(g, widest, t)), None)
+    if lost is None:
+        return None
+    nest = ("scans" if g.has_scans else "reductions") if g.reductions else "largest value"
+    return f"{lost.name} has axes that the kernel's {nest} lack{'' if g.reductions else 's'}"
+
+
+def _nest_problem(g: FusionGroup) -> str | None:
+    """Why the reductions of a kernel would not run in one nest: they reduce the same axes, and of
+    what they keep one has all; but for results of parts of the rows beside those of whole rows.
+    Notes what the widest one reduces."""
+    partials = _partials(g)
+    rows = [r for r in g.reductions if r not in partials]
+    kind = "scans" if g.has_scans else "reductions"
+    for some in (rows, partials):
+        if not all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:]):
+            return f"the kernel's {kind} would run over different axes"
+    widest = g.reductions[0]
+    for r in g.reductions[1:]:
+        if not covers(g.graph, _domain(g, widest), _domain(g, r)):
+            widest = r
+    if not all(covers(g.graph, _domain(g, widest), _domain(g, r)) for r in g.reductions):
+        return f"the kernel's {kind} would keep different axes"
+    g.widest = widest.op.operands[0]
+    return _partials_problem(g, rows, partials) if rows and partials else None
+
+
+def _cuts(g: FusionGroup) -> list[Tensor]:
+    """The members that make two of leading axes."""
+    return [t for t in g.frames if isinstance(t.op, Parts) and t.op.axes[0] == 0]
+
+
+def _partials(g: FusionGroup) -> list[Tensor]:
+    """The reductions over one of the two axes that rows became in parts."""
+    normal = g.graph.normal
+    cut = {normal(c) for t in _cuts(g) for c in g.axes[t][:2]}
+    found: list[Tensor] = []
+    for r in g.reductions if cut else ():
+        reduced = [normal(c) for c in _reduced(g, r) if not c.is_unit]
+        if len(reduced) == 1 and reduced[0] in cut:
+            found.append(r)
+    return found
+
+
+def _partials_problem(
+    g: FusionGroup, rows: Sequence[Tensor], partials: Sequence[Tensor]
+) -> str | None:
+    """Why no block could walk over parts of the rows with their partial results in registers."""
+    depends, all_axes = g.graph.depends, [_domain(g, r) for r in g.reductions]
+    if any(not depends(c, b) for a in all_axes for c in a if not c.is_unit for b in all_axes):
+        return "the kernel's reductions would run over different axes"
+    cuts = [t.op for t in _cuts(g) if isinstance(t.op, Parts)]
+    read = [(g.axes[o], p) for p in cuts if (o := p.operands[0]) in g.axes]
+    whole = [axes[a] for axes, p in read for a in p.axes]
+    if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
+        return "one of the kernel's reductions would run over what another one has in parts"
+    (source,) = cuts[0].operands
+    length = _numel(source.shape[len(cuts[0].axes) :])
+    if not length:
+        return "parts of rows of unknown size have no partial results"
+    blocks = _numel(partials[0].shape) // length
+    if blocks < LEAST_PARTS:
+        return f"{blocks} parts of the rows are too few blocks"
+    if not held_of(g.sources, _numel(source.shape), length, len(partials)).blocks(length):
+        return "the registers of a block do not hold a row and the partial results of its columns"
+    return None
+
+
+def _numel(shape: Shape) -> int:
+    """The product of constant sizes, 0 where one is not known."""
+    return math.prod(constant_value(e) or 0 for e in shape)
+
+
+def _scan_problem(g: FusionGroup) -> str | None:
+    """Why no block could walk along the lines of a kernel's scans. None for kernels without."""
+    if not g.has_scans:
+        return None
+    if any(isinstance(r.op, Reduce) for r in g.reductions):
+        return "a scan stands in no kernel with reductions"
+    if any(_regroups(g, t) for t in g.members):
+        return "a scan stands in no kernel that reshapes, pads or joins what it computes"
+    first = _domain(g, g.reductions[0])
+    if not all(coincide(g.graph, first, _domain(g, r)) for r in g.reductions[1:]):
+        return "the kernel's scans would run over different axes"
+    return None
+
+
+def form(reduction: Tensor) -> tuple[Shape, tuple[int, ...]]:
+    """Equal for reductions that could run along each other's loops: the sizes of what is reduced,
+    and the places of the reduced axes among them."""
+    op = reduction.op
+    assert isinstance(op, Reduce | Scan)
+    return op.operands[0].shape, (op.axis,) if isinstance(op, Scan) else op.axes
+
+
+def form_of_sums(g: FusionGroup) -> tuple[Shape, tuple[int, ...]] | None:
+    """The form of a group's reductions if it has one, all read each element once, and nothing of
+    their size is computed from their results; None for other groups."""
+    forms = {form(r) for r in g.reductions}
+    if len(forms) != 1 or g.has_scans or max(g.depths.values()) > 1:
+        return None
+    reduced = [c for r in g.reductions for c in _reduced(g, r)]
+    later = (t for t in g.members if g.depths[t])
+    if any(g.graph.depends(c, reduced) for t in later for c in g.axes[t]):
+        return None
+    return next(iter(forms))
+
+
+def runs_along(g: FusionGroup, shared: Tensor) -> bool:
+    """Whether all members run over axes of one shared source, padded ones too, or over none."""
+    axes = g.axes.get(shared, ())
+    open_axes = (g.axes[t] for t in g.members if isinstance(t.op, Broadcast))
+    return all(
+        covers(g.graph, axes, own) or _is_padded(g.graph, own, axes)
+        for own in (*open_axes, *(() if g.widest is None else (g.axes[g.widest],)))
+    )
+
+
+def _is_padded(graph: AxisGraph, axes: Axes, source: Axes) -> bool:
+    """Whether loops over some axes come by all of a source, and by nothing but what pads it."""
+    return covers(graph, axes, source) and all(c.is_unit or graph.depends(c, source) for c in axes)
+
+
+def _regroups(g: FusionGroup, t: Tensor) -> bool:
+    moves = isinstance(t.op, Reshape | Resize | Concat) and not only_units(t)
+    return moves and any(o in g.members for o in t.op.operands)
+
+
+def _reaches(g: FusionGroup, t: Tensor, other: Tensor) -> bool:
+    """Whether loops over a value come by every element of another one."""
+    return covers(g.graph, g.axes[t], g.axes[other])
+
+
+def _domain(g: FusionGroup, reduction: Tensor) -> Axes:
+    return g.axes[reduction.op.operands[0]]
+
+
+def _reduced(g: FusionGroup, reduction: Tensor) -> Axes:
+    domain = _domain(g, reduction)
+    return tuple(domain[a] for a in form(reduction)[1])

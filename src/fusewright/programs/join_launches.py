@@ -1,0 +1,170 @@
+"""Launches of many small tensors become one: their blocks stand side by side (`side_by_side`).
+
+A step of an optimiser is one function of each of a list of tensors. Their kernels share nothing
+that fusion could keep in registers, but each launch costs what moving megabytes costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fusewright.fusion.ir import Fusion, Pointwise, Tensor
+from fusewright.host.in_place import are_apart
+from fusewright.host.naming import joined_name
+from fusewright.host.subspans import Subspan
+from fusewright.kernel import Kernel
+from fusewright.kir.side_by_side import block_of, side_by_side, stands_apart
+from fusewright.kir.traverse import walk_statements
+from fusewright.programs.model import Dispatch
+
+MAX_STATEMENTS = 1500
+"""Of a joined kernel. NVRTC 13.0 takes about as long as for the kernels apart, 0.2 s for 60 steps
+of SGD (1,079 statements) and 0.4 s for 16 of AdamW (1,647) on a core (2026-11-23,
+`python -m bench.joined`); more would keep other cores waiting."""
+PARAMETER_NBYTES = 4096
+"""Of a kernel's parameters, for every architecture and driver (CUDA programming guide, 'Function
+parameters'); a pointer and the widest scalar have 8."""
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Launches that may become one: what they compute, and what they access of each memory, and
+    whether they write there."""
+
+    alike: object
+    parts: list[Dispatch] = field(default_factory=list[Dispatch])
+    statements: int = 0
+    sites: dict[Tensor, list[tuple[Subspan, bool]]] = field(
+        default_factory=dict[Tensor, list[tuple[Subspan, bool]]]
+    )
+
+    def takes(self, other: _Batch) -> bool:
+        """Whether other launches are alike, and fit."""
+        if self.alike is None or self.alike != other.alike:
+            return False
+        parts = (*self.parts, *other.parts)
+        values = sum(len(p.reads) + len(p.writes) + len(p.values) for p in parts)
+        fits = 8 * values <= PARAMETER_NBYTES
+        return fits and self.statements + other.statements <= MAX_STATEMENTS
+
+    def add(self, other: _Batch) -> None:
+        self.parts += other.parts
+        self.statements += other.statements
+        for root, sites in other.sites.items():
+            self.sites.setdefault(root, []).extend(sites)
+
+    def meets(self, other: _Batch) -> bool:
+        """Whether two have to keep their order: one writes what the other accesses."""
+        return any(
+            (writes or also_writes) and not are_apart(a, b)
+            for root, sites in other.sites.items()
+            for a, writes in self.sites.get(root, ())
+            for b, also_writes in sites
+        )
+
+
+def _alone(x: Dispatch) -> _Batch:
+    """A launch by itself."""
+    alike = _alike(x)
+    out = _Batch(alike, [x])
+    out.statements = sum(1 for _ in walk_statements(x.kernel.ir)) if alike is not None else 0
+    for s, writes in (*((s, False) for s in x.reads), *((s, True) for s in x.writes)):
+        out.sites.setdefault(s.root, []).append((s, writes))
+    return out
+
+
+def join_launches(
+    launches: Sequence[Dispatch], kernel_of: Callable[[tuple[Kernel, ...]], Kernel]
+) -> list[Dispatch]:
+    """Launches of kernels that compute alike, joined as far as nothing in between keeps them apart.
+    Those that access a part of a larger memory stay alone: whoever needs a part then waits for its
+    writer only. `kernel_of`: the kernel that does what several do, `joined_kernel` or one that was
+    made so before.
+
+    rewrite:  k1(p1, g1);  k2(p2, g2);  k3(p3, g3)   ->   k(p1, g1, p2, g2, p3, g3)
+    checks:   no part writes what another one accesses, nor does a launch that it passes
+    order:    after launches know their order and sites, before memory is assigned to values
+    """
+    batches: list[_Batch] = []
+    for x in launches:
+        new = _alone(x)
+        if not _place(batches, new):
+            batches.append(new)
+    return [_joined(b.parts, kernel_of) for b in batches]
+
+
+def _place(batches: list[_Batch], new: _Batch) -> bool:
+    """Adds a launch to the last batch that takes it, if nothing that needs the batch is needed by
+    the launch. What stands between them and needs the batch then follows it."""
+    k = next((k for k in reversed(range(len(batches))) if batches[k].takes(new)), None)
+    if k is None or batches[k].meets(new):
+        return False
+    before: list[_Batch] = []
+    after = [batches[k]]
+    for b in batches[k + 1 :]:
+        (after if any(a.meets(b) for a in after) else before).append(b)
+    if any(a.meets(new) for a in after):
+        return False
+    batches[k:] = [*before, *after]
+    after[0].add(new)
+    return True
+
+
+def _joined(
+    parts: Sequence[Dispatch], kernel_of: Callable[[tuple[Kernel, ...]], Kernel]
+) -> Dispatch:
+    if len(parts) == 1:
+        return parts[0]
+    reads = tuple(s for x in parts for s in x.reads)
+    writes = tuple(s for x in parts for s in x.writes)
+    values = tuple(v for x in parts for v in x.values)
+    return Dispatch(kernel_of(tuple(x.kernel for x in parts)), reads, writes, values)
+
+
+def joined_kernel(parts: tuple[Kernel, ...], companions: list[Kernel]) -> Kernel:
+    """The kernel that does what all parts do: inputs of all of them, then their outputs. It is
+    compiled with its companions, which it joins."""
+    return Kernel(
+        side_by_side(
+            [k.ir for k in parts],
+            joined_name([k.name for k in parts]),
+            [len(k.inputs) for k in parts],
+        ),
+        parts[0].target,
+        tuple(i for k in parts for i in k.inputs),
+        tuple(i for k in parts for i in k.outputs),
+        tuple(v for k in parts for v in k.argument_values),
+        "\n\n".join(k.schedule for k in dict.fromkeys(parts)),
+        companions=companions,
+        parts=parts,
+    )
+
+
+def _alike(x: Dispatch) -> object:
+    """Equal for launches that may be joined: what they compute, but for sizes; None for a launch
+    that stays alone."""
+    kernel = x.kernel
+    if kernel.segment is None or stands_apart(kernel.ir) is not None:
+        return None
+    if not all(s.is_whole for s in (*x.reads, *x.writes)):
+        return None
+    return block_of(kernel.ir), kernel.ir.attributes, _computation(kernel.segment.fusion)
+
+
+def _computation(fusion: Fusion) -> object:
+    """What a fusion computes, its sizes and scalars left out, in an order that its outputs give."""
+    number: dict[Tensor, int] = {}
+    steps: list[object] = []
+    todo = list(reversed(fusion.outputs))
+    while todo:
+        t = todo[-1]
+        waiting = [o for o in t.op.operands if o not in number]
+        if t in number or not waiting:
+            todo.pop()
+        if t not in number and not waiting:
+            number[t] = len(number)
+            fn = t.op.fn if isinstance(t.op, Pointwise) else type(t.op)
+            steps.append((fn, t.dtype, tuple(number[o] for o in t.op.operands)))
+        todo += reversed(waiting)
+    return tuple(steps), tuple(number[t] for t in fusion.outputs)

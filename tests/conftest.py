@@ -1,0 +1,31 @@
+"""What holds in every test: lowering refuses nothing that dispatch formation accepted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fusewright.host.refused import LOGGER
+
+
+class _Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def refused(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """The kernels that lowering refused in this test. There are none, but in tests that are marked
+    `refuses`, which make lowering refuse."""
+    heard = _Heard()
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(heard)
+    yield heard.messages
+    logger.removeHandler(heard)
+    assert request.node.get_closest_marker("refuses") or not heard.messages, heard.messages

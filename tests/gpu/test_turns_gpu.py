@@ -1,0 +1,147 @@
+"""Blocks that take turns or gather, on a device: sums, bits, delays, streams, replays, failures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+
+from semaphore_suite import SUITE
+from test_grid_turns import ROWS, WAYS, column_schedule, full_sum, total
+
+import fusewright as fw
+from fusewright.cuda.compile import compile_cubin
+from fusewright.cuda.emit import emit
+from fusewright.errors import ScheduleError
+from fusewright.runtime import device
+from fusewright.runtime.launch import LoadedKernel, run
+from fusewright.target import target_of
+
+RUNS = 1000
+DELAY = """
+  { unsigned long long now, end; unsigned id = blockIdx.x * 7919u + blockIdx.y * 104729u + SEED;
+    id ^= id >> 13; id *= 2654435761u; id ^= id >> 16;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); end = now + id % 20000u;
+    while (now < end) asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); }
+"""
+"""A block spins for up to 20 us, another time for each seed."""
+
+
+def delayed(text: str, seed: int) -> str:
+    """The CUDA text with a delay at the beginning of the kernel."""
+    prelude, kernel = text.split('extern "C"', 1)
+    head, body = kernel.split("{\n", 1)
+    return f'{prelude}extern "C"{head}{{\n{DELAY.replace("SEED", f"{seed}u")}{body}'
+
+
+def values(splits: int, columns: int = 512) -> np.ndarray:
+    return np.random.default_rng(splits).standard_normal((ROWS, columns)).astype(np.float32)
+
+
+def kernel_of(mode: str, splits: int) -> fw.Kernel:
+    try:
+        return column_schedule(total, splits, mode=mode).lower(device.architecture())
+    except ScheduleError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5, 33])
+@pytest.mark.parametrize(("mode", "fn"), WAYS)
+def test_device_and_simulator_agree(mode: str, fn, splits: int) -> None:
+    kernel = column_schedule(fn, splits, mode=mode).lower(device.architecture())
+    x = values(splits)
+    (got,) = kernel(x, device="cuda")
+    want = kernel.simulate(x, check_races=False).outputs[0]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    if fn is total:
+        assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["vector", "slices"])
+@pytest.mark.parametrize("splits", [2, 33])
+def test_full_sums(mode: str, splits: int) -> None:
+    kernel = full_sum(splits, mode).lower(device.architecture())
+    x = np.random.default_rng(0).standard_normal(splits * 640).astype(np.float32)
+    (got,) = kernel(x, device="cuda")
+    np.testing.assert_allclose(got, x.astype(np.float64).sum(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_no_delay_of_a_block_changes_a_bit(mode: str) -> None:
+    kernel, x = kernel_of(mode, 5), values(5)
+    target = target_of(device.architecture())
+    text = emit(kernel.ir, target)
+    found: set[bytes] = set()
+    for seed in range(8):
+        late = delayed(text, seed)
+        code = compile_cubin(late, target, name=kernel.name, contract=True).cubin
+        loaded = LoadedKernel(code, kernel.ir)
+        for _ in range(16):
+            (y,) = run(loaded, [x.reshape(-1), np.zeros(512, np.float32)])
+            found.add(y.tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_a_thousand_runs_give_the_same_bits(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    p = fw.compile(column_schedule(total, 5, mode=mode), device.architecture())
+    x = torch.from_numpy(values(5)).cuda()
+    (first,) = p(x)
+    assert all(torch.equal(p(x)[0], first) for _ in range(RUNS))
+
+
+@pytest.mark.parametrize("mode", ["vector", "slices"])
+def test_two_streams_do_not_meet(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    p = fw.compile(column_schedule(total, 5, mode=mode), device.architecture())
+    x = torch.from_numpy(values(5)).cuda()
+    (first,) = p(x)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = []
+    for _ in range(RUNS):
+        for s in streams:
+            with torch.cuda.stream(s):
+                results += p(x)
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, first) for r in results)
+
+
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_replays_of_two_captures_do_not_meet(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    p = fw.compile(column_schedule(total, 5, mode=mode), device.architecture())
+    x = torch.from_numpy(values(5)).cuda()
+    (first,) = p(x)
+    torch.cuda.synchronize()
+    graphs, results = [], []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results += p(x)
+        graphs.append(graph)
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(RUNS):
+        for graph, s in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(s):
+                graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, first) for r in results)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in SUITE if not c.wrong], ids=lambda c: c.name.replace(" ", "_")
+)
+def test_hand_written_turns(case) -> None:
+    kernel = case.kernel()
+    target = target_of(device.architecture())
+    x = np.arange(768, dtype=np.float32)
+    code = compile_cubin(emit(kernel, target), target, name=kernel.name).cubin
+    (y,) = run(LoadedKernel(code, kernel), [x, np.zeros(256, np.float32)])
+    np.testing.assert_array_equal(y, x.reshape(4, 3, 64).sum(axis=1).ravel())

@@ -1,0 +1,55 @@
+"""The safety net below dispatch formation: what lowering refuses is cut, and is told."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+import fusewright as fw
+import fusewright.driver as driver
+
+S = fw.TensorSpec
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kernel is refused by lowering."""
+    finish, refused = driver.finish, list[bool]()
+
+    def refuses(flow, *args, **kwargs):
+        if not refused:
+            refused.append(True)
+            raise fw.ScheduleError("there is no place for it")
+        return finish(flow, *args, **kwargs)
+
+    monkeypatch.setattr(driver, "finish", refuses)
+
+
+@pytest.mark.refuses
+@pytest.mark.usefixtures("once")
+def test_a_refused_kernel_is_cut_and_told_with_a_program(
+    refused: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = fw.compile(fw.trace(lambda x: fw.exp(fw.sin(x) * 2), S((4, 8), "float32")))
+    (message,) = refused
+    assert len(program.launches) == 2
+    assert "dispatch formation should have refused: there is no place for it" in message
+    assert any("cut in two: there is no place for it" in str(r) for r in program.reasons)
+    path = Path(message.rpartition("; ")[2].removesuffix(" shows it"))
+    runpy.run_path(str(path))  # lowering refuses nothing by now
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.refuses
+@pytest.mark.usefixtures("once")
+def test_one_op_that_lowering_refuses_is_an_error(refused: list[str]) -> None:
+    with pytest.raises(fw.ScheduleError, match="there is no place for it"):
+        fw.compile(fw.trace(fw.exp, S((4, 8), "float32")))
+    assert len(refused) == 1
+
+
+def test_nothing_is_told_of_kernels_that_stand(refused: list[str]) -> None:
+    program = fw.compile(fw.trace(lambda x: fw.nn.softmax(fw.sin(x)), S((4, 8), "float32")))
+    assert len(program.launches) == 1 and refused == []

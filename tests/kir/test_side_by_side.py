@@ -1,0 +1,89 @@
+"""Blocks of several kernels in one launch: what they compute, their syncs, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.errors import InternalError
+from fusewright.kir.ir import Kernel, SyncStatement
+from fusewright.kir.side_by_side import side_by_side, stands_apart
+from fusewright.kir.spec import check_kernel
+from fusewright.kir.traverse import walk_statements
+from fusewright.sim.machine import simulate
+from fusewright.target import target_of
+
+S = fw.TensorSpec
+TARGET = target_of("sm_90a")
+
+
+def kernel_of(fn: Any, *specs: fw.TensorSpec) -> fw.Kernel:
+    (kernel,) = fw.compile(fw.trace(fn, *specs)).kernels
+    return kernel
+
+
+def joined(kernels: list[fw.Kernel]) -> Kernel:
+    made = side_by_side([k.ir for k in kernels], "both", [len(k.inputs) for k in kernels])
+    check_kernel(made, "final", target=TARGET)
+    assert str(fw.parse_kernel(str(made))) == str(made)
+    return made
+
+
+def outputs_of(made: Kernel, arrays: list[np.ndarray], sizes: list[int]) -> list[np.ndarray]:
+    """The outputs, on memory whose bytes nobody wrote before."""
+    empty = [np.full(n, np.nan, np.float32) for n in sizes]
+    given = dict(zip(made.params, (*[a.ravel() for a in arrays], *empty), strict=True))
+    result = simulate(made, given, outputs=made.params[len(arrays) :])
+    assert result.races == []
+    return list(result.outputs)
+
+
+def test_every_part_gets_its_own_blocks() -> None:
+    """Five kernels, one of them twice: inputs stand first, in order of the parts."""
+    sizes = [(40, 64), (33,), (17, 3), (2,), (40, 64)]
+    kernels = [kernel_of(lambda a, b: a * a - b, S(s, "float32"), S(s, "float32")) for s in sizes]
+    made = joined(kernels)
+    blocks = [k.launch.grid[0] for k in kernels]
+    assert str(made.grid[0].extent) == str(sum(int(str(n)) for n in blocks))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in sizes for _ in range(2)]
+    results = outputs_of(made, arrays, [int(np.prod(s)) for s in sizes])
+    for a, b, got in zip(arrays[::2], arrays[1::2], results, strict=True):
+        np.testing.assert_array_equal(got, (a * a - b).ravel())
+
+
+def test_syncs_get_numbers_of_their_own() -> None:
+    kernels = [kernel_of(lambda x: fw.sum(x, axis=-1), S((n, 4096), "float32")) for n in (3, 5, 3)]
+    assert all(k.syncs for k in kernels)
+    made = joined(kernels)
+    ids = [s.id for s in walk_statements(made) if isinstance(s, SyncStatement)]
+    assert ids == list(range(len(ids))) and len(ids) == sum(len(k.syncs) for k in kernels)
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 4096)).astype(np.float32) for n in (3, 5, 3)]
+    for a, got in zip(arrays, outputs_of(made, arrays, [3, 5, 3]), strict=True):
+        np.testing.assert_allclose(got, a.sum(-1), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fn", "spec", "why"),
+    [
+        (fw.exp, S(("n", 64), "float32"), "symbolic sizes"),
+        (lambda x: fw.permute_dims(x, (1, 0)), S((4096, 4096), "float32"), "more than one dim"),
+        (lambda x: fw.nn.softmax(x, axis=-1), S((4096, 16384), "float32"), "a number of blocks"),
+    ],
+)
+def test_what_cannot_stand_beside_others(fn: Any, spec: fw.TensorSpec, why: str) -> None:
+    kernel = kernel_of(fn, spec)
+    assert why in str(stands_apart(kernel.ir))
+    with pytest.raises(InternalError, match=rf"cannot run beside .*{why}"):
+        side_by_side([kernel.ir, kernel.ir], "both", [1, 1])
+
+
+def test_blocks_of_other_sizes_are_refused() -> None:
+    a = kernel_of(lambda x: fw.sum(x, axis=-1), S((64, 4096), "float32"))
+    b = kernel_of(lambda x: fw.sum(x, axis=-1), S((64, 600), "float32"))
+    with pytest.raises(InternalError, match=r"cannot run beside .*its blocks are others"):
+        side_by_side([a.ir, b.ir], "both", [1, 1])

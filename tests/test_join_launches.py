@@ -1,0 +1,162 @@
+"""Steps over lists of tensors: few launches, the results of the oracle, and what stays apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.kir.traverse import walk_statements
+from fusewright.programs.join_launches import MAX_STATEMENTS, PARAMETER_NBYTES
+
+S = fw.TensorSpec
+SHAPES = [(40, 64), (33,), (17, 3), (1000,), (8, 8), (2,), (40, 64), (5, 129)]
+
+
+def sgd(*ts: Any) -> list[Any]:
+    return [p - 0.1 * g for p, g in zip(ts[::2], ts[1::2], strict=True)]
+
+
+def adamw(*ts: Any) -> list[Any]:
+    out: list[Any] = []
+    for p, g, m, v in zip(*(ts[k::4] for k in range(4)), strict=True):
+        m, v = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
+        out += [p * 0.999 - m / (fw.sqrt(v) + 1e-3) * 0.01, m, v]
+    return out
+
+
+def specs_of(shapes: Sequence[tuple[int, ...]], times: int) -> list[fw.TensorSpec]:
+    return [S(s, "float32") for s in shapes for _ in range(times)]
+
+
+def agrees(program: fw.Program, specs: Sequence[fw.TensorSpec]) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [tuple(int(str(n)) for n in s.shape) for s in specs]
+    arrays = [np.abs(rng.standard_normal(s)).astype(np.float32) for s in shapes]
+    result = program.simulate(*arrays)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(program.fusion, *arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("fn", "times"), [(sgd, 2), (adamw, 4)])
+def test_a_step_over_small_tensors_is_one_launch(fn: Any, times: int) -> None:
+    specs = specs_of(SHAPES, times)
+    program = fw.compile(fw.trace(fn, *specs))
+    assert len(program.launches) == 1
+    assert len(program.kernels[0].parts) == len(SHAPES)
+    agrees(program, specs)
+
+
+def test_a_step_in_place() -> None:
+    """Every part writes over its own arguments."""
+    specs = specs_of(SHAPES, 2)
+    fusion = fw.trace(sgd, *specs)
+    names = [t.name for t in fusion.inputs[::2]]
+    program = fw.compile(fusion, donate=names)
+    assert len(program.launches) == 1
+    assert not program.host.stats["not_placed"] and len(program.held) == len(SHAPES)
+    agrees(program, specs)
+
+
+def test_a_scalar_of_another_kernel_comes_first() -> None:
+    """The norm of everything is known before the step begins, which is one launch."""
+
+    def clipped(x: Any, *ts: Any) -> list[Any]:
+        scale = fw.rsqrt(fw.sum(x * x) + 1.0)
+        return [p - g * scale for p, g in zip(ts[::2], ts[1::2], strict=True)]
+
+    specs = [S((3000,), "float32"), *specs_of(SHAPES, 2)]
+    program = fw.compile(fw.trace(clipped, *specs))
+    assert [len(x.kernel.parts) for x in program.launches] == [0, len(SHAPES)]
+    agrees(program, specs)
+
+
+def test_what_reads_a_part_stays_behind() -> None:
+    """`b` is made of `a` by an equal kernel: neither may move beside the other."""
+
+    def chain(x: Any, y: Any) -> list[Any]:
+        a = fw.exp(x) * 2.0
+        b = fw.exp(fw.sum(a, axis=0) + y) * 2.0
+        return [a, b]
+
+    specs = [S((300, 700), "float32"), S((700,), "float32")]
+    program = fw.compile(fw.trace(chain, *specs))
+    assert all(not x.kernel.parts for x in program.launches)
+    agrees(program, specs)
+
+
+def test_other_functions_stay_apart() -> None:
+    specs = specs_of([(33,), (17, 3)], 1)
+    program = fw.compile(fw.trace(lambda a, b: [fw.exp(a), fw.sin(b)], *specs))
+    assert [len(x.kernel.parts) for x in program.launches] == [0, 0]
+
+
+def test_a_launch_has_limits() -> None:
+    """Tensors beyond what the parameters of a kernel hold, or its text, are another launch."""
+    specs = specs_of([(100 + k,) for k in range(180)], 2)
+    program = fw.compile(fw.trace(sgd, *specs))
+    assert 1 < len(program.launches) <= 4
+    for k in program.kernels:
+        assert 8 * len(k.ir.params) <= PARAMETER_NBYTES
+        assert sum(1 for _ in walk_statements(k.ir)) <= 2 * MAX_STATEMENTS
+    assert sum(len(k.parts) for k in program.kernels) == 180
+
+
+def test_the_time_of_a_joined_launch_is_that_of_its_bytes() -> None:
+    one = fw.compile(fw.trace(sgd, *specs_of([(4096, 1024)], 2))).kernels[0].predicted
+    (kernel,) = fw.compile(
+        fw.trace(sgd, *specs_of([(1024, 1024 + 64 * k) for k in (-1, 0, 0, 1)], 2))
+    ).kernels
+    assert one is not None and kernel.predicted is not None
+    assert kernel.predicted.us == pytest.approx(one.us, rel=0.1)
+
+
+def test_sums_of_a_list_do_not_wait_for_each_other() -> None:
+    """Nine sums and nine steps: without it, each sum is a launch behind the one before."""
+
+    def clipped(*ts: Any) -> list[Any]:
+        half = len(ts) // 2
+        squares = [fw.sum(g * g) for g in ts[half:]]
+        total = squares[0]
+        for s in squares[1:]:
+            total = total + s
+        scale = fw.rsqrt(total + 1.0)
+        return [p - g * scale for p, g in zip(ts[:half], ts[half:], strict=True)]
+
+    shapes = [(40 + k, 64) for k in range(9)]
+    specs = [S(s, "float32") for _ in range(2) for s in shapes]
+    program = fw.compile(fw.trace(clipped, *specs))
+    assert len(program.launches) <= 6
+    assert program.host.stats["critical_path"] <= 5
+    agrees(program, specs)
+
+
+def test_two_sums_are_two_kernels_of_which_one_adds() -> None:
+    """A scalar joins a kernel that waits for one other only: no launch for it alone."""
+    specs = [S((40, 64), "float32"), S((33, 50), "float32")]
+    program = fw.compile(fw.trace(lambda a, b: fw.sum(a) + fw.sum(b * b), *specs))
+    assert len(program.launches) == 2
+    agrees(program, specs)
+
+
+def test_values_are_computed_again_by_kernels_that_join_others() -> None:
+    """Gradients of a norm whose rows are too long for a block: no float32 value of the size of the
+    arguments is stored."""
+
+    def backward(dy: Any, x: Any, w: Any, r: Any) -> list[Any]:
+        g, hat = fw.astype(dy, fw.float32), fw.astype(x, fw.float32) * r
+        d = g * w
+        inner = d - hat * fw.mean(d * hat, axis=1, keepdims=True)
+        inner = inner - fw.mean(d, axis=1, keepdims=True)
+        return [fw.astype(inner * r, x.dtype), fw.sum(g * hat, axis=0), fw.sum(g, axis=0)]
+
+    arguments = S((112, 82432), "bfloat16")
+    specs = [arguments, arguments, S((1, 82432), "bfloat16"), S((112, 1), "float32")]
+    program = fw.compile(fw.trace(backward, *specs))
+    stored = [s.tensor for x in program.launches for s in x.writes]
+    large = [t for t in stored if t.dtype is fw.float32 and t.shape == arguments.shape]
+    assert large == []
