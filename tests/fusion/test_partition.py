@@ -205,14 +205,14 @@ def test_runs_divide_and_follow_whole_axes() -> None:
         ([7, 12], 20, 4, 12),  # 28 divides, but not in whole slices
         ([4099], 3, 8, 3),  # none that keeps vectors aligned is near
         ([4099], 6, 8, 8),
-        ([4, 1111], 4, 2, 6),  # 4 divides, but not in whole slices: 6 keeps vectors aligned
+        ([4, 1111], 4, 2, 1),  # 2 and 4 divide, but not in whole slices
         ([3], 2, 1, 3),
     ],
 )
 def test_rows_are_interleaved_over_a_divisor_near_or_any_number(
     lengths: list[int], wanted: int, period: int, count: int
 ) -> None:
-    assert number_of_rows(lengths, wanted, period, 1.0, 2 * wanted) == count
+    assert number_of_rows(lengths, wanted, period, 1.0) == count
 
 
 def test_parts_beside_rows_are_never_more_than_blocks() -> None:
@@ -365,3 +365,21 @@ def test_registers_hold_rows_twice_and_shared_vectors_once() -> None:
     assert held.blocks(512) > 0 and held.blocks(1 << 16) == 0
     assert held_of([], 64, 8, 1).blocks(8) == 0
     assert math.isclose(held_of(fusion.inputs[:1], 64 * 512, 512, 1).words, 3)
+
+
+def test_what_is_gathered_from_tells_nothing_of_the_places_it_is_gathered_to() -> None:
+    """One element of each row: the rows are the only axis, and a large tensor is behind them."""
+    specs = [fw.TensorSpec((1 << 20, 128), "float32"), fw.TensorSpec((1 << 20, 1), "int64")]
+
+    def fn(x: Any, i: Any) -> Any:
+        return fw.sum(fw.take_along_axis(x, i, axis=1)[:, 0])
+
+    found = parts_of(prepare(fw.trace(fn, *specs), TARGET))
+    assert found and not found[0].is_interleaved
+
+
+def test_even_parts_are_one_value_whatever_they_would_be_filled_with() -> None:
+    both = partitions_of(lambda x: (fw.max(x), fw.min(x)), (8192, 256))
+    assert len(both) == 1 and both[0].is_even
+    odd = partitions_of(lambda x: (fw.max(x), fw.min(x)), (100_003, 11))
+    assert len(odd) == 2 and not odd[0].is_even

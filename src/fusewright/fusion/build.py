@@ -277,9 +277,10 @@ def resize(t: Tensor, low: Sequence[IntLike], high: Sequence[IntLike], fill: Sca
 
 
 def parts(t: Tensor, axes: Sequence[int], partition: Partition, fill: Scalar) -> Tensor:
-    """The value with a run of axes cut in parts, `fill` where a part has no element."""
+    """The value with a run of axes cut in parts, `fill` where a part has no element. Even parts,
+    which need none, are one value whatever it is."""
     shape = (*t.shape[: axes[0]], *partition.shape, *t.shape[axes[-1] + 1 :])
-    number = compute_value(fill, t.dtype)
+    number = compute_value(0 if partition.is_even else fill, t.dtype)
     return value(shape, t.dtype, ir.Parts((t,), tuple(axes), partition, number))
 
 

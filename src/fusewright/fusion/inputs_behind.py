@@ -50,7 +50,8 @@ class Behind(Generic[V]):
 
 
 def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]:
-    """The inputs that a value is computed from without a reduction between, the largest first."""
+    """The inputs that a value is computed from without a reduction between: first those whose
+    neighbours are neighbours along one of its axes, the largest first."""
     found: dict[V, Behind[V]] = {}
     seen = {t}
     stack: list[tuple[V, Places]] = [(t, tuple(range(len(t.shape))))]
@@ -64,7 +65,7 @@ def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]
             if o not in seen:
                 seen.add(o)
                 stack.append((o, places))
-    return sorted(found.values(), key=lambda b: -_numel(b.source.shape))
+    return sorted(found.values(), key=lambda b: (b.fast is None, -_numel(b.source.shape)))
 
 
 def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> bool:
@@ -72,8 +73,8 @@ def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[
     axes of the value. A value that no input is behind is in C order."""
     sized = [a for a, e in enumerate(t.shape) if e != ONE]
     behind = inputs_behind(t, operands)
-    fast = behind[0].fast if behind else sized[-1] if sized else None
-    return not sized or fast in axes
+    found = behind[0].fast if behind else None
+    return not sized or (sized[-1] if found is None else found) in axes
 
 
 def reduces_fast_axis(t: V, operands: Callable[[V], Sequence[V]]) -> bool:

@@ -152,8 +152,8 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 def beside_rows(f: PartitionFacts, blocks: int, target: Target) -> Partition | None:
     """A part of the rows for every one of the blocks that a multiprocessor holds."""
     most = min(blocks * target.multiprocessors, f.size // LEAST_ROWS_OF_BLOCK)
-    count = number_of_rows(f.lengths, most, f.period, 0.0, most)
-    return Partition.by_count(f.size, count, is_interleaved=True) if count > 1 else None
+    count = number_of_rows(f.lengths, most, f.period, 0.0)
+    return Partition.by_count(f.size, count, is_interleaved=True) if 1 < count <= most else None
 
 
 def in_chunks(
@@ -171,7 +171,8 @@ def in_chunks(
         return _chunks(f, -(-f.size // CHUNK_ROWS))
     least, most = SHIFTED_ROWS
     filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK // f.kept
-    return _rows(f, max(-(-f.size // most), min(filling, f.size // least)), 1.0)
+    wanted = max(-(-f.size // most), min(filling, f.size // least))
+    return _rows(f, wanted, 1.0)
 
 
 # --- counts -------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ def _rows(f: PartitionFacts, wanted: int, slack: float) -> Partition | None:
         return None
     if runs.is_even and f.period == 1 and abs(runs.count - wanted) <= slack * wanted:
         return runs
-    count = number_of_rows(f.lengths, wanted, f.period, slack, 2 * wanted)
+    count = number_of_rows(f.lengths, wanted, f.period, slack)
     deals = f.size % count != 0 or f.period > 1
     return Partition.by_count(f.size, count, is_interleaved=deals) if count > 1 else None
 
@@ -221,20 +222,22 @@ def number_of_runs(lengths: Sequence[int], wanted: int) -> int:
     return wanted
 
 
-def number_of_rows(
-    lengths: Sequence[int], wanted: int, period: int, slack: float, most: int
-) -> int:
-    """A number of interleaved parts from half of `wanted` on, up to `most`; 1 for none. The best
-    are multiples of `period`, then even ones within `slack` of `wanted`, then the nearest, of
-    uneven ones those not above it. Parts that divide the rows are whole slices of the axes, since a
-    number cannot be spelled in digits of two kinds."""
-    total = math.prod(lengths)
+def number_of_rows(lengths: Sequence[int], wanted: int, period: int, slack: float) -> int:
+    """A number of interleaved parts from half of `wanted` on; 1 for none. They are a multiple of
+    `period`, where that is no more than twice as many: the nearest even one within `slack` of
+    `wanted`, else the largest one not above it. Parts that divide the rows are whole slices of the
+    axes, since a number cannot be spelled in digits of two kinds."""
+    total, step = math.prod(lengths), period if period <= 2 * wanted else 1
 
-    def rank(p: int) -> tuple[bool, bool, bool, int]:
-        is_even = total % p == 0 and abs(p - wanted) <= slack * wanted
-        return p % period != 0, not is_even, not is_even and p > wanted, abs(p - wanted)
+    def is_even(p: int) -> bool:
+        return total % p == 0 and abs(p - wanted) <= slack * wanted
 
-    choices = range(max(-(-wanted // 2), 2), most + 1)
+    def rank(p: int) -> tuple[bool, int]:
+        return not is_even(p), abs(p - wanted)
+
+    least = step * max(-(-wanted // (2 * step)), 1)
+    near = (p for p in range(least, 2 * wanted + 1, step) if p > 1)
+    choices = (p for p in near if is_even(p) or p <= max(wanted, step))
     return min((p for p in choices if total % p or _are_slices(p, lengths)), key=rank, default=1)
 
 
