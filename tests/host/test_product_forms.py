@@ -43,14 +43,14 @@ def test_a_copied_operand_lies_in_rows_that_a_map_takes() -> None:
     program = fw.compile(_traced(fw.matmul, (520, 1028), (1028, 328)))
     _, product = program.kernels
     strides = {b.name: b.strides for b in product.inputs}
-    assert sorted(str(s) for s in strides.values()) == ["(1032, 1)", "(328, 1)"]
+    assert sorted(str(s) for s in strides.values()) == ["(1088, 1)", "(328, 1)"]
     assert any("its operand x1 is copied first" in str(r) for r in program.reasons), program.reasons
 
 
 def test_products_share_what_is_copied() -> None:
     both = lambda x, v, w: (fw.matmul(x, v), fw.matmul(x, w))  # noqa: E731
     fusion = prepare(_traced(both, (520, 1028), (1028, 328), (1028, 200)), SM)
-    pads = [t for t in fusion.values if isinstance(t.op, Resize) and str(t.shape[-1]) == "1032"]
+    pads = [t for t in fusion.values if isinstance(t.op, Resize) and str(t.shape[-1]) == "1088"]
     assert len(pads) == 1
 
 
@@ -68,12 +68,25 @@ def test_products_share_what_is_copied() -> None:
 )
 def test_the_axis_that_is_fastest_stays_it(view: Any, axis: int | None) -> None:
     fusion = _traced(view, (64, 128))
-    assert unfit_operand(fusion.outputs[0]) == axis
+    o = fusion.outputs[0]
+    product = _traced(fw.matmul, (64, 128), (128, 64)).outputs[0]
+    assert unfit_operand(product, o, SM) == axis
+
+
+def test_rows_that_begin_inside_of_lines_are_copied_where_that_pays() -> None:
+    def kernels(m: int, n: int, k: int) -> tuple[int, str]:
+        program = fw.compile(_traced(lambda a, b: fw.matmul(a, b.T), (m, k), (n, k)))
+        return len(program.launches), " ".join(map(str, program.reasons))
+
+    launches, why = kernels(4097, 4104, 4104)
+    assert launches == 2 and why.count("is copied first, into rows of whole lines") == 2
+    assert kernels(512, 1032, 1032) == (1, "")
+    assert kernels(4096, 4096, 4096) == (1, "")
 
 
 def test_a_repeated_operand_is_copied_once() -> None:
     fusion = prepare(_traced(fw.matmul, (3, 256, 528), (528, 260)), SM)
-    wide = [t for t in fusion.values if isinstance(t.op, Resize) and str(t.shape[-1]) == "264"]
+    wide = [t for t in fusion.values if isinstance(t.op, Resize) and str(t.shape[-1]) == "320"]
     assert [len(t.shape) for t in wide] == [2]
 
 

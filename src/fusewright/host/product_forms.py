@@ -34,6 +34,15 @@ LEAST_DEPTH = BULK_ALIGNMENT // 2
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
 """Pairs of numbers in the smallest tile; in a smaller product zeros would be multiplied."""
 
+LINE_NBYTES = DEPTH_NBYTES
+"""Of memory: a row of a box that begins inside of one takes two."""
+STRADDLED = 1.83
+"""The time of a product whose operands' rows begin inside of lines over that of one whose rows fill
+them: 4097 x 4104 x 4104 takes 321 us, 4096 x 4096 x 4096 175 (one H200, 2026-11-23,
+`bench.products`). Each operand is counted for a half."""
+SURE = 2
+"""By so much the gain must be more than the copy takes, as it was measured on one size."""
+
 
 def product_kernels(target: Target) -> Callable[[Tensor], bool]:
     """Which products matrix instructions compute, as `decompose` asks."""
@@ -44,13 +53,13 @@ def products_in_place(target: Target) -> Callable[[Tensor], bool]:
     """Which products matrix instructions compute, reading both operands where they lie."""
     return lambda t: (
         sum_of_products_reason(t, target) is None
-        and all(map_problem(o) is None for o in t.op.operands)
+        and all(unfit_operand(t, o, target) is None for o in t.op.operands)
     )
 
 
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
     """The products of instructions with operands that maps take, long ones in slices."""
-    stored = store_operands(fusion, unfit_operand, BULK_ALIGNMENT // 2)
+    stored = store_operands(fusion, lambda t, o: unfit_operand(t, o, target), LINE_NBYTES // 2)
     return slice_products(stored, lambda t: product_slices(t, target))
 
 
@@ -67,6 +76,8 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
         for o in t.op.operands:
             if (wrong := map_problem(o)) is not None:
                 yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
+            elif is_copied_for_speed(t, o, target):
+                yield t.name, f"its operand {o.name} is copied first, into rows of whole lines"
         if (count := product_slices(t, target)) > 1:
             tiles = "its tiles are too few for the chip"
             yield t.name, f"{count} slices of its rows are multiplied, then summed: {tiles}"
@@ -128,14 +139,27 @@ def map_problem(o: Tensor) -> str | None:
     return box_problem(source, o.dtype.nbytes, is_bound=True)
 
 
-def unfit_operand(o: Tensor) -> int | None:
+def unfit_operand(t: Tensor, o: Tensor, target: Target) -> int | None:
     """Which of the last two axes of an operand is to be the fastest where it is stored for a
     product: the one that is now. None for an operand that is read where it lies."""
-    if map_problem(o) is None:
+    if map_problem(o) is None and not is_copied_for_speed(t, o, target):
         return None
     source = view_of(o)
     rows, columns = (0, 0) if source is None else map(estimate, source.strides[-2:])
     return -2 if 0 < rows < columns else -1
+
+
+def is_copied_for_speed(t: Tensor, o: Tensor, target: Target) -> bool:
+    """Whether an operand that a map takes is copied into rows of whole lines nevertheless, as the
+    product gains more than the copy takes."""
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    pitch = constant_value(max(source.strides[-2:], key=estimate))
+    if pitch is None or any(constant_value(e) is None for e in o.shape):
+        return False
+    if pitch * o.dtype.nbytes % LINE_NBYTES == 0:
+        return False
+    gain = (STRADDLED - 1) / 2 * least_us(sizes_of(t), target)
+    return gain > SURE * _copy_us(o, target)
 
 
 # --- slices ---------------------------------------------------------------------------------------

@@ -9,15 +9,15 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Broadcast, Fusion, MatMul, Permute, Pointwise, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
-Unfit = Callable[[Tensor], int | None]
-"""For an operand of a product that has to be stored first, which of its last two axes is to be the
-fastest there; None for one that is read where it lies."""
+Unfit = Callable[[Tensor, Tensor], int | None]
+"""For a product and an operand of it that has to be stored first, which of the operand's last two
+axes is to be the fastest there; None for one that is read where it lies."""
 
 
 def store_operands(fusion: Fusion, unfit: Unfit, unit: int) -> Fusion:
     """Store what a product cannot read where it lies, in rows of a multiple of `unit` elements.
 
-    rewrite:  MatMul(a, b)  ->  MatMul(pad(a, rows of 8 n)[:, :k], b)     for k = 4100: rows of 4104
+    rewrite:  MatMul(a, b)  ->  MatMul(pad(a, rows of 64 n)[:, :k], b)    for k = 4100: rows of 4160
     checks:   only operands that are `unfit`; of a repeated one what is repeated
     order:    behind the folding of crops and moves, which would take the crop and the pad together
     """
@@ -26,7 +26,7 @@ def store_operands(fusion: Fusion, unfit: Unfit, unit: int) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, MatMul):
             return None
-        axes = [unfit(o) for o in t.op.operands]
+        axes = [unfit(t, o) for o in t.op.operands]
         if axes == [None, None]:
             return None
         pairs = zip(operands, axes, strict=True)
