@@ -158,7 +158,8 @@ def is_copied_for_speed(t: Tensor, o: Tensor, target: Target) -> bool:
         return False
     if pitch * o.dtype.nbytes % LINE_NBYTES == 0:
         return False
-    gain = (STRADDLED - 1) / 2 * least_us(sizes_of(t), target)
+    us = _sliced_us(sizes_of(t), product_slices(t, target), target)
+    gain = (STRADDLED - 1) / 2 * us
     return gain > SURE * _copy_us(o, target)
 
 
