@@ -22,6 +22,7 @@ ELSEWHERE = frozenset(
     (
         *("compile", "config", "evaluate", "from_torch", "fuse", "load", "parse_kernel"),
         *("register_pytree", "trace", "tune", "verify"),
+        *("custom_vjp", "grad", "value_and_grad", "vjp", "vmap"),
     )
 )
 """Functions that are not operations: their arguments are shown in `test_calls`."""

@@ -87,6 +87,11 @@ def derived(name: str, **options: Any) -> str:
     return str(fw.trace(getattr(fw, name)(fn, **options), S, S))
 
 
+def pulled(fn: Any = fw.sin, of: Any = lambda x: x) -> str:
+    """The program of a cotangent."""
+    return str(fw.trace(lambda x: fw.vjp(fn, of(x))[1](x), S))
+
+
 def mapped(**options: Any) -> str:
     """The program of a mapped function of an array."""
     fn = options.pop("fn", lambda x: fw.cumulative_sum(x, axis=0))
@@ -574,7 +579,7 @@ ROWS: dict[str, dict[str, Row]] = {
     "ScheduledTensor.request_serial_grid_reduction": {
         "mode": edits(
             lambda s, h, t: "",
-            lambda s, h, t: t.request_serial_grid_reduction("slices"),
+            lambda s, h, t: t.request_serial_grid_reduction("queue"),
             "'slices'",
         ),
     },
@@ -677,6 +682,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "forward": (lambda: ruled(), lambda: ruled(forward=lambda x: (fw.sin(x), x))),
         "backward": (lambda: ruled(), lambda: ruled(backward=lambda s, g: (g * s,))),
     },
+    "vjp": {
+        "fn": (lambda: pulled(), lambda: pulled(fn=fw.cos)),
+        "primals": (lambda: pulled(), lambda: pulled(of=lambda x: x * 2)),
+    },
     "vmap": {
         "fn": (lambda: mapped(), lambda: mapped(fn=fw.exp)),
         "in_axes": (lambda: mapped(), lambda: mapped(in_axes=1)),
@@ -726,6 +735,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "value_and_grad",
         "stop_gradient",
         "custom_vjp",
+        "vjp",
         "vmap",
     ):
         yield n, getattr(fw, n)

@@ -172,7 +172,7 @@ def test_more_than_the_limit_is_told() -> None:
 def test_a_kernel_with_conflicts_is_stopped() -> None:
     bad = _kernel(*STRAIGHT, shared=SHARED + "store s[32*tx] = r[1]")
     kernel = SimpleNamespace(
-        ir=bad, name="k", heuristic=SimpleNamespace(scheduler="rows"), arguments=dict
+        ir=bad, name="k", heuristic=SimpleNamespace(scheduler="rows"), arguments=dict, parts=()
     )
     (problem,) = traffic_problems("none", kernel)  # type: ignore[arg-type]
     assert problem.startswith("kernel k (rows) moves") and "wavefronts of shared memory" in problem

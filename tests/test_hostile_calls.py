@@ -108,6 +108,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "register_pytree": (fw.register_pytree, {"cls": Two, "flatten": program, "unflatten": program}),
     "name": (fw.name, {"x": X, "text": "a"}),
     "tune": (fw.tune, {"fn": program, "args": [X], "clock": Clock()}),
+    "grad": (fw.grad, {"fn": program, "argnums": 0, "has_aux": False}),
+    "value_and_grad": (fw.value_and_grad, {"fn": program, "argnums": 0, "has_aux": False}),
+    "vjp": (fw.vjp, {"fn": fw.sin, "primals": [X]}),
+    "vmap": (lambda axis: fw.vmap(fw.sin, axis)(X), {"axis": 0}),
+    "custom_vjp": (fw.custom_vjp, {"fn": program, "forward": program, "backward": program}),
+    "stop_gradient": (fw.stop_gradient, {"x": X}),
     "Schedule": (fw.Schedule, {"fusion": FUSION}),
     "Report": (fw.Report, {"program": PROGRAM}),
     "Report.to_html": (REPORT.to_html, {"path": "a.html"}),
@@ -182,7 +188,7 @@ def test_wrong_arguments_are_refused_with_a_message(
             assert not isinstance(e, fw.InternalError), (args, named)
             assert len(str(e)) > 20, (args, named)
         except Exception as e:
-            if name in ("trace", "tune", "fuse") and any(map(_is_other, args)):
+            if name in ("trace", "tune", "fuse", "vjp") and any(map(_is_other, args)):
                 continue
             raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
 

@@ -90,7 +90,7 @@ def arguments() -> tuple[Any, Any]:
 
 STAGES: dict[str, tuple[Any, str]] = {
     "trace": (region.Part, "trace"),
-    "form": (driver, "form"),
+    "form": (driver, "formed"),
     "place": (driver, "place"),
     "schedule": (driver, "schedule_group"),
     "lower": (driver, "lower"),

@@ -17,8 +17,9 @@ def softmaxes(*xs):
 
 
 def test_writers_of_separate_pieces_run_side_by_side() -> None:
+    """They compute alike, so that one launch holds the blocks of all."""
     stats = fw.compile(fw.trace(softmaxes, *N3)).host.stats
-    assert stats["edges"]["total"] == stats["edges"]["RAW"] == 4
+    assert stats["edges"]["total"] == stats["edges"]["RAW"] == 1
     assert (stats["critical_path"], stats["copies"], stats["fills"]) == (2, 0, 0)
     assert stats["peak_bytes"] == stats["lower_bound_bytes"] == 4 << 20
 
