@@ -296,3 +296,22 @@ def test_dimensions_are_cut_where_a_reshape_cuts() -> None:
     flow = Dataflow(fusion_of(f, *specs))
     found = traffic(flow, flow.outputs[0])
     assert [str(d.extent) for d in found.dims] == ["128", "64"]
+
+
+# --- results that are read far, too -------------------------------------------------------------
+
+
+def test_a_result_written_through_a_tile_reads_its_operands_before_that() -> None:
+    def f(a: fw.Array, b: fw.Array) -> Any:
+        j = fw.concat([a, a], axis=1)
+        moved = fw.roll(fw.expand_dims(j, axis=1), -1, axis=2)
+        return fw.expand_dims(j, axis=1), fw.where(j.T <= 0.0, 0.0, b), moved
+
+    specs = [fw.TensorSpec((33, 64), "float32"), fw.TensorSpec((128, 33), "float32")]
+    fusion = fw.trace(f, *specs)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s.shape).astype(np.float32) for s in specs]  # type: ignore[arg-type]
+    result = fw.compile(fusion).simulate(*arrays)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_array_equal(got, want)

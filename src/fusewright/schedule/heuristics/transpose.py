@@ -256,14 +256,14 @@ def _allocation(
 def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
     """The copies of far tensors, tied to what they copy; loops are set later."""
     written = [w.tensor for w in plan.walks if w.position is None]
+    read = [(w.stage, w.position, w.tensor) for w in plan.walks if w.position is not None]
     stores = [tile_before(flow, s) for s in written]
     computed_by = {s: near for s, (near, _) in zip(written, stores, strict=True)}
     reads: dict[object, tuple[Stage, list[Stage]]] = {}
-    for w in plan.walks:
-        if w.position is not None:
-            user = computed_by.get(w.stage, w.stage)
-            key = (w.tensor, user.frame.operands[w.position])
-            reads.setdefault(key, (w.tensor, []))[1].append(user)
+    for stage, position, tensor in read:
+        user = computed_by.get(stage, stage)
+        key = (tensor, user.frame.operands[position])
+        reads.setdefault(key, (tensor, []))[1].append(user)
     chains = [tile_after(flow, x, users) for x, users in reads.values()]
     return _Tiles(
         tuple(c[0] for c in chains),
