@@ -393,9 +393,10 @@ def test_a_registered_operator_keeps_torchs_rules() -> None:
     assert len(found) >= 4 and set(found.values()) == {"SUCCESS"}
 
 
-def test_a_registered_operator_raises_where_a_gradient_would_be_lost() -> None:
-    x = rand(4, 6).requires_grad_()
-    with pytest.raises(UserError, match=r"fusewright_tests::softmax records no gradient"):
-        scaled_softmax(x, rand(6))
+def test_a_registered_operator_trains_through_its_function() -> None:
+    x, y = rand(4, 6).requires_grad_(), rand(6)
+    (made,) = torch.autograd.grad((scaled_softmax(x, y) ** 2).sum(), [x])
+    (expected,) = torch.autograd.grad((torch.softmax(x * 2 + y, -1) ** 2).sum(), [x])
+    checks.assert_close([made], [expected])
     with torch.no_grad():
         assert scaled_softmax(x, rand(6)).shape == (4, 6)

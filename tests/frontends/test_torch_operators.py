@@ -162,13 +162,11 @@ def test_refuses_to_record_out() -> None:
         softmax(mode.from_tensor(X), mode.from_tensor(Y), out=mode.from_tensor(X))
 
 
-def test_refuses_to_lose_gradients_while_recording() -> None:
+def test_a_call_with_gradients_is_recorded_as_its_forward_pass() -> None:
     x = X.clone().requires_grad_()
-    with pytest.raises(UserError, match=r"arguments \[0\] require gradients"):
-        make_fx(lambda x, y: softmax(x, y))(x, Y)
-    torch.compiler.reset()
-    with pytest.raises(Exception, match=r"require gradients, which a fused kernel does not"):
-        torch.compile(softmax, backend="eager")(x, Y)
+    graph = make_fx(lambda x, y: softmax(x, y))(x, Y)
+    assert sum("forward" in str(n.target) for n in graph.graph.nodes) == 1
+    torch.testing.assert_close(graph(x, Y), softmax(X, Y))
 
 
 def test_refuses_other_arrays_while_recording() -> None:

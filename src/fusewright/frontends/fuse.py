@@ -34,6 +34,7 @@ from fusewright.program import Program
 from fusewright.report.explain import Report
 from fusewright.runtime.arrays import ArrayInfo, describe, describe_target
 from fusewright.runtime.device import architecture, has_gpu
+from fusewright.runtime.libraries import common
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.torch_calls import (
     TorchCall,
@@ -41,6 +42,7 @@ from fusewright.runtime.torch_calls import (
     constant_to_compilers,
     is_dispatched,
     is_recorded,
+    records_gradients,
 )
 from fusewright.target import Target, target_of
 
@@ -144,13 +146,15 @@ class Fused:
         self._layouts = None if out_layouts is None else OutLayouts(out_layouts)
         self._marks = marks_of(fn, dynamic)
         self._dynamic = dynamic
-        self._out_layouts = out_layouts
+        self.out_layouts = out_layouts
         self._donated = donated_roots(fn, donate)
         self._donate = tuple(donate)
         self._kernels = kernels
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
         self._programs: dict[tuple[Signature, Wishes], _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
+        self.trainings: dict[Hashable, Any] = {}
+        """Forward and backward programs, by what they were made for (frontends/torch/training)."""
         self._node: Any = None
         self._kinds: list[type] = []
         self._lock = fork_safe_lock()
@@ -181,6 +185,8 @@ class Fused:
             return self._record(args, kwargs, out)
         if _is_traced(leaves):
             return self._inlined(args, kwargs, out)
+        if records_gradients(leaves):
+            return self._differentiated(leaves, tree, out)
         infos, tree = _described(leaves, tree)
         signature = signature_of(infos, tree, self._marks)
         arrays, given = [], []
@@ -204,7 +210,26 @@ class Fused:
                 f"{self.name}: out= inside of a traced function: values of a program have no "
                 "memory; use the result, and give out= to the outer call"
             )
-        return self.fn(*_instances(args), **kwargs)
+        return self.fn(*instances(args), **kwargs)
+
+    def _differentiated(self, leaves: list[Any], tree: Tree, out: Any) -> Any:
+        """A call that torch keeps a record of, because an argument requires a gradient."""
+        if out is not None:
+            raise UserError(
+                f"{self.name}: out= with arguments that require gradients: torch records results, "
+                "not writes; use the result, or call under torch.no_grad()"
+            )
+        module = importlib.import_module("fusewright.frontends.torch.training")
+        infos, tree = _described(leaves, tree)
+        common(infos)
+        return module.differentiated(self, [x.owner for x in infos], tree)
+
+    def derived(self, fn: Callable[..., Any], out_layouts: Order | None = None) -> Fused:
+        """A function that belongs to this one, such as its backward pass: for the same target and
+        device, keeping all its arguments."""
+        options: dict[str, Any] = self._options()
+        options.update(donate=(), dynamic=None, out_layouts=out_layouts)
+        return Fused(fn, kernels=self._kernels, **options)
 
     def _given(
         self, out: Any, traced: Traced, layouts: OutLayouts
@@ -258,7 +283,7 @@ class Fused:
         return {
             "target": self.target,
             "device": self.device,
-            "out_layouts": self._out_layouts,
+            "out_layouts": self.out_layouts,
             "dynamic": self._dynamic,
             "donate": self._donate,
         }
@@ -398,7 +423,7 @@ class Fused:
 
         @functools.wraps(self.fn)
         def stored(*args: Any, **kwargs: Any) -> Any:
-            result = self.fn(*_instances(args), **kwargs)
+            result = self.fn(*instances(args), **kwargs)
             layouts = self._layouts
             if layouts is None:
                 layouts = _natural((args, kwargs), result, patterns, sizes)
@@ -444,7 +469,7 @@ class Method:
         return f"{repr(self.fused)[:-1]}, of an object>"
 
 
-def _instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as the function sees them: owners of methods are objects."""
     return tuple(a.instance if isinstance(a, Owner) else a for a in args)
 

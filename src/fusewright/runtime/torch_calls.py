@@ -31,7 +31,8 @@ _VECTOR_MASK = 15
 def _tensor_key(x: Any) -> Hashable:
     """All that the choice of a program and its plan depends on."""
     where = x.data_ptr() & _VECTOR_MASK
-    return x.shape, x.stride(), x.dtype, x.device, where, x.requires_grad, x.is_neg()
+    is_recorded = x.requires_grad and sys.modules["torch"].is_grad_enabled()
+    return x.shape, x.stride(), x.dtype, x.device, where, is_recorded, x.is_neg()
 
 
 def _float_key(x: float) -> Hashable:
@@ -155,14 +156,24 @@ def is_dispatched(x: object) -> bool:
 
 def loses_gradients(tensors: Iterable[Any]) -> bool:
     """Whether torch would record a gradient for these tensors here and now."""
-    torch: Any = sys.modules["torch"]
     found = list(tensors)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in found):
-        return True
-    forward = torch.autograd.forward_ad
+    return records_gradients(found) or has_tangents(found)
+
+
+def records_gradients(arrays: Iterable[Any]) -> bool:
+    """Whether one of the arrays is a torch tensor that requires a gradient here and now."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and any(
+        isinstance(x, torch.Tensor) and x.requires_grad and torch.is_grad_enabled() for x in arrays
+    )
+
+
+def has_tangents(tensors: Iterable[Any]) -> bool:
+    """Whether one of the torch tensors carries a tangent of forward mode."""
+    forward: Any = sys.modules["torch"].autograd.forward_ad
     if getattr(forward, "_current_level", -1) < 0:
         return False
-    return any(forward.unpack_dual(x).tangent is not None for x in found)
+    return any(forward.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def check_gradients(tensors: Sequence[Any], what: str = "tensor arguments") -> None:
@@ -170,9 +181,8 @@ def check_gradients(tensors: Sequence[Any], what: str = "tensor arguments") -> N
     if loses_gradients(tensors):
         which = [k for k, x in enumerate(tensors) if x.requires_grad]
         raise UserError(
-            f"{what} {which} require gradients, which a fused kernel does not record; "
-            "call under torch.no_grad(), detach() them, or compile with "
-            "torch.compile(backend='fusewright'), which differentiates"
+            f"{what} {which} require gradients, which a program does not record; call the function "
+            "that fw.fuse made, which does, or call under torch.no_grad(), or detach() them"
         )
 
 

@@ -18,11 +18,12 @@ from fusewright.frontends.torch.calls import hint
 from fusewright.frontends.torch.layouts import dense_strides
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.promotion import torch_dtype
+from fusewright.frontends.torch.training import differentiated
 from fusewright.fusion import trees
 from fusewright.fusion.evaluate import values_of
 from fusewright.fusion.ir import Sym, Tensor, TensorSpec
 from fusewright.fusion.trees import LEAF, Branch, Tree
-from fusewright.runtime.torch_calls import check_gradients, loses_gradients
+from fusewright.runtime.torch_calls import loses_gradients
 
 ResultType = tuple[tuple[Any, ...], tuple[Any, ...], Any]
 """Shape, strides and torch dtype; sizes are integers or symbolic integers of torch."""
@@ -33,8 +34,9 @@ def custom_op(fused: Fused, name: str) -> Callable[..., Any]:
     """Registers a fused function of tensors as the torch operator `name` ("library::name"); returns
     a function that calls it: one tensor for one result, else a list.
 
-    The call works under torch.compile and on fake tensors, and raises UserError where a gradient
-    would be lost. Registering a name twice raises torch's own error.
+    The call works under torch.compile and on fake tensors. Where an argument requires a gradient,
+    operators of the function's forward and backward pass take its place. Registering a name twice
+    raises torch's own error.
     """
 
     def positional(count: int) -> Tree:
@@ -45,11 +47,9 @@ def custom_op(fused: Fused, name: str) -> Callable[..., Any]:
 
     def call(*tensors: Any) -> Any:
         if loses_gradients(tensors):
-            raise UserError(
-                f"{name} records no gradient, and an argument requires one; call it under "
-                "torch.no_grad() or detach the argument"
-            )
-        made = operator(list(tensors))
+            made = trees.leaves(differentiated(fused, tensors, positional(len(tensors))))
+        else:
+            made = operator(list(tensors))
         return made[0] if len(made) == 1 else made
 
     return call
@@ -64,7 +64,9 @@ def node(fused: Fused) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:
         tensors, tree = _flattened(fused, args, kwargs)
-        check_gradients(tensors)
+        if loses_gradients(tensors):
+            made, last.structure = trees.flatten(differentiated(fused, tensors, tree))
+            return made
         last.structure = _results(fused, tensors, tree)[1]
         operator = operators.get(tree)
         if operator is None:

@@ -55,7 +55,7 @@ def value_and_grad(
                     "count them from 0, and pass those that are differentiated by position"
                 )
         leaves, tree = trees.flatten(tuple(args[n] for n in numbers))
-        copies = [_variable("grad", leaf) for leaf in leaves]
+        copies = [variable("grad", leaf) for leaf in leaves]
         chosen = dict(zip(numbers, trees.unflatten(tree, copies), strict=True))
         value = fn(*(chosen.get(n, a) for n, a in enumerate(args)), **kwargs)
         loss = _loss(_first_of_pair(value) if has_aux else value)
@@ -71,7 +71,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     """What `fn` returns for these arguments, and a function from a cotangent of that structure to
     the tuple of the arguments' cotangents. Raises as `grad`."""
     leaves, tree = trees.flatten(primals)
-    copies = [_variable("vjp", leaf) for leaf in leaves]
+    copies = [variable("vjp", leaf) for leaf in leaves]
     result = fn(*trees.unflatten(tree, copies))
     outputs, out_tree = trees.flatten(result)
     checked = [check_array("vjp (result)", y) for y in outputs]
@@ -133,8 +133,16 @@ def custom_vjp(
 def cotangents(
     outputs: Sequence[Array], seeds: Sequence[Array], variables: Sequence[Array]
 ) -> list[Array]:
-    """The cotangents of variables from those of outputs: contributions of later readers first, so
-    that sums have one order."""
+    """The cotangents of variables from those of outputs, zeros where nothing flows."""
+    found = reached_cotangents(outputs, seeds, variables)
+    return [zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
+
+
+def reached_cotangents(
+    outputs: Sequence[Array], seeds: Sequence[Array], variables: Sequence[Array]
+) -> list[Array | None]:
+    """The cotangents of variables from those of outputs, None where nothing flows: contributions
+    of later readers first, so that sums have one order."""
     wanted = {v.tensor for v in variables}
     order = _reached([y.tensor for y in outputs], wanted)
     found: dict[Tensor, Array] = {}
@@ -145,7 +153,12 @@ def cotangents(
             for o, c in zip(_operands(t), _contributions(t, found[t]), strict=True):
                 if c is not None and o in order:
                     _add(found, o, c)
-    return [found[v.tensor] if v.tensor in found else zeros_like(v) for v in variables]
+    return [found.get(v.tensor) for v in variables]
+
+
+def has_gradient(y: Array, variables: Sequence[Array]) -> bool:
+    """Whether a gradient flows from a value to one of the variables."""
+    return y.tensor in _reached([y.tensor], {v.tensor for v in variables})
 
 
 def _contributions(t: Tensor, g: Array) -> Sequence[Array | None]:
@@ -181,7 +194,7 @@ def _reached(outputs: Sequence[Tensor], wanted: set[Tensor]) -> dict[Tensor, Non
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def _variable(op: str, x: object) -> Array:
+def variable(op: str, x: object) -> Array:
     """A value of its own for an argument: what a function reads otherwise is a constant to it."""
     x = check_array(op, x)
     if not x.dtype.is_float:
