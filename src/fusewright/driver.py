@@ -31,6 +31,7 @@ from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
+from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
@@ -478,7 +479,8 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     joins and long reductions in parts."""
     owned = own_outputs(drop_identities(fusion))
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
-    plain = hoist_gathers(decompose(products, keeps=product_kernels(target)))
+    flat = sink_reshapes(products, products_in_place(target))
+    plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
     moves = fold_moves(fold_crops(hoist_crops(plain)))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))
