@@ -8,18 +8,23 @@ from typing import Any, Literal
 
 from fusewright.errors import UserError
 
-_ALLOWED: dict[str, tuple[object, ...]] = {"cpu": ("oracle", "sim", "torch")}
+_ALLOWED: dict[str, tuple[object, ...]] = {
+    "cpu": ("oracle", "sim", "torch"),
+    "products": ("auto", "always", "never"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`cpu`: who computes on host tensors: the numpy "oracle", the simulator ("sim"), or "torch".
     `min_ops`: regions with fewer operators that compute something are left to torch. `target`: what
-    code is made for; None: the device at hand."""
+    code is made for; None: the device at hand. `products`: which matrix products are taken; "auto":
+    those that are faster in one kernel with what follows them."""
 
     cpu: Literal["oracle", "sim", "torch"] = "oracle"
     min_ops: int = 2
     target: str | None = None
+    products: Literal["auto", "always", "never"] = "auto"
 
 
 def options_of(given: Mapping[str, Any] | None) -> Options:

@@ -16,6 +16,7 @@ from typing import Any
 from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.products import left_products
 from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
 
 _KEPT = 3  # bytes that may be kept alive per byte that is not stored
@@ -38,6 +39,7 @@ def partition(graph: Any, options: Options) -> Partition:
     nodes = list(graph.nodes)
     known: dict[Hashable, str | None] = {}
     reasons = {n: r for n in nodes if (r := refusal(n, known)) is not None}
+    reasons |= left_products(nodes, reasons, options)
     constants = _constants(nodes, reasons)
     before = predecessors(graph)
     level = _levels([n for n in nodes if n not in constants], before, reasons)

@@ -1,0 +1,146 @@
+"""Matrix products of aten, and which of them are taken from torch's library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fusewright.dtypes import dtype_of
+from fusewright.errors import UnsupportedError
+from fusewright.frontends.torch.calls import hint, is_getitem, is_view, tensors_of
+from fusewright.frontends.torch.library import aten, torch
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.promotion import cast_to
+from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers
+from fusewright.fusion import ops
+from fusewright.fusion.array import Array
+from fusewright.runtime.device import architecture, has_gpu
+from fusewright.schedule.heuristics.matmul import Sizes, least_us
+from fusewright.target import BULK_ALIGNMENT, MMA_ROWS, Feature, Target, target_of
+
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+GAIN = 1.02
+"""By so much a product with what follows it must be faster than torch's call and a kernel for the
+rest, to be taken."""
+SHARES = (0.49, 0.81, 1.0)
+"""The speed of our product over that of torch's, for fewer rows than a tile has, for fewer tiles
+than multiprocessors, and for others (one H200, 2026-11-23, `bench.products`: 0.49 to 0.56 for 2 to
+16 rows, 0.815 for 128x4096x4096, 0.845 for 512x512x4096, 0.998 to 1.02 for 4096 and 8192 cubed)."""
+
+
+# --- lowerings ------------------------------------------------------------------------------------
+
+
+@lowers(aten.mm.default, aten.bmm.default)
+def _mm(out: Dtypes, a: Array, b: Array) -> Array:
+    return _product(a, b)
+
+
+@lowers(aten.addmm.default, aten.baddbmm.default)
+def _addmm(
+    out: Dtypes, bias: Array, a: Array, b: Array, *, beta: float = 1, alpha: float = 1
+) -> Array:
+    made = _product(a, b)
+    if alpha != 1:
+        made = made * cast_to(alpha, out[0])
+    if beta == 0:
+        return made
+    return made + (bias if beta == 1 else bias * cast_to(beta, out[0]))
+
+
+def _product(a: Array, b: Array) -> Array:
+    if not a.dtype.is_float:
+        raise UnsupportedError(f"a product of {a.dtype} is no float's")
+    return ops.matmul(a, b)
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def left_products(
+    nodes: Sequence[Any], reasons: Mapping[Any, str], options: Options
+) -> dict[Any, str]:
+    """The products of a graph that stay torch's, each with the reason. `reasons` are those of the
+    nodes that cannot be fused."""
+    products = [n for n in nodes if n.target in PRODUCTS and n not in reasons]
+    if options.products == "always":
+        return {}
+    if options.products == "never":
+        return dict.fromkeys(products, "products are left to torch (products='never')")
+    found = {n: _reason(n, reasons, options) for n in products}
+    return {n: why for n, why in found.items() if why is not None}
+
+
+def _reason(node: Any, reasons: Mapping[Any, str], options: Options) -> str | None:
+    """Why torch's product and a kernel for what follows it are at least as fast as one kernel; None
+    where that wins."""
+    value = node.meta["val"]
+    if value.device.type != "cuda":
+        return "a product on the host is torch's"
+    if options.target is None and not has_gpu():
+        return "no device tells what a product costs"
+    target = target_of(options.target or architecture())
+    if not target.has(Feature.WGMMA):
+        return f"{target} has no products by warpgroups"
+    if value.dtype not in (torch.float16, torch.bfloat16):
+        return f"there are no matrix instructions for {dtype_of(value.dtype)} here"
+    a, b = (n.meta["val"] for n in node.all_input_nodes[-2:])
+    if not all(isinstance(e, int) for e in (*a.shape, *b.shape)):
+        return "its sizes are symbolic"
+    if not all(_fits(t) for t in (a, b)):
+        return f"the rows of an operand are no multiples of {BULK_ALIGNMENT} bytes"
+    batch = a.shape[0] if a.ndim == 3 else 1
+    sizes = Sizes(batch, a.shape[-2], b.shape[-1], a.shape[-1])
+    saved = _saved_nbytes(node, reasons)
+    if not saved:
+        return "nothing elementwise follows it"
+    return _slower(sizes, saved, target)
+
+
+def _fits(t: Any) -> bool:
+    """Whether a tensor map takes a matrix: one of its axes is contiguous, the other is a multiple
+    of 16 bytes long."""
+    unit = BULK_ALIGNMENT // t.dtype.itemsize
+    strides = t.stride()[-2:]
+    return 1 in strides and all(s % unit == 0 for s in t.stride() if s != 1)
+
+
+def _slower(sizes: Sizes, saved: int, target: Target) -> str | None:
+    ours = least_us(sizes, target)
+    tiles = sizes.batch * -(-sizes.rows // (2 * MMA_ROWS)) * -(-sizes.columns // (4 * MMA_ROWS))
+    few, partial, full = SHARES
+    if sizes.rows < MMA_ROWS:
+        share = few
+    else:
+        share = partial if tiles < target.multiprocessors else full
+    rest = target.calibration.launch_us + saved / target.memory_nbytes_per_us
+    theirs = ours * share + rest
+    if theirs >= GAIN * ours:
+        return None
+    return (
+        f"torch's product and a kernel of {rest:.1f} us for what follows are predicted at "
+        f"{theirs:.1f} us, one kernel at {ours:.1f}"
+    )
+
+
+def _saved_nbytes(node: Any, reasons: Mapping[Any, str]) -> int:
+    """The bytes that a kernel for what follows would move of the product: it reads the result,
+    which is written for it alone if nothing else reads it."""
+    readers = list(_readers(node))
+    if not any(n.target in ELEMENTWISE and n not in reasons for n in readers):
+        return 0
+    value = node.meta["val"]
+    nbytes = value.dtype.itemsize
+    for e in value.shape:
+        nbytes *= hint(e)
+    alone = all(n.target in ELEMENTWISE and n not in reasons for n in readers)
+    return 2 * nbytes if alone else nbytes
+
+
+def _readers(node: Any) -> Iterator[Any]:
+    """Who reads a result, also through views."""
+    for n in node.users:
+        if is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val"))):
+            yield from _readers(n)
+        else:
+            yield n

@@ -1,0 +1,149 @@
+"""Products of torch graphs: taken with what follows them, or left, by what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fusewright as fw
+from fusewright.errors import UserError
+
+torch = pytest.importorskip("torch")
+door = pytest.importorskip("fusewright.frontends.torch")
+products = pytest.importorskip("fusewright.frontends.torch.products")
+options = pytest.importorskip("fusewright.frontends.torch.options")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+aten = torch.ops.aten
+
+
+def rand(*shape: int, dtype: Any = torch.bfloat16, seed: int = 0) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def left(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = None, **kw: Any) -> Any:
+    """Why the products of a function of tensors on a GPU are left to torch."""
+    with FakeTensorMode():
+        arguments = [torch.empty(s, dtype=dtype or torch.bfloat16, device="cuda") for s in shapes]
+    graph = make_fx(fn, tracing_mode="fake")(*arguments).graph
+    chosen = options.options_of({"target": "sm_90a"} | kw)
+    return list(products.left_products(list(graph.nodes), {}, chosen).values())
+
+
+def mlp(x: Any, w: Any) -> Any:
+    return torch.relu(torch.mm(x, w)) * 2
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w)),
+        lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2).relu(),
+        lambda x, w, b: torch.addmm(b, x, w, beta=0).relu() + 1,
+        lambda x, w, b: torch.baddbmm(b, x[None], w[None], alpha=3).tanh() * 2,
+        lambda x, w, b: torch.nn.functional.linear(x.view(2, 16, 32), w.T, b).sigmoid() + 1,
+        lambda x, w, b: torch.bmm(x.view(2, 16, 32), w.expand(2, 32, 48)).relu() - b,
+    ],
+)
+def test_products_agree_with_eager(fn: Callable[..., Any], cpu: str) -> None:
+    arguments = rand(32, 32), rand(32, 48, seed=1), rand(48, seed=2)
+    torch.compiler.reset()
+    run = torch.compile(fn, backend="fusewright", options={"products": "always", "cpu": cpu})
+    report = door.explain(fn, *arguments, options={"products": "always", "cpu": cpu})
+    assert any("mm" in op for op in report.graphs[0].taken)
+    torch.testing.assert_close(run(*arguments), fn(*arguments), rtol=2e-2, atol=5e-2)
+    assert not any(r.failures for r in report.regions)
+
+
+def test_a_model_trains_with_products() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32)
+    ).to(torch.bfloat16)
+    x, g = rand(3, 8, 32).requires_grad_(), rand(3, 8, 32, seed=1)
+    torch.compiler.reset()
+    run = torch.compile(model, backend="fusewright", options={"products": "always"})
+    wanted = [x, *model.parameters()]
+    for a, b in zip(
+        torch.autograd.grad(run(x), wanted, g),
+        torch.autograd.grad(model(x), wanted, g),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=3e-2, atol=6e-2)
+
+
+def test_a_linear_layer_and_its_function_are_one_kernel() -> None:
+    fusion = fw.from_torch(
+        lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)),
+        *(rand(4, 96, 256), rand(512, 256), rand(512)),
+    )
+    assert fw.compile(fusion).host.stats["launches"] == 1
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chosen", ["auto", "always"])
+def test_large_products_with_something_behind_them_are_taken(chosen: str) -> None:
+    assert left(mlp, (4096, 4096), (4096, 4096), products=chosen) == []
+
+
+def test_never_means_never() -> None:
+    (why,) = left(mlp, (4096, 4096), (4096, 4096), products="never")
+    assert why == "products are left to torch (products='never')"
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "why"),
+    [
+        (torch.mm, [(4096, 4096), (4096, 4096)], "nothing elementwise follows it"),
+        (
+            lambda x, w: torch.mm(x, w).sum(0),
+            [(4096, 4096), (4096, 4096)],
+            "nothing elementwise follows it",
+        ),
+        (mlp, [(8, 4096), (4096, 4096)], "torch's product and a kernel of"),
+        (mlp, [(4096, 4100), (4100, 4096)], "no multiples of 16 bytes"),
+    ],
+)
+def test_what_stays_torchs(fn: Any, shapes: Any, why: str) -> None:
+    (found,) = left(fn, *shapes)
+    assert why in found
+
+
+def test_types_and_targets_without_matrix_instructions_stay_torchs() -> None:
+    shapes = (4096, 4096), (4096, 4096)
+    (found,) = left(mlp, *shapes, dtype=torch.float32)
+    assert "no matrix instructions for float32" in found
+    (found,) = left(mlp, *shapes, target="sm_80")
+    assert "sm_80 has no products by warpgroups" in found
+
+
+def test_a_result_that_others_read_saves_less() -> None:
+    def both(x: Any, w: Any) -> Any:
+        y = torch.mm(x, w)
+        return y, torch.relu(y)
+
+    one = left(lambda x, w: torch.mm(x, w).relu(), (2048, 8192), (8192, 2048))
+    two = left(both, (2048, 8192), (8192, 2048))
+    assert len(one) <= len(two)
+
+
+def test_products_on_the_host_and_of_integers_are_torchs() -> None:
+    x, w = rand(32, 32), rand(32, 32, seed=1)
+    report = door.explain(lambda x, w: torch.mm(x, w).relu() + 1, x, w)
+    assert ("aten.mm.default", "a product on the host is torch's") in report.graphs[0].left
+    numbers = torch.ones(4, 4, dtype=torch.int32)
+    report = door.explain(lambda a: torch.mm(a, a) * 2 + 1, numbers, options={"products": "always"})
+    assert "a product of int32 is no float's" in str(report)
+
+
+def test_refuses_other_choices() -> None:
+    with pytest.raises(UserError, match=r"option products='some': use one of"):
+        door.explain(mlp, rand(8, 8), rand(8, 8), options={"products": "some"})
