@@ -8,7 +8,7 @@ through them. Groups are numbered so that values flow from lower to higher numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -360,12 +360,37 @@ class _Former:
         self._replace([a, b], g)
 
     def result(self) -> Formation:
-        groups = tuple(
-            tuple(sorted(g.members, key=lambda t: self.order[t]))
-            for _, g in sorted(self.groups.items())
-        )
+        """What was found. An op that every reader computes again for itself is in no kernel, and
+        what only such ops held together is several."""
+        read = set(self.fusion.outputs)
+        groups: list[tuple[Tensor, ...]] = []
+        for _, g in sorted(self.groups.items(), reverse=True):
+            live = self._in_order(_needed(g.members, read))
+            whole = len(live) == len(g.members) or self._hold_together(live)
+            groups[:0] = [tuple(live)] if whole and live else connected(live)
+            read.update(o for t in live for o in t.op.operands if o not in g.members)
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
         return Formation((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
+
+    def _hold_together(self, members: list[Tensor]) -> bool:
+        """Whether one kernel holds some ops, and nothing beside them."""
+        mark = self.graph.mark()
+        found = self._joined([], self._next(), members)
+        self.graph.undo(mark)
+        return isinstance(found, FusionGroup)
+
+
+def _needed(members: Mapping[Tensor, None], read: Set[Tensor]) -> list[Tensor]:
+    """The members that are read elsewhere, and those that they are computed from."""
+    known = set(members)
+    found: dict[Tensor, None] = {}
+    stack = [t for t in members if t in read]
+    while stack:
+        t = stack.pop()
+        if t in known and t not in found:
+            found[t] = None
+            stack.extend(t.op.operands)
+    return list(found)
 
 
 def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
