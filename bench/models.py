@@ -27,7 +27,7 @@ from fusewright.frontends.torch.report import GraphReport
 
 ROUNDS = 5
 TARGET_MS = 100.0
-PEERS = ("eager", "inductor", "fusewright")
+PEERS = ("eager", "inductor", "fusewright", "fusewright, products left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,11 @@ def compiled(model: Any, peer: str, reports: list[GraphReport]) -> Any:
     """The model as a peer runs it; what is fused here is added to `reports`."""
     if peer == "eager":
         return model
-    own = peer == "fusewright"
-    return torch.compile(model, backend=compiler(Options(), reports.append) if own else peer)
+    if peer == "inductor":
+        return torch.compile(model, backend=peer)
+    if peer == "fusewright":
+        return torch.compile(model, backend=compiler(Options(), reports.append))
+    return torch.compile(model, backend=compiler(Options(products="never")))
 
 
 # --- measuring ----------------------------------------------------------------------------------
