@@ -587,3 +587,50 @@ def test_structures_beside_out_take_the_general_way(gpu: FakeDriver, torch: Fake
     assert f({"m": m}, out=m) is m
     np.testing.assert_allclose(m.array, into.array)
     assert f._calls == {}
+
+
+def test_calls_of_known_types_look_at_addresses_only(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = fw.fuse(lambda x, y: (x + y, x * y))
+    x, y = normal(6, 40), normal(6, 40) + 1
+    assert f.bound((tensor(x), tensor(y))) is None  # not called yet
+    f(tensor(x), tensor(y))
+    alike = f.bound((tensor(x), tensor(y)))
+    assert alike is not None
+    monkeypatch.setattr(fuse_module, "call_key", None)
+    made = alike([tensor(y), tensor(x)])
+    assert made is not None
+    np.testing.assert_allclose(made[0].array, x + y, rtol=1e-6)
+    np.testing.assert_allclose(made[1].array, x * y, rtol=1e-6)
+
+
+def test_calls_of_known_types_are_left_where_more_than_types_differs(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    f = fw.fuse(lambda x, y: (x + y, x * y))
+    pair = tensor(normal(6, 40)), tensor(normal(6, 40))
+    f(*pair)
+    alike = f.bound(pair)
+    assert alike is not None
+    before = len(gpu.launched)
+    assert alike([pair[0], SimpleNamespace(data_ptr=lambda: 1 << 20 | 4)]) is None
+    with config(execution="stream"):
+        assert alike(pair) is None
+    torch.autograd.forward_ad._current_level = 0
+    assert alike(pair) is None
+    torch.autograd.forward_ad._current_level = -1
+    assert len(gpu.launched) == before and alike(pair) is not None
+
+
+def test_calls_with_other_results_or_arguments_are_not_bound(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    x = tensor(normal(6, 40))
+    for fn in (lambda x: x + 1, lambda x: [x + 1, x + 1]):
+        f = fw.fuse(fn)
+        f(x)
+        assert f.bound((x,)) is None
+    f = fw.fuse(lambda t: [t[0] + 1])
+    f((x,))
+    assert f.bound(((x,),)) is None

@@ -51,6 +51,8 @@ MAX_CALLS = 4096
 _log = logging.getLogger("fusewright.recompiles")
 
 
+Alike: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
+"""Runs on tensors of known types, unless a call must look at more than their addresses: None."""
 Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo]], Program]
 """Makes the program of a fusion for a target and a call's arguments."""
 
@@ -100,6 +102,14 @@ class _Call:
         if self.single:
             return made[0]
         return self.compiled.result([made[p] for p in self.places])
+
+    @property
+    def alike(self) -> Alike | None:
+        """The call for lists of tensors that are known to have these types; None for a call whose
+        arguments are not all tensors side by side, or whose results are not the program's."""
+        in_order = self.places == tuple(range(len(self.places)))
+        plain = in_order and self.positions is None and not self.compiled.layouts
+        return self.torch.run_alike if plain and not self.nested and not self.single else None
 
     def _into(self, values: Sequence[Any], out: Any) -> Any:
         """The call with arrays of `out=`; every output is a result of its own."""
@@ -175,6 +185,12 @@ class Fused:
             if found is not None:
                 return found.run(args, kwargs, out)
         return self._first(args, kwargs, out, key)
+
+    def bound(self, tensors: tuple[Any, ...]) -> Alike | None:
+        """The call for all lists of tensors of the same shapes, strides, dtypes and device as
+        these, on which the function was called before; None where each call must be looked at."""
+        found = self._calls.get(call_key(tensors, {}))
+        return None if found is None else found.alike
 
     def _first(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, key: Hashable | None

@@ -15,26 +15,35 @@ MAX_TEXTS = 1024
 
 Allocator: TypeAlias = Callable[[Any, Any, Any], Any]
 """Shape, strides and dtype to a new tensor."""
-Steady: TypeAlias = Callable[[Sequence[Any], Allocator], list[Any]]
-"""Tensors and an allocator to new tensors, made by a program that has been enqueued."""
+Steady: TypeAlias = Callable[[Sequence[Any], Allocator], "list[Any] | None"]
+"""Tensors and an allocator to new tensors, made by a program that has been enqueued; None, and
+nothing enqueued, where the addresses of the tensors are checked and one is not aligned."""
 
 
 @lru_cache(MAX_TEXTS)
-def steady_call(tensors: int, news: int, results: int, is_graph: bool) -> Callable[..., Steady]:
+def steady_call(
+    tensors: int, news: int, results: int, is_graph: bool, mask: int = 0
+) -> Callable[..., Steady]:
     """Makes, of a plan's `enqueue`, the device's index, `stream` and `capturing` of that device,
     and the types of `news` tensors, a function that allocates these, enqueues the plan on the
     addresses of all tensors, and returns the first `results` of the new ones (the others go back
-    to the allocator, which reuses memory in stream order)."""
+    to the allocator, which reuses memory in stream order). With a `mask` it returns None where a
+    given tensor's address has one of these bits."""
     given = [f"x{k}" for k in range(tensors)]
     made = [f"r{k}" for k in range(news)]
     types = [f"shape{k}, strides{k}, dtype{k}" for k in range(news)]
-    addresses = "".join(f"{x}.data_ptr(), " for x in (*given, *made))
+    known = [f"a{k}" for k in range(tensors)]
+    check = [f"    {a} = {x}.data_ptr()" for a, x in zip(known, given, strict=True)]
+    check.append(f"    if ({' | '.join(known)}) & {mask}: return None")
+    first = [f"{a}, " for a in known] if mask else [f"{x}.data_ptr(), " for x in given]
+    addresses = "".join((*first, *(f"{r}.data_ptr(), " for r in made)))
     graph = "not capturing()" if is_graph else "False"
     return _defined(
         [
             f"def bind({', '.join(['enqueue', 'index', 'stream', 'capturing', *types])}):",
             "  def call(tensors, empty):",
             f"    [{', '.join(given)}] = tensors",
+            *(check if mask else ()),
             *(f"    {r} = empty({t})" for r, t in zip(made, types, strict=True)),
             f"    enqueue(({addresses}), stream(index), index, graph={graph})",
             f"    return [{', '.join(made[:results])}]",

@@ -211,6 +211,7 @@ class _TorchApi:
         guards = getattr(getattr(core, "_dynamo", None), "guards", None)
         self.empty_on_current: Any = getattr(guards, "_empty_strided_cuda", None)
         self.empty_strided: Any = torch.empty_strided
+        self.modes: Callable[[], int] = getattr(core, "_len_torch_dispatch_stack", lambda: 0)
         self.changed: Callable[[Any], None] = torch.autograd.graph.increment_version
 
     def allocator(self, device: Device) -> Allocator:
@@ -252,6 +253,7 @@ class TorchCall:
         self._empty = self._api.empty_on_current or self._api.allocator(self._device)
         self._results = [(shape, strides, library.dtype(dtype)) for shape, strides, dtype in types]
         self._own = [k for k, h in enumerate(executor.holders) if h is None]
+        self._config = config
         arena = plan.arena_nbytes
         self._scratch = [((arena,), (1,), library.dtype(uint8))] if arena else []
         self._graph = uses_graph(len(plan.launches), config.execution)
@@ -259,15 +261,16 @@ class TorchCall:
         self._threads = executor.threads(self._index)
         if len(self._own) == len(types) and not any(given):
             self._overwriting = None
-            self._steady = self._written_out(len(infos))
+            self._steady = self._written_out(len(infos), 0)
+            self._checked = self._written_out(len(infos), _VECTOR_MASK)
         else:
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
 
-    def _written_out(self, tensors: int) -> Steady:
+    def _written_out(self, tensors: int, mask: int) -> Steady:
         """The call where all results are new tensors."""
         news = (*self._results, *self._scratch)
         api = self._api
-        make = steady_call(tensors, len(news), len(self._results), self._graph)
+        make = steady_call(tensors, len(news), len(self._results), self._graph, mask)
         types = chain.from_iterable(news)
         return make(self._plan.enqueue, self._index, api.stream, api.capturing, *types)
 
@@ -284,9 +287,26 @@ class TorchCall:
             check_gradients([o for o in out if o is not None], "arrays of out=")
         if api.current_device() == self._index and hasattr(self._threads, "ready"):
             if self._overwriting is None:
-                return self._steady(tensors, self._empty)
+                return cast("list[Any]", self._steady(tensors, self._empty))
             return self._overwritten(self._overwriting, tensors, out, self._empty)
         return self._elsewhere(tensors, out)
+
+    def run_alike(self, tensors: Sequence[Any]) -> list[Any] | None:
+        """`run` on tensors that the caller knows to have the types of those that the call is bound
+        to; None, and nothing enqueued, where addresses, choices of the caller, gradients, the
+        thread or the device ask for more than that."""
+        api = self._api
+        if (
+            self._overwriting is not None
+            or active() is not self._config
+            or (self._requires_grad and api.is_grad_enabled())
+            or api.forward_ad._current_level >= 0
+            or api.modes() > 0
+            or api.current_device() != self._index
+            or not hasattr(self._threads, "ready")
+        ):
+            return None
+        return self._checked(tensors, self._empty)
 
     def _elsewhere(self, tensors: Sequence[Any], out: Sequence[Any]) -> list[Any]:
         """The call of a thread that has not called on this device yet, or works on another."""
@@ -296,7 +316,7 @@ class TorchCall:
         empty = self._api.allocator(self._device)
         with current(index):
             if self._overwriting is None:
-                return self._steady(tensors, empty)
+                return cast("list[Any]", self._steady(tensors, empty))
             return self._overwritten(self._overwriting, tensors, out, empty)
 
     def _overwritten(

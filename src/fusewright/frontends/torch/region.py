@@ -11,7 +11,7 @@ from typing import Any
 
 from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
-from fusewright.frontends.fuse import Fused
+from fusewright.frontends.fuse import Alike, Fused
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
@@ -158,6 +158,8 @@ class Region:
         self._strides = {
             k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
         }
+        self._alike: Alike | None = None
+        self._may_bind = _has_fixed_types(part)
 
     @property
     def failures(self) -> list[str]:
@@ -167,21 +169,37 @@ class Region:
     def __call__(self, *args: Any) -> list[Any]:
         way, is_torch = self._ways.left[0], len(self._ways.left) == 1
         try:
-            made = way(*args)
+            made = None if self._alike is None else self._alike(args)
+            if made is None:
+                made = way(*args)
+                self._bind(way, args)
             for k, strides in self._strides.items():
                 made[k] = made[k].as_strided(made[k].shape, strides)
             return made
         except Exception as e:
             if is_torch:
                 raise
+            self._alike = None
             self._ways.give_up(way, e)
         return self(*args)
+
+    def _bind(self, way: Any, args: tuple[Any, ...]) -> None:
+        """Has later calls go to the kernels directly: the guards of a compiled graph see to it that
+        its tensors have the same types in every call."""
+        if self._may_bind and isinstance(way, Fused):
+            self._alike = way.bound(args)
 
     @property
     def fused(self) -> Fused | OracleCall | None:
         """What computes the region; None for torch."""
         way, *others = self._ways.left
         return way.fused if isinstance(way, _Symbolic) else way if others else None
+
+
+def _has_fixed_types(part: Part) -> bool:
+    """Whether all calls of a part are on tensors of the same types."""
+    tensors = part.tensors
+    return not part.integers and not any(symbolic_axes(n.meta["val"]) for n in tensors)
 
 
 def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
