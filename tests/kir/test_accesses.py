@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sync_kernels import kernel
@@ -11,7 +13,7 @@ from fusewright.core.expr import Int, Var
 from fusewright.errors import InternalError
 from fusewright.kir.analysis.accesses import accesses
 from fusewright.kir.analysis.lanes import holds, split_unknown, thread_values
-from fusewright.kir.ir import Dim, Kernel
+from fusewright.kir.ir import BlockSync, Dim, Kernel
 
 
 def test_only_memory_that_threads_share_and_that_is_written() -> None:
@@ -112,3 +114,16 @@ def test_a_block_extent_must_be_constant() -> None:
 
 def test_a_constant_is_known_everywhere() -> None:
     assert split_unknown(Int(3), {}, frozenset()) == (Int(3), ())
+
+
+def test_a_statement_that_a_pass_left_alone_is_enumerated_once() -> None:
+    """Its ranges, and those of an equal statement of another kernel, are one object."""
+    text = "shared s: float32[64]\nstore s[tx] = r[0]\nr[0] = load s[63 - tx]"
+    first = kernel(text)
+    ends_differ = kernel(text + "\nstore s[tx] = r[0]")
+    synced = replace(first, body=(*first.body[:2], BlockSync(0, ""), *first.body[2:]))
+    mine, moved = accesses(first), accesses(synced)
+    assert [a.order for a in mine] != [a.order for a in moved]
+    assert all(a.ranges is b.ranges for a, b in zip(mine, moved, strict=True))
+    others = [a.ranges for a in accesses(ends_differ)]
+    assert others[0] is mine[0].ranges and others[2] is mine[0].ranges

@@ -8,19 +8,27 @@ where its completion is known (`kir/analysis/completion.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.conditions import TRUE, Cond, negate, substitute_condition
-from fusewright.core.expr import Expr, FloorDiv, Mod, Var, add, constant_value, variables
+from fusewright.core.conditions import TRUE, Cond, negate
+from fusewright.core.expr import Expr, add
+from fusewright.core.memo import Memo
 from fusewright.core.substitution import substitute
-from fusewright.core.symbolic import walk
 from fusewright.kir.analysis.async_run import Instance
 from fusewright.kir.analysis.completion import Completions, completions
+from fusewright.kir.analysis.iterations import (
+    LoopPlan,
+    Threads,
+    loop_plans,
+    repeats,
+    threads_in,
+)
 from fusewright.kir.analysis.lanes import (
     ALWAYS,
     Array,
@@ -31,9 +39,8 @@ from fusewright.kir.analysis.lanes import (
     evaluate_lanes,
     holds,
     split_unknown,
-    thread_values,
 )
-from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, RoleScope, StatementSite, sites
+from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, StatementSite, sites
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory
@@ -45,15 +52,6 @@ MAX_ENTRIES = 1 << 18
 
 MAX_PLACES = 1 << 14
 """Different places of wide accesses."""
-
-MAX_TRIPS = 1 << 12
-"""Iterations enumerated per loop."""
-
-MIN_TRIPS = 3
-"""Iterations that stand for a loop at least: a first, a last, and one that is neither."""
-
-MAX_WHOLE = 1 << 16
-"""Iterations of a loop whose conditions are tried for all."""
 
 
 class Moment(Enum):
@@ -70,13 +68,25 @@ class Enumerated:
     """Byte ranges `[lo, lo + nbytes)` relative to the buffer, by (loops..., thread).
 
     `lo` and `mask` broadcast against each other; `loops` are the dimensions before the last, which
-    may count the threads several times over, for a completion of several operations.
-    `unknown` is a summand of `lo` that is the same everywhere in the block.
+    counts the threads several times over where an access consists of several runs.
+    `unknown` is a summand of `lo` that is the same everywhere in the block; `starts` are the
+    different values of `lo`. What is enumerated alike is one object, whichever statement it is of.
     """
 
     lo: Array
     mask: Holds
     unknown: Unknown
+    starts: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """The operations that a wait ends: `issue` is the access that issues them, and every row of
+    `issued` and of `waited` the iteration of an operation and that of the wait behind it."""
+
+    issue: Access
+    issued: Array
+    waited: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +95,11 @@ class Access:
 
     `ranges` is None when the addresses are not known; then any byte of the buffer is meant.
     `trips` gives, per enclosing loop, the number of iterations enumerated, and `stands_for_all`
-    whether they, in order, show all that the loop does. Of a completion, `site`
-    and `order` are those of the wait; it `is_public` when all threads of the role, or of the block,
-    wait. An access to a buffer
-    that other blocks of the cluster write is one by the `nthreads` threads of the whole cluster,
-    to the `ncopies` copies of all blocks side by side.
+    whether they, in order, show all that the loop does. Of a completion, `site`, `order` and
+    `trips` are those of the wait, `ranges` those of the operations by their own iterations, and
+    `ended` says which; it `is_public` when all threads of the role, or of the block, wait. An
+    access to a buffer that other blocks of the cluster write is one by the `nthreads` threads of
+    the whole cluster, to the `ncopies` copies of all blocks side by side.
     """
 
     order: int
@@ -102,6 +112,7 @@ class Access:
     ncopies: int = 1
     moment: Moment = Moment.WHOLE
     is_public: bool = False
+    ended: Ended | None = None
 
     @property
     def can_precede(self) -> bool:
@@ -170,13 +181,11 @@ def find(kernel: Kernel) -> Found:
     ]
     written = {u.buffer for _, _, u in uses if u.writes}.difference(kernel.stored_once)
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
-    plans = _loop_plans(uses, places, thread_values(kernel))
+    own, every = threads_in(kernel), threads_in(kernel, across_blocks=True)
+    plans = loop_plans(uses, places, own)
     values = {path: plan.values for path, plan in plans.items()}
-    own, every = thread_values(kernel), thread_values(kernel, across_blocks=True)
     base = tuple(
-        _access(order, site, use, every, plans, kernel.cluster_size)
-        if use.buffer in exported
-        else _access(order, site, use, own, plans)
+        _access(order, site, use, every if use.buffer in exported else own, plans)
         for order, site, use in uses
     )
     done = completions(kernel, places, values)
@@ -199,135 +208,29 @@ def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
     )
 
 
-# --- loops that are too long to enumerate -------------------------------------------------------
+# --- what is enumerated once --------------------------------------------------------------------
+
+_KEPT_NBYTES = 1 << 25
+"""Of what is kept: that of the passes over one large kernel, or of some twenty."""
+_ENTRY_NBYTES = 1 << 10
+"""What keeping something takes beside its arrays, roughly."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LoopPlan:
-    """The values of a loop's variable that stand for all of them, after `period` of which
-    everything in the loop is the same again; `is_whole` when they are all, `stands_for_all` when
-    whole periods only are left out, between iterations that begin and end as the loop does."""
-
-    values: Array
-    period: int = 0
-    is_whole: bool = False
-    stands_for_all: bool = False
-
-    @property
-    def trips(self) -> int:
-        """How many iterations stand for the loop."""
-        return len(self.values)
+def _nbytes(_: Hashable, found: Enumerated | None) -> int:
+    if found is None:
+        return _ENTRY_NBYTES
+    return _ENTRY_NBYTES + 2 * (found.lo.nbytes + found.mask.may.nbytes + found.mask.must.nbytes)
 
 
-@dataclass(slots=True, eq=False)
-class _Inside:
-    """A loop, the role it stands in, the expressions in it that must repeat, and the conditions."""
-
-    loop: LoopScope
-    role: RoleScope | None
-    exprs: dict[Expr, None]
-    conditions: dict[Cond, None]
+_ENUMERATED: Memo[Enumerated | None] = Memo(_KEPT_NBYTES, _nbytes)
+_ALIKE: Memo[Enumerated] = Memo(_KEPT_NBYTES, _nbytes)
 
 
-def _loop_plans(
-    uses: Iterable[tuple[int, StatementSite, MemoryUse]],
-    places: Iterable[StatementSite],
-    threads: Known,
-) -> dict[Path, _LoopPlan]:
-    """Per loop: all iterations, or a few periods of everything in it that depends on its variable.
-
-    A loop that allows neither gets no iterations: its variable is unknown.
-    """
-    inside: dict[Path, _Inside] = {}
-
-    def note(site: StatementSite, exprs: Iterable[Expr], predicate: Cond) -> None:
-        conditions = [predicate, *(b.node.condition for b in site.branches)]
-        for loop in site.loops:
-            found = inside.setdefault(loop.path, _Inside(loop, site.role, {}, {}))
-            found.exprs.update(dict.fromkeys(exprs))
-            found.conditions.update(dict.fromkeys(conditions))
-
-    for _, site, use in uses:
-        counts = use.buffer.memory is Memory.SHARED or use.completes.at_once
-        note(site, [use.index] if counts else [], use.predicate)
-    for site in places:
-        mbarrier = site.statement.mbarrier_use()
-        if mbarrier is not None:
-            note(site, mbarrier.steers, TRUE)
-    alike: dict[object, list[_Inside]] = {}
-    for found in inside.values():
-        role = found.loop.path if found.role is None else found.loop.node.extent
-        alike.setdefault(role, []).append(found)
-    plans = {id(group[0]): _loop_plan(group, threads) for group in alike.values()}
-    return {x.loop.path: plans[id(group[0])] for group in alike.values() for x in group}
-
-
-def _loop_plan(group: Sequence[_Inside], threads: Known) -> _LoopPlan:
-    """One plan for loops of several roles that run as often: what one hands on the others take."""
-    n = group[0].loop.trips
-    periods = [_period(list(x.exprs), x.loop.node.var) for x in group]
-    period = None if None in periods else math.lcm(*(p or 1 for p in periods))
-    if n is None or n > MAX_WHOLE:
-        if period is None or 4 * period + 2 > MAX_TRIPS:
-            return _LoopPlan(np.zeros(0, np.int64))
-        if n is None:
-            return _LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
-    conditions = [(c, x.loop.node.var) for x in group for c in x.conditions]
-    values = _shortened(n, period, conditions, threads)
-    if values is not None:
-        return _LoopPlan(values, period or 0, stands_for_all=True)
-    if n <= MAX_TRIPS:
-        return _LoopPlan(np.arange(n, dtype=np.int64), n, is_whole=True, stands_for_all=True)
-    assert period is not None
-    return _LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
-
-
-def _shortened(
-    n: int, period: int | None, conditions: Sequence[tuple[Cond, Var]], threads: Known
-) -> Array | None:
-    """A period and one more iteration, and as many from the end that there are two periods and only
-    whole ones are left out: what lies between is like what comes right before it."""
-    if period is None:
-        return None
-    least = max(2 * period, MIN_TRIPS)
-    kept = least + (n - least) % period
-    if kept + period > n:
-        return None
-    first = period + 1
-    last = kept - first
-    values = np.concatenate((np.arange(first), np.arange(n - last, n))).astype(np.int64)
-    middle = np.arange(first, n - last, dtype=np.int64)
-    before = first - period + (middle - first) % period
-    for c, v in conditions:
-        if v in variables(c) and not _repeats(c, v, period):
-            if middle.size > MAX_WHOLE:
-                return None
-            here, there = (holds(c, {**threads, v: x[:, None]}) for x in (middle, before))
-            if not (np.array_equal(here.may, there.may) and np.array_equal(here.must, there.must)):
-                return None
-    return values
-
-
-def _period(exprs: list[Expr], v: Var) -> int | None:
-    """The least number of steps of `v` found after which every expression has the same value."""
-    period = 1
-    dependent = [e for e in exprs if v in variables(e)]
-    for e in dependent:
-        steps = 1
-        for part in walk(e):
-            if isinstance(part, Mod | FloorDiv) and v in variables(part):
-                steps *= constant_value(part.denominator) or 1
-        period = math.lcm(period, steps)
-    for steps in range(1, period + 1):
-        if period % steps == 0:
-            shifted = {v: add(v, steps)}
-            if all(substitute(e, shifted) == e for e in dependent):
-                return steps
-    return None
-
-
-def _repeats(c: Cond, v: Var, period: int) -> bool:
-    return v not in variables(c) or substitute_condition(c, {v: add(v, period)}) == c
+def _enumerated(lo: Array, mask: Holds, unknown: Unknown) -> Enumerated:
+    """The ranges as the one object that is like them."""
+    may, must = np.asarray(mask.may), np.asarray(mask.must)
+    key = (lo.shape, may.shape, must.shape, lo.tobytes(), may.tobytes(), must.tobytes(), unknown)
+    return _ALIKE.get(key, lambda: Enumerated(lo, mask, unknown, np.unique(lo)))
 
 
 # --- enumeration --------------------------------------------------------------------------------
@@ -337,35 +240,59 @@ def _access(
     order: int,
     site: StatementSite,
     use: MemoryUse,
-    threads: Known,
-    plans: dict[Path, _LoopPlan],
-    ncopies: int = 1,
+    threads: Threads,
+    plans: Mapping[Path, LoopPlan],
 ) -> Access:
-    loops = site.loops
-    trips = tuple(plans[loop.path].trips for loop in loops)
-    nthreads = next(iter(threads.values())).shape[0]
-    values = [plans[loop.path].values for loop in loops]
-    known = _with_loops(_with_runs(threads, use), loops, values)
-    varying = frozenset(x.node.var for x in loops if not _is_enumerated(use.index, x, plans))
+    around = tuple((loop, plans[loop.path]) for loop in site.loops)
+    conditions = _conditions(site, use)
+    role = None if site.role is None else (site.role.node.first, site.role.node.stop)
+    key = (
+        use.index, use.run, use.width, use.buffer.dtype, use.issuer, role, threads.key,
+        conditions, tuple((loop.node.var, plan) for loop, plan in around),
+    )  # fmt: skip
+    make = partial(_enumerate, use, conditions, role, threads, around)
+    return Access(
+        order,
+        site,
+        use,
+        trips=tuple(plan.trips for _, plan in around),
+        ranges=_ENUMERATED.get(key, make),
+        nthreads=threads.nthreads,
+        stands_for_all=tuple(plan.stands_for_all for _, plan in around),
+        ncopies=threads.ncopies,
+        moment=Moment.WHOLE if use.completes.at_once else Moment.ISSUE,
+    )
+
+
+_Around: TypeAlias = Sequence[tuple[LoopScope, LoopPlan]]
+"""The loops around an access, outermost first, and the iterations that stand for each."""
+
+
+def _enumerate(
+    use: MemoryUse,
+    conditions: Sequence[Cond],
+    role: tuple[int, int] | None,
+    threads: Threads,
+    around: _Around,
+) -> Enumerated | None:
+    known = _with_loops(_with_runs(threads, use), around)
+    varying = frozenset(x.node.var for x, plan in around if not _is_enumerated(use.index, x, plan))
     steady = {v: values for v, values in known.items() if v not in varying}
     split = split_unknown(use.index, steady, varying)
-    mask = _mask(site, use, known, plans, nthreads, ncopies)
-    moment = Moment.WHOLE if use.completes.at_once else Moment.ISSUE
-    all_of = tuple(plans[loop.path].stands_for_all for loop in loops)
-    unknown = Access(order, site, use, trips, None, nthreads, all_of, ncopies, moment)
     if split is None:
-        return unknown
+        return None
+    mask = _mask(conditions, _participants(role, use, threads), known, around)
     lo = np.asarray(evaluate_lanes(split[0], known)) * use.buffer.dtype.nbytes
-    lo = lo.reshape((1,) * (len(loops) + 1 - lo.ndim) + lo.shape)
-    nlanes = nthreads * use.nruns
+    lo = lo.reshape((1,) * (len(around) + 1 - lo.ndim) + lo.shape)
+    nlanes = threads.nthreads * use.nruns
     entries = math.prod(np.broadcast_shapes(lo.shape, np.shape(mask.may), (nlanes,)))
     if use.issuer is not None:
-        entries //= nthreads // ncopies
+        entries //= threads.nthreads // threads.ncopies
     if entries * use.width > MAX_ENTRIES:
         entries = _nplaces(lo)
     if entries * use.width > MAX_ENTRIES and entries > MAX_PLACES:
-        return unknown
-    return replace(unknown, ranges=Enumerated(lo, mask, split[1]))
+        return None
+    return _enumerated(lo, mask, split[1])
 
 
 def _nplaces(lo: Array) -> int:
@@ -374,69 +301,61 @@ def _nplaces(lo: Array) -> int:
     return sum(np.unique(row).size for row in rows)
 
 
-def _is_enumerated(index: Expr, loop: LoopScope, plans: dict[Path, _LoopPlan]) -> bool:
+def _is_enumerated(index: Expr, loop: LoopScope, plan: LoopPlan) -> bool:
     """Whether the iterations that stand for a loop show every value of an index."""
-    plan, v = plans[loop.path], loop.node.var
+    v = loop.node.var
     if plan.is_whole or not plan.trips:
         return plan.is_whole
     return substitute(index, {v: add(v, plan.period)}) == index
 
 
-def _with_loops(threads: Known, loops: tuple[LoopScope, ...], values: Sequence[Array]) -> Known:
+def _with_loops(threads: Known, around: _Around) -> Known:
     known = dict(threads)
-    for i, (loop, found) in enumerate(zip(loops, values, strict=True)):
-        if len(found):
-            shape = [1] * (len(loops) + 1)
-            shape[i] = len(found)
-            known[loop.node.var] = found.reshape(shape)
+    for i, (loop, plan) in enumerate(around):
+        if plan.trips:
+            shape = [1] * (len(around) + 1)
+            shape[i] = plan.trips
+            known[loop.node.var] = plan.values.reshape(shape)
     return known
 
 
-def _with_runs(threads: Known, use: MemoryUse) -> Known:
+def _with_runs(threads: Threads, use: MemoryUse) -> Known:
     """What threads are known by, and the number of the run: every thread once for each run."""
     if use.run is None:
-        return threads
-    n, nthreads = use.nruns, next(iter(threads.values())).shape[0]
-    known = {v: np.tile(values, n) for v, values in threads.items()}
-    return known | {use.run: np.repeat(np.arange(n, dtype=np.int64), nthreads)}
+        return threads.known
+    n = use.nruns
+    known = {v: np.tile(values, n) for v, values in threads.known.items()}
+    return known | {use.run: np.repeat(np.arange(n, dtype=np.int64), threads.nthreads)}
 
 
-def _mask(
-    site: StatementSite,
-    use: MemoryUse,
-    known: Known,
-    plans: dict[Path, _LoopPlan],
-    nthreads: int,
-    ncopies: int,
-) -> Holds:
-    """Where the access happens: its predicate, the conditions of the branches around it, and the
-    threads that it is for."""
-    who = _participants(site, use, nthreads, ncopies)
-    conditions = [use.predicate]
-    for branch in site.branches:
-        c = branch.node.condition
-        conditions.append(c if branch.taken else negate(c))
+def _conditions(site: StatementSite, use: MemoryUse) -> tuple[Cond, ...]:
+    """Under which an access happens: its predicate, and those of the branches around it."""
+    branches = ((b.node.condition, b.taken) for b in site.branches)
+    return use.predicate, *(c if taken else negate(c) for c, taken in branches)
+
+
+def _mask(conditions: Sequence[Cond], who: Holds, known: Known, around: _Around) -> Holds:
+    """Where conditions hold, among the threads that an access is for."""
     if all(c is TRUE for c in conditions):
         return who
     usable = dict(known)
-    for loop in site.loops:
-        plan, v = plans[loop.path], loop.node.var
+    for loop, plan in around:
         if plan.stands_for_all or not plan.trips:
             continue
-        if not all(_repeats(c, v, plan.period) for c in conditions):
-            del usable[v]
+        if not all(repeats(c, loop.node.var, plan.period) for c in conditions):
+            del usable[loop.node.var]
     return conjunction([who, *(holds(c, usable) for c in conditions)])
 
 
-def _participants(site: StatementSite, use: MemoryUse, nthreads: int, ncopies: int) -> Holds:
-    linear = np.tile(np.arange(nthreads, dtype=np.int64), use.nruns)
+def _participants(role: tuple[int, int] | None, use: MemoryUse, threads: Threads) -> Holds:
+    linear = np.tile(np.arange(threads.nthreads, dtype=np.int64), use.nruns)
     if use.issuer is not None:
-        mine = linear % (nthreads // ncopies) == use.issuer
+        mine = linear % (threads.nthreads // threads.ncopies) == use.issuer
         return Holds(mine, mine)
-    if site.role is None:
+    if role is None:
         return ALWAYS
     warps = linear // WARP_SIZE
-    mine = (site.role.node.first <= warps) & (warps < site.role.node.stop)
+    mine = (role[0] <= warps) & (warps < role[1])
     return Holds(mine, mine)
 
 
@@ -447,7 +366,7 @@ def _ends(
     access: Access,
     done: Completions,
     places: Sequence[StatementSite],
-    plans: Mapping[Path, _LoopPlan],
+    plans: Mapping[Path, LoopPlan],
 ) -> Iterator[Access]:
     """The completions of an asynchronous access, one for each wait that has any."""
     waits: dict[int, list[tuple[Instance, Instance]]] = {}
@@ -456,45 +375,20 @@ def _ends(
             waits.setdefault(wait.order, []).append((instance, wait))
     for order, pairs in waits.items():
         site = places[order]
-        counts = tuple(plans[loop.path].trips for loop in site.loops)
-        ranges = _ranges_at(access, pairs, counts)
-        is_public = pairs[0][1].is_public
         yield replace(
             access,
             order=order,
             site=site,
-            trips=counts,
+            trips=tuple(plans[loop.path].trips for loop in site.loops),
             stands_for_all=tuple(plans[loop.path].stands_for_all for loop in site.loops),
-            ranges=ranges,
             moment=Moment.DONE,
-            is_public=is_public,
+            is_public=pairs[0][1].is_public,
+            ended=_ended(access, pairs),
         )
 
 
-def _ranges_at(
-    access: Access,
-    pairs: Sequence[tuple[Instance, Instance]],
-    counts: tuple[int, ...],
-) -> Enumerated | None:
-    """The byte ranges of the operations, by iteration of the wait instead of their own."""
-    nthreads = access.nthreads * access.use.nruns
-    if access.ranges is None:
-        return None
-    together: dict[tuple[int, ...], int] = {}
-    slots: list[int] = []
-    for _, wait in pairs:
-        slots.append(together.get(wait.coords, 0))
-        together[wait.coords] = slots[-1] + 1
-    most = max(together.values())
-    if math.prod(counts) * most * nthreads > MAX_ENTRIES:
-        return None
-    ranges, whole = access.ranges, (*access.trips, nthreads)
-    sources = [np.broadcast_to(x, whole) for x in (ranges.lo, ranges.mask.may, ranges.mask.must)]
-    shape = (*counts, most * nthreads)
-    lo = np.zeros(shape, dtype=np.int64)
-    may, must = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    for (issue, wait), slot in zip(pairs, slots, strict=True):
-        lanes = slice(slot * nthreads, (slot + 1) * nthreads)
-        for out, source in zip((lo, may, must), sources, strict=True):
-            out[(*wait.coords, lanes)] = source[issue.coords]
-    return Enumerated(lo, Holds(may, must), ranges.unknown)
+def _ended(access: Access, pairs: Sequence[tuple[Instance, Instance]]) -> Ended:
+    issued, waited = (
+        np.array([p[k].coords for p in pairs], np.int64).reshape(len(pairs), -1) for k in (0, 1)
+    )
+    return Ended(access, issued, waited)

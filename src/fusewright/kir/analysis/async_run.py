@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.deliveries import delivered_nbytes
 from fusewright.kir.analysis.lanes import (
     Array,
-    Holds,
     evaluate_lanes,
     holds,
     is_known,
     thread_values,
 )
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, StatementSite
-from fusewright.kir.analysis.times import Timeline
+from fusewright.kir.analysis.times import UNIT, Timeline
 from fusewright.kir.analysis.uniformity import is_block_uniform, threads_of
 from fusewright.kir.ir import (
     AsyncCommit,
@@ -41,6 +40,8 @@ from fusewright.kir.ir import (
     SyncStatement,
 )
 from fusewright.kir.traits import MbarrierUse, is_asynchronous
+
+T = TypeVar("T")
 
 Branch: TypeAlias = "tuple[Path, tuple[int, ...]] | Cond"
 """A branch that some threads may not take, in one iteration of the loops around it; of one that all
@@ -106,14 +107,39 @@ def takes_part(s: Statement) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """Where the run is: the values of loop variables, branches, the role."""
+    """Where the run is: the values of loop variables, of the innermost loop around all, the time
+    that iterations took before, branches, the role."""
 
     known: dict[Var, Array]
     loops: tuple[Path, ...] = ()
     coords: tuple[int, ...] = ()
+    innermost: tuple[Var, Array] | None = None
+    passed: int = 0
     branches: frozenset[Branch] = frozenset()
     role: Role | None = None
     agent: Agent = None
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The iteration of all loops around but the innermost."""
+        return self.coords[:-1]
+
+    @property
+    def niterations(self) -> int:
+        """How many iterations of the innermost loop around stand for it."""
+        return 1 if self.innermost is None else len(self.innermost[1])
+
+    @property
+    def known_in_row(self) -> dict[Var, Array]:
+        """What is known in all iterations of the innermost loop, of which each is a row."""
+        if self.innermost is None:
+            return self.known
+        v, values = self.innermost
+        return {**self.known, v: values[:, None]}
+
+    def of_row(self, row: Sequence[T]) -> T:
+        """What is meant of a row of values, one for each iteration of the innermost loop."""
+        return row[self.coords[-1] if self.coords else 0]
 
 
 _Step: TypeAlias = "tuple[int, Statement | None, Path, bool]"
@@ -121,12 +147,18 @@ _Step: TypeAlias = "tuple[int, Statement | None, Path, bool]"
 a sync that is only planned."""
 
 
+_Row: TypeAlias = tuple[Path, tuple[int, ...]]
+"""A statement, in an iteration of all loops around it but the innermost."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flow:
-    """One run: what is planned, the paths that lead to events, what happened, steps of bodies."""
+    """One run: what is planned, the paths that lead to events, the textual order of the statements
+    that are events, what happened, steps of bodies."""
 
     plan: Plan
     around: set[Path]
+    orders: Mapping[Path, int]
     out: list[Event]
     steps: dict[Path, list[_Step]]
 
@@ -148,11 +180,11 @@ class AsyncRun:
     _around: set[Path] = field(default_factory=set[Path])
     _base: list[Event] = field(default_factory=list[Event])
     _known: dict[Var, Array] = field(default_factory=dict[Var, Array])
-    _held: dict[tuple[Path, tuple[int, ...]], Holds] = field(
-        default_factory=dict[tuple[Path, tuple[int, ...]], Holds]
+    _held: dict[_Row, list[tuple[bool, bool]]] = field(
+        default_factory=dict["_Row", "list[tuple[bool, bool]]"]
     )
-    _made: dict[tuple[Path, tuple[int, ...]], Event | None] = field(
-        default_factory=dict[tuple[Path, tuple[int, ...]], "Event | None"]
+    _values: dict[tuple[_Row, Expr], list[int | None]] = field(
+        default_factory=dict["tuple[_Row, Expr]", "list[int | None]"]
     )
 
     def __post_init__(self) -> None:
@@ -163,16 +195,21 @@ class AsyncRun:
         counts = {path: len(v) for path, v in self.values.items()}
         self._known = {**thread_values(self.kernel), **_sizes(self.places, counts)}
 
-    def events(self, plan: Plan) -> list[Event]:
-        """What happens, of roles one after the other, with the syncs that are planned."""
-        if not plan and self._base:
-            return self._base
-        out: list[Event] = []
-        around = self._around | {body[:k] for body, _ in plan for k in range(len(body) + 1)}
-        self._run(self.kernel.body, (), _At(self._known), _Flow(plan, around, out, {}))
-        if not plan:
-            self._base = out
-        return out
+    @property
+    def events(self) -> list[Event]:
+        """What happens, of roles one after the other."""
+        if not self._base:
+            self._base = self._events(_Flow({}, self._around, self._orders, [], {}))
+        return self._base
+
+    def planned(self, plan: Plan) -> list[Event]:
+        """What happens by syncs that are planned, of roles one after the other."""
+        around = {body[:k] for body, _ in plan for k in range(len(body) + 1)}
+        return self._events(_Flow(plan, around, {}, [], {}))
+
+    def _events(self, flow: _Flow) -> list[Event]:
+        self._run(self.kernel.body, (), _At(self._known), flow)
+        return flow.out
 
     def _run(self, body: Body, path: Path, at: _At, flow: _Flow) -> None:
         for i, s, here, is_event in self._steps(body, path, flow):
@@ -182,7 +219,7 @@ class AsyncRun:
             if not is_event:
                 self._inside(s, here, at, flow)
                 continue
-            e = self._statement(s, here, at)
+            e = self._event(s, here, at)
             if e is not None:
                 flow.out.append(e)
         if len(flow.out) > _MAX_EVENTS:
@@ -199,7 +236,7 @@ class AsyncRun:
             found = flow.steps[path] = []
             for i, s in enumerate(body):
                 here = (*path, i)
-                is_event = here in self._orders
+                is_event = here in flow.orders
                 if is_event or here in flow.around:
                     found.append((i, s, here, is_event))
                 elif (path, i) in flow.plan:
@@ -225,53 +262,56 @@ class AsyncRun:
                         f"asynchronous operations stand in the loop over {s.var}, whose addresses "
                         "do not repeat after a number of iterations; index with a remainder"
                     )
+                loops, span = (*at.loops, here), self.line.span[here]
                 for k, value in enumerate(values):
-                    known = {**at.known, s.var: np.asarray(value)}
                     inner = _At(
-                        known, (*at.loops, here), (*at.coords, k), at.branches, at.role, at.agent
-                    )
+                        {**at.known, s.var: np.asarray(value)}, loops, (*at.coords, k),
+                        (s.var, values), at.passed + k * span, at.branches, at.role, at.agent,
+                    )  # fmt: skip
                     self._run(s.body, here, inner, flow)
             case If():
-                taken = self._holds(s.condition, here, at)
+                some, every = self._holds(s.condition, here, at)
+                taken = (some, every), (not every, not some)
                 for branch, part in ((0, s.then), (1, s.otherwise)):
-                    inner = self._branch(s, here, at, taken, branch)
+                    inner = self._branch(s, here, at, taken[branch], branch)
                     if inner is not None:
                         self._run(part, (*here, branch), inner, flow)
             case Roles():
                 for number, role in enumerate(s.body):
                     assert isinstance(role, Role)
                     place = (*here, number)
-                    inner = _At(at.known, at.loops, at.coords, at.branches, role, place)
+                    inner = replace(at, role=role, agent=place)
                     self._run(role.body, place, inner, flow)
             case _:
                 pass
 
-    def _branch(self, s: If, here: Path, at: _At, taken: Holds, branch: int) -> _At | None:
-        may, must = (taken.may, taken.must) if branch == 0 else (~taken.must, ~taken.may)
-        if not bool(np.any(may)):
+    def _branch(
+        self, s: If, here: Path, at: _At, taken: tuple[bool, bool], branch: int
+    ) -> _At | None:
+        """In a branch that some, or all, threads take."""
+        some, every = taken
+        if not some:
             return None
-        branches = at.branches
-        if not bool(np.all(must)):
-            branches |= {branch_of(s, (*here, branch), at.known, at.coords, self.kernel)}
-        return _At(at.known, at.loops, at.coords, branches, at.role, at.agent)
+        if every:
+            return at
+        now = branch_of(s, (*here, branch), at.known, at.coords, self.kernel)
+        return replace(at, branches=at.branches | {now})
 
-    def _holds(self, c: Cond, here: Path, at: _At) -> Holds:
-        """Where the condition holds among the threads of the role."""
-        found = self._held.get((here, at.coords))
-        if found is None:
+    def _holds(self, c: Cond, here: Path, at: _At) -> tuple[bool, bool]:
+        """Whether the condition may hold for some thread of the role, and must for all."""
+        row = self._held.get((here, at.outer))
+        if row is None:
+            where = holds(c, at.known_in_row)
             mine = threads_of(at.role, self.kernel)
-            where = holds(c, at.known)
+            shape = at.niterations, self.kernel.nthreads
             may, must = (
-                np.broadcast_to(x, (self.kernel.nthreads,))[mine] for x in (where.may, where.must)
+                np.broadcast_to(x, shape)[:, mine.start : mine.stop]
+                for x in (where.may, where.must)
             )
-            found = self._held[here, at.coords] = Holds(may, must)
-        return found
-
-    def _statement(self, s: Statement, here: Path, at: _At) -> Event | None:
-        key = here, at.coords
-        if key not in self._made:
-            self._made[key] = self._event(s, here, at)
-        return self._made[key]
+            some, every = np.any(may, axis=1), np.all(must, axis=1)
+            found: list[tuple[bool, bool]] = np.stack((some, every), axis=1).tolist()
+            row = self._held[here, at.outer] = found
+        return at.of_row(row)
 
     def _event(self, s: Statement, here: Path, at: _At) -> Event | None:
         if self._never_happens(s, here, at):
@@ -280,21 +320,22 @@ class AsyncRun:
         is_split = any(isinstance(b, tuple) for b in at.branches)
         everybody = s.issuing_thread() is None and not is_split
         instance = Instance(
-            self._orders[here], at.coords, self.line.moment(here, at.loops, at.coords), at.agent,
+            self._orders[here], at.coords, UNIT * (self.line.start[here] + at.passed), at.agent,
             at.branches, everybody and s.waits_at() is not None,
         )  # fmt: skip
         nthreads = len(threads_of(at.role, self.kernel))
         if use is None:
             return Event(s, None, instance, nthreads)
         return Event(
-            s, use, instance, nthreads, self._value(use.slot, at), self._value(use.parity, at),
+            s, use, instance, nthreads, self._value(use.slot, here, at),
+            self._value(use.parity, here, at),
             self._delivered(s, use, at),
         )  # fmt: skip
 
     def _never_happens(self, s: Statement, here: Path, at: _At) -> bool:
         if not isinstance(s, Guarded) or s.where_false():
             return False
-        return not bool(np.any(self._holds(s.predicate, here, at).may))
+        return not self._holds(s.predicate, here, at)[0]
 
     def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
         """The bytes that one execution brings to an mbarrier, where that is known."""
@@ -302,11 +343,13 @@ class AsyncRun:
             return use.nbytes
         return None if at.coords else delivered_nbytes(s, use.rank, use.nbytes, self.kernel)
 
-    def _value(self, e: Expr, at: _At) -> int | None:
-        if not is_known(e, at.known):
-            return None
-        values = np.unique(evaluate_lanes(e, at.known))
-        return int(values[0]) if values.size == 1 else None
+    def _value(self, e: Expr, here: Path, at: _At) -> int | None:
+        """The value of an expression where all threads have the same."""
+        key = (here, at.outer), e
+        row = self._values.get(key)
+        if row is None:
+            row = self._values[key] = _uniform(e, at.known_in_row, at.niterations)
+        return at.of_row(row)
 
     def branches_at(self, site: StatementSite, coords: Sequence[int]) -> frozenset[Branch]:
         """All branches around a site, in an iteration of the loops around it."""
@@ -323,6 +366,15 @@ class AsyncRun:
                 at = tuple(coords[:depth])
                 out.add(branch_of(scope.node, scope.path, known, at, self.kernel))
         return frozenset(out)
+
+
+def _uniform(e: Expr, known: Mapping[Var, Array], nrows: int) -> list[int | None]:
+    """By row the value of an expression where that is known, and the same for all threads."""
+    if not is_known(e, known):
+        return [None] * nrows
+    values = np.atleast_2d(evaluate_lanes(e, known))
+    low, high = (np.broadcast_to(f(values, axis=1), (nrows,)).tolist() for f in (np.min, np.max))
+    return [x if x == y else None for x, y in zip(low, high, strict=True)]
 
 
 def branch_of(

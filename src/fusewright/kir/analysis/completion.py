@@ -11,10 +11,12 @@ the barriers at which one arrives and another waits (`kir/analysis/role_order.py
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from fusewright.kir.analysis.async_run import (
+    Agent,
     AsyncRun,
     Branch,
     Changes,
@@ -27,19 +29,22 @@ from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.role_order import RoleOrder, role_order
 from fusewright.kir.analysis.sites import Path, StatementSite, sites
 from fusewright.kir.analysis.times import timeline
-from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel
-from fusewright.kir.traits import WITH_PHASE, Completes, is_asynchronous, with_group
+from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel, Statement
+from fusewright.kir.traits import Completes, is_asynchronous
+
+_Ends = Mapping[Instance, Sequence[Instance]]
+"""By operation the waits that end it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completions:
-    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each by
-    operation and way to be complete, as far as the first that its threads certainly come to, the
-    ends of groups, and how roles know of each other."""
+    """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each
+    `by_phase`, or with its group, as far as the first that its threads certainly come to, and how
+    roles know of each other."""
 
     issued: Mapping[int, Sequence[Instance]]
-    ends: Mapping[tuple[Instance, Completes], Sequence[Instance]]
-    commits: Mapping[AsyncKind, Sequence[Instance]]
+    by_phase: _Ends
+    groups: Mapping[AsyncKind, Groups]
     roles: RoleOrder
     run: AsyncRun | None = None
 
@@ -49,14 +54,20 @@ class Completions:
 
     def ends_of(self, instance: Instance, completes: Completes) -> Sequence[Instance]:
         """The waits behind which an operation is complete."""
-        return self.ends.get((instance, completes), ())
+        if completes.kind is None:
+            return self.by_phase.get(instance, ()) if completes.by_mbarrier else ()
+        found = self.groups.get(completes.kind)
+        if found is None:
+            return ()
+        return (found.read if completes.is_read else found.whole).get(instance, ())
 
     def commits_between(
         self, kind: AsyncKind, issue: Instance, stop: int, branches: frozenset[Branch]
     ) -> int:
         """How many groups of a kind the threads of an operation have certainly ended since, at a
         time, when they are in some branches."""
-        return _count(self.commits.get(kind, ()), issue, stop, branches)
+        found = self.groups.get(kind)
+        return 0 if found is None else found.commits.count(issue, stop, branches)
 
 
 _NONE = Completions({}, {}, {}, RoleOrder({}, ()))
@@ -78,97 +89,132 @@ def completions(
     if not has_operations(kernel):
         return _NONE
     line = timeline(kernel, {path: len(v) for path, v in values.items()})
-    return completed(AsyncRun(kernel, places, values, line), {})
-
-
-def completed(run: AsyncRun, plan: Plan) -> Completions:
-    """What completes when, with the syncs of a plan."""
-    events = run.events(plan)
+    run = AsyncRun(kernel, places, values, line)
+    events = run.events
     issued: dict[int, list[Instance]] = {}
-    for e in events:
-        if is_asynchronous(e.statement):
-            issued.setdefault(e.instance.order, []).append(e.instance)
+    for e in _of(events, lambda e: is_asynchronous(e.statement)):
+        issued.setdefault(e.instance.order, []).append(e.instance)
     roles, loads = role_order(events)
-    ends: dict[tuple[Instance, Completes], Sequence[Instance]] = {}
-    for load, waits in loads.items():
-        ends[load, WITH_PHASE] = waits
-    commits: dict[AsyncKind, Sequence[Instance]] = {}
+    groups = {kind: _groups(kind, _concerning(events, kind)) for kind in AsyncKind}
+    return Completions(issued, loads, groups, roles, run)
+
+
+def with_planned(done: Completions, plan: Plan) -> Completions:
+    """What completes when, with further commits and waits."""
+    assert done.run is not None
+    added = done.run.planned(plan)
+    groups = dict(done.groups)
     for kind in AsyncKind:
-        group = _Group(kind, [e for e in events if _concerns(e, kind)])
-        commits[kind] = group.commits
-        ends |= group.ends()
-    return Completions(issued, ends, commits, roles, run)
+        mine = _concerning(added, kind)
+        if mine:
+            events = [*_concerning(done.run.events, kind), *mine]
+            events.sort(key=attrgetter("instance.time"))
+            groups[kind] = _groups(kind, events)
+    return replace(done, groups=groups)
 
 
 def changed_groups(done: Completions, kind: AsyncKind, changes: Changes) -> Completions:
     """What completes when, after changes to the commits and waits of one kind."""
     assert done.run is not None
-    events = [x for e in done.run.events({}) for x in changed_event(e, changes)]
-    group = _Group(kind, [e for e in events if _concerns(e, kind)])
-    kept = {key: waits for key, waits in done.ends.items() if key[1].kind is not kind}
-    commits = {**done.commits, kind: group.commits}
-    return replace(done, ends={**kept, **group.ends()}, commits=commits)
+    mine = _concerning(done.run.events, kind)
+    group = _groups(kind, [x for e in mine for x in changed_event(e, changes)])
+    return replace(done, groups={**done.groups, kind: group})
+
+
+def _of(events: Iterable[Event], is_meant: Callable[[Event], bool]) -> list[Event]:
+    """The events of statements that are meant, each of which is asked about once."""
+    known: dict[Statement, bool] = {}
+    out: list[Event] = []
+    for e in events:
+        wanted = known.get(e.statement)
+        if wanted is None:
+            wanted = known[e.statement] = is_meant(e)
+        if wanted:
+            out.append(e)
+    return out
+
+
+def _concerning(events: Iterable[Event], kind: AsyncKind) -> list[Event]:
+    """The operations, commits and waits of a kind."""
+    return _of(events, lambda e: _concerns(e.statement, kind))
 
 
 # --- groups -------------------------------------------------------------------------------------
 
 
-def _concerns(e: Event, kind: AsyncKind) -> bool:
-    s = e.statement
+def _concerns(s: Statement, kind: AsyncKind) -> bool:
     return s.group() is kind or (isinstance(s, AsyncCommit | AsyncWait) and s.kind is kind)
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Operations, commits and waits of one kind, in order of time."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Commits:
+    """The ends of groups by the agent that ends them, in order of time."""
 
-    kind: AsyncKind
-    events: Sequence[Event]
-    commits: list[Instance] = field(default_factory=list[Instance])
+    of: Mapping[Agent, Sequence[Instance]]
+    times: Mapping[Agent, Sequence[int]]
 
-    def __post_init__(self) -> None:
-        self.commits = [e.instance for e in self.events if isinstance(e.statement, AsyncCommit)]
-
-    def ends(self) -> dict[tuple[Instance, Completes], list[Instance]]:
-        """For each operation the waits that end it, until one that it certainly comes to."""
-        out: dict[tuple[Instance, Completes], list[Instance]] = {}
-        waits = [(e.instance, e.statement) for e in self.events]
-        found = [(i, s) for i, s in waits if isinstance(s, AsyncWait)]
-        times = [i.time for i, _ in found]
-        for e in self.events:
-            if e.statement.group() is not self.kind:
-                continue
-            op = e.instance
-            for completes, takes_reads in self._ways():
-                for wait, s in found[bisect_right(times, op.time) :]:
-                    if wait.agent not in (op.agent, None) or (s.reads_only and not takes_reads):
-                        continue
-                    if _count(self.commits, op, wait.time, wait.branches) > s.keep:
-                        out.setdefault((op, completes), []).append(wait)
-                        if wait.branches <= op.branches:
-                            break
+    def count(self, op: Instance, stop: int, branches: frozenset[Branch]) -> int:
+        """Those that the threads of an operation come to certainly before a time, when they are in
+        some branches then."""
+        out = 0
+        for agent in dict.fromkeys((op.agent, None)):
+            times = self.times.get(agent, ())
+            first, last = bisect_right(times, op.time), bisect_left(times, stop)
+            for c in self.of[agent][first:last] if first < last else ():
+                out += not c.branches or c.branches <= op.branches | branches
         return out
 
-    def _ways(self) -> list[tuple[Completes, bool]]:
-        whole = [(with_group(self.kind), False)]
-        if not self.kind.waits_for_reads:
-            return whole
-        return [*whole, (with_group(self.kind, is_read=True), True)]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The groups of one kind: where they end, and the waits behind which operations are complete
+    as a `whole`, or have `read` what they read."""
+
+    commits: _Commits
+    whole: _Ends
+    read: _Ends
 
 
-def _count(
-    commits: Sequence[Instance], op: Instance, stop: int, branches: frozenset[Branch]
-) -> int:
-    """The commits that the threads of an operation come to certainly before a time, when they are
-    in some branches then."""
-    first = bisect_right(commits, op.time, key=_time)
-    last = bisect_left(commits, stop, key=_time)
-    known = op.branches | branches
-    return sum(
-        c.agent in (op.agent, None) and (not c.branches or c.branches <= known)
-        for c in commits[first:last]
-    )
+def _groups(kind: AsyncKind, events: Sequence[Event]) -> Groups:
+    """The groups of operations, commits and waits, in order of time."""
+    ended: dict[Agent, list[Instance]] = {}
+    for e in events:
+        if isinstance(e.statement, AsyncCommit):
+            ended.setdefault(e.instance.agent, []).append(e.instance)
+    times = {agent: [i.time for i in found] for agent, found in ended.items()}
+    commits = _Commits(ended, times)
+    whole = _ends(kind, events, commits, takes_reads=False)
+    read = _ends(kind, events, commits, takes_reads=True) if kind.waits_for_reads else whole
+    return Groups(commits, whole, read)
 
 
-def _time(i: Instance) -> int:
-    return i.time
+def _ends(
+    kind: AsyncKind, events: Sequence[Event], commits: _Commits, *, takes_reads: bool
+) -> dict[Instance, list[Instance]]:
+    """For each operation the waits that end it, until one that it certainly comes to."""
+    waits: dict[Agent, list[tuple[Instance, AsyncWait]]] = {}
+    operations: list[Instance] = []
+    for e in events:
+        s = e.statement
+        if isinstance(s, AsyncWait):
+            if takes_reads or not s.reads_only:
+                waits.setdefault(e.instance.agent, []).append((e.instance, s))
+        elif s.group() is kind:
+            operations.append(e.instance)
+    every = waits.get(None, [])
+    out: dict[Instance, list[Instance]] = {}
+    rows: dict[Agent, tuple[list[tuple[Instance, AsyncWait]], list[int]]] = {}
+    for op in operations:
+        if op.agent not in rows:
+            mine = waits.get(op.agent, [])
+            if every and op.agent is not None:
+                mine = sorted((*mine, *every), key=lambda w: w[0].time)
+            rows[op.agent] = mine, [wait.time for wait, _ in mine]
+        found, times = rows[op.agent]
+        for k in range(bisect_right(times, op.time), len(found)):
+            wait, s = found[k]
+            if commits.count(op, wait.time, wait.branches) > s.keep:
+                out.setdefault(op, []).append(wait)
+                if wait.branches <= op.branches:
+                    break
+    return out

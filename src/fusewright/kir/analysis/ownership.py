@@ -9,15 +9,24 @@ all four lie in one warp.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
 from fusewright.core.expr import constant_value
+from fusewright.core.memo import Memo
 from fusewright.errors import InternalError
-from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
+from fusewright.kir.analysis.accesses import (
+    MAX_ENTRIES,
+    Access,
+    Ended,
+    Enumerated,
+    accesses,
+    shared_allocs,
+)
 from fusewright.kir.analysis.lanes import Array, Unknown
 from fusewright.kir.analysis.sites import KEPT
 from fusewright.kir.clusters import exported_buffers
@@ -100,7 +109,7 @@ def cell_nbytes(group: Sequence[Access], offsets: dict[Buffer, int]) -> int:
         if a.ranges is None or a.ranges.unknown:
             cell = math.gcd(cell, a.buffer.dtype.nbytes)
         if a.ranges is not None:
-            cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.lo, axis=None)))
+            cell = math.gcd(cell, int(np.gcd.reduce(a.ranges.starts)))
     return cell
 
 
@@ -121,7 +130,7 @@ def _edges(a: Access, origin: int) -> Array:
             return np.zeros(0, dtype=np.int64)
         return np.array([origin, origin + shared_nbytes(a.buffer) * a.ncopies])
     assert ranges is not None
-    low = np.unique(ranges.lo) + origin
+    low = ranges.starts + origin
     return np.concatenate((low, low + a.nbytes))
 
 
@@ -136,14 +145,64 @@ def even_edges(nbytes: int, cell_nbytes: int) -> Array:
     return np.arange(0, nbytes + cell_nbytes, cell_nbytes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What a footprint lists, whichever statement makes the access."""
+
+    loops: tuple[int, ...]
+    coords: tuple[Array, ...]
+    cells: Array
+    first: Array
+    last: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return (*self.coords, self.cells, self.first, self.last)
+
+
+_KEPT_NBYTES = 1 << 25
+"""Of rows that are kept: those of some twenty kernels with products, or of one large one."""
+
+
+def _kept_nbytes(key: Hashable, rows: _Rows | None) -> int:
+    assert isinstance(key, tuple)
+    parts = cast("tuple[object, ...]", key)
+    mine = () if rows is None else rows.arrays
+    own = sum(x.nbytes for x in mine) + sum(len(x) for x in parts if isinstance(x, bytes))
+    return own + (1 << 10)
+
+
+_ROWS: Memo[_Rows | None] = Memo(_KEPT_NBYTES, _kept_nbytes)
+
+
 def footprint(access: Access, origin: int, edges: Array) -> Footprint:
     """What one access touches, in cells that begin at `edges`, counted from `origin` bytes before
     its buffer; an access to shared memory at unknown addresses touches its whole buffer."""
-    ranges, nthreads = access.ranges, access.nthreads
+    ranges = access.ranges
     if _is_anywhere(access):
         return _anything(access, origin, edges)
     assert ranges is not None
-    depth = len(access.site.loops)
+    issue = access if access.ended is None else access.ended.issue
+    rows = _rows_of(issue, ranges, origin, edges)
+    if rows is not None and access.ended is not None:
+        rows = _at_waits(rows, access, access.ended)
+    if rows is None:
+        return _anything(access, origin, edges)
+    exact = ranges.mask.is_exact
+    return Footprint(
+        access, rows.loops, rows.coords, rows.cells, rows.first, rows.last, ranges.unknown, exact
+    )
+
+
+def _rows_of(access: Access, ranges: Enumerated, origin: int, edges: Array) -> _Rows | None:
+    """The rows of an access that is no completion. Passes look at accesses again that the last
+    one left as they were; they are told by the bytes they touch, not by their statement."""
+    key = (ranges, len(access.site.loops), access.nbytes, access.nthreads, origin, edges.tobytes())
+    return _ROWS.get(key, lambda: _enumerated_rows(access, ranges, origin, edges))
+
+
+def _enumerated_rows(access: Access, ranges: Enumerated, origin: int, edges: Array) -> _Rows | None:
+    depth, nthreads = len(access.site.loops), access.nthreads
     shape = np.broadcast_shapes(ranges.lo.shape, np.shape(ranges.mask.may), (1,) * (depth + 1))
     if shape[-1] == 1:
         shape = (*shape[:-1], nthreads)
@@ -151,18 +210,17 @@ def footprint(access: Access, origin: int, edges: Array) -> Footprint:
     nlanes = shape[-1]
     where = np.broadcast_to(ranges.mask.may, shape).reshape(-1)
     entries = np.arange(where.size) if where.all() else np.flatnonzero(where)
-    lo = np.broadcast_to(ranges.lo, shape).reshape(-1)[entries]
+    places = ranges.starts
+    at = np.broadcast_to(np.searchsorted(places, ranges.lo), shape).reshape(-1)[entries]
     code, thread = entries // nlanes, entries % nlanes % nthreads
-    places, where = np.unique(lo, return_inverse=True)
-    rows = _reduce_rows(code, where.reshape(-1), thread, nthreads)
-    if rows is None:
-        return _anything(access, origin, edges)
-    code, which, first, last = rows
+    found = _reduce_rows(code, at, thread, nthreads)
+    if found is None:
+        return None
+    code, which, first, last = found
     start = np.searchsorted(edges, places + origin)
     counts = np.searchsorted(edges, places + origin + access.nbytes) - start
-    several = int(counts.max(initial=1)) > 1
     cells = start[which]
-    if several:
+    if int(counts.max(initial=1)) > 1:
         n = counts[which]
         within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
         cells = np.repeat(cells, n) + within
@@ -170,8 +228,33 @@ def footprint(access: Access, origin: int, edges: Array) -> Footprint:
         if int(np.diff(places).min(initial=access.nbytes)) < access.nbytes:
             code, cells, first, last = _merged(code, cells, first, last)
     coords = np.unravel_index(code, [shape[i] for i in loops]) if loops else ()
-    exact = ranges.mask.is_exact
-    return Footprint(access, loops, tuple(coords), cells, first, last, ranges.unknown, exact)
+    return _Rows(loops, tuple(coords), cells, first, last)
+
+
+def _at_waits(rows: _Rows, access: Access, ended: Ended) -> _Rows | None:
+    """The rows of operations by the iterations of the wait that ends them."""
+    sizes = ended.issue.trips
+    mine, wanted = np.zeros(rows.cells.size, np.int64), np.zeros(len(ended.issued), np.int64)
+    for i, values in zip(rows.loops, rows.coords, strict=True):
+        mine, wanted = mine * sizes[i] + values, wanted * sizes[i] + ended.issued[:, i]
+    start, stop = np.searchsorted(mine, wanted, "left"), np.searchsorted(mine, wanted, "right")
+    counts = stop - start
+    total = int(counts.sum())
+    if total > MAX_ENTRIES:
+        return None
+    at = np.repeat(start - np.cumsum(counts) + counts, counts) + np.arange(total)
+    loops = tuple(i for i, n in enumerate(access.trips) if n > 1)
+    sizes = [access.trips[i] for i in loops]
+    code = np.zeros(len(ended.waited), np.int64)
+    for i in loops:
+        code = code * access.trips[i] + ended.waited[:, i]
+    code, cells, first, last = np.repeat(code, counts), rows.cells, rows.first, rows.last
+    if total:
+        code, cells, first, last = _merged(code, cells[at], first[at], last[at])
+    else:
+        cells, first, last = cells[at], first[at], last[at]
+    coords = np.unravel_index(code, sizes) if loops else ()
+    return _Rows(loops, tuple(coords), cells, first, last)
 
 
 def _reduce_rows(

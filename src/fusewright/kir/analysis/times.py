@@ -28,10 +28,6 @@ class Timeline:
     span: dict[Path, int]
     stop: dict[Path, int]
 
-    def moment(self, path: Path, loops: Sequence[Path], coords: Sequence[int]) -> int:
-        """When the statement at a path runs, in an iteration of the loops around it."""
-        return UNIT * (self.start[path] + self._passed(loops, coords))
-
     def gap(self, body: Path, index: int, loops: Sequence[Path], coords: Sequence[int]) -> int:
         """When control is before statement `index` of a body, or at its end."""
         start = self.start.get((*body, index))

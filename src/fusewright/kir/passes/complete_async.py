@@ -9,7 +9,7 @@ from functools import lru_cache
 from fusewright.errors import InternalError, UnsupportedError
 from fusewright.kir.analysis.accesses import find
 from fusewright.kir.analysis.async_run import AsyncRun, Gap
-from fusewright.kir.analysis.completion import Completions, completed, has_operations
+from fusewright.kir.analysis.completion import Completions, has_operations, with_planned
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
 from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, StatementSite, contains
 from fusewright.kir.analysis.times import UNIT
@@ -58,7 +58,7 @@ def complete_async(kernel: Kernel, target: Target) -> Kernel:
     work = _Work(kernel, run, listed)
     work.check_phases(found.completions)
     work.commit(found.completions)
-    work.wait()
+    work.wait(found.completions)
     return insert(kernel, work.added) if work.added else kernel
 
 
@@ -153,12 +153,11 @@ class _Work:
 
     # --- waits ------------------------------------------------------------------------------------
 
-    def wait(self) -> None:
+    def wait(self, base: Completions) -> None:
         """Waits before what meets an operation first, each for as few groups as it may."""
         keeps: dict[tuple[Gap, AsyncKind, bool], tuple[int, Meeting]] = {}
         while True:
-            planned = self._with(keeps)
-            done = completed(self.run, planned)
+            done = with_planned(base, self._with(keeps))
             m = next((m for m in self.listed if not is_complete(m, done)), None)
             if m is None:
                 break
