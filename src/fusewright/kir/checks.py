@@ -71,10 +71,12 @@ class _Scope:
 def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
     for s in body:
         yield Place(s, scope.variables, scope.buffers, scope.conditions, scope.role, scope.parent)
+        if isinstance(s, Alloc):
+            scope = replace(scope, buffers=scope.buffers | {s.buffer})
+        if not bodies_of(s):
+            continue
         inner = replace(scope, parent=s)
         match s:
-            case Alloc():
-                scope = replace(scope, buffers=scope.buffers | {s.buffer})
             case For():
                 yield from _walk(s.body, replace(inner, variables=scope.variables | {s.var}))
             case If():

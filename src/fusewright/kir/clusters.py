@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel
 from fusewright.kir.traverse import bodies_of, walk_statements
 
+KEPT = 4
+"""Kernels of which is kept what was found: several passes ask in turn."""
 
+
+@lru_cache(maxsize=KEPT)
 def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     """The shared buffers that other blocks of the cluster write, and the mbarriers that count what
     they write, in textual order of the stores."""
@@ -16,6 +21,7 @@ def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     return tuple(dict.fromkeys(u.buffer for u in uses if u.rank is not None))
 
 
+@lru_cache(maxsize=KEPT)
 def cluster_barriers(kernel: Kernel) -> tuple[tuple[ClusterArrive, ClusterWait], ...]:
     """Each arrival with the wait that follows it in the same body."""
     return tuple(

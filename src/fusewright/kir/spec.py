@@ -59,6 +59,7 @@ from fusewright.kir.text import print_statement
 from fusewright.kir.traits import Team
 from fusewright.kir.traverse import (
     all_variables,
+    own_buffers,
     own_registers,
     own_values,
     registers_read,
@@ -132,9 +133,7 @@ def _buffers_in_scope(facts: KernelFacts) -> Iterator[Problem]:
         s = place.statement
         if isinstance(s, Alloc):
             continue
-        used = [v for v in own_values(s) if isinstance(v, Buffer)]
-        used += [r.buffer for r in own_registers(s)]
-        for b in used:
+        for b in own_buffers(s):
             if b not in place.buffers:
                 yield s, f"buffer {b} is not allocated here; an Alloc must come before, around it"
 

@@ -5,11 +5,13 @@ Works on every node alike, from the kinds of values in its fields. Unchanged in,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar, cast
+from collections.abc import Callable, Mapping
+from functools import cache
+from operator import is_
+from typing import Any, TypeAlias, TypeVar
 
-from fusewright.core.conditions import Cond, substitute_condition
-from fusewright.core.expr import Expr, IntLike, Var, variables
+from fusewright.core.conditions import Cond, Truth, substitute_condition
+from fusewright.core.expr import Expr, Int, IntLike, Var, variables
 from fusewright.core.node import Node, symbolic_fields, with_fields
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, TensorMap
@@ -36,13 +38,19 @@ class Substitution:
 
     def expr(self, e: Expr) -> Expr:
         """The expression with its variables and gathered registers replaced."""
-        if e not in self._exprs:
-            self._exprs[e] = substitute(e, self.variables) if self._touches(e) else None
-        new = self._exprs[e]
+        if isinstance(e, Int):
+            return e
+        try:
+            new = self._exprs[e]
+        except KeyError:
+            new = substitute(e, self.variables) if self._touches(e) else None
+            self._exprs[e] = new
         return e if new is None else new
 
     def condition(self, c: Cond) -> Cond:
         """The condition with its variables and gathered registers replaced."""
+        if isinstance(c, Truth):
+            return c
         if c not in self._conditions:
             new = substitute_condition(c, self.variables) if self._touches(c) else None
             self._conditions[c] = new
@@ -51,8 +59,8 @@ class Substitution:
 
     def body(self, body: Body) -> Body:
         """The statements, in order."""
-        new = tuple(self.node(s) for s in body)
-        return body if all(a is b for a, b in zip(new, body, strict=True)) else new
+        new = tuple([self.node(s) for s in body])
+        return body if all(map(is_, new, body)) else new
 
     def node(self, node: N) -> N:
         """The node with every symbol in it replaced."""
@@ -61,7 +69,7 @@ class Substitution:
         changed: dict[str, object] = {}
         for name in symbolic_fields(type(node)):
             old: object = getattr(node, name)
-            new = self._value(old)
+            new = _replacing(type(old))(self, old)
             if new is not old:
                 changed[name] = new
         return with_fields(node, changed) if changed else node
@@ -108,23 +116,44 @@ class Substitution:
             self._maps[m] = m
         return self._maps[m]
 
-    def _value(self, value: object) -> object:
-        match value:
-            case Expr():
-                return self.expr(value)
-            case Cond():
-                return self.condition(value)
-            case Node():
-                return self.node(value)
-            case Buffer():
-                return self.buffers.get(value, value)
-            case TensorMap():
-                return self._maps.get(value) or self.rename_map(value, value.name)
-            case Argument():
-                return self.arguments.get(value, value)
-            case tuple():
-                items = cast("tuple[object, ...]", value)
-                new = tuple(self._value(item) for item in items)
-                return items if all(a is b for a, b in zip(new, items, strict=True)) else new
-            case _:
-                return value
+    def buffer(self, b: Buffer) -> Buffer:
+        """What stands for a buffer."""
+        return self.buffers.get(b, b)
+
+    def argument(self, a: Argument) -> Argument:
+        """What stands for an argument."""
+        return self.arguments.get(a, a)
+
+    def map(self, m: TensorMap) -> TensorMap:
+        """The tensor map with the symbols in it replaced."""
+        return self._maps.get(m) or self.rename_map(m, m.name)
+
+    def items(self, values: tuple[object, ...]) -> tuple[object, ...]:
+        """The values with every symbol in them replaced."""
+        new = tuple([_replacing(type(v))(self, v) for v in values])
+        return values if all(map(is_, new, values)) else new
+
+
+_Replacing: TypeAlias = Callable[[Substitution, Any], object]
+_BY_KIND: tuple[tuple[type, _Replacing], ...] = (
+    (Expr, lambda s, e: s.expr(e)),
+    (Cond, lambda s, c: s.condition(c)),
+    (Node, lambda s, n: s.node(n)),
+    (Buffer, lambda s, b: s.buffer(b)),
+    (TensorMap, lambda s, m: s.map(m)),
+    (Argument, lambda s, a: s.argument(a)),
+    (tuple, lambda s, items: s.items(items)),
+)
+
+
+@cache
+def _replacing(cls: type) -> _Replacing:
+    """What is done with the values of a class."""
+    for kind, replacing in _BY_KIND:
+        if issubclass(cls, kind):
+            return replacing
+    return _unchanged
+
+
+def _unchanged(_: Substitution, value: object) -> object:
+    return value

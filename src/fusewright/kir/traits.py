@@ -48,10 +48,11 @@ class AsyncKind(Enum):
                 return Feature.WGMMA
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Completes:
     """When a use is complete: where it stands, with the phase of an mbarrier, or with its group of
-    a kind in the threads that issued it, if it `is_read` behind a wait for reads already."""
+    a kind in the threads that issued it, if it `is_read` behind a wait for reads already. Each is
+    one object: `AT_ONCE`, `WITH_PHASE`, or what `with_group` gives."""
 
     kind: AsyncKind | None = None
     is_read: bool = False
@@ -67,9 +68,12 @@ AT_ONCE = Completes()
 WITH_PHASE = Completes(by_mbarrier=True)
 
 
+_WITH_GROUP = {(k, r): Completes(k, is_read=r) for k in AsyncKind for r in (False, True)}
+
+
 def with_group(kind: AsyncKind, *, is_read: bool = False) -> Completes:
     """Complete with its group."""
-    return Completes(kind, is_read and kind.waits_for_reads)
+    return _WITH_GROUP[kind, is_read and kind.waits_for_reads]
 
 
 # --- what is used -------------------------------------------------------------------------------

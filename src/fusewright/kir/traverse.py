@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
+from itertools import chain
 from typing import TypeVar, cast, get_type_hints
 
 from fusewright.core.conditions import Cond
@@ -68,12 +69,15 @@ def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
 
 def walk_statements(node: Node) -> Iterator[Statement]:
     """All statements below a node, outer ones first, in textual order."""
-    for name in body_fields(type(node)):
-        body: Body = getattr(node, name)
-        for s in body:
+    open_ = [chain.from_iterable(bodies_of(node))]
+    while open_:
+        for s in open_[-1]:
             yield s
             if body_fields(type(s)):
-                yield from walk_statements(s)
+                open_.append(chain.from_iterable(bodies_of(s)))
+                break
+        else:
+            open_.pop()
 
 
 def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
@@ -107,6 +111,14 @@ def _values(value: object) -> Iterator[object]:
 
 
 @lru_cache(maxsize=KEPT)
+def own_buffers(node: Node) -> tuple[Buffer, ...]:
+    """The buffers a node names in its fields, operands and gathered positions; nested statements
+    are left out."""
+    mine = [v for v in own_values(node) if isinstance(v, Buffer)]
+    return (*mine, *(r.buffer for r in own_registers(node)))
+
+
+@lru_cache(maxsize=KEPT)
 def own_registers(node: Node) -> tuple[Reg, ...]:
     """The registers a node names in its fields, operands and gathered positions; nested
     statements are left out."""
@@ -129,17 +141,24 @@ def _registers(node: Node) -> Iterator[Reg]:
 
 
 @lru_cache(maxsize=KEPT)
+def register_uses(statement: Statement) -> tuple[RegisterUse, ...]:
+    """The operands in registers that a statement itself reads or writes."""
+    return tuple(statement.register_uses())
+
+
+@lru_cache(maxsize=KEPT)
 def registers_written(statement: Statement) -> tuple[RegisterUse, ...]:
     """The operands in registers that a statement itself may write."""
-    return tuple(u for u in statement.register_uses() if u.writes)
+    return tuple(u for u in register_uses(statement) if u.writes)
 
 
+@lru_cache(maxsize=KEPT)
 def registers_read(statement: Statement) -> tuple[tuple[Reg, int], ...]:
     """The registers that a statement itself reads, with the number of consecutive ones: operands,
     and those in its expressions."""
     named = list(own_registers(statement))
     widths: dict[Reg, int] = {}
-    for use in statement.register_uses():
+    for use in register_uses(statement):
         if use.reads:
             widths[use.reg] = use.width
         else:

@@ -60,7 +60,7 @@ _MAX_EVENTS = 1 << 15
 _MAX_SIZE = 1 << 40
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Instance:
     """A statement in one iteration of the loops around it: the textual `order` of its site (-1 of
     a sync that is not in the kernel yet), who does it when, and in which branches that may not be
@@ -74,7 +74,7 @@ class Instance:
     is_public: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Event:
     """A statement as it runs, and, of an mbarrier's statement, the slot, the parity and the bytes
     that it delivers (None: not known). `nthreads` are those of the agent."""
@@ -105,7 +105,7 @@ def takes_part(s: Statement) -> bool:
     return barrier is not None or s.mbarrier_use() is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _At:
     """Where the run is: the values of loop variables, of the innermost loop around all, the time
     that iterations took before, branches, the role."""
@@ -142,9 +142,23 @@ class _At:
         return row[self.coords[-1] if self.coords else 0]
 
 
-_Step: TypeAlias = "tuple[int, Statement | None, Path, bool]"
-"""A statement by its place in a body and its path, and whether it is an event; None at the place of
-a sync that is only planned."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Happens:
+    """What is the same of all events of a statement: its textual order and when its first iteration
+    runs, what it does at an mbarrier, whether it may be that no thread makes it, whether it waits
+    and no single thread does, and the threads of its role."""
+
+    order: int
+    start: int
+    use: MbarrierUse | None
+    predicate: Cond | None
+    waits_together: bool
+    nthreads: int
+
+
+_Step: TypeAlias = "tuple[int, Statement | None, Path, _Happens | None]"
+"""A statement by its place in a body and its path, and what happens, if it is an event; None at the
+place of a sync that is only planned."""
 
 
 _Row: TypeAlias = tuple[Path, tuple[int, ...]]
@@ -212,14 +226,15 @@ class AsyncRun:
         return flow.out
 
     def _run(self, body: Body, path: Path, at: _At, flow: _Flow) -> None:
-        for i, s, here, is_event in self._steps(body, path, flow):
-            self._planned((path, i), at, flow)
+        for i, s, here, happens in self._steps(body, path, at, flow):
+            if flow.plan:
+                self._planned((path, i), at, flow)
             if s is None:
                 continue
-            if not is_event:
+            if happens is None:
                 self._inside(s, here, at, flow)
                 continue
-            e = self._event(s, here, at)
+            e = self._event(s, here, at, happens)
             if e is not None:
                 flow.out.append(e)
         if len(flow.out) > _MAX_EVENTS:
@@ -228,7 +243,7 @@ class AsyncRun:
                 "syncs in each block; use wider copies or fewer iterations in one kernel"
             )
 
-    def _steps(self, body: Body, path: Path, flow: _Flow) -> list[_Step]:
+    def _steps(self, body: Body, path: Path, at: _At, flow: _Flow) -> list[_Step]:
         """What happens in a body: its statements that take part or hold such, and the places where
         something is planned; found once, as bodies of loops run many times."""
         found = flow.steps.get(path)
@@ -236,14 +251,26 @@ class AsyncRun:
             found = flow.steps[path] = []
             for i, s in enumerate(body):
                 here = (*path, i)
-                is_event = here in flow.orders
-                if is_event or here in flow.around:
-                    found.append((i, s, here, is_event))
+                if here in flow.orders:
+                    found.append((i, s, here, self._happens(s, here, at)))
+                elif here in flow.around:
+                    found.append((i, s, here, None))
                 elif (path, i) in flow.plan:
-                    found.append((i, None, here, False))
+                    found.append((i, None, here, None))
             if (path, len(body)) in flow.plan:
-                found.append((len(body), None, path, False))
+                found.append((len(body), None, path, None))
         return found
+
+    def _happens(self, s: Statement, here: Path, at: _At) -> _Happens:
+        predicate = s.predicate if isinstance(s, Guarded) and not s.where_false() else None
+        return _Happens(
+            order=self._orders[here],
+            start=self.line.start[here],
+            use=s.mbarrier_use(),
+            predicate=predicate,
+            waits_together=s.issuing_thread() is None and s.waits_at() is not None,
+            nthreads=len(threads_of(at.role, self.kernel)),
+        )
 
     def _planned(self, gap: Gap, at: _At, flow: _Flow) -> None:
         for number, s in enumerate(flow.plan.get(gap, ())):
@@ -313,29 +340,21 @@ class AsyncRun:
             row = self._held[here, at.outer] = found
         return at.of_row(row)
 
-    def _event(self, s: Statement, here: Path, at: _At) -> Event | None:
-        if self._never_happens(s, here, at):
+    def _event(self, s: Statement, here: Path, at: _At, happens: _Happens) -> Event | None:
+        predicate, use = happens.predicate, happens.use
+        if predicate is not None and not self._holds(predicate, here, at)[0]:
             return None
-        use = s.mbarrier_use()
-        is_split = any(isinstance(b, tuple) for b in at.branches)
-        everybody = s.issuing_thread() is None and not is_split
-        instance = Instance(
-            self._orders[here], at.coords, UNIT * (self.line.start[here] + at.passed), at.agent,
-            at.branches, everybody and s.waits_at() is not None,
-        )  # fmt: skip
-        nthreads = len(threads_of(at.role, self.kernel))
+        is_public = happens.waits_together
+        if is_public and at.branches:
+            is_public = not any(isinstance(b, tuple) for b in at.branches)
+        time = UNIT * (happens.start + at.passed)
+        instance = Instance(happens.order, at.coords, time, at.agent, at.branches, is_public)
         if use is None:
-            return Event(s, None, instance, nthreads)
+            return Event(s, None, instance, happens.nthreads)
         return Event(
-            s, use, instance, nthreads, self._value(use.slot, here, at),
-            self._value(use.parity, here, at),
-            self._delivered(s, use, at),
+            s, use, instance, happens.nthreads, self._value(use.slot, here, at),
+            self._value(use.parity, here, at), self._delivered(s, use, at),
         )  # fmt: skip
-
-    def _never_happens(self, s: Statement, here: Path, at: _At) -> bool:
-        if not isinstance(s, Guarded) or s.where_false():
-            return False
-        return not self._holds(s.predicate, here, at)[0]
 
     def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
         """The bytes that one execution brings to an mbarrier, where that is known."""

@@ -325,7 +325,7 @@ def _batch_hazards(
             return
         carrier = None if level is None else loops[level]
         if pairs is None:
-            if carrier is not None or bool(_in_order(a, b, kernel)[0, 0]):
+            if carrier is not None or _follows(a.sample, b.sample, kernel):
                 yield _hazard(space, a.sample, b.sample, carrier, _worst(a.sample, b.sample))
             continue
         inner = len(loops) if level is None else level + 1
@@ -333,7 +333,9 @@ def _batch_hazards(
         if rule is Rule.THREADS:
             keep = _crosses_threads(a, b, pairs)
         if level is None:
-            keep &= _in_order(a, b, kernel)[a.member[pairs.a], b.member[pairs.b]]
+            keep &= _in_order(a, b)[a.member[pairs.a], b.member[pairs.b]]
+            if keep.any():
+                keep &= _in_one_run(a, b, pairs, keep, kernel)
         else:
             valid, far = _carried(a, b, pairs, level)
             keep &= valid
@@ -343,18 +345,35 @@ def _batch_hazards(
             yield from _classes(space, a, b, pairs, far[keep], inner, carrier, nthreads)
 
 
-def _in_order(a: _Batch, b: _Batch, kernel: Kernel) -> Array:
-    """Which members of `a` come before which of `b` in one iteration, in one run of a branch."""
+def _follows(a: Access, b: Access, kernel: Kernel) -> bool:
+    """Whether the second may come behind the first in one iteration."""
+    return a.order < b.order and not _are_of_different_runs(a, b, kernel)
+
+
+def _are_of_different_runs(a: Access, b: Access, kernel: Kernel) -> bool:
+    """Whether no run of the branches around makes both."""
+    if not (is_conditional(a) and is_conditional(b)):
+        return False
+    return are_exclusive(a.site, b.site, kernel) or are_of_different_blocks(a, b, kernel)
+
+
+def _in_order(a: _Batch, b: _Batch) -> Array:
+    """Which members of `a` stand before which of `b`."""
     first = np.array([f.access.order for f in a.members])
     second = np.array([f.access.order for f in b.members])
     out: Array = first[:, None] < second
-    branched = [j for j, f in enumerate(b.members) if is_conditional(f.access)]
-    for i, x in enumerate(a.members):
-        for j in branched if is_conditional(x.access) else ():
-            y = b.members[j]
-            out[i, j] &= not are_exclusive(x.access.site, y.access.site, kernel)
-            out[i, j] &= not are_of_different_blocks(x.access, y.access, kernel)
     return out
+
+
+def _in_one_run(a: _Batch, b: _Batch, pairs: _Pairs, keep: Array, kernel: Kernel) -> Array:
+    """Which pairs of rows one run of the branches around may make both, of those to keep."""
+    code = a.member[pairs.a] * len(b.members) + b.member[pairs.b]
+    found = np.zeros(len(a.members) * len(b.members), dtype=bool)
+    found[code[keep]] = True
+    for k in np.flatnonzero(found).tolist():
+        x, y = divmod(k, len(b.members))
+        found[k] = not _are_of_different_runs(a.members[x].access, b.members[y].access, kernel)
+    return found[code]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

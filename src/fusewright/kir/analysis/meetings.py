@@ -9,6 +9,7 @@ control flow alone, not from waits.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,12 +26,12 @@ from fusewright.kir.analysis.times import UNIT, Timeline, timeline
 from fusewright.kir.ir import Kernel, Memory, Mma
 from fusewright.kir.symbols import Buffer
 from fusewright.kir.traits import WITH_PHASE, Completes, RegisterUse
-from fusewright.kir.traverse import registers_read
+from fusewright.kir.traverse import register_uses, registers_read
 
 NEVER = 1 << 60
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Meeting:
     """The operation `issue` of the statement at `site`, to be complete as `completes` says, is met
     by the statement at `meets` (None: the end of the kernel) in the iteration `coords`, at `time`,
@@ -221,13 +222,14 @@ def _across(
     if g.use.completes.by_mbarrier:
         loads = {i.coords: i for i in done.instances(g.order)}
     order = np.argsort(b.times, kind="stable")
+    met_by = [order[meets[kind][b.kind[order]]] for kind in range(len(a.cells))]
+    times = [b.times[found].tolist() for found in met_by]
     for i, issue in enumerate(issues):
+        kind = int(a.kind[i])
         past = roles.arrival_known(to, of, f.use.issuer, issue.time)
-        begin = 0 if past is None else past.time
-        for k in order[meets[a.kind[i]][b.kind[order]]].tolist():
-            time, coords = int(b.times[k]), b.coords_of(k)
-            if time < begin:
-                continue
+        first = 0 if past is None else bisect_left(times[kind], past.time)
+        for at in range(first, len(times[kind])):
+            time, coords = times[kind][at], b.coords_of(int(met_by[kind][at]))
             ends = done.ends_of(loads[coords], WITH_PHASE) if coords in loads else ()
             if any(e.agent == of and e.time < issue.time for e in ends):
                 continue
@@ -236,8 +238,8 @@ def _across(
             if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
                 yield met
             else:
-                at = found.places[arrival.order]
-                yield replace(met, meets=at, coords=arrival.coords, time=arrival.time, agent=of)
+                place = found.places[arrival.order]
+                yield replace(met, meets=place, coords=arrival.coords, time=arrival.time, agent=of)
             break
 
 
@@ -259,7 +261,7 @@ def _in_registers(found: Found, line: Timeline) -> Iterator[Meeting]:
     operations = [
         (order, site, use)
         for order, site in enumerate(found.places)
-        for use in site.statement.register_uses()
+        for use in register_uses(site.statement)
         if not use.completes.at_once
     ]
     if not operations:
@@ -296,7 +298,7 @@ def _touches(places: Sequence[StatementSite], buffers: set[Buffer]) -> dict[Buff
     for site in places:
         s = site.statement
         mma = s if isinstance(s, Mma) else None
-        for use in s.register_uses():
+        for use in register_uses(s):
             if use.reg.buffer in buffers and use.writes:
                 out[use.reg.buffer].append(_Touch(site, *_span(use), True, mma))
         for reg, width in registers_read(s):

@@ -53,26 +53,15 @@ Scope: TypeAlias = LoopScope | BranchScope | RoleScope
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatementSite:
-    """One leaf statement with its path and its scopes, outermost first."""
+    """One leaf statement with its path and its scopes, outermost first; of those the `loops`, the
+    `branches`, and the `role`, None outside of roles."""
 
     path: Path
     statement: Statement
     scopes: tuple[Scope, ...]
-
-    @property
-    def loops(self) -> tuple[LoopScope, ...]:
-        """The enclosing loops, outermost first."""
-        return tuple(s for s in self.scopes if isinstance(s, LoopScope))
-
-    @property
-    def branches(self) -> tuple[BranchScope, ...]:
-        """The enclosing branches, outermost first."""
-        return tuple(s for s in self.scopes if isinstance(s, BranchScope))
-
-    @property
-    def role(self) -> RoleScope | None:
-        """The enclosing role, None outside of roles."""
-        return next((s for s in self.scopes if isinstance(s, RoleScope)), None)
+    loops: tuple[LoopScope, ...]
+    branches: tuple[BranchScope, ...]
+    role: RoleScope | None
 
 
 @lru_cache(maxsize=KEPT)
@@ -82,6 +71,9 @@ def sites(kernel: Kernel) -> tuple[StatementSite, ...]:
 
 
 def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[StatementSite]:
+    loops = tuple(s for s in scopes if isinstance(s, LoopScope))
+    branches = tuple(s for s in scopes if isinstance(s, BranchScope))
+    role = next((s for s in scopes if isinstance(s, RoleScope)), None)
     for i, statement in enumerate(body):
         here = (*path, i)
         match statement:
@@ -96,13 +88,13 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Statem
                     taken = BranchScope(at, statement, branch == 0)
                     yield from _sites(inner, at, (*scopes, taken))
             case Roles():
-                for number, role in enumerate(statement.body):
-                    if not isinstance(role, Role):
-                        raise InternalError(f"{type(role).__name__} stands directly in roles")
+                for number, part in enumerate(statement.body):
+                    if not isinstance(part, Role):
+                        raise InternalError(f"{type(part).__name__} stands directly in roles")
                     at = (*here, number)
-                    yield from _sites(role.body, at, (*scopes, RoleScope(at, role)))
+                    yield from _sites(part.body, at, (*scopes, RoleScope(at, part)))
             case _:
-                yield StatementSite(here, statement, scopes)
+                yield StatementSite(here, statement, scopes, loops, branches, role)
 
 
 def common_loops(a: StatementSite, b: StatementSite) -> tuple[LoopScope, ...]:

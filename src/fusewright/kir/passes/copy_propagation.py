@@ -24,6 +24,7 @@ from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import (
     bodies_of,
     map_body,
+    register_uses,
     registers_written,
     walk_statements,
     with_bodies,
@@ -94,17 +95,20 @@ def _statement(s: Statement, copies: _Copies) -> Statement:
         _forget_written(s, copies)
         return new
     new = _read(s, copies)
-    for use in registers_written(new):
-        copies.forget(use.reg, use.width)
+    if copies.sources:
+        for use in registers_written(new):
+            copies.forget(use.reg, use.width)
     _remember(new, copies)
     return new
 
 
 def _read(s: Statement, copies: _Copies) -> Statement:
     """The statement with the operands that it reads at once taken from where they were copied."""
+    if not copies.sources:
+        return s
     instead: dict[Node, Operand] = {}
     targets: set[Node] = set()
-    for use in s.register_uses():
+    for use in register_uses(s):
         if use.writes:
             targets.add(use.reg)
         elif use.completes.at_once:
@@ -160,6 +164,8 @@ def _is(o: Operand, slot: Slot) -> bool:
 
 
 def _forget_written(s: Statement, copies: _Copies) -> None:
+    if not copies.sources:
+        return
     for inner in walk_statements(s):
         for use in registers_written(inner):
             copies.forget(use.reg, use.width)

@@ -9,8 +9,7 @@ from fusewright.kir.traverse import (
     KEPT,
     bodies_of,
     map_bodies,
-    own_registers,
-    own_values,
+    own_buffers,
     registers_written,
     walk_statements,
 )
@@ -63,8 +62,7 @@ def _live(kernel: Kernel) -> dict[Buffer, None]:
     for s in walk_statements(kernel):
         if isinstance(s, Alloc):
             continue
-        mentioned = [v for v in own_values(s) if isinstance(v, Buffer)]
-        mentioned += [r.buffer for r in own_registers(s)]
+        mentioned = own_buffers(s)
         targets = targets_of_write(s)
         for target in targets:
             feeds.setdefault(target, []).extend(mentioned)
