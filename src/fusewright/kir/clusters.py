@@ -24,6 +24,8 @@ def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
 @lru_cache(maxsize=KEPT)
 def cluster_barriers(kernel: Kernel) -> tuple[tuple[ClusterArrive, ClusterWait], ...]:
     """Each arrival with the wait that follows it in the same body."""
+    if not any(isinstance(s, ClusterArrive | ClusterWait) for s in walk_statements(kernel)):
+        return ()
     return tuple(
         (a, b)
         for owner in (kernel, *walk_statements(kernel))

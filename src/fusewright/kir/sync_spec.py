@@ -20,6 +20,7 @@ from fusewright.kir.analysis.uniformity import all_agree, threads_of
 from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import Alloc, BarrierArrive, Buffer, Memory, NamedSync, Reg, Role, Roles
 from fusewright.kir.traits import Act, Team
+from fusewright.kir.traverse import register_uses
 from fusewright.target import NAMED_BARRIERS, WARP_SIZE
 
 _MAX_TRIED = 1 << 14
@@ -138,7 +139,7 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
         yield from ((s, problem) for problem in s.problems())
         if isinstance(s, Alloc):
             continue
-        registers = {u.reg for u in s.register_uses()}
+        registers = {u.reg for u in register_uses(s)}
         for r in children(s):
             if isinstance(r, Reg) and r not in registers:
                 yield s, f"it names the register {r.buffer}[{r.index}] and does not say what for"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fusewright.core.conditions import FALSE, TRUE, Cond, less, prove
 from fusewright.core.expr import ZERO, Expr, Var, floordiv, mod
@@ -111,6 +112,13 @@ class _Box(Statement):
         step = max(_box_step(buffer.dtype), GROUP_ROWS * m.swizzle // buffer.dtype.nbytes)
         if is_misaligned(index, step):
             yield f"the index {index} is not a multiple of {step}, where the exchange begins anew"
+
+
+@lru_cache(maxsize=64)
+def _panels(count: int) -> Var:
+    """The number of a panel, one variable for all operands of as many: what they use is told by
+    its index, and found again behind passes that left the statement as it was."""
+    return Var("panel", 0, count - 1)
 
 
 def _box_step(dtype: DType) -> int:
@@ -247,7 +255,7 @@ class Matrix(Node):
         size = extent * panel
         if self.major is Major.MN:
             size = MMA_DEPTH_NBYTES // tile.itemsize * panel
-            run = Var("panel", 0, max(0, extent // panel - 1))
+            run = _panels(max(1, extent // panel))
             index = index + run * (tile.rows * panel)
         return MemoryUse(
             self.buffer, False, index, size, completes=with_group(AsyncKind.MMA),

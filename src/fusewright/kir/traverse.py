@@ -94,20 +94,21 @@ def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
 def own_values(node: Node) -> tuple[object, ...]:
     """The expressions, conditions and symbols in a node's fields and in the operands below it;
     nested statements are left out."""
-    return tuple(v for name in symbolic_fields(type(node)) for v in _values(getattr(node, name)))
+    out: list[object] = []
+    for name in symbolic_fields(type(node)):
+        _gather_values(getattr(node, name), out)
+    return tuple(out)
 
 
-def _values(value: object) -> Iterator[object]:
-    if isinstance(value, Statement):
-        return
-    if isinstance(value, Node):
-        for name in symbolic_fields(type(value)):
-            yield from _values(getattr(value, name))
-    elif isinstance(value, tuple):
+def _gather_values(value: object, out: list[object]) -> None:
+    if isinstance(value, tuple):
         for item in cast("tuple[object, ...]", value):
-            yield from _values(item)
-    else:
-        yield value
+            _gather_values(item, out)
+    elif not isinstance(value, Node):
+        out.append(value)
+    elif not isinstance(value, Statement):
+        for name in symbolic_fields(type(value)):
+            _gather_values(getattr(value, name), out)
 
 
 @lru_cache(maxsize=KEPT)
@@ -122,22 +123,24 @@ def own_buffers(node: Node) -> tuple[Buffer, ...]:
 def own_registers(node: Node) -> tuple[Reg, ...]:
     """The registers a node names in its fields, operands and gathered positions; nested
     statements are left out."""
-    return tuple(_registers(node))
+    out: list[Reg] = []
+    _gather_registers(node, out)
+    return tuple(out)
 
 
-def _registers(node: Node) -> Iterator[Reg]:
+def _gather_registers(node: Node, out: list[Reg]) -> None:
     if isinstance(node, Reg):
-        yield node
+        out.append(node)
     for name in symbolic_fields(type(node)):
         value: object = getattr(node, name)
         items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
         for item in items:
-            if isinstance(item, Node) and not isinstance(item, Statement):
-                yield from _registers(item)
-            elif isinstance(item, Expr | Cond):
-                for v in variables(item):
+            if isinstance(item, Expr | Cond):
+                for v in variables(item) if item.leaves else ():
                     if isinstance(v, RegVar):
-                        yield from _registers(v.reg)
+                        _gather_registers(v.reg, out)
+            elif isinstance(item, Node) and not isinstance(item, Statement):
+                _gather_registers(item, out)
 
 
 @lru_cache(maxsize=KEPT)

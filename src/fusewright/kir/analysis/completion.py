@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 
 from fusewright.kir.analysis.async_run import (
@@ -27,7 +28,7 @@ from fusewright.kir.analysis.async_run import (
 )
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.role_order import RoleOrder, role_order
-from fusewright.kir.analysis.sites import Path, StatementSite, sites
+from fusewright.kir.analysis.sites import KEPT, Path, StatementSite, sites
 from fusewright.kir.analysis.times import timeline
 from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel, Statement
 from fusewright.kir.traits import Completes, is_asynchronous
@@ -73,6 +74,7 @@ class Completions:
 _NONE = Completions({}, {}, {}, RoleOrder({}, ()))
 
 
+@lru_cache(maxsize=KEPT)
 def has_operations(kernel: Kernel) -> bool:
     """Whether a kernel has asynchronous operations."""
     return any(is_asynchronous(site.statement) for site in sites(kernel))

@@ -175,9 +175,12 @@ def sync_points(kernel: Kernel) -> tuple[tuple[StatementSite, SyncPoint], ...]:
     whole = _whole_barriers(kernel, places)
     arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
     halves = {b.wait: b.arrive for b in split_barriers_in(places, kernel)}
-    at = {s.statement: position_of(s.path) for s in places}
+    early = {*arrivals.values(), *halves.values()}
+    at = {s.statement: position_of(s.path) for s in places if s.statement in early}
     out: list[tuple[StatementSite, SyncPoint]] = []
     for site in places:
+        if not isinstance(site.statement, SyncStatement):
+            continue
         point = sync_at(position_of(site.path), site.scopes, SyncScope.BLOCK)
         match site.statement:
             case BlockSync():

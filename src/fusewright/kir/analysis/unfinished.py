@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.kir.analysis.accesses import find
@@ -26,7 +26,7 @@ def unfinished(kernel: Kernel) -> tuple[Unfinished, ...]:
     return tuple(open_meetings(meetings(kernel), find(kernel).completions))
 
 
-def open_meetings(listed: tuple[Meeting, ...], done: Completions) -> Iterator[Unfinished]:
+def open_meetings(listed: Sequence[Meeting], done: Completions) -> Iterator[Unfinished]:
     """The meetings before which the operation is not complete, one for each pair of statements."""
     seen: set[tuple[object, object, object]] = set()
     for m in listed:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from fusewright.kir.ir import Buffer, Kernel, Memory, Statement
 from fusewright.kir.traits import MemoryUse
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.traverse import KEPT, walk_statements
 
 
+@lru_cache(maxsize=KEPT)
 def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
     """What a statement does to shared and global memory."""
     return tuple(u for u in statement.memory_uses() if u.buffer.memory is not Memory.LOCAL)

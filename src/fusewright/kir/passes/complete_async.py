@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 
 from fusewright.errors import InternalError, UnsupportedError
 from fusewright.kir.analysis.accesses import find
@@ -60,6 +61,11 @@ def complete_async(kernel: Kernel, target: Target) -> Kernel:
     work.commit(found.completions)
     work.wait(found.completions)
     return insert(kernel, work.added) if work.added else kernel
+
+
+_Keeps: TypeAlias = dict[tuple[Gap, AsyncKind, bool], tuple[int, Meeting]]
+"""Waits to add, by place, kind, and whether they are for reads alone: how many groups each may
+leave under way, and what it is for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,38 +161,37 @@ class _Work:
 
     def wait(self, base: Completions) -> None:
         """Waits before what meets an operation first, each for as few groups as it may."""
-        keeps: dict[tuple[Gap, AsyncKind, bool], tuple[int, Meeting]] = {}
-        while True:
-            done = with_planned(base, self._with(keeps))
-            m = next((m for m in self.listed if not is_complete(m, done)), None)
-            if m is None:
-                break
-            kind, reads = m.completes.kind, m.completes.is_read
-            assert kind is not None
-            gap = place_of(m, self.kernel)
-            keep = done.commits_between(kind, m.issue, self._time(m, gap), m.branches) - 1
-            key = gap, kind, reads
-            if keep < 0 or (key in keeps and keeps[key][0] <= keep):
-                raise InternalError(
-                    f"{self.kernel.name}: no wait completes the {_what(m)} before "
-                    f"{'the end' if m.meets is None else _dotted(m.meets.path)}"
-                )
-            first = keeps[key][1] if key in keeps else m
-            keeps[key] = min(keep, MAX_KEEP - 1), first
+        keeps: _Keeps = {}
+        done = with_planned(base, self._with(keeps))
+        for m in self.listed:  # what is complete stays so with further waits
+            while not is_complete(m, done):
+                self._end(m, keeps, done)
+                done = with_planned(base, self._with(keeps))
         for gap, syncs in self._waits(keeps).items():
             self.added.setdefault(gap, []).extend(syncs)
 
-    def _with(
-        self, keeps: dict[tuple[Gap, AsyncKind, bool], tuple[int, Meeting]]
-    ) -> dict[Gap, list[SyncStatement]]:
+    def _end(self, m: Meeting, keeps: _Keeps, done: Completions) -> None:
+        """Add the wait for one operation, or let one that is planned leave fewer groups."""
+        kind, reads = m.completes.kind, m.completes.is_read
+        assert kind is not None
+        gap = place_of(m, self.kernel)
+        keep = done.commits_between(kind, m.issue, self._time(m, gap), m.branches) - 1
+        key = gap, kind, reads
+        if keep < 0 or (key in keeps and keeps[key][0] <= keep):
+            raise InternalError(
+                f"{self.kernel.name}: no wait completes the {_what(m)} before "
+                f"{'the end' if m.meets is None else _dotted(m.meets.path)}"
+            )
+        first = keeps[key][1] if key in keeps else m
+        keeps[key] = min(keep, MAX_KEEP - 1), first
+
+    def _with(self, keeps: _Keeps) -> dict[Gap, list[SyncStatement]]:
         out = {gap: list(syncs) for gap, syncs in self._commits.items()}
         for gap, syncs in self._waits(keeps).items():
             out.setdefault(gap, []).extend(syncs)
         return out
 
-    def _waits(
-        self, keeps: dict[tuple[Gap, AsyncKind, bool], tuple[int, Meeting]]
-    ) -> dict[Gap, list[SyncStatement]]:
+    def _waits(self, keeps: _Keeps) -> dict[Gap, list[SyncStatement]]:
         out: dict[Gap, list[SyncStatement]] = {}
         number = self._number
         for (gap, kind, reads), (keep, m) in keeps.items():

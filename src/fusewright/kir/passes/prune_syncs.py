@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeAlias
 
 from fusewright.core.node import Node, rewrite
@@ -18,7 +19,7 @@ from fusewright.kir.analysis.fences import (
     unfenced,
 )
 from fusewright.kir.analysis.hazards import hazards, unordered
-from fusewright.kir.analysis.meetings import meetings
+from fusewright.kir.analysis.meetings import Meeting, meetings
 from fusewright.kir.analysis.order import (
     Hazard,
     SyncPoint,
@@ -34,6 +35,7 @@ from fusewright.kir.analysis.unfinished import open_meetings, unfinished
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
     AsyncCommit,
+    AsyncKind,
     AsyncWait,
     Kernel,
     ProxyFence,
@@ -159,13 +161,19 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
 class _Trials:
     """Judges changes of single syncs. Which accesses conflict, and which iterations meet what is
     under way, does not depend on barriers and fences, so that it is found once; changes of waits
-    are refused by what they leave open, and looked at anew only when that is nothing."""
+    are refused by what they leave open, and looked at anew only when that is nothing more."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._done = find(kernel).completions
-        self._listed = meetings(kernel)
-        self._nopen = len(list(open_meetings(self._listed, self._done)))
+        self._listed: dict[AsyncKind, list[Meeting]] = {kind: [] for kind in AsyncKind}
+        for m in meetings(kernel):
+            if m.completes.kind is not None:
+                self._listed[m.completes.kind].append(m)
+        self._nopen = {
+            kind: sum(1 for _ in open_meetings(listed, self._done))
+            for kind, listed in self._listed.items()
+        }
         self._syncs = [(site, p) for site, p in sync_points(kernel)]
         self._fences = {f.statement: f for f in fences_of(kernel)}
         self._proxies = proxy_hazards(kernel)
@@ -180,10 +188,9 @@ class _Trials:
         match old:
             case AsyncCommit() | AsyncWait():
                 done = changed_groups(self._done, old.kind, {old: new})
-                mine = tuple(m for m in self._listed if m.completes.kind is old.kind)
-                rest = tuple(m for m in self._listed if m.completes.kind is not old.kind)
-                left = [*open_meetings(mine, done), *open_meetings(rest, self._done)]
-                return len(left) <= self._nopen
+                left = open_meetings(self._listed[old.kind], done)
+                more = islice(left, self._nopen[old.kind], None)
+                return next(more, None) is None
             case ProxyFence():
                 fences = [f for s, f in self._fences.items() if s is not old]
                 return self._bare(self._syncs, fences) <= self._nbare
