@@ -157,6 +157,9 @@ class Mod(Division):
 integer = lru_cache(4096)(Int)
 """A constant; one object for each of those in use."""
 ZERO, ONE = integer(0), integer(1)
+KEPT = 1 << 13
+"""Results of each constructor that are kept by their operands: nine in ten are asked for again
+while one kernel is made."""
 
 
 # --- constructors -------------------------------------------------------------------------------
@@ -270,6 +273,11 @@ def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
 
 def add(*values: IntLike) -> Expr:
     """The sum."""
+    return _add(values)
+
+
+@lru_cache(KEPT)
+def _add(values: tuple[IntLike, ...]) -> Expr:
     constant = 0
     others: list[Expr] = []
     for v in values:
@@ -292,6 +300,11 @@ def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
     if type(a) is Int and type(b) is Int:
         return integer(a.value * b.value)
+    return _mul(a, b)
+
+
+@lru_cache(KEPT)
+def _mul(a: IntLike, b: IntLike) -> Expr:
     if (k := constant_value(a)) is not None:
         return _scaled(as_expr(b), k)
     if (k := constant_value(b)) is not None:
@@ -389,8 +402,11 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
         raise ZeroDivisionError(f"floor division of {a} by {b}: the divisor must be positive")
     if isinstance(a, Int) and bk is not None:
         return integer(a.value // bk)
-    if bk == 1:
-        return a
+    return a if bk == 1 else _floordiv(a, b)
+
+
+@lru_cache(KEPT)
+def _floordiv(a: Expr, b: Expr) -> Expr:
     q, r = _split(a, b)
     if _in_range(r, b):
         return q
@@ -424,6 +440,11 @@ def mod(a: IntLike, b: IntLike) -> Expr:
         raise ZeroDivisionError(f"{a} modulo {b}: the modulus must be positive")
     if isinstance(a, Int) and bk is not None:
         return integer(a.value % bk)
+    return _mod(a, b, bk)
+
+
+@lru_cache(KEPT)
+def _mod(a: Expr, b: Expr, bk: int | None) -> Expr:
     if bk is not None:
         a = _drop_inner_mods(a, bk)
     _, r = _split(a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import ZERO, Var
+from fusewright.core.expr import ZERO
 from fusewright.errors import ScheduleError
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.instructions import check_instruction
@@ -83,7 +83,7 @@ class TensorHandle:
                 f"{s.name}: a loop over {mixed.axis} would run over a reduced and a kept axis; "
                 "merge reduced axes with reduced ones only"
             )
-        known = [(x.axis, Var(f"i{i}", 0, x.axis.extent - 1)) for i, x in enumerate(loops)]
+        known = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(loops)]
         path = domain_path(graph, known, s.frame.domain)
         if isinstance(path, Refusal):
             raise ScheduleError(f"{s.name}: {path.reason}")

@@ -155,6 +155,11 @@ class _Commits:
     of: Mapping[Agent, Sequence[Instance]]
     times: Mapping[Agent, Sequence[int]]
 
+    def position(self, op: Instance) -> tuple[int, int]:
+        """Where an operation stands among the commits of its agent, and of all threads."""
+        mine, every = (bisect_right(self.times.get(a, ()), op.time) for a in (op.agent, None))
+        return mine, every
+
     def count(self, op: Instance, stop: int, branches: frozenset[Branch]) -> int:
         """Those that the threads of an operation come to certainly before a time, when they are in
         some branches then."""
@@ -206,6 +211,7 @@ def _ends(
     every = waits.get(None, [])
     out: dict[Instance, list[Instance]] = {}
     rows: dict[Agent, tuple[list[tuple[Instance, AsyncWait]], list[int]]] = {}
+    alike: dict[object, list[Instance]] = {}
     for op in operations:
         if op.agent not in rows:
             mine = waits.get(op.agent, [])
@@ -213,10 +219,24 @@ def _ends(
                 mine = sorted((*mine, *every), key=lambda w: w[0].time)
             rows[op.agent] = mine, [wait.time for wait, _ in mine]
         found, times = rows[op.agent]
-        for k in range(bisect_right(times, op.time), len(found)):
-            wait, s = found[k]
-            if commits.count(op, wait.time, wait.branches) > s.keep:
-                out.setdefault(op, []).append(wait)
-                if wait.branches <= op.branches:
-                    break
+        first = bisect_right(times, op.time)
+        key = op.agent, op.branches, first, commits.position(op)
+        if key not in alike:
+            alike[key] = _ends_of(op, found[first:], commits)
+        if alike[key]:
+            out[op] = alike[key]
+    return out
+
+
+def _ends_of(
+    op: Instance, waits: Sequence[tuple[Instance, AsyncWait]], commits: _Commits
+) -> list[Instance]:
+    """The waits that end an operation, of those behind it; others that no commit and no wait stands
+    between have the same."""
+    out: list[Instance] = []
+    for wait, s in waits:
+        if commits.count(op, wait.time, wait.branches) > s.keep:
+            out.append(wait)
+            if wait.branches <= op.branches:
+                break
     return out

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count
+from typing import TypeAlias
 
 import numpy as np
 
@@ -57,31 +59,73 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     the same body that come later find it complete when that one does."""
     found = find(kernel)
     line = timeline(kernel, found.trips)
-    out: list[Meeting] = []
+    first = _First({}, count())
     for space in spaces(kernel):
-        out += _in_memory(space, kernel, found, line)
+        _in_memory(space, kernel, found, line, first)
     for a in found.accesses:
         if a.moment is Moment.ISSUE:
-            out += _at_exit(a, found)
-    out += _in_registers(found, line)
-    out.sort(key=lambda m: (m.time, m.issue.time))
-    first: dict[object, Meeting] = {}
-    for m in out:
-        body = None if m.meets is None else m.meets.path[:-1]
-        first.setdefault((m.issue, m.completes, m.writes, body, m.agent, m.issuer), m)
-    return tuple(first.values())
+            _at_exit(a, found, first)
+    _in_registers(found, line, first)
+    return first.in_order()
 
 
-def _at_exit(a: Access, found: Found) -> Iterator[Meeting]:
+@dataclass(slots=True, eq=False)
+class _By:
+    """Who meets an operation where: a statement, in the iteration `coords`, at a time; None for the
+    statement at the end of the kernel. `agent` and `issuer` as in `Meeting`."""
+
+    site: StatementSite | None
+    coords: Callable[[], tuple[int, ...]]
+    time: int
+    agent: Agent
+    issuer: int | None = None
+
+
+_Which: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _First:
+    """The first meeting of each operation with each body and agent, and its number."""
+
+    found: dict[_Which, tuple[int, int, Meeting]]
+    numbers: Iterator[int]
+
+    def add(
+        self,
+        site: StatementSite,
+        issue: Instance,
+        completes: Completes,
+        touched: tuple[Buffer, bool],
+        by: _By,
+    ) -> None:
+        """Note a meeting in `touched`, a buffer that the operation writes or not, unless one is
+        known that comes before."""
+        body = None if by.site is None else by.site.path[:-1]
+        key = issue, completes, touched[1], body, by.agent, by.issuer
+        known = self.found.get(key)
+        if known is None or by.time < known[0]:
+            nowhere: frozenset[Branch] = frozenset()
+            m = Meeting(
+                site, issue, completes, *touched, by.site, by.coords(), by.time, nowhere, by.agent,
+                by.issuer,
+            )  # fmt: skip
+            self.found[key] = by.time, next(self.numbers), m
+
+    def in_order(self) -> tuple[Meeting, ...]:
+        """The meetings in order of time, of one time in that of their operations."""
+        listed = sorted(self.found.values(), key=lambda x: (x[0], x[2].issue.time, x[1]))
+        return tuple(m for *_, m in listed)
+
+
+def _at_exit(a: Access, found: Found, first: _First) -> None:
     """Operations on shared memory, which ends with the block, and those that an mbarrier there
     counts, are complete before that."""
     if a.buffer.memory is not Memory.SHARED and not a.use.completes.by_mbarrier:
         return
     for issue in found.completions.instances(a.order):
-        yield Meeting(
-            a.site, issue, a.use.completes, a.buffer, a.writes, None, (), NEVER, frozenset(),
-            issue.agent,
-        )  # fmt: skip
+        end = _By(None, tuple[int, ...], NEVER, issue.agent)
+        first.add(a.site, issue, a.use.completes, (a.buffer, a.writes), end)
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -139,7 +183,7 @@ def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Tou
     return _Touched(f, coords, times, np.array(numbers, np.int64)[kind.reshape(-1)], tuple(parts))
 
 
-def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline) -> Iterator[Meeting]:
+def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline, first: _First) -> None:
     under_way = [f for f in space.footprints if f.access.moment is Moment.ISSUE]
     if not under_way:
         return
@@ -158,21 +202,21 @@ def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline) -> It
             meets = _conflicts(a, b)
             if not meets.any():
                 continue
-            if are_concurrent(a.access.site, b.access.site):
-                yield from _across(a, b, issues, meets, found)
-                continue
-            for i, k in _first_behind(a, b, meets):
-                yield _meeting(a, b, issues[i], b.coords_of(k), int(b.times[k]))
+            x, y = a.access, b.access
+            if are_concurrent(x.site, y.site):
+                met = _across(a, b, issues, meets, found)
+            else:
+                met = _behind(a, b, issues, meets)
+            for issue, by in met:
+                first.add(x.site, issue, x.use.completes, (x.buffer, x.writes), by)
 
 
-def _meeting(
-    a: _Touched, b: _Touched, issue: Instance, coords: tuple[int, ...], time: int
-) -> Meeting:
-    x, y = a.access, b.access
-    return Meeting(
-        x.site, issue, x.use.completes, x.buffer, x.writes, y.site, coords, time, frozenset(),
-        agent_of(y.site), y.use.issuer,
-    )  # fmt: skip
+def _behind(
+    a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array
+) -> Iterator[tuple[Instance, _By]]:
+    site, issuer = b.access.site, b.access.use.issuer
+    for i, k in _first_behind(a, b, meets):
+        yield issues[i], _By(site, partial(b.coords_of, k), int(b.times[k]), agent_of(site), issuer)
 
 
 def _may_meet(a: Access, b: Access, space: Space, *, exact: bool) -> bool:
@@ -211,7 +255,7 @@ def _first_behind(a: _Touched, b: _Touched, meets: Array) -> Iterator[tuple[int,
 
 def _across(
     a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array, found: Found
-) -> Iterator[Meeting]:
+) -> Iterator[tuple[Instance, _By]]:
     """Operations that another role meets before they begin, behind the last time that it is known
     to them to have met them: they are to be complete before the arrival by which it knows of them.
     """
@@ -224,22 +268,22 @@ def _across(
     order = np.argsort(b.times, kind="stable")
     met_by = [order[meets[kind][b.kind[order]]] for kind in range(len(a.cells))]
     times = [b.times[found].tolist() for found in met_by]
-    for i, issue in enumerate(issues):
-        kind = int(a.kind[i])
+    kinds: list[int] = a.kind.tolist()
+    for kind, issue in zip(kinds, issues, strict=True):
         past = roles.arrival_known(to, of, f.use.issuer, issue.time)
         first = 0 if past is None else bisect_left(times[kind], past.time)
         for at in range(first, len(times[kind])):
-            time, coords = times[kind][at], b.coords_of(int(met_by[kind][at]))
-            ends = done.ends_of(loads[coords], WITH_PHASE) if coords in loads else ()
+            time, k = times[kind][at], int(met_by[kind][at])
+            load = loads.get(b.coords_of(k)) if loads else None
+            ends = () if load is None else done.ends_of(load, WITH_PHASE)
             if any(e.agent == of and e.time < issue.time for e in ends):
                 continue
-            met = _meeting(a, b, issue, coords, time)
             arrival = roles.arrival_known(of, to, g.use.issuer, time)
             if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
-                yield met
+                yield issue, _By(g.site, partial(b.coords_of, k), time, to, g.use.issuer)
             else:
-                place = found.places[arrival.order]
-                yield replace(met, meets=place, coords=arrival.coords, time=arrival.time, agent=of)
+                place, coords = found.places[arrival.order], arrival.coords
+                yield issue, _By(place, lambda c=coords: c, arrival.time, of, g.use.issuer)
             break
 
 
@@ -257,7 +301,7 @@ class _Touch:
     is_reg_of: Mma | None
 
 
-def _in_registers(found: Found, line: Timeline) -> Iterator[Meeting]:
+def _in_registers(found: Found, line: Timeline, first: _First) -> None:
     operations = [
         (order, site, use)
         for order, site in enumerate(found.places)
@@ -279,7 +323,8 @@ def _in_registers(found: Found, line: Timeline) -> Iterator[Meeting]:
             and not _is_same_accumulator(site, use, t)
         ]
         for t in _first_of_bodies(site, meets):
-            yield from _register_meetings(order, site, use, t, found, line)
+            for issue, by in _register_meetings(order, t, found, line):
+                first.add(site, issue, use.completes, (use.reg.buffer, use.writes), by)
 
 
 def _first_of_bodies(site: StatementSite, found: Sequence[_Touch]) -> list[_Touch]:
@@ -330,8 +375,9 @@ def _is_same_accumulator(site: StatementSite, use: RegisterUse, t: _Touch) -> bo
 
 
 def _register_meetings(
-    order: int, site: StatementSite, use: RegisterUse, t: _Touch, found: Found, line: Timeline
-) -> Iterator[Meeting]:
+    order: int, t: _Touch, found: Found, line: Timeline
+) -> Iterator[tuple[Instance, _By]]:
+    """For each operation of a statement the first time behind it that another runs."""
     trips = [len(found.values.get(loop.path, (0,))) for loop in t.site.loops]
     coords = np.indices(trips).reshape(len(trips), math.prod(trips)).T
     spans = np.array([line.span[loop.path] for loop in t.site.loops], np.int64)
@@ -340,7 +386,9 @@ def _register_meetings(
     at = np.searchsorted(times, np.array([i.time for i in issues], np.int64), "right")
     for issue, k in zip(issues, at.tolist(), strict=True):
         if k < len(times):
-            yield Meeting(
-                site, issue, use.completes, use.reg.buffer, use.writes, t.site,
-                tuple(coords[k].tolist()), int(times[k]), frozenset(), agent_of(t.site),
-            )  # fmt: skip
+            where = partial(_row, coords, k)
+            yield issue, _By(t.site, where, int(times[k]), agent_of(t.site))
+
+
+def _row(coords: Array, k: int) -> tuple[int, ...]:
+    return tuple(coords[k].tolist())
