@@ -10,6 +10,7 @@ from typing import TypeVar, cast, get_type_hints
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node, symbolic_fields, with_fields
+from fusewright.core.symbolic import Symbolic
 from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
 from fusewright.kir.traits import RegisterUse
 
@@ -90,57 +91,54 @@ def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=KEPT)
 def own_values(node: Node) -> tuple[object, ...]:
     """The expressions, conditions and symbols in a node's fields and in the operands below it;
     nested statements are left out."""
-    out: list[object] = []
-    for name in symbolic_fields(type(node)):
-        _gather_values(getattr(node, name), out)
-    return tuple(out)
+    return _mentions(node)[0]
 
 
-def _gather_values(value: object, out: list[object]) -> None:
-    if isinstance(value, tuple):
-        for item in cast("tuple[object, ...]", value):
-            _gather_values(item, out)
-    elif not isinstance(value, Node):
-        out.append(value)
-    elif not isinstance(value, Statement):
-        for name in symbolic_fields(type(value)):
-            _gather_values(getattr(value, name), out)
-
-
-@lru_cache(maxsize=KEPT)
-def own_buffers(node: Node) -> tuple[Buffer, ...]:
-    """The buffers a node names in its fields, operands and gathered positions; nested statements
-    are left out."""
-    mine = [v for v in own_values(node) if isinstance(v, Buffer)]
-    return (*mine, *(r.buffer for r in own_registers(node)))
-
-
-@lru_cache(maxsize=KEPT)
 def own_registers(node: Node) -> tuple[Reg, ...]:
     """The registers a node names in its fields, operands and gathered positions; nested
     statements are left out."""
-    out: list[Reg] = []
-    _gather_registers(node, out)
-    return tuple(out)
+    return _mentions(node)[1]
 
 
-def _gather_registers(node: Node, out: list[Reg]) -> None:
+def own_buffers(node: Node) -> tuple[Buffer, ...]:
+    """The buffers a node names in its fields, operands and gathered positions; nested statements
+    are left out."""
+    return _mentions(node)[2]
+
+
+@lru_cache(maxsize=KEPT)
+def _mentions(node: Node) -> tuple[tuple[object, ...], tuple[Reg, ...], tuple[Buffer, ...]]:
+    """The values, the registers and the buffers that a node names."""
+    values: list[object] = []
+    registers: list[Reg] = []
+    _gather(node, values, registers)
+    mine = [v for v in values if isinstance(v, Buffer)]
+    return tuple(values), tuple(registers), (*mine, *[r.buffer for r in registers])
+
+
+def _gather(node: Node, values: list[object], registers: list[Reg]) -> None:
     if isinstance(node, Reg):
-        out.append(node)
+        registers.append(node)
     for name in symbolic_fields(type(node)):
-        value: object = getattr(node, name)
-        items = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
-        for item in items:
-            if isinstance(item, Expr | Cond):
-                for v in variables(item) if item.leaves else ():
-                    if isinstance(v, RegVar):
-                        _gather_registers(v.reg, out)
-            elif isinstance(item, Node) and not isinstance(item, Statement):
-                _gather_registers(item, out)
+        _gather_value(getattr(node, name), values, registers)
+
+
+def _gather_value(value: object, values: list[object], registers: list[Reg]) -> None:
+    if isinstance(value, Node):
+        if not isinstance(value, Statement):
+            _gather(value, values, registers)
+    elif isinstance(value, tuple):
+        for item in cast("tuple[object, ...]", value):
+            _gather_value(item, values, registers)
+    else:
+        values.append(value)
+        if isinstance(value, Symbolic) and value.leaves:
+            for v in dict.fromkeys(value.leaves):
+                if isinstance(v, RegVar):
+                    _gather(v.reg, [], registers)
 
 
 @lru_cache(maxsize=KEPT)
@@ -173,7 +171,7 @@ def positions(statement: Statement) -> tuple[RegVar, ...]:
     """The gathered positions in a statement's own expressions, in order of occurrence."""
     found: dict[RegVar, None] = {}
     for value in own_values(statement):
-        if isinstance(value, Expr | Cond):
+        if isinstance(value, Expr | Cond) and value.leaves:
             found |= {v: None for v in all_variables(value) if isinstance(v, RegVar)}
     return tuple(found)
 

@@ -52,7 +52,7 @@ def _is_dead(s: Statement, live: dict[Buffer, None]) -> bool:
             return not s.then and not s.otherwise
         case _:
             targets = targets_of_write(s)
-            return bool(targets) and targets.isdisjoint(live)
+            return bool(targets) and not any(b in live for b in targets)
 
 
 def _live(kernel: Kernel) -> dict[Buffer, None]:
