@@ -26,7 +26,7 @@ def project_loops(
     one that another loop is twisted by. Loops inside of an instruction or a box become loops of the
     text, those that count accumulators unrolled. With `align` loops bound to the grid or the block
     are kept in front of others even when it lacks them wholly, so that it can be computed inside a
-    reader's loops. None when the result does not cover the domain."""
+    reader's loops; those of one trip always are. None when the result does not cover the domain."""
     out: list[Loop] = []
     free: list[Loop] = []
     plain = {Parallel.BULK: Parallel.SERIAL, Parallel.MMA: Parallel.UNROLL}
@@ -38,7 +38,7 @@ def project_loops(
             if any(graph.is_moved_by(w, [x.axis]) for w in wanted):
                 out += [*free, x]
                 free = []
-            elif align and not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE:
+            elif (align or x.axis.is_unit) and _is_bound(x):
                 free.append(x)
             continue
         out += [*free, Loop(c if x.parallel.is_serial else x.axis, x.parallel)]
@@ -49,6 +49,11 @@ def project_loops(
     variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(out)]
     path = domain_path(graph, variables, domain)
     return None if isinstance(path, Refusal) else tuple(out)
+
+
+def _is_bound(x: Loop) -> bool:
+    """Whether a loop runs over blocks or threads."""
+    return not x.parallel.is_serial and x.parallel is not Parallel.VECTORIZE
 
 
 @edit("transform_like")
