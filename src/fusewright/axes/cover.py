@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.axes.values import Table, find_run
+from fusewright.axes.values import Table, base_of, find_run
 from fusewright.axes.words import Atom, Digit
 from fusewright.core.expr import ZERO
 
@@ -43,6 +43,16 @@ def coincide(graph: AxisGraph, a: Iterable[AxisClass], b: Iterable[AxisClass]) -
     """Whether loops over either axes come by every value of the others."""
     a, b = tuple(a), tuple(b)
     return covers(graph, a, b) and covers(graph, b, a)
+
+
+def overlap(graph: AxisGraph, axes: Iterable[AxisClass]) -> bool:
+    """Whether some axes hold a part of a line, and a part of a box that this line is a side of:
+    y[1248, 16] = reshape(x[64, 312]) makes rows of 39 times 16 of two rows of 312, so that the rows
+    of x are one digit of y's rows and one of the box of y."""
+    digits = [d for c in axes for d in graph.normal(c).word]
+    atoms = {d.atom for d in digits}
+    definitions = [graph.lines.definition.get(a) for a in atoms]
+    return any(q.atom in atoms for b in definitions if b is not None for q in base_of(b))
 
 
 def _table(graph: AxisGraph, given: tuple[AxisClass, ...]) -> Table:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fusewright.axes.classes import AxisGraph
-from fusewright.axes.cover import coincide, covers
+from fusewright.axes.cover import coincide, covers, overlap
 from fusewright.axes.frames import Frame
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import (
@@ -74,7 +74,8 @@ def loop_problem(g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Ten
     values += [t for t in new if not isinstance(t.op, Broadcast) and t not in views]
     is_known = [len(p.reductions) for p in parts] == [len(g.reductions)]
     if g.reductions:
-        problem = _scan_problem(g) or (None if is_known and not _cuts(g) else _nest_problem(g))
+        problem = _scan_problem(g) or _regrouping_problem(g)
+        problem = problem or (None if is_known and not _cuts(g) else _nest_problem(g))
         if problem is not None:
             return problem
     widest = g.widest
@@ -107,6 +108,15 @@ def _nest_problem(g: FusionGroup) -> str | None:
         return f"the kernel's {kind} would keep different axes"
     g.widest = widest.op.operands[0]
     return _partials_problem(g, rows, partials) if rows and partials else None
+
+
+def _regrouping_problem(g: FusionGroup) -> str | None:
+    """Why what a kernel reduces could not be cut along its axes: a reshape of what it computes
+    gives them parts of a box and of its sides."""
+    if not any(_regroups(g, t) for t in g.members):
+        return None
+    mixed = next((r for r in g.reductions if overlap(g.graph, _domain(g, r))), None)
+    return None if mixed is None else f"a reshape regroups the axes that {mixed.name} runs over"
 
 
 def _cuts(g: FusionGroup) -> list[Tensor]:

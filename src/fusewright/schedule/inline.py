@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import value_of
@@ -86,15 +86,21 @@ def _required(
 
 def check_placement(flow: Dataflow) -> None:
     """Raises ScheduleError at the first reader that cannot find what it reads."""
+    for p, problem in misplaced(flow):
+        raise ScheduleError(
+            f"{problem}; keep {p.name} in shared memory, give both the same transforms, "
+            "or inline it less deep"
+        )
+
+
+def misplaced(flow: Dataflow) -> Iterator[tuple[Stage, str]]:
+    """The values that a reader cannot find, each with the reason."""
     for s in computed(flow.stages):
         reader = view(flow.graph, s, loop_variables(flow.graph, s.loops))
         for k, p in enumerate(s.operands):
             problem = placement_problem(flow.graph, p, reader, k, p.inline_depth)
             if problem is not None:
-                raise ScheduleError(
-                    f"{problem}; keep {p.name} in shared memory, give both the same transforms, "
-                    "or inline it less deep"
-                )
+                yield p, problem
 
 
 def adopt_prefix(flow: Dataflow, producer: Stage, reader: Stage, depth: int) -> tuple[Loop, ...]:

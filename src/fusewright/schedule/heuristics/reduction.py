@@ -102,9 +102,9 @@ class ReductionScheduler:
             kinds = {Parallel.SERIAL: Parallel.UNROLL}
             loops = (Loop(x.axis, kinds.get(x.parallel, x.parallel)) for x in s.loops)
             set_loops(flow, s, tuple(loops))
+        inline_most(flow)
         for s in in_shared:
             set_allocation(flow, s, _side_by_side(s))
-        inline_most(flow)
         if in_shared:
             for s in (*held, *self._read_ahead(held, plan)):
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
@@ -144,9 +144,15 @@ class ReductionScheduler:
 
 def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
     """The classes of a tensor in shared memory with neighbouring threads next to each other: rows
-    of the block, then trips, then threads, then lanes."""
+    of the block, then the trips that it outlives, then threads, then lanes."""
     rank = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
-    own = [x for x in s.loops if x.parallel in rank and x.axis.extent != Int(1)]
+    own = [
+        x
+        for i, x in enumerate(s.loops)
+        if x.parallel in rank
+        and x.axis.extent != Int(1)
+        and not (x.parallel.is_serial and i < s.inline_depth)
+    ]
     return tuple(x.axis for x in sorted(own, key=lambda x: rank[x.parallel]))
 
 

@@ -38,7 +38,7 @@ from fusewright.schedule.heuristics.transpose_plans import (
     crossings,
     plans,
 )
-from fusewright.schedule.inline import inline_most, load_first
+from fusewright.schedule.inline import inline_most, load_first, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
@@ -153,7 +153,7 @@ def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
     load_first(flow, early)
     for s in (*tiles.written_far, *tiles.written_near):
         inline_to(flow, {s: min(s.inline_depth, len(near.blocks))})
-    return True
+    return not any(misplaced(flow))  # pieces of a join that begin inside of a tile
 
 
 def _is_apart(s: Stage, near: Side) -> bool:

@@ -1,0 +1,89 @@
+"""Programs whose kernels lowering once refused after formation had accepted them. In every test
+the fixture of `tests/conftest.py` fails where lowering refuses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+S = fw.TensorSpec
+
+
+def row_and_one_more_pass(x: Any, w: Any, b: Any) -> Any:
+    """The weights are read in the last pass only: nothing of them outlives a trip over the row."""
+    return fw.any(fw.nn.rms_norm(x, (20000,), w, 1e-5) + b != 0)
+
+
+def reshaped_behind_a_reduction(dy: Any, y: Any) -> Any:
+    """Rows of 312 as rows of 16: the rows of the first shape are digits of those of the second,
+    and of the box that both are."""
+    wide = fw.astype(dy, "float32")
+    z = wide - fw.exp(fw.astype(y, "float32")) * fw.sum(wide, axis=0, keepdims=True)
+    out = fw.astype(z, "bfloat16")
+    return out, fw.reshape(out, (1248, 16))
+
+
+def halves_of_a_transposed_input(x: Any, c: Any, s: Any) -> Any:
+    """The second half begins inside of a tile of the transposing kernel."""
+    wide = [fw.astype(t, "float32") for t in (x[:, :156], x[:, 156:], c, s)]
+    a, b, c, s = wide
+    parts = [fw.astype(t, "float8_e5m2") for t in (a * c - b * s, b * c + a * s)]
+    return fw.concat(parts, axis=1)
+
+
+def statistics_along_other_axes(x: Any) -> Any:
+    """What the variance reads is computed again by its own kernel; nothing of it holds together
+    the kernel of the mean."""
+    y = fw.astype(x, fw.float32)
+    return fw.mean(y, axis=(2, 4)), fw.var(y, axis=(0, 1, 3))
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
+    "weights of the last pass": (row_and_one_more_pass, [S((20000,), "float32")] * 3, 1),
+    "unaligned reshape": (reshaped_behind_a_reduction, [S((64, 312), "bfloat16")] * 2, 1),
+    "join inside of a tile": (
+        halves_of_a_transposed_input,
+        [
+            S((64, 312), "float8_e5m2", strides=(1, 64), alignment=4),
+            *[S((64, 156), "float8_e5m2")] * 2,
+        ],
+        1,
+    ),
+    "one tile of a product": (
+        lambda a, b: a @ b,
+        [S((2, 10000), "float16"), S((10000, 8), "float16")],
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fn", "specs", "kernels"), CASES.values(), ids=CASES)
+def test_one_kernel_that_is_right(
+    fn: Callable[..., Any], specs: list[fw.TensorSpec], kernels: int
+) -> None:
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    assert len(program.launches) == kernels
+    rng = np.random.default_rng(0)
+    arrays = []
+    for t in specs:
+        plain = rng.uniform(0.5, 1.5, t.shape).astype(t.dtype.numpy)
+        arrays.append(np.asfortranarray(plain) if t.strides == (1, 64) else plain)
+    made = program.simulate(*arrays, check_races=True)
+    assert not made.races
+    for a, b in zip(made.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        tolerance = 0.13 if a.dtype.itemsize == 1 else 2e-2
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=0.02
+        )
+
+
+def test_kernels_that_nothing_holds_together_are_apart() -> None:
+    spec = S((27, 4, 56, 32, 1024), "bfloat16")
+    program = fw.compile(fw.trace(statistics_along_other_axes, spec))
+    assert len(program.launches) <= 4
