@@ -50,7 +50,7 @@ def test_analyses_look_at_as_much_of_long_rows_as_of_short_ones() -> None:
         (kernel,) = program.kernels
         run = find(kernel.ir).completions.run
         assert run is not None
-        found.append(len(run.events({})))
+        found.append(len(run.events))
     assert found[0] == found[1] < 700
 
 
