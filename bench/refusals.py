@@ -15,6 +15,7 @@ import argparse
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -122,7 +123,11 @@ def _count(name: str, programs: Iterator[tuple[str, Callable[[], fw.Fusion]]]) -
             found = refusals(trace)
         except Exception as e:  # a crash is told, and the count goes on
             failed += 1
-            print(f"--- {name}: no program: {type(e).__name__}: {e}", flush=True)
+            where = traceback.extract_tb(e.__traceback__)[-1]
+            at = f"{Path(where.filename).name}:{where.lineno}"
+            print(
+                f"--- {name}: no program: {type(e).__name__}: {e} ({at})\nof {text}\n", flush=True
+            )
             continue
         cut += len(found)
         for message in found:

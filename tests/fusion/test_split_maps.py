@@ -92,3 +92,11 @@ def test_vectors_of_a_roll_by_one_element_are_wide() -> None:
 def test_an_axis_whose_size_is_not_known_stays_one_map() -> None:
     fusion = fw.trace(lambda x: fw.roll(x, 5, axis=1), fw.TensorSpec((4, "n"), "float16"))
     assert split_maps(fusion) is fusion
+
+
+def test_an_index_that_depends_on_a_size_alone_is_left() -> None:
+    """The only variable of the fast index is the size, which is no coordinate."""
+    fusion = fw.trace(
+        lambda x: fw.roll(fw.tile(x, (1, 2)), 1, axis=0), fw.TensorSpec((2, "k"), "bfloat16")
+    )
+    assert len(fw.compile(fusion).launches) == 1

@@ -75,7 +75,9 @@ def _joined(source: Tensor, by: Map) -> Tensor | None:
         return None
     e = by.index[fast]
     own = variables(e)
-    if len(own) != 1 or any(own[0] in variables(x) for k, x in enumerate(by.index) if k != fast):
+    if len(own) != 1 or own[0] not in by.at:  # or it is a symbolic size
+        return None
+    if any(own[0] in variables(x) for k, x in enumerate(by.index) if k != fast):
         return None
     axis = by.at.index(own[0])
     extent = constant_value(by.shape[axis])
