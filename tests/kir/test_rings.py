@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from product_texts import Lowered
 
+from fusewright.core.node import Node, rewrite
 from fusewright.errors import ScheduleError
 from fusewright.kir import ir
 from fusewright.kir.passes.materialise_rings import materialise_rings
 from fusewright.kir.pipeline import Options, run_pipeline
 from fusewright.kir.text import parse_kernel
+from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
 from fusewright.sim.verify import Case, verify_kernel
 from fusewright.target import target_of
@@ -80,6 +83,32 @@ def test_analyses_do_not_grow_with_trips(ring: str) -> None:
         run_pipeline(kernel, TARGET, Options(spec=1))
         times.append(time.process_time() - start)
     assert times[1] < 2 * times[0] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("lowered", "written_out"),
+    [
+        (Lowered(k=512, ring="stages 3 warp_specialized"), 3),
+        (Lowered(k=512, ring="stages 2 warp_specialized"), 4),
+        (Lowered(k=1024, ring="stages 7 ahead 6"), 7),
+        (Lowered(m=256, n=192, k=192, blocks=2, ring=f"stages 3 {ROLES}"), 3),
+        (
+            Lowered(m=256, n=192, k=320, blocks=2, ring=f"stages 3 {ROLES}"),
+            4,
+        ),  # laps begin anywhere
+    ],
+)
+def test_a_loop_over_a_ring_is_written_out_by_laps(lowered: Lowered, written_out: int) -> None:
+    """Where a lap begins with the loop, slots are then literals; elsewhere, as in the last case of
+    5 tiles, it stays as asked for."""
+
+    def overlapped(node: Node) -> Node:
+        is_loop = isinstance(node, ir.For) and node.var.name == "k"
+        return replace(node, overlap=4) if is_loop else node
+
+    k = materialise_rings(rewrite(parse_kernel(lowered.text()), overlapped), TARGET)
+    loops = [s for s in walk_statements(k) if isinstance(s, ir.For) and s.var.name == "k"]
+    assert loops and all(s.overlap == written_out for s in loops)
 
 
 def test_tiles_of_one_ring_agree() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from fusewright.core.conditions import less
-from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mul
+from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul
 from fusewright.core.node import Node, rewrite
 from fusewright.errors import ScheduleError
 from fusewright.kir.analysis.sites import LoopScope, Path, Scope, StatementSite, contains, sites
@@ -309,7 +309,8 @@ class _Materialiser:
                     if not loads or inner:
                         ahead = [] if loads else self._ahead(here)
                         behind = [] if loads else self._behind(here)
-                        out += [*ahead, replace(s, body=inner), *behind]
+                        loop = replace(s, body=inner, overlap=self._overlap(here, s))
+                        out += [*ahead, loop, *behind]
                 case If():
                     then = self._body(s.then, (*here, 0), loads=loads)
                     rest = self._body(s.otherwise, (*here, 1), loads=loads)
@@ -324,6 +325,16 @@ class _Materialiser:
         if loads:
             return tuple(self._filled(stage, self._k(stage))) if self._is_special(stage) else ()
         return tuple(self._used(stage, out))
+
+    def _overlap(self, home: Path, loop: For) -> int:
+        """How many iterations are written out: whole laps of a ring whose tiles begin a lap with
+        the loop, so that slots and phases are literals in all of them."""
+        s = self._stages.get(home)
+        if s is None or loop.overlap <= 1:
+            return loop.overlap
+        if not s.is_one_run and constant_value(mod(s.first, s.stages)) is None:
+            return loop.overlap
+        return s.stages * max(1, loop.overlap // s.stages)
 
     def _is_special(self, s: _Stage) -> bool:
         return s.alloc.warp_specialized
