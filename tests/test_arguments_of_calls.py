@@ -456,6 +456,12 @@ ROWS: dict[str, dict[str, Row]] = {
             "must be the same power",
         ),
     },
+    "ScheduledTensor.serpentine": {
+        "axis": edits(lambda s, h, t: h.serpentine(1, 0), lambda s, h, t: h.serpentine(0, 1)),
+        "by": edits(
+            lambda s, h, t: h.serpentine(1, 0), lambda s, h, t: h.serpentine(1, 1), "two loops"
+        ),
+    },
     "ScheduledTensor.parallelize": {
         "axis": edits(
             lambda s, h, t: h.parallelize(0, fw.TIDx), lambda s, h, t: h.parallelize(1, fw.TIDx)

@@ -87,7 +87,7 @@ class Stack:
     def step(self) -> None:
         """Apply one random transform."""
         kinds = ["split", "split", "split", "merge", "merge", "resize", "swizzle", "skew"]
-        kinds.append("permute")
+        kinds += ["serpentine", "permute"]
         kind = self.rng.choice(kinds)
         k = self.rng.randrange(len(self.loops))
         getattr(self, "_" + kind)(k)
@@ -157,6 +157,18 @@ class Stack:
         self.loops[k] = skewed
         pairs = zip(self.index[k], self.index[j], strict=True)
         self.index[k] = [x + y * scale % modulus for x, y in pairs]
+
+    def _serpentine(self, k: int) -> None:
+        if len(self.loops) < 2:
+            return
+        j = self.rng.choice([j for j in range(len(self.loops)) if j != k])
+        n = size(self.loops[k])
+        try:
+            self.loops[k] = self.graph.serpentine(self.loops[k], self.loops[j])
+        except ScheduleError:
+            return
+        pairs = zip(self.index[k], self.index[j], strict=True)
+        self.index[k] = [n - 1 - x if y % 2 else x for x, y in pairs]
 
     def _permute(self, k: int) -> None:
         self.loops.insert(0, self.loops.pop(k))

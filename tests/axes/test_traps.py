@@ -353,6 +353,38 @@ def test_a_swizzle_by_a_guarded_loop_is_refused(graph: AxisGraph) -> None:
     assert "only where 0 < v0" in refusal(graph, [graph.resize(by, 1, 0), swizzled], [b])
 
 
+def test_a_serpentine_runs_backwards_along_odd_rows(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 5, 7)
+    turned = graph.serpentine(columns, rows)
+    covers(graph, [rows, turned], [rows, columns])
+    merged = graph.merge(rows, turned)
+    covers(graph, list(graph.split(merged, 4)), [rows, columns])
+    assert graph.serpentine(turned, rows) is columns
+    assert graph.serpentine(columns, graph.split(rows, 5)[0]) is columns
+    with pytest.raises(ScheduleError, match="turn an axis by one that does not depend on it"):
+        graph.serpentine(merged, rows)
+
+
+def test_what_is_turned_keeps_what_turns_it(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 4, 6)
+    merged = graph.merge(rows, graph.serpentine(columns, rows))
+    assert graph.project(merged, [columns]) is merged
+    assert graph.project(merged, [rows]) is rows
+    assert graph.project(graph.merge(rows, columns), [columns]) is columns
+
+
+def test_rows_of_ragged_groups_turn_too(graph: AxisGraph) -> None:
+    rows, columns = axes(graph, "a", 7, 5)
+    groups, inner = graph.split(rows, 3)
+    turned = graph.serpentine(columns, groups)
+    covers(graph, [groups, turned, inner], [rows, columns])
+    covers(
+        graph,
+        list(graph.split(graph.merge(graph.merge(groups, turned), inner), 4)),
+        [rows, columns],
+    )
+
+
 def test_a_skew_counts_rows_from_aligned_positions(graph: AxisGraph) -> None:
     rows, columns = axes(graph, "a", 5, 9)
     skewed = graph.skew(columns, rows, 9, 4)

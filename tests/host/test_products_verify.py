@@ -68,6 +68,14 @@ CASES = (
     Case("odd sizes", _tn, ((150, 200), (72, 200))),
     Case("odd sizes by threads", _tn, ((150, 200), (75, 200)), replace(PLAN, staged=0)),
     Case("two warpgroups", _tn, ((256, 320), (64, 320)), replace(PLAN, rows=128, warpgroups=2)),
+    Case("groups in turns", _tn, ((256, 128), (96, 128)), replace(PLAN, group=2, serpentine=True)),
+    Case("ragged groups", _tn, ((320, 256), (96, 256)), replace(PLAN, group=3, serpentine=True)),
+    Case(
+        "groups of matrices in turns",
+        lambda x, w: fw.matmul(x, w),
+        ((2, 192, 128), (2, 128, 96)),
+        replace(PLAN, group=1, serpentine=True),
+    ),
     Case("gated", _gated, ((128, 320), (64, 320), (64, 320)), GATED),
     Case("two results", _two_results, ((128, 320), (64, 320), (128, 64))),
     Case(

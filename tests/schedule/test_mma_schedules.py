@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.core.expr import variables
+from fusewright.core.substitution import evaluate
+from fusewright.errors import ScheduleError
+from fusewright.kir.ir import BoxLoad
+from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
@@ -74,6 +80,7 @@ PLANS = (
     ProductPlan(128, 256, 64, 2, 3, 128, group=3, blocks=4),
     ProductPlan(256, 128, 64, 2, 2, 64, blocks=2),
     ProductPlan(64, 64, 64, 1, 2, 64, group=6, blocks=4),
+    ProductPlan(64, 64, 64, 1, 2, 64, group=3, blocks=4, serpentine=True),
     ProductPlan(64, 8, 64, 1, 1),
     ProductPlan(128, 64, 32, 2, 6, 0),
 )
@@ -95,6 +102,74 @@ def test_every_rung_is_right(plan: ProductPlan) -> None:
     assert result.races == []
     wanted = x.astype(np.float64) @ w.astype(np.float64).T
     assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * abs(wanted).max()
+
+
+# --- the order of tiles ---------------------------------------------------------------------------
+
+
+def _tiles(rows: int, group: int, *, serpentine: bool) -> list[tuple[int, int]]:
+    """Row and column of the tile of each block that has one, in order."""
+    fusion = fw.trace(
+        lambda x, w: fw.matmul(x, w.T),
+        fw.TensorSpec((64 * rows, 128), "bfloat16"),
+        fw.TensorSpec((5 * 64, 128), "bfloat16"),
+    )
+    s = fw.Schedule(fusion)
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, group=group, serpentine=serpentine)
+    schedule_products(s, MatmulScheduler(s.flow, target_of("sm_90a"))._products, plan)
+    kernel = s.lower().ir
+    x, w = (b for b in walk_statements(kernel) if isinstance(b, BoxLoad))
+    bx = kernel.grid[0]
+    out: list[tuple[int, int]] = []
+    for block in range(evaluate(bx.extent, {})):
+        at = {v: 0 for e in (*x.coordinates, *w.coordinates) for v in variables(e)}
+        row, column = (evaluate(b.coordinates[1], at | {bx.var: block}) // 64 for b in (x, w))
+        if row < rows:
+            out.append((row, column))
+    return out
+
+
+@pytest.mark.parametrize(("rows", "group"), [(4, 2), (6, 3), (5, 3), (7, 2), (3, 1)])
+def test_every_tile_is_visited_once_and_groups_alternate(rows: int, group: int) -> None:
+    """Ragged groups (5 rows in threes, 7 in twos) too: blocks without a row do nothing."""
+    tiles = _tiles(rows, group, serpentine=True)
+    assert sorted(tiles) == [(r, c) for r in range(rows) for c in range(5)]
+    assert sorted(tiles) == sorted(_tiles(rows, group, serpentine=False))
+    groups = [row // group for row, _ in tiles]
+    assert groups == sorted(groups)
+    for number in range(-(-rows // group)):
+        columns = [c for row, c in tiles if row // group == number]
+        assert columns == sorted(columns, reverse=number % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "turns"),
+    [
+        ((4096, 4096, 4096), 1),
+        ((4096, 4096, 512), 0),
+        ((1024, 1024, 65536), 0),
+        ((8192, 256, 8192), 0),
+    ],
+    ids=["larger than the cache", "in the cache", "one wave", "one column of tiles"],
+)
+def test_groups_alternate_where_operands_leave_the_cache(
+    sizes: tuple[int, int, int], turns: int
+) -> None:
+    m, n, k = sizes
+    specs = [fw.TensorSpec((m, k), "bfloat16"), fw.TensorSpec((n, k), "bfloat16")]
+    flow = fw.Schedule(fw.trace(lambda x, w: fw.matmul(x, w.T), *specs)).flow
+    listed = MatmulScheduler(flow, target_of("sm_90a")).candidates()
+    found = [dict(c.params.values) for c in listed if isinstance(c, Candidate)]
+    assert next(p for p in found if p["tile"] == "128x256x64")["serpentine"] == turns
+
+
+def test_a_ring_refuses_tiles_that_are_left_out_between_others() -> None:
+    """A ring counts tiles; the last group of 4 has 2 rows, so that blocks skip tiles and go on."""
+    s = fw.Schedule(_fusion())
+    plan = ProductPlan(64, 128, 64, 1, 3, 64, group=4, blocks=5)
+    schedule_products(s, MatmulScheduler(s.flow, target_of("sm_90a"))._products, plan)
+    with pytest.raises(ScheduleError, match="may leave out tiles between others along i0, and a"):
+        s.lower()
 
 
 # --- persistent grids by launch(max_sms=) ---------------------------------------------------------

@@ -240,12 +240,29 @@ class AxisGraph:
         self.makings.append(Making("skew", (here, row), (step, Int(modulus)), (made,)))
         return made
 
+    def serpentine(self, cls: AxisClass, by: AxisClass) -> AxisClass:
+        """The class of `cls` counted from its end where `by` is odd: neighbours along a merge of
+        `by` and what this gives are neighbours in `cls`, or the same. Unit classes change nothing.
+
+        Raises ScheduleError when the two share a digit.
+        """
+        here, row = self.normal(cls), self.normal(by)
+        if here.is_unit or row.is_unit:
+            return here
+        word = transforms.serpentine(self.lines, self.independence, here.digits, row.digits)
+        made = self._of_word(word)
+        self.makings.append(Making("serpentine", (here, row), (), (made,)))
+        return made
+
     def project(self, cls: AxisClass, onto: Sequence[AxisClass]) -> AxisClass:
         """The class without the digits that do not depend on `onto`; a unit when none is left.
-        A twisted digit depends on what its base depends on."""
+        A twisted digit depends on what its base depends on, and keeps the digits that twist it."""
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
-        kept = tuple(d for d in here.digits if self._words(d, others))
+        wanted = tuple(d for d in here.digits if self._words(d, others))
+        kept = tuple(
+            d for d in here.digits if d in wanted or any(self._twists(d, w) for w in wanted)
+        )
         if kept == here.digits:
             return here
         made = self._of_word(self.lines.normal(kept))
@@ -278,6 +295,10 @@ class AxisGraph:
             found = any(self.independence.words(here, self.normal(c).word) for c in moved)
             known[key] = found
         return found
+
+    def _twists(self, d: Digit, w: Digit) -> bool:
+        """Whether a digit twists another."""
+        return self.independence.digits(w, d) and not self.independence.digits(w, d, twisted=False)
 
     def _words(self, d: Digit, others: Word) -> bool:
         return any(self.independence.digits(d, x, twisted=False) for x in others)

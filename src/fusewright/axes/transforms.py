@@ -1,4 +1,4 @@
-"""The edges between classes, on words: split, merge, resize, swizzle, skew.
+"""The edges between classes, on words: split, merge, resize, swizzle, skew, serpentine.
 
 A word is the mixed-radix number of its digits, and these only regroup it, so there-and-back, split
 of a split and split across a merge come out as one word with no rewrite rules.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fusewright.axes.independence import Independence
 from fusewright.axes.lines import Lines
-from fusewright.axes.words import Atom, Digit, Skew, Twist, Word, ratio, word_extent
+from fusewright.axes.words import Atom, Digit, Serpentine, Skew, Twist, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, ceildiv, constant_value, mul
 from fusewright.errors import ScheduleError
 
@@ -51,7 +51,7 @@ def swizzle(lines: Lines, independence: Independence, a: Word, b: Word) -> Word:
     above, low = lines.normal(above), lines.normal(low)
     if not low or not a:
         return b
-    undone = _twisted_by(lines, low, a)
+    undone = _twisted_by(lines, low, a, Twist)
     if undone is not None:
         return lines.normal((*above, *undone))
     if independence.words(a, low):
@@ -75,11 +75,27 @@ def skew(
     return lines.normal(whole(lines.twist(Skew(a, by, scale, modulus))))
 
 
-def _twisted_by(lines: Lines, word: Word, by: Word) -> Word | None:
-    """The base when `word` is a twist by `by`."""
+def serpentine(lines: Lines, independence: Independence, a: Word, by: Word) -> Word:
+    """The word of `a`, backwards where `by` is odd; twice it is `a` again."""
+    if not a or not by:
+        return a
+    undone = _twisted_by(lines, a, by, Serpentine)
+    if undone is not None:
+        return lines.normal(undone)
+    if independence.words(a, by):
+        raise ScheduleError(
+            "serpentine: the two axes share a digit; turn an axis by one that does not depend on it"
+        )
+    return lines.normal(whole(lines.twist(Serpentine(a, by))))
+
+
+def _twisted_by(lines: Lines, word: Word, by: Word, kind: type[Twist]) -> Word | None:
+    """The base when `word` is a twist of a kind by `by`."""
     if len(word) != 1 or not word[0].is_whole:
         return None
     definition = lines.definition.get(word[0].atom)
-    if type(definition) is not Twist or lines.normal(definition.by) != by:
+    if not isinstance(definition, Twist) or type(definition) is not kind:
+        return None
+    if lines.normal(definition.by) != by:
         return None
     return definition.base

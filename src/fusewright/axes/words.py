@@ -130,6 +130,22 @@ class Skew(Twist):
         return mod(mul(by, self.scale), self.modulus)
 
 
+@dataclass(frozen=True, slots=True)
+class Serpentine(Twist):
+    """`base` where `by` is even, and counted from the end of `base` where it is odd."""
+
+    @property
+    def sign(self) -> str:
+        return "|"
+
+    def twisted(self, base: Expr, by: Expr) -> Expr:
+        size, odd = self.extent, mod(by, 2)
+        return mod(base - odd * (base * 2 + 1), size)  # -1 - base, modulo the size, where odd
+
+    def untwisted(self, value: Expr, by: Expr) -> Expr:
+        return self.twisted(value, by)
+
+
 Definition: TypeAlias = Word | Twist
 
 

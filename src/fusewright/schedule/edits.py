@@ -181,7 +181,17 @@ def inline_to(flow: Dataflow, depths: Mapping[Stage, int]) -> None:
 
 
 CHAINED = frozenset(
-    ("split", "merge", "reorder", "swizzle", "skew", "resize", "parallelize", "loop_over")
+    (
+        "split",
+        "merge",
+        "reorder",
+        "swizzle",
+        "serpentine",
+        "skew",
+        "resize",
+        "parallelize",
+        "loop_over",
+    )
 )
 """Methods of a tensor that return it."""
 

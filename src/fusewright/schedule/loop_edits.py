@@ -80,6 +80,9 @@ class _Loops:
                 numbers = (_number(m, 0), _number(m, 1))
                 self.steps.append(("skew", (i, places[1], *numbers)))
                 self.axes[i] = m.made[0]
+            case "serpentine":
+                self.steps.append(("serpentine", (i, places[1])))
+                self.axes[i] = m.made[0]
             case _:
                 self.steps.append(("resize", (i, _number(m, 0), _number(m, 1))))
                 self.axes[i] = m.made[0]

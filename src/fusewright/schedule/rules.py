@@ -97,6 +97,7 @@ ON_TENSORS: Edits = {
     "merge": {"axis": INTEGER, "axis2": optional(INTEGER)},
     "reorder": {"order": ORDER},
     "swizzle": {"axis": INTEGER, "axis2": INTEGER},
+    "serpentine": {"axis": INTEGER, "by": INTEGER},
     "parallelize": {"axis": INTEGER, "parallel": BINDING},
     "inline_at": {"consumer": TENSOR, "axis": INTEGER},
     "set_memory": {"memory": MEMORY},

@@ -135,6 +135,19 @@ class ScheduledTensor(TensorPasses):
         self._commit(tuple(loops))
         return self
 
+    def serpentine(self, axis: int, by: int) -> ScheduledTensor:
+        """`(b, a) -> (b, a)` with `a` run backwards where `b` is odd: where one run of `a` ends the
+        next begins."""
+        i, j = self._editable(axis, "serpentine"), self._editable(by, "serpentine")
+        if i == j:
+            raise ScheduleError(
+                f"serpentine({self.name}, axis={axis}, by={by}): both are loop {i}; give two loops"
+            )
+        loop, other = self.stage.loops[i], self.stage.loops[j]
+        turned = self._schedule.flow.graph.serpentine(loop.axis, other.axis)
+        self._set(i, 1, (Loop(turned, loop.parallel),))
+        return self
+
     def parallelize(self, axis: int, parallel: Parallel) -> ScheduledTensor:
         """Binds a loop. One loop of a tensor a dimension; a Vectorize loop is innermost and of a
         constant extent."""

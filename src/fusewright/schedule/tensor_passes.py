@@ -27,7 +27,8 @@ class TensorPasses(TensorHandle):
     @takes(ScheduleError, position=INTEGER)
     def axis(self, position: int) -> Term:
         """One of its axes, those that it reduces behind its own, for `loop_over` and
-        `allocate_by`: terms have `split`, `merge`, `resize`, `skew`, `swizzle` and `project`."""
+        `allocate_by`: terms have `split`, `merge`, `resize`, `skew`, `serpentine`, `swizzle` and
+        `project`."""
         return axis_term(self.stage, position)
 
     def loop_over(self, loops: Sequence[tuple[Term, Parallel]]) -> TensorPasses:

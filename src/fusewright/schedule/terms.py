@@ -46,6 +46,10 @@ class Term:
         `stride` elements."""
         return Term("skew", (self, rows), (as_expr(stride), as_expr(width)))
 
+    def serpentine(self, by: Term) -> Term:
+        """Backwards where `by` is odd."""
+        return Term("serpentine", (self, by))
+
     def swizzle(self, by: Term) -> Term:
         """`self ^ by`."""
         return Term("swizzle", (by, self), (), 1)
@@ -93,6 +97,8 @@ def class_of(flow: Dataflow, term: Term) -> AxisClass:
             return graph.resize(first, *term.numbers)
         case "skew":
             return graph.skew(first, rest[0], term.numbers[0], constant_value(term.numbers[1]) or 1)
+        case "serpentine":
+            return graph.serpentine(first, rest[0])
         case "swizzle":
             return graph.swizzle(first, rest[0])[term.result]
         case _:

@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from fusewright.core.conditions import less
-from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul
+from fusewright.core.conditions import And, Cond, Less, less, negate
+from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul, variables
 from fusewright.core.node import Node, rewrite
+from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
-from fusewright.kir.analysis.sites import LoopScope, Path, Scope, StatementSite, contains, sites
+from fusewright.kir.analysis.sites import (
+    BranchScope,
+    LoopScope,
+    Path,
+    Scope,
+    StatementSite,
+    contains,
+    sites,
+)
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
@@ -205,7 +214,43 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
     is_loop = bool(scopes) and isinstance(scopes[-1], LoopScope)
     found = _Stage(home, tuple(allocs), fills, loops, is_loop, late)
     _check_depth(found)
+    for s in scopes:
+        if isinstance(s, BranchScope):
+            outer = tuple(x.node for x in scopes[: scopes.index(s)] if isinstance(x, LoopScope))
+            _check_counted(found, s.node.condition if s.taken else negate(s.node.condition), outer)
     return found
+
+
+def _check_counted(s: _Stage, c: Cond, outer: Sequence[For]) -> None:
+    """A ring counts the tiles of all iterations: those that are left out come last, or are whole
+    turns of its phases."""
+    inside = s.loops[len(outer) :]
+    trips = [constant_value(loop.extent) for loop in inside]
+    if None not in trips and math.prod(n or 0 for n in trips) % (2 * s.stages) == 0:
+        return
+    for loop in outer:
+        is_repeated = constant_value(loop.extent) != 1 and loop.var in variables(c)
+        if is_repeated and not _holds_first(c, loop.var):
+            raise ScheduleError(
+                f"{s.names}: '{c}' may leave out tiles between others along {loop.var}, and a ring "
+                f"of {s.stages} counts them; let every group of tiles be whole, or their steps "
+                f"along the sum be a multiple of {2 * s.stages}"
+            )
+
+
+def _holds_first(c: Cond, v: Var) -> bool:
+    """Whether a condition that fails for one value of a variable fails for all larger ones: it
+    bounds from above what grows with the variable."""
+    match c:
+        case And():
+            return all(_holds_first(p, v) for p in c.parts)
+        case Less():
+            grows = add(c.left, mul(c.right, -1))
+            step = add(substitute(grows, {v: add(v, 1)}), mul(grows, -1))
+            least = step.interval[0]
+            return least is not None and least >= 0
+        case _:
+            return v not in variables(c)
 
 
 def _check_depth(s: _Stage) -> None:

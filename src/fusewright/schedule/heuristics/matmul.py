@@ -63,8 +63,9 @@ BLOCK_US = 2.0
 class ProductPlan:
     """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
     operand that are in memory together; `staged` columns of results leave through shared memory
-    together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, on so many
-    `blocks` in turn, 0 where each has a block of its own. Several `products` share an operand, and
+    together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
+    one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
+    Several `products` share an operand, and
     each has a tile of these columns."""
 
     rows: int
@@ -76,6 +77,7 @@ class ProductPlan:
     group: int = 1
     blocks: int = 0
     products: int = 1
+    serpentine: bool = False
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -93,6 +95,7 @@ class ProductPlan:
             ("stages", self.stages),
             ("staged", self.staged),
             ("group", self.group),
+            ("serpentine", int(self.serpentine)),
             ("blocks", self.blocks),
         )
         return Params("matmul", values, min_blocks=1)
@@ -210,24 +213,31 @@ class MatmulScheduler:
             staged = 0
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
         stages = max(1, min(room // stage, trips, MAX_STAGES))
-        group, blocks = self._raster(rows, columns)
+        group, blocks, serpentine = self._raster(rows, columns)
         return ProductPlan(
-            rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products)
-        )
+            rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products),
+            serpentine,
+        )  # fmt: skip
 
-    def _raster(self, rows: int, columns: int) -> tuple[int, int]:
+    def _raster(self, rows: int, columns: int) -> tuple[int, int, bool]:
         """Rows of tiles of a group, which divide all, so that the tiles that run together read the
-        fewest rows and columns; and the blocks, where each takes several tiles."""
+        fewest rows and columns; the blocks, where each takes several tiles; and whether every
+        other group runs backwards: where tiles follow each other and operands do not all stay in
+        the second-level cache, a group then begins with the columns that the last one read."""
         shape = [constant_value(e) for e in self._product.shape]
         if None in shape:
-            return 1, 0
+            return 1, 0, False
         *lead, m, n = (e or 1 for e in shape)
         down, across = -(-m // rows), -(-n // columns)
         sms = self._target.multiprocessors
         fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
         group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
         tiles = math.prod(lead) * down * across
-        return group, sms if tiles > sms else 0
+        sizes = self._sizes()
+        nbytes = sizes.nbytes + (len(self._products) - 1) * sizes.batch * n * sizes.depth * 2
+        is_turned = down > group and across > 1
+        serpentine = tiles > sms and is_turned and nbytes > self._target.l2_nbytes
+        return group, sms if tiles > sms else 0, serpentine
 
     def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""
@@ -337,6 +347,8 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
     product.split(lead, plan.group)
     product.reorder({lead + 1: lead + 2})
+    if plan.serpentine:
+        product.serpentine(lead + 1, by=lead)
     for _ in range(lead + 2):
         product.merge(0)
     if plan.blocks:
