@@ -5,10 +5,10 @@ What the numbers that stand in the deciding half decide. Needs no GPU.
 Method: every module-level number (names in capitals) is set to half and to twice its value, one at
 a time, in its module and in those that import it; draws of the lot (`bench.lot.families`, the sizes
 of the gate) and the fusions of the corpus at full size are compiled for sm_90a, and their times
-predicted (`bench.lot.forecast`). Printed for each number, and both ways: how many programs get other
-kernels, the geometric mean of the predicted times over those of now, the best and the worst of them.
-A number whose mean is below one would be better the other way, by the model; one that changes
-nothing on so many programs decides little.
+predicted (`bench.lot.forecast`). Printed for each number, and both ways: how many programs get
+other kernels, the geometric mean of the predicted times over those of now, the best and the worst
+of them. A number whose mean is below one would be better the other way, by the model; one that
+changes nothing on so many programs decides little.
 """
 
 from __future__ import annotations

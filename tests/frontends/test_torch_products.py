@@ -90,8 +90,9 @@ def test_a_linear_layer_and_its_function_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["auto", "always"])
-def test_large_products_with_something_behind_them_are_taken(chosen: str) -> None:
-    assert left(mlp, (4096, 4096), (4096, 4096), products=chosen) == []
+@pytest.mark.parametrize("rows", [16, 4096])
+def test_products_with_something_behind_them_are_taken(chosen: str, rows: int) -> None:
+    assert left(mlp, (rows, 4096), (4096, 4096), products=chosen) == []
 
 
 def test_never_means_never() -> None:
@@ -108,7 +109,12 @@ def test_never_means_never() -> None:
             [(4096, 4096), (4096, 4096)],
             "nothing elementwise follows it",
         ),
-        (mlp, [(8, 4096), (4096, 4096)], "torch's product and a kernel of"),
+        (
+            lambda x, w: ((y := torch.mm(x, w)), torch.relu(y)),
+            [(4096, 4096), (4096, 4096)],
+            "its result is stored as well",
+        ),
+        (mlp, [(64, 65536), (65536, 64)], "us beside a product of"),
         (mlp, [(4096, 4100), (4100, 4096)], "no multiples of 16 bytes"),
     ],
 )
@@ -123,16 +129,6 @@ def test_types_and_targets_without_matrix_instructions_stay_torchs() -> None:
     assert "no matrix instructions for float32" in found
     (found,) = left(mlp, *shapes, target="sm_80")
     assert "sm_80 has no products by warpgroups" in found
-
-
-def test_a_result_that_others_read_saves_less() -> None:
-    def both(x: Any, w: Any) -> Any:
-        y = torch.mm(x, w)
-        return y, torch.relu(y)
-
-    one = left(lambda x, w: torch.mm(x, w).relu(), (2048, 8192), (8192, 2048))
-    two = left(both, (2048, 8192), (8192, 2048))
-    assert len(one) <= len(two)
 
 
 def test_products_on_the_host_and_of_integers_are_torchs() -> None:

@@ -12,9 +12,10 @@ from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
 from fusewright.fusion.passes.slice_products import slice_products
 from fusewright.fusion.passes.store_operands import store_operands
+from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.matmul import DEPTH_NBYTES, Sizes, least_us
+from fusewright.schedule.heuristics.matmul import ALIKE, DEPTH_NBYTES, Sizes, least_us
 from fusewright.schedule.products import has_instructions
 from fusewright.target import (
     BULK_ALIGNMENT,
@@ -58,9 +59,11 @@ def products_in_place(target: Target) -> Callable[[Tensor], bool]:
 
 
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
-    """The products of instructions with operands that maps take, long ones in slices."""
+    """The products of instructions with operands that maps take, those of few rows with these in
+    each other's place, long ones in slices."""
     stored = store_operands(fusion, lambda t, o: unfit_operand(t, o, target), LINE_NBYTES // 2)
-    return slice_products(stored, lambda t: product_slices(t, target))
+    swapped = swap_products(stored, lambda t: is_swapped(t, target))
+    return slice_products(swapped, lambda t: product_slices(t, target))
 
 
 def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
@@ -73,6 +76,8 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
         if why is not None:
             yield t.name, sum_rule(t, why, target)
             continue
+        if is_swapped(t, target):
+            yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
         for o in t.op.operands:
             if (wrong := map_problem(o)) is not None:
                 yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
@@ -158,23 +163,48 @@ def is_copied_for_speed(t: Tensor, o: Tensor, target: Target) -> bool:
         return False
     if pitch * o.dtype.nbytes % LINE_NBYTES == 0:
         return False
-    us = _sliced_us(sizes_of(t), product_slices(t, target), target)
+    us = _sliced_us(placed_sizes(t, target), product_slices(t, target), target)
     gain = (STRADDLED - 1) / 2 * us
     return gain > SURE * _copy_us(o, target)
+
+
+# --- few rows -------------------------------------------------------------------------------------
+
+
+def is_swapped(t: Tensor, target: Target) -> bool:
+    """Whether a product of no more rows than an instruction has is faster with its operands in each
+    other's place: a tile of the many columns then reads no rows that do not exist, and the result,
+    which threads store across, is small beside them."""
+    sizes = sizes_of(t)
+    if sizes.rows > MMA_ROWS or constant_value(t.shape[-2]) is None:
+        return False
+    if sum_of_products_reason(t, target) is not None:
+        return False
+    return least_us(_exchanged(sizes), target) < least_us(sizes, target)
+
+
+def placed_sizes(t: Tensor, target: Target) -> Sizes:
+    """The sizes of a product as its kernel computes it."""
+    return _exchanged(sizes_of(t)) if is_swapped(t, target) else sizes_of(t)
+
+
+def _exchanged(sizes: Sizes) -> Sizes:
+    return replace(sizes, rows=sizes.columns, columns=sizes.rows)
 
 
 # --- slices ---------------------------------------------------------------------------------------
 
 
 def product_slices(t: Tensor, target: Target) -> int:
-    """The number of slices of the least predicted time, 1 for none. It follows from shapes and the
-    target, so that results are the same from run to run."""
+    """The fewest slices whose predicted time is as good as the least, 1 for none. It follows from
+    shapes and the target, so that results are the same from run to run."""
     assert isinstance(t.op, MatMul)
     extents = (*t.shape, t.op.operands[0].shape[-1])
     if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
-    sizes = sizes_of(t)
-    return min(_counts(sizes, target), key=lambda count: (_sliced_us(sizes, count, target), count))
+    sizes = placed_sizes(t, target)
+    us = {count: _sliced_us(sizes, count, target) for count in _counts(sizes, target)}
+    return min(count for count in us if us[count] <= ALIKE * min(us.values()))
 
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:
@@ -195,5 +225,5 @@ def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
         return least_us(sizes, target)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
-    sums = 2 * target.calibration.launch_us + moved / target.memory_nbytes_per_us
+    sums = target.calibration.launch_us + moved / target.memory_nbytes_per_us
     return least_us(part, target) + sums

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusewright.dtypes import dtype_of
 from fusewright.errors import UnsupportedError
-from fusewright.frontends.torch.calls import hint, is_getitem, is_view, tensors_of
+from fusewright.frontends.torch.calls import is_getitem, is_view, tensors_of
 from fusewright.frontends.torch.library import aten, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.promotion import cast_to
@@ -16,16 +16,16 @@ from fusewright.fusion import ops
 from fusewright.fusion.array import Array
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.schedule.heuristics.matmul import Sizes, least_us
-from fusewright.target import BULK_ALIGNMENT, MMA_ROWS, Feature, Target, target_of
+from fusewright.target import BULK_ALIGNMENT, Feature, target_of
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 GAIN = 1.02
 """By so much a product with what follows it must be faster than torch's call and a kernel for the
-rest, to be taken."""
-SHARES = (0.49, 0.81, 1.0)
-"""The speed of our product over that of torch's, for fewer rows than a tile has, for fewer tiles
-than multiprocessors, and for others (one H200, 2026-11-23, `bench.products`: 0.49 to 0.56 for 2 to
-16 rows, 0.815 for 128x4096x4096, 0.845 for 512x512x4096, 0.998 to 1.02 for 4096 and 8192 cubed)."""
+rest, to be taken. The products alone are counted as equally fast: ours take 0.83 to 1.02 times as
+long as torch's (16 rows to 8192 cubed, one H200, 2026-11-23, `bench.products` and
+bench/product-plans-2026-11-23-h200.json). A result that is stored as well saves nothing: the kernel
+of the rest finds it in the second-level cache, and two results of one kernel leave it one after the
+other (4096 x 4096 x 1024 with gelu: 62 us for 69 alone, 73 for 70 with both results)."""
 
 
 # --- lowerings ------------------------------------------------------------------------------------
@@ -91,10 +91,16 @@ def _reason(node: Any, reasons: Mapping[Any, str], options: Options) -> str | No
         return f"the rows of an operand are no multiples of {BULK_ALIGNMENT} bytes"
     batch = a.shape[0] if a.ndim == 3 else 1
     sizes = Sizes(batch, a.shape[-2], b.shape[-1], a.shape[-1])
-    saved = _saved_nbytes(node, reasons)
-    if not saved:
-        return "nothing elementwise follows it"
-    return _slower(sizes, saved, target)
+    if (why := _read_elsewhere(node, reasons)) is not None:
+        return why
+    ours = least_us(sizes, target)
+    nbytes = 2 * sizes.batch * sizes.rows * sizes.columns * value.dtype.itemsize
+    rest = target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
+    if rest < (GAIN - 1) * ours:
+        return (
+            f"what follows takes {rest:.1f} us beside a product of {ours:.1f}: too little to gain"
+        )
+    return None
 
 
 def _fits(t: Any) -> bool:
@@ -105,36 +111,13 @@ def _fits(t: Any) -> bool:
     return 1 in strides and all(s % unit == 0 for s in t.stride() if s != 1)
 
 
-def _slower(sizes: Sizes, saved: int, target: Target) -> str | None:
-    ours = least_us(sizes, target)
-    tiles = sizes.batch * -(-sizes.rows // (2 * MMA_ROWS)) * -(-sizes.columns // (4 * MMA_ROWS))
-    few, partial, full = SHARES
-    if sizes.rows < MMA_ROWS:
-        share = few
-    else:
-        share = partial if tiles < target.multiprocessors else full
-    rest = target.calibration.launch_us + saved / target.memory_nbytes_per_us
-    theirs = ours * share + rest
-    if theirs >= GAIN * ours:
-        return None
-    return (
-        f"torch's product and a kernel of {rest:.1f} us for what follows are predicted at "
-        f"{theirs:.1f} us, one kernel at {ours:.1f}"
-    )
-
-
-def _saved_nbytes(node: Any, reasons: Mapping[Any, str]) -> int:
-    """The bytes that a kernel for what follows would move of the product: it reads the result,
-    which is written for it alone if nothing else reads it."""
-    readers = list(_readers(node))
-    if not any(n.target in ELEMENTWISE and n not in reasons for n in readers):
-        return 0
-    value = node.meta["val"]
-    nbytes = value.dtype.itemsize
-    for e in value.shape:
-        nbytes *= hint(e)
-    alone = all(n.target in ELEMENTWISE and n not in reasons for n in readers)
-    return 2 * nbytes if alone else nbytes
+def _read_elsewhere(node: Any, reasons: Mapping[Any, str]) -> str | None:
+    """Why a product's result would be stored; None where only what one kernel computes with it
+    reads it."""
+    fused = [n.target in ELEMENTWISE and n not in reasons for n in _readers(node)]
+    if not any(fused):
+        return "nothing elementwise follows it"
+    return None if all(fused) else "its result is stored as well"
 
 
 def _readers(node: Any) -> Iterator[Any]:

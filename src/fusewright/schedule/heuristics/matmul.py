@@ -36,6 +36,9 @@ _MENU = (
     (128, 128, 2),
     (256, 128, 2),
     (128, 64, 2),
+    (128, 32, 2),
+    (128, 16, 2),
+    (128, 8, 2),
     (64, 256, 1),
     (64, 128, 1),
     (64, 64, 1),
@@ -50,13 +53,21 @@ LARGE_TILE = 128 * 192
 LARGE_REGISTERS = (40, 232)
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
-MAX_STAGES = 8
+MAX_STAGES = 20
+"""Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
+(one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
 STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 MAX_GROUP = 32
+BEYOND = 3
+"""The time of a row of a box beyond an edge, which the copy engine fills with zeros, over that of
+one within: 1.5 to 3.75 in plans whose tiles have 48 such rows of 64 (16 x 14336 x 4096, one H200,
+2026-11-23, bench/product-plans-2026-11-23-h200.json)."""
+ALIKE = 1.05
+"""Predicted times within this factor count as equal: the model is no better."""
 BLOCK_US = 2.0
-"""Of a block beside its products: the first operands on their way, the results on theirs."""
+"""Of a tile beside its products: the first operands on their way, the results on theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,10 @@ class ProductPlan:
     blocks: int = 0
     products: int = 1
     serpentine: bool = False
+
+    def tiles(self, sizes: Sizes) -> int:
+        """The tiles of a product of these sizes."""
+        return sizes.batch * -(-sizes.rows // self.rows) * -(-sizes.columns // self.columns)
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -122,18 +137,17 @@ class Sizes:
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
-    """Microseconds: rounds of tiles, each its products or its operands, whichever takes longer; and
-    no less than both operands take from memory. A block alone gets twice its share of the bandwidth
-    of memory, since others read some of its operands, too."""
-    tiles = sizes.batch * -(-sizes.rows // plan.rows) * -(-sizes.columns // plan.columns)
-    rounds = -(-tiles // target.multiprocessors)
+    """Microseconds: rounds of tiles, each its products or its boxes, whichever takes longer, at the
+    speed at which a multiprocessor reads the second-level cache; beside that what both operands
+    take from memory, which overlaps as everywhere in the cost model."""
+    rounds = -(-plan.tiles(sizes) // target.multiprocessors)
     steps = -(-sizes.depth // plan.depth)
     clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
-    rows, columns = min(plan.rows, sizes.rows), min(plan.columns, sizes.columns)
-    nbytes = (rows + columns * plan.products) * plan.depth * 2 * steps
-    bandwidth = target.memory_nbytes_per_us / target.multiprocessors * 2
-    alone = BLOCK_US + max(clocks / target.clock_mhz, nbytes / bandwidth)
-    return max(rounds * alone, sizes.nbytes / target.memory_nbytes_per_us)
+    nbytes = _box_lines(sizes, plan) * plan.depth * 2 * steps
+    clocks = max(clocks, nbytes / target.calibration.l2_nbytes_per_clock)
+    own, memory = rounds * clocks / target.clock_mhz, sizes.nbytes / target.memory_nbytes_per_us
+    order = target.calibration.overlap
+    return (own**order + memory**order) ** (1 / order) + rounds * BLOCK_US
 
 
 def least_us(sizes: Sizes, target: Target) -> float:
@@ -142,6 +156,14 @@ def least_us(sizes: Sizes, target: Target) -> float:
         predicted_us(sizes, ProductPlan(rows, columns, DEPTH_NBYTES // 2, warpgroups, 1), target)
         for rows, columns, warpgroups in _MENU
     )
+
+
+def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
+    """The rows and columns of a tile's boxes, those beyond an edge by what they cost."""
+    inside = min(plan.rows, sizes.rows), min(plan.columns, sizes.columns)
+    beyond = plan.rows - inside[0], plan.columns - inside[1]
+    rows, columns = (i + BEYOND * b for i, b in zip(inside, beyond, strict=True))
+    return rows + columns * plan.products
 
 
 class MatmulScheduler:
@@ -160,9 +182,18 @@ class MatmulScheduler:
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
-        for p in sorted(plans, key=lambda p: predicted_us(self._sizes(), p, self._target)):
+        for p in self._ranked([self._plan(*tile) for tile in _MENU if self._fits(*tile)]):
             yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
+
+    def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
+        """Plans in the order of their predicted time; of those that are as fast as the fastest, the
+        one that reads the least comes first."""
+        sizes = self._sizes()
+        us = {p: predicted_us(sizes, p, self._target) for p in plans}
+        ordered = sorted(plans, key=lambda p: us[p])
+        alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
+        first = min(alike, key=lambda p: p.tiles(sizes) * (p.rows + p.columns * p.products))
+        return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
         if not self._target.has(Feature.WGMMA):
@@ -208,7 +239,7 @@ class MatmulScheduler:
         stage = sum(extents.values()) * depth * itemsize
         trips = -(-self._sizes().depth // depth)
         staged = STAGED_COLUMNS if columns % STAGED_COLUMNS == 0 else columns
-        outputs = sum(map(_can_stage, self._flow.outputs))
+        outputs = sum(_can_stage(self._flow, self._product, y) for y in self._flow.outputs)
         if columns % STAGED_UNIT or not outputs:
             staged = 0
         room = self._target.shared_nbytes_per_block - 1024 - outputs * rows * staged * 2
@@ -251,7 +282,8 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     product = products[0]
     operands = _operands(s, products)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
-    staged = [(y, _staged(y)) for y in outputs if plan.staged and _can_stage(y.stage)]
+    whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
+    staged = [(y, _staged(y)) for y in whole]
     boxed = [y.stage for y, _ in staged]
     apart = [*(t.stage for t in (*products, *operands)), *boxed]
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
@@ -291,10 +323,13 @@ def _in_registers(product: ScheduledTensor) -> ScheduledTensor:
     return product if product.memory is Memory.LOCAL else product.cache_before()
 
 
-def _can_stage(y: Stage) -> bool:
+def _can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:
     """Whether boxes copy an output that lies by rows of the product."""
     memory = boxed_memory(y)
     if memory is None or y.dtype.nbytes != 2 or isinstance(y.op, Permute):
+        return False
+    own, rows = ([flow.graph.normal(c) for c in t.frame.output] for t in (y, product))
+    if own != rows:  # it was transposed on the way
         return False
     along_rows = fastest_axis(memory) == len(y.shape) - 1
     return along_rows and box_problem(memory, y.dtype.nbytes) is None

@@ -1,0 +1,27 @@
+"""Products of few rows with their operands in each other's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusewright.fusion import build
+from fusewright.fusion.ir import Fusion, MatMul, Tensor
+from fusewright.fusion.passes.rebuild import rebuild
+
+
+def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
+    """Let the operand that has many rows have those of the instructions, which are 64 at least.
+
+    rewrite:  x @ w  ->  (w.T @ x.T).T
+    checks:   the product is `wanted` so
+    order:    behind all passes that look for products; before their rows are cut in slices
+    """
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, MatMul) or not wanted(t):
+            return None
+        a, b = map(build.swap_last, operands)
+        shape = (*t.shape[:-2], t.shape[-1], t.shape[-2])
+        return build.swap_last(build.value(shape, t.dtype, MatMul((b, a))))
+
+    return rebuild(fusion, replace)

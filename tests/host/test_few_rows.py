@@ -1,0 +1,128 @@
+"""Products of few rows: their operands change places, whatever follows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.fusion.ir import MatMul
+from fusewright.host.product_forms import is_swapped, product_slices
+from fusewright.schedule.heuristics.matmul import ProductPlan, Sizes, predicted_us
+from fusewright.target import target_of
+
+S = fw.TensorSpec
+TARGET = target_of("sm_90a")
+MEASURED = Path(__file__).parents[2] / "bench" / "product-plans-2026-11-23-h200.json"
+
+
+def gated(x: Any, g: Any, u: Any) -> Any:
+    return fw.nn.silu(x @ g.T) * (x @ u.T)
+
+
+def two_results(x: Any, w: Any, b: Any) -> Any:
+    return fw.nn.gelu(x @ w.T + b), fw.nn.relu(x @ w.T)
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "gated": (gated, [(16, 256), (320, 256), (320, 256)]),
+    "two results": (two_results, [(7, 512), (200, 512), (200,)]),
+    "batch": (lambda x, w: x @ w, [(3, 16, 128), (3, 128, 264)]),
+    "odd": (lambda x, w: x @ w, [(33, 264), (264, 1000)]),
+    "residual": (lambda x, w, r: (x @ w.T) * 2 + r, [(24, 512), (512, 512), (24, 512)]),
+    "slices": (lambda x, w: x @ w.T, [(2, 4096), (128, 4096)]),
+}
+
+
+@pytest.mark.parametrize(("fn", "shapes"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_right_with_the_syncs_it_needs(
+    fn: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str
+) -> None:
+    fusion = fw.trace(fn, *(S(s, dtype) for s in shapes))
+    program = fw.compile(fusion)
+    assert any("its operands are exchanged" in str(r) for r in program.reasons)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in shapes]
+    made = program.simulate(*arrays, check_races=True)
+    assert not made.races
+    for a, b in zip(made.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=2e-2, atol=2e-2
+        )
+    report = fw.verify(program, *arrays)
+    assert not report.missing and not report.redundant
+
+
+def test_what_follows_a_transposed_product_leaves_by_threads() -> None:
+    """A tile in shared memory lies by rows of the product, boxes of the result do not."""
+    fusion = fw.trace(
+        lambda x, w: fw.permute_dims(w @ x.T, (1, 0)) * 2,
+        S((16, 256), "float16"),
+        S((256, 256), "float16"),
+    )
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t).astype(np.float16) for t in ((16, 256), (256, 256))]
+    (made,) = fw.compile(fusion).simulate(*arrays).outputs
+    np.testing.assert_allclose(made, fw.evaluate(fusion, *arrays)[0], rtol=1e-2, atol=1e-2)
+    large = S((4096, 4096), "float16")
+    (kernel,) = fw.compile(fw.trace(lambda x, w: (w @ x.T).T * 2, large, large)).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["staged"] == 0
+
+
+def product(m: int, n: int, k: int) -> Any:
+    fusion = fw.trace(lambda x, w: x @ w.T, S((m, k), "bfloat16"), S((n, k), "bfloat16"))
+    return next(t for t in fusion.values if isinstance(t.op, MatMul))
+
+
+def test_which_products_are_exchanged() -> None:
+    assert all(is_swapped(product(m, 4096, 4096), TARGET) for m in (2, 7, 16, 48))
+    assert not is_swapped(product(65, 4096, 4096), TARGET)
+    assert not is_swapped(product(4096, 16, 4096), TARGET)
+    assert not is_swapped(product(1, 4096, 4096), TARGET)  # a sum of products
+    symbolic = fw.trace(
+        lambda x, w: x @ w.T, S(("n", 4096), "bfloat16"), S((4096, 4096), "bfloat16")
+    )
+    assert not is_swapped(next(t for t in symbolic.values if isinstance(t.op, MatMul)), TARGET)
+
+
+def plans() -> list[dict[str, Any]]:
+    return [r for r in json.loads(MEASURED.read_text())["plans"] if "tile" in r]
+
+
+def predicted(row: dict[str, Any]) -> float:
+    m, n, k = row["shape"]
+    (rows, columns), slices = row["tile"], row["slices"]
+    if row["exchanged"]:
+        m, n = n, m
+    plan = ProductPlan(rows, columns, 64, rows // 64, row["stages"])
+    us = predicted_us(Sizes(slices, m, n, k // slices), plan, TARGET)
+    if slices > 1:
+        us += TARGET.calibration.launch_us + 8 * slices * m * n / TARGET.memory_nbytes_per_us
+    return us
+
+
+def test_predicted_times_are_near_those_of_measured_plans() -> None:
+    ratios = [predicted(r) / r["us"] for r in plans()]
+    assert 0.8 < np.exp(np.mean(np.log(ratios))) < 1.1
+    near = [abs(np.log(x)) < np.log(1.4) for x in ratios]
+    assert np.mean(near) > 0.75
+
+
+@pytest.mark.parametrize("shape", [(16, 4096, 4096), (16, 14336, 4096), (64, 14336, 4096)])
+def test_the_chosen_plan_is_among_the_best_measured(shape: tuple[int, int, int]) -> None:
+    own = [r for r in plans() if tuple(r["shape"]) == shape]
+    best = min(r["us"] for r in own)
+    chosen = min(own, key=predicted)
+    assert chosen["us"] < 1.13 * best
+
+
+def test_slices_pay_where_few_tiles_have_long_rows() -> None:
+    assert product_slices(product(512, 512, 4096), TARGET) == 4  # 8.9 us for 11.7
+    assert product_slices(product(128, 4096, 4096), TARGET) == 1  # 14.5 us for 15.0 and more
+    assert product_slices(product(4096, 4096, 4096), TARGET) == 1
