@@ -96,9 +96,9 @@ def test_every_kind_of_sync_has_a_litmus_kernel() -> None:
     kinds = {type(s).__name__ for c in LITMUS for s in syncs_of(c.kernel())}
     own = [t for t in SyncStatement.__subclasses__() if t.__module__.startswith("fusewright.")]
     known = {t.__name__ for t in own}  # toy statements of other tests are not the package's
-    unseen = {t.__name__ for t in (*EXEMPT, MmaFence)}  # ptxas puts in a fence that it misses
+    unseen = {t.__name__ for t in (*EXEMPT, MmaFence)}
     unseen |= {name for name in known if "Semaphore" in name}
-    # Blocks in turns run with their syncs only, delayed at random (tests/gpu/test_turns_gpu.py).
+    # Products and blocks that hand over have a table of their own (tests/gpu/product_litmus.py).
     assert kinds == known - unseen
     every = [s for c in LITMUS for s in walk_statements(c.kernel())]
     assert {s.barrier is None for s in every if isinstance(s, RemoteStore)} == {True, False}

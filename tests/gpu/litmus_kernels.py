@@ -307,13 +307,15 @@ def delayed(litmus: Litmus, text: str, warp: int) -> str:
         "const long long fw_start = clock64(); "
         f"while (clock64() - fw_start < {CYCLES}) {{}} }}"
     )
-    return _with_spin(litmus, text, spin)
+    return _with_line(text, litmus.before, spin)
 
 
-def _with_spin(litmus: Litmus, text: str, spin: str) -> str:
-    lines = text.splitlines()
-    at = next(i for i, line in enumerate(lines) if litmus.before in line)
-    return "\n".join((*lines[:at], spin, *lines[at:], ""))
+def _with_line(text: str, before: str, added: str) -> str:
+    """The text with a line more, before the first line of the kernel that holds `before`."""
+    prelude, kernel = text.split('extern "C"', 1)
+    lines = kernel.splitlines()
+    at = next(i for i, line in enumerate(lines) if before in line)
+    return prelude + 'extern "C"' + "\n".join((*lines[:at], added, *lines[at:], ""))
 
 
 # --- trials ---------------------------------------------------------------------------------------
@@ -337,13 +339,20 @@ def trial_kernel(litmus: Litmus, trials: int, *, whole: bool) -> ir.Kernel:
 def trial_text(litmus: Litmus, kernel: ir.Kernel, target: Target) -> str:
     """CUDA text in which every warp spins for a time of its own, drawn from clock and block, where
     the litmus kernel has its delay."""
+    return with_random_spin(emit(kernel, target), litmus.before)
+
+
+def with_random_spin(text: str, before: str) -> str:
+    """CUDA text in which every warp spins for a time of its own, drawn from clock and block, before
+    the first line of the kernel that holds `before`."""
     spin = (
         "{ const long long fw_start = clock64(); const unsigned fw_draw = ((unsigned)fw_start + "
-        "blockIdx.x * 7919u + threadIdx.x / 32 * 104729u) * 2654435761u >> 8; "
+        "(blockIdx.x + blockIdx.y * gridDim.x) * 7919u + threadIdx.x / 32 * 104729u) "
+        "* 2654435761u >> 8; "
         f"const long long fw_cycles = fw_draw % 4 ? fw_draw / 4 % {MOST_CYCLES} : 0; "
         "while (clock64() - fw_start < fw_cycles) {} }"
     )
-    return _with_spin(litmus, emit(kernel, target), spin)
+    return _with_line(text, before, spin)
 
 
 def sources(litmus: Litmus) -> np.ndarray:
