@@ -22,42 +22,49 @@ from fusewright.fusion.ir import Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
-from fusewright.target import Target
+from fusewright.target import (
+    LINE_NBYTES,
+    MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+    Target,
+)
 
-LEAST_TOTAL = 1 << 18
-"""Elements that a tensor must have to be worth a second kernel, or a loop over its rows."""
-LEAST_RUN = 8192
-"""Elements that a part along the fast axis should have at least: below, the second pass costs more
-than it gains."""
-LEAST_ROWS = 512
-"""Rows that a part of slow axes should have at least, for the same reason."""
-CACHED_TOTAL = 1 << 22
-"""Elements that a cache holds: narrow blocks then read them as fast as wide ones."""
-BYTES_PER_ROW = 512
+BYTES_PER_ROW = WARP_SIZE * MAX_VECTOR_NBYTES
 """Bytes of a row that a block takes side by side when the cut axes are the slow ones: a vector for
 every lane."""
-NARROW_COLUMNS = 32
-"""The fewest columns of a block that still reads whole lines."""
+BOOKKEEPING_SHARE = 1 / 8
+"""Of the shared memory of a block: partial results, and what is on its way while a row is held."""
+
+# What the following decide was measured: with half and with twice of each of them no more than 5 of
+# 129 programs get other kernels, whose predicted times change by the share that is given (one, two:
+# half, twice; 1: none changes; `python -m bench.constants`, bench/constants-2026-11-23.json).
+LEAST_TOTAL = 1 << 18
+"""Elements that a tensor must have to be worth a second kernel, or a loop over its rows: a
+multiprocessor alone reads a sixth of them while a kernel starts. (1, 1)"""
+LEAST_RUN = 8192
+"""Elements that a part along the fast axis should have at least: two trips of a block of 512
+threads with vectors of 8. (0.99, 1.03)"""
+LEAST_ROWS = 512
+"""Rows that a part of slow axes should have at least, for the same reason. (1, 0.99)"""
 EVEN_SHARE = 1 / 8
-"""The part of the wanted number by which parts may be more or fewer so that all are full."""
+"""The part of the wanted number by which parts may be more or fewer so that all are full. (1, 0.99)
+"""
 LEAST_ROWS_OF_BLOCK = 4
-"""Rows that a block should walk over at least where it makes partial results beside rows."""
-LINES_OF_BLOCK = 8
-"""Neighbouring lines that a block scans where they lie side by side in memory: a sector."""
-LEAST_CHUNKED_TOTAL = 1 << 20
-"""Elements below which reading twice costs less than a second kernel."""
-ROW_NBYTES = 200 * 1024
-"""Bytes of a row that a block still keeps to itself; longer rows are cut into chunks."""
+"""Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
 CHUNK = 8192
-"""Elements of a chunk along the fast axis."""
+"""Elements of a chunk along the fast axis, for the reason of `LEAST_RUN`. (1.00, 1.05)"""
 CHUNK_ROWS = 256
-"""Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed."""
+"""Rows of a chunk down the slow axes: of exponentials, and of variances of what is computed. (0.80
+and 1.00, of one program, a softmax of columns)"""
 SHIFTED_ROWS = (128, 1024)
 """The fewest and the most rows of a chunk for variances of what is stored: as many as leave two
 blocks for every multiprocessor."""
-COLUMNS_PER_BLOCK = 256
-WHOLE = 64
-"""What the length of chunks is a multiple of where they do not divide the rows."""
+COLUMNS_PER_BLOCK = BYTES_PER_ROW // 2
+"""Of a block that walks down columns of two bytes."""
+WHOLE = 2 * WARP_SIZE
+"""What the length of chunks is a multiple of where they do not divide the rows: pairs fill a warp.
+(1, 1)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,8 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     rows that do not fill the row of a block as many more as fill it, side by side."""
     if f.total < LEAST_TOTAL:
         return None
-    side_by_side = NARROW_COLUMNS if f.total <= CACHED_TOTAL else BYTES_PER_ROW // f.nbytes
+    cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
+    side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
     blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
     least = LEAST_RUN if f.is_inner else LEAST_ROWS
     beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
@@ -145,7 +153,7 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
 
 def of_line(f: PartitionFacts, target: Target) -> Partition | None:
     """Runs of lines that would be scanned in fewer blocks than that."""
-    blocks = f.kept // min(f.apart, LINES_OF_BLOCK)
+    blocks = f.kept // min(f.apart, SECTOR_NBYTES // f.nbytes)
     return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
 
 
@@ -161,10 +169,11 @@ def in_chunks(
 ) -> Partition | None:
     """Chunks of rows that a block cannot hold, `row_nbytes` an element. `is_shifted`: the first
     element of a chunk is at hand, so that a chunk may have more rows than registers hold."""
-    if f.total < LEAST_CHUNKED_TOTAL:
-        return None
+    if f.total * f.nbytes < target.calibration.launch_us * target.memory_nbytes_per_us:
+        return None  # it is read twice while another kernel starts
     if f.is_inner:
-        return _chunks(f, -(-f.size // CHUNK)) if f.size * row_nbytes > ROW_NBYTES else None
+        room = (1 - BOOKKEEPING_SHARE) * target.shared_nbytes_per_block
+        return _chunks(f, -(-f.size // CHUNK)) if f.size * row_nbytes > room else None
     if f.size <= 4 * CHUNK_ROWS:
         return None
     if not is_shifted:

@@ -19,6 +19,7 @@ from fusewright.schedule.heuristics.matmul import ALIKE, DEPTH_NBYTES, Sizes, le
 from fusewright.schedule.products import has_instructions
 from fusewright.target import (
     BULK_ALIGNMENT,
+    LINE_NBYTES,
     MAX_BOX_RANK,
     MMA_COLUMNS_UNIT,
     MMA_ROWS,
@@ -35,12 +36,10 @@ LEAST_DEPTH = BULK_ALIGNMENT // 2
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
 """Pairs of numbers in the smallest tile; in a smaller product zeros would be multiplied."""
 
-LINE_NBYTES = DEPTH_NBYTES
-"""Of memory: a row of a box that begins inside of one takes two."""
 STRADDLED = 1.83
-"""The time of a product whose operands' rows begin inside of lines over that of one whose rows fill
-them: 4097 x 4104 x 4104 takes 321 us, 4096 x 4096 x 4096 175 (one H200, 2026-11-23,
-`bench.products`). Each operand is counted for a half."""
+"""The time of a product whose operands' rows begin inside of lines, so that a row of a box takes
+two, over that of one whose rows fill them: 4097 x 4104 x 4104 takes 321 us, 4096 x 4096 x 4096 175
+(one H200, 2026-11-23, `bench.products`). Each operand is counted for a half."""
 SURE = 2
 """By so much the gain must be more than the copy takes, as it was measured on one size."""
 

@@ -11,11 +11,10 @@ import math
 
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
+from fusewright.fusion.partitioning import LEAST_TOTAL
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 
-LEAST_TOTAL = 1 << 18
-"""Elements that a tensor must have for another read of it to matter."""
 LEAST_REDUCED = 8
 """Elements that the first reduction makes one of, at least: its result may have to be stored."""
 

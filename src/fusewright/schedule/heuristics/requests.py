@@ -34,12 +34,10 @@ from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
+from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
 SAMPLES = 64
 """Warps that are looked at."""
-LINE_NBYTES = 128
-"""Of the first-level cache, which looks up one a clock."""
 DIVISION_INSTRUCTIONS = 4.0
 """A division by a constant that is no power of two: a product, of which the high half counts, a
 shift, and for a remainder another product."""
