@@ -140,8 +140,9 @@ BOUND_WAITS = Knob(
     lambda: 0,
     _within(0, 60_000),
     "a number of milliseconds from 0 to 60000",
-    "A wait on an mbarrier that takes longer prints its role, slot and phase, and traps; kernels "
-    "are built for debugging then. 0: waits are not bounded.",
+    "A wait on an mbarrier that takes longer prints its role, slot and phase, one for a turn of "
+    "blocks its semaphore, and traps; kernels are built for debugging then. 0: waits are not "
+    "bounded.",
 )
 NVTX = Knob(
     "FUSEWRIGHT_NVTX",

@@ -352,3 +352,25 @@ def test_more_lanes_than_are_known() -> None:
     t.request_serial_grid_reduction()
     with pytest.raises(fw.ScheduleError, match="must be constant"):
         s.lower()
+
+
+def test_bounded_waits_say_which_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = column_schedule(total, 3).lower().cuda
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "250")
+    kernel = column_schedule(total, 3).lower()
+    told = [x for x in kernel.cuda.splitlines() if "fw_check_turn(since, 250u, " in x]
+    waits = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
+    assert waits and len(told) == len(waits)
+    for s, line in zip(waits, told, strict=True):
+        assert f"wait {s.id} of all warps on {s.semaphore} (" in line
+    assert "fw_check_turn" not in plain
+
+
+def test_bounded_turns_compile_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.setenv("FUSEWRIGHT_BOUND_WAITS", "1000")
+    kernel = column_schedule(total, 3).lower()
+    assert {int(n) for n in re.findall(r"// fw-sync (\d+)", kernel.ptx())} == {
+        s.id for s in kernel.syncs
+    }
+    assert "trap" in kernel.ptx()

@@ -35,20 +35,16 @@ def sync(w: Writer, s: ir.SyncStatement) -> None:
 
 def _bounded(w: Writer, s: ir.MbarWait, operands: Sequence[ptx.Operand]) -> None:
     """A wait that says what it waits for and traps where that takes too long."""
-    role = w.role
-    who = "all warps" if role is None else f"warps {role.first} to {role.stop - 1}"
-    what = f"{w.kernel.name}: wait {s.id} of {who} on {s.barrier.name} ({_comment(s.why)})"
     slot, parity = w.integer(s.slot), w.integer(s.parity)
-    begin = "const unsigned long long since = fw_now()"
 
     def tries() -> None:
         w.line("unsigned done;")
         w.line(ptx.try_wait(s, "done", operands, in_cluster=bool(w.kernel.cluster)))
         w.line("if (done) break;")
-        told = what.replace("\\", "/").replace('"', "'")
-        w.line(f'fw_check_time(since, {w.bound_ms}u, "{told}", {slot}, {parity});')
+        told = w.told(s, s.barrier)
+        w.line(f"fw_check_time(since, {w.bound_ms}u, {told}, {slot}, {parity});")
 
-    w.block(f"for ({begin};;)", tries)
+    w.block("for (const unsigned long long since = fw_now();;)", tries)
 
 
 def cp_async(w: Writer, s: ir.CpAsync) -> None:

@@ -106,6 +106,15 @@ def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, in_clu
     return f'asm volatile("{text} // fw-sync {s.id}" : "=r"({result}) : {inputs} : "memory");'
 
 
+def read_semaphore(
+    s: ir.SemaphoreAcquire, result: str, scope: str, operands: Sequence[Operand]
+) -> str:
+    """One look at a semaphore, whose value comes to `result`."""
+    inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
+    text = f"ld.acquire.{scope}.global.u32 %0, [%1]; // fw-sync {s.id}"
+    return f'asm volatile("{text}" : "=r"({result}) : {inputs} : "memory");'
+
+
 def _group(kind: ir.AsyncKind) -> str:
     match kind:
         case ir.AsyncKind.CP_ASYNC:

@@ -26,8 +26,25 @@ _ACQUIRE = (
 
 
 def acquire(w: Writer, s: ir.SemaphoreAcquire) -> None:
-    """One thread reads until the value is there."""
+    """One thread reads until the value is there; where waits are bounded, not longer."""
+    if w.bound_ms:
+        w.issued(s.issuer, lambda: _bounded(w, s))
+        return
     _sync(w, s, _ACQUIRE.format(scope=_SCOPE[s.scope]), s.value)
+
+
+def _bounded(w: Writer, s: ir.SemaphoreAcquire) -> None:
+    at = ptx.in_global(w.address(s.semaphore, s.index))
+    index, value = w.integer(s.index), w.integer(s.value)
+
+    def tries() -> None:
+        w.line("unsigned now;")
+        w.line(ptx.read_semaphore(s, "now", _SCOPE[s.scope], [at]))
+        w.line(f"if (now >= (unsigned)({value})) break;")
+        told = w.told(s, s.semaphore)
+        w.line(f"fw_check_turn(since, {w.bound_ms}u, {told}, {index}, now, {value});")
+
+    w.block("for (const unsigned long long since = fw_now();;)", tries)
 
 
 def release(w: Writer, s: ir.SemaphoreRelease) -> None:

@@ -16,7 +16,17 @@ from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
-from fusewright.kir.ir import Alloc, Buffer, Kernel, Mma, Reg, RegVar, Role, Statement
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    Kernel,
+    Mma,
+    Reg,
+    RegVar,
+    Role,
+    Statement,
+    SyncStatement,
+)
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.target import Target
@@ -69,6 +79,14 @@ class Writer:
         self._depth -= 1
         self.in_scope = outside
         self.line("}")
+
+    def told(self, s: SyncStatement, on: Buffer) -> str:
+        """A literal that says which wait it is, of whom, on what and why."""
+        role = self.role
+        who = "all warps" if role is None else f"warps {role.first} to {role.stop - 1}"
+        why = " ".join(s.why.split())
+        what = f"{self.kernel.name}: wait {s.id} of {who} on {on.name} ({why})"
+        return '"' + what.replace("\\", "/").replace('"', "'") + '"'
 
     def otherwise(self, body: Callable[[], None]) -> None:
         """What happens where the condition of the branch written last does not hold."""

@@ -18,3 +18,16 @@ __device__ __forceinline__ void fw_check_time(unsigned long long since, unsigned
                                               const char* what, int slot, int parity) {
   if (fw_now() - since > ms * 1000000ull) fw_late(what, slot, parity);
 }
+
+//: fw_check_turn
+__device__ __noinline__ void fw_turn_late(const char* what, int index, unsigned now,
+                                          unsigned value) {
+  printf("%s: element %d is %u, not yet %u; block (%d, %d, %d), thread %d\n", what, index, now,
+         value, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
+  __trap();
+}
+__device__ __forceinline__ void fw_check_turn(unsigned long long since, unsigned ms,
+                                              const char* what, int index, unsigned now,
+                                              unsigned value) {
+  if (fw_now() - since > ms * 1000000ull) fw_turn_late(what, index, now, value);
+}
