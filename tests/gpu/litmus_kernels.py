@@ -342,17 +342,36 @@ def trial_text(litmus: Litmus, kernel: ir.Kernel, target: Target) -> str:
     return with_random_spin(emit(kernel, target), litmus.before)
 
 
+RANDOM_SPIN = (
+    "{ const long long fw_start = clock64(); const unsigned fw_draw = ((unsigned)fw_start + "
+    "(blockIdx.x + blockIdx.y * gridDim.x) * 7919u + threadIdx.x / 32 * 104729u) "
+    "* 2654435761u >> 8; "
+    f"const long long fw_cycles = fw_draw % 4 ? fw_draw / 4 % {MOST_CYCLES} : 0; "
+    "while (clock64() - fw_start < fw_cycles) {} }"
+)
+"""A warp spins for a time of its own, drawn from clock and block."""
+
+
 def with_random_spin(text: str, before: str) -> str:
-    """CUDA text in which every warp spins for a time of its own, drawn from clock and block, before
-    the first line of the kernel that holds `before`."""
-    spin = (
-        "{ const long long fw_start = clock64(); const unsigned fw_draw = ((unsigned)fw_start + "
-        "(blockIdx.x + blockIdx.y * gridDim.x) * 7919u + threadIdx.x / 32 * 104729u) "
-        "* 2654435761u >> 8; "
-        f"const long long fw_cycles = fw_draw % 4 ? fw_draw / 4 % {MOST_CYCLES} : 0; "
-        "while (clock64() - fw_start < fw_cycles) {} }"
-    )
-    return _with_line(text, before, spin)
+    """CUDA text with a random spin before the first line of the kernel that holds `before`."""
+    return _with_line(text, before, RANDOM_SPIN)
+
+
+def with_spins_at_syncs(text: str) -> str:
+    """CUDA text with a random spin before every wait, arrival, barrier and bulk copy of the kernel.
+    None stands among the instructions of a product, which ptxas would then take one by one."""
+    prelude, kernel = text.split('extern "C"', 1)
+    lines: list[str] = []
+    for line in kernel.splitlines():
+        lines += [RANDOM_SPIN] * any(word in line for word in DELAYED)
+        lines.append(line)
+    return prelude + 'extern "C"' + "\n".join([*lines, ""])
+
+
+DELAYED = (
+    "mbarrier.try_wait", "mbarrier.arrive", "bar.sync", "cp.async.bulk", "cp.async.wait",
+    "ld.acquire", "st.release",
+)  # fmt: skip
 
 
 def sources(litmus: Litmus) -> np.ndarray:

@@ -34,11 +34,14 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    def kernel(self) -> fw.Kernel:
+    def schedule(self) -> fw.Schedule:
         s = fw.Schedule(fw.trace(self.fn, *(fw.TensorSpec(n, "bfloat16") for n in self.shapes)))
         scheduler = MatmulScheduler(s.flow, target_of("sm_90a"))
         schedule_products(s, scheduler._products, self.plan)
-        return s.lower()
+        return s
+
+    def kernel(self) -> fw.Kernel:
+        return self.schedule().lower()
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         rng = np.random.default_rng(0)

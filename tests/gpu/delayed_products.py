@@ -1,0 +1,76 @@
+"""Products whose warps are delayed at random: programs, their machine code, and what is right.
+Needs no device but to run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from litmus_kernels import with_spins_at_syncs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "host"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
+
+from product_programs import CASES as PROGRAMS
+from test_grid_turns import ROWS, column_schedule, total
+from test_products_verify import CASES as KERNELS
+
+import fusewright as fw
+from fusewright.cuda.compile import compile_cubin
+from fusewright.cuda.emit import emit
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class DelayedProgram:
+    """`make` gives a fusion or a schedule, anew at each call."""
+
+    name: str
+    make: Callable[[], fw.Fusion | fw.Schedule]
+    arrays: Callable[[], list[Array]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def program(self, target: str) -> fw.Program:
+        return fw.compile(self.make(), target)
+
+    def delayed(self, target: str) -> fw.Program:
+        """The program with late warps in all its kernels."""
+        program = self.program(target)
+        for k in program.kernels:
+            text = with_spins_at_syncs(emit(k.ir, k.target))
+            k.adopt(compile_cubin(text, k.target, name=k.name, contract=True))
+        return program
+
+    def assert_right(self, found: list[Array]) -> None:
+        """Whether results are those of the oracle, but for two roundings of 16 bits."""
+        for got, want in zip(found, fw.evaluate(self.make(), *self.arrays()), strict=True):
+            wanted = want.astype(np.float64)
+            limit = 2.0**-7 * max(float(np.abs(wanted).max()), 1.0)
+            assert np.abs(got.reshape(wanted.shape) - wanted).max() <= limit, self.name
+
+
+OF_PROGRAMS = ("halves", "halves of rows", "batched", "rows of 1028", "slices", "prologue")
+"""Programs beside the kernels by hand: stacked weights, a batch, two kernels, slices of k."""
+
+
+def _columns() -> list[Array]:
+    return [np.random.default_rng(0).standard_normal((ROWS, 512)).astype(np.float32)]
+
+
+DELAYED_PROGRAMS = (
+    *(DelayedProgram(c.name, c.schedule, c.arrays) for c in KERNELS),
+    *(DelayedProgram(c.name, c.fusion, c.arrays) for c in PROGRAMS if c.name in OF_PROGRAMS),
+    *(
+        DelayedProgram(
+            f"turns by {mode}", lambda mode=mode: column_schedule(total, 5, mode=mode), _columns
+        )
+        for mode in ("vector", "tma", "slices")
+    ),
+)

@@ -1,0 +1,85 @@
+"""Products on a device while warps are late at random: a thousand runs give the same bits.
+
+Every warp spins for a time of its own, another one in each run, before each sync and each copy.
+Runs are recorded in a CUDA graph, many to a launch; two graphs run on two streams at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from delayed_products import DELAYED_PROGRAMS, DelayedProgram
+
+import fusewright as fw
+from fusewright.runtime import device
+
+torch = pytest.importorskip("torch")
+
+RUNS = 1000
+RECORDED = 50
+"""Runs of one graph."""
+
+
+def _tensor(a: np.ndarray) -> torch.Tensor:
+    if a.dtype == fw.bfloat16.numpy:
+        return torch.from_numpy(a.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(a).cuda()
+
+
+@dataclass
+class Recorded:
+    """A graph of runs, and what each of them writes."""
+
+    graph: torch.cuda.CUDAGraph
+    results: list[list[torch.Tensor]]
+
+    @staticmethod
+    def of(call: Callable[[], list[torch.Tensor]]) -> Recorded:
+        graph, results = torch.cuda.CUDAGraph(), []
+        with torch.cuda.graph(graph):
+            for _ in range(RECORDED):
+                results.append(call())
+        return Recorded(graph, results)
+
+    def clear(self) -> None:
+        for run in self.results:
+            for t in run:
+                t.view(torch.uint8).fill_(0xFF)
+
+    def count_wrong(self, wanted: list[torch.Tensor]) -> torch.Tensor:
+        """How many results differ in a bit."""
+        differ = [
+            (got.view(torch.int16) != want.view(torch.int16)).any()
+            for run in self.results
+            for got, want in zip(run, wanted, strict=True)
+        ]
+        return torch.stack(differ).sum()
+
+
+@pytest.mark.parametrize("case", DELAYED_PROGRAMS, ids=str)
+def test_a_thousand_delayed_runs_give_the_same_bits(case: DelayedProgram) -> None:
+    target = device.architecture()
+    arrays = case.arrays()
+    tensors = [_tensor(a) for a in arrays]
+    prompt, late = case.program(target), case.delayed(target)
+    wanted = [t.clone() for t in prompt(*tensors)]
+    case.assert_right([t.float().cpu().numpy() for t in wanted])
+    late(*tensors)
+    torch.cuda.synchronize()
+    recorded = [Recorded.of(lambda: late(*tensors)) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in recorded]
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(-(-RUNS // (2 * RECORDED))):
+        for r in recorded:
+            r.clear()
+        torch.cuda.synchronize()
+        for r, s in zip(recorded, streams, strict=True):
+            with torch.cuda.stream(s):
+                r.graph.replay()
+        torch.cuda.synchronize()
+        for r in recorded:
+            wrong += r.count_wrong(wanted)
+    assert int(wrong) == 0
