@@ -35,7 +35,6 @@ FREE = {
     ("AsyncWait", "mma", "down", "AsyncWait"): OTHER_KIND,
     ("AsyncWait", "bulk", "up", "MbarArrive"): "the arrival hands back operands, no result",
     ("MbarArrive", "", "down", "AsyncWait"): "later is safe: operands are free already",
-    ("BlockSync", "", "down", "Roles"): "replay does not take a sync into branches",
     ("MbarExpect", "", "down", "BoxLoad"): (
         "the phase stays open until the arrival that comes with the expected bytes; bytes may come "
         "before (PTX ISA, mbarrier: expect-tx and complete-tx)"
@@ -87,3 +86,17 @@ def test_a_moved_sync_is_caught_or_was_free_to_move(case: Case) -> None:
             silent.add(move)
     assert silent <= set(FREE)
     assert sum(m.race is not None for m in found) >= 12
+
+
+def test_a_barrier_moved_behind_the_roles_is_caught() -> None:
+    """What all of a block made ready, no role may use before they met."""
+    case = next(c for c in CASES if str(c) == "3 stages, all blocks")
+    kernel = case.kernel()
+    found = moves_of(kernel.ir, case_of(kernel, case.arrays()))
+    (over,) = [
+        m
+        for m in found
+        if m.direction == "down" and isinstance(beside(kernel.ir, m.sync, "down"), ir.Roles)
+    ]
+    assert isinstance(over.sync, ir.BlockSync)
+    assert over.race is not None

@@ -354,12 +354,16 @@ def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
 
     def side_by_side(f: Frame) -> Wait:
         runs: list[Wait] = []
+        frames: list[Frame] = []
         for members, steps in roles:
             mask, some = narrow(f.mask, members)
             if some:
                 mine = dataclasses.replace(f, values=list(f.values), mask=mask, own=[], touched={})
+                frames.append(mine)
                 runs.append(_all(steps, mine))
         yield from take_turns(runs, f.trace)
+        # A sync beside the roles that moves over them stands before or behind all that they did.
+        f.own.extend(sorted(number for mine in frames for number in mine.own))
 
     return Blocking(side_by_side)
 
