@@ -44,6 +44,8 @@ from fusewright.kir.lower_turns import (
     element_in_block,
     kept_lanes,
     one_of_copies,
+    part_loops,
+    reducing_function,
     vector_of,
 )
 from fusewright.kir.overlap import overlap_of
@@ -265,18 +267,25 @@ class Definition(Reader):
 
     def accumulators(self) -> list[Reg]:
         """The accumulators of the lanes that are outputs of their own."""
-        return [self.accumulator(k) for k in range(kept_lanes(self.storage, self.s))]
+        lanes = range(kept_lanes(self.storage, self.s))
+        if isinstance(self.s.op, Reduce):
+            return [self.accumulator(k) for k in lanes]
+        vector: Expr = ZERO
+        for i in part_loops(self.storage, self.s):
+            vector = vector * self.s.loops[i].axis.extent + self.view.variables[i]
+        buffer = self.storage.context.buffers[self.s]
+        return [Reg(buffer, vector * len(lanes) + k) for k in lanes]
 
     def add_earlier(self, turns: Turns) -> list[Statement]:
         """Adds what earlier blocks left to the accumulators."""
         s = self.s
-        assert isinstance(s.op, Reduce)
+        fn = reducing_function(s)
         for first, at in self._places(turns.first).items():
             width = vector_of(self.storage, s)
             tmp = self.temporary(turns.guarded.dtype, width)
             self.out.append(Load(Reg(tmp), turns.guarded, at, width))
             for k, acc in enumerate(self.accumulators()[first : first + width]):
-                self.out.append(Compute(s.op.fn, acc, (Reg(tmp, Int(k)), acc)))
+                self.out.append(Compute(fn, acc, (Reg(tmp, Int(k)), acc)))
         return self.out
 
     def leave(self, to: Buffer, begin: Expr) -> list[Statement]:
@@ -292,8 +301,8 @@ class Definition(Reader):
     def gather(self, g: Gathering) -> list[Statement]:
         """The parts of all blocks, in their order, into the accumulators."""
         s = self.s
-        assert isinstance(s.op, Reduce)
-        identity = Imm(reduction_identity(s.op.fn, g.guarded.dtype), g.guarded.dtype)
+        fn = reducing_function(s)
+        identity = Imm(reduction_identity(fn, g.guarded.dtype), g.guarded.dtype)
         accs, width = self.accumulators(), vector_of(self.storage, s)
         self.out.extend(Compute("copy", a, (identity,)) for a in accs)
         part = Var(f"part_{s.name}", 0, g.count - 1)
@@ -302,7 +311,7 @@ class Definition(Reader):
             tmp = self.temporary(g.guarded.dtype, width)
             adds.append(Load(Reg(tmp), g.guarded, at, width))
             for k, acc in enumerate(accs[first : first + width]):
-                adds.append(Compute(s.op.fn, acc, (acc, Reg(tmp, Int(k)))))
+                adds.append(Compute(fn, acc, (acc, Reg(tmp, Int(k)))))
         self.out.append(For(part, g.count, tuple(adds), overlap=overlap_of(g.count)))
         return self.out
 

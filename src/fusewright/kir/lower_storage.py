@@ -45,6 +45,7 @@ class Context:
     maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
     boxes: dict[Stage, Box] = field(default_factory=dict[Stage, Box])
     orders: dict[Stage, Turns | Gathering] = field(default_factory=dict[Stage, "Turns | Gathering"])
+    digits: dict[Var, AxisClass] = field(default_factory=dict[Var, "AxisClass"])
     finished: dict[Stage, dict[Parallel, Cond]] = field(
         default_factory=dict[Stage, dict[Parallel, Cond]]
     )

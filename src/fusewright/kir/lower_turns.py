@@ -17,9 +17,19 @@ Every thread keeps to elements of `work` of its own, neighbours side by side in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from fusewright.core.conditions import Cond, all_of, equal, less, less_equal
+from fusewright.axes.classes import AxisClass
+from fusewright.axes.paths import value_of
+from fusewright.core.conditions import (
+    Cond,
+    all_of,
+    equal,
+    less,
+    less_equal,
+    substitute_condition,
+)
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.dtypes import uint32
 from fusewright.errors import ScheduleError
@@ -37,7 +47,7 @@ from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Fe
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
     """The dimensions of the grid over which a reduction runs."""
-    if not isinstance(s.op, Reduce):
+    if not isinstance(s.op, Reduce | MatMul):
         return ()
     bound = (s.loops[i] for i in reduced_loops(context.flow.graph, s))
     return tuple(x.parallel for x in bound if x.parallel in GRID_DIMS and x.axis.extent != Int(1))
@@ -89,11 +99,44 @@ def _check_reader(s: Stage, source: Stage, found: Mapping[Parallel, Cond]) -> No
 
 
 def _share(context: Context, s: Stage) -> Cond:
-    """Which threads finish their elements in this block: the block's share of all."""
+    """Which vectors of which threads this block finishes: its share of all, thread by thread. Of a
+    product a thread has several vectors, which digits of the context number."""
     position, count = _number(_blocks_in_order(context, s))
     thread, threads = _number(threads_used(context, s))
-    scaled = thread * count
-    return all_of((less_equal(position * threads, scaled), less(scaled, (position + 1) * threads)))
+    vector, vectors = _number([_digit(context, s, i) for i in reversed(vector_loops(s))])
+    scaled, parts = (vector * threads + thread) * count, vectors * threads
+    return all_of((less_equal(position * parts, scaled), less(scaled, (position + 1) * parts)))
+
+
+def _digit(context: Context, s: Stage, i: int) -> Dim:
+    """A variable for a loop of a stage, by which readers know where they read."""
+    axis = s.loops[i].axis
+    v = next((v for v, a in context.digits.items() if a is axis), None)
+    if v is None:
+        v = Var(f"part{len(context.digits)}", 0, axis.extent - 1)
+        context.digits[v] = axis
+    return Dim(v, axis.extent)
+
+
+def vector_loops(s: Stage) -> tuple[int, ...]:
+    """The loops inside of the instructions of a product that count a thread's vectors of four
+    accumulators; none for others."""
+    n = len(s.loops)
+    return (n - 4, n - 3) if isinstance(s.op, MatMul) else ()
+
+
+def at_reader(context: Context, c: Cond, loops: Sequence[tuple[AxisClass, Expr]]) -> Cond:
+    """Where a stage finds what blocks reduced, in terms of its own loops. Those tell which vector
+    of a product it reads, as it reads registers."""
+    found: dict[Var, Expr] = {}
+    for v in variables(c):
+        axis = context.digits.get(v)
+        if axis is None:
+            continue
+        value = value_of(context.flow.graph, loops, axis)
+        assert value is not None, f"the loops of a reader do not determine {axis}"
+        found[v] = value[0]
+    return substitute_condition(c, found)
 
 
 def _blocks_in_order(context: Context, s: Stage) -> list[Dim]:
@@ -238,7 +281,10 @@ def vector_of(storage: Storage, s: Stage) -> int:
 
 
 def kept_lanes(storage: Storage, s: Stage) -> int:
-    """The lanes of a reduction that are outputs of their own."""
+    """The lanes of a reduction that are outputs of their own; of a product, the neighbours of a
+    thread in registers."""
+    if isinstance(s.op, MatMul):
+        return math.prod(_constant(s, x.axis.extent) for x in s.loops[-2:])
     reducing = reduced_loops(storage.graph, s)
     kept = [i for i, x in enumerate(s.loops) if x.parallel is Parallel.VECTORIZE]
     return storage.width(s) if any(i not in reducing for i in kept) else 1
@@ -250,12 +296,17 @@ def threads_used(context: Context, s: Stage) -> list[Dim]:
     return [context.dims[n] for p, n in THREAD_DIMS.items() if p in bound]
 
 
+def part_loops(storage: Storage, s: Stage) -> tuple[int, ...]:
+    """The loops, outer first, in whose iterations a thread has accumulators of its own."""
+    own = tuple(i for i in storage.carried_lanes(s) if s.loops[i].parallel.is_serial)
+    return (*own, *vector_loops(s))
+
+
 def elements_of_block(storage: Storage, s: Stage) -> int:
     """Elements that a block has of the stage, those of all threads together."""
     n = kept_lanes(storage, s)
-    for i in storage.carried_lanes(s):
-        if s.loops[i].parallel.is_serial:
-            n *= _constant(s, s.loops[i].axis.extent)
+    for i in part_loops(storage, s):
+        n *= _constant(s, s.loops[i].axis.extent)
     for d in threads_used(storage.context, s):
         n *= _constant(s, d.extent)
     return n
@@ -266,9 +317,8 @@ def element_in_block(storage: Storage, s: Stage, values: Mapping[int, Expr], lan
     lane that begins a vector."""
     width = vector_of(storage, s)
     chunk: Expr = ZERO
-    for i in storage.carried_lanes(s):
-        if s.loops[i].parallel.is_serial:
-            chunk = chunk * s.loops[i].axis.extent + values[i]
+    for i in part_loops(storage, s):
+        chunk = chunk * s.loops[i].axis.extent + values[i]
     chunk = chunk * (kept_lanes(storage, s) // width) + lane // width
     thread, count = _number(threads_used(storage.context, s))
     return (chunk * count + thread) * width
@@ -281,18 +331,22 @@ def one_of_copies(storage: Storage, s: Stage) -> list[Cond]:
     return [equal(d.var, 0) for d in dims if d.extent != ONE and d not in used]
 
 
+def reducing_function(s: Stage) -> str:
+    """By which parts are combined: those of products are added."""
+    return s.op.fn if isinstance(s.op, Reduce) else "add"
+
+
 def staged_part(s: Stage, turns: Turns) -> Buffer:
     """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
     what it cannot add."""
-    assert isinstance(s.op, Reduce)
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     dtype = turns.guarded.dtype
-    known = BULK_REDUCTIONS.get(s.op.fn, ())
+    fn = reducing_function(s)
+    known = BULK_REDUCTIONS.get(fn, ())
     if dtype.name not in known:
         takes = f"it takes {', '.join(known)}" if known else "of any dtype"
         raise ScheduleError(
-            f"{what}: the copy engine does not reduce {dtype} by {s.op.fn}, {takes}; use mode "
-            "'vector'"
+            f"{what}: the copy engine does not reduce {dtype} by {fn}, {takes}; use mode 'vector'"
         )
     nbytes = turns.size * dtype.nbytes
     if nbytes % BULK_ALIGNMENT:

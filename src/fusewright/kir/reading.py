@@ -47,6 +47,7 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.lower_storage import Storage, register_dtype
+from fusewright.kir.lower_turns import at_reader
 from fusewright.memory import Cache, Memory
 from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
@@ -121,8 +122,12 @@ class Reader:
         for parallel, name in names.items():
             dim = self.storage.context.dims[name]
             if parallel not in bound and dim.extent != Int(1):
-                out.append(finished.get(parallel, equal(dim.var, 0)))
+                there = finished.get(parallel, equal(dim.var, 0))
+                out.append(at_reader(self.storage.context, there, self._places_of_loops()))
         return out
+
+    def _places_of_loops(self) -> list[tuple[AxisClass, Expr]]:
+        return [(x.axis, v) for x, v in zip(self.s.loops, self.view.variables, strict=True)]
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusewright.core.conditions import less, negate, prove
-from fusewright.core.expr import ZERO, Expr, Var
+from fusewright.core.conditions import all_of, less, negate, prove
+from fusewright.core.expr import ONE, ZERO, Expr, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.ir import (
@@ -21,9 +21,12 @@ from fusewright.kir.ir import (
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
+    at_reader,
     blocks_reduced,
     check_request,
     gathering_of_stage,
+    part_loops,
+    reducing_function,
     staged_part,
     turns_of_stage,
 )
@@ -42,12 +45,16 @@ class Statements:
         """The statements of a definition inside all its loops."""
         values = self.storage.loop_values(s)
         if s.boxed:
-            copies = box_stores if s.memory is Memory.GLOBAL else box_loads
-            return copies(self.storage, s, values)
+            if s.memory is not Memory.GLOBAL:
+                return box_loads(self.storage, s, values)
+            copies = box_stores(self.storage, s, values)
+            there = self.storage.context.finished.get(s, {})
+            return [If(all_of(there.values()), tuple(copies))] if there else copies
         if s.is_staged:
             return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):
-            return instructions(self.storage, s, values)
+            products = instructions(self.storage, s, values)
+            return [*products, *self.finish(s)] if standalone else products
         d = Definition(self.storage, s, values)
         if isinstance(s.op, Reduce):
             body = d.accumulate()
@@ -74,14 +81,15 @@ class Statements:
 
     def finish(self, s: Stage) -> list[Statement]:
         """Combines the accumulators of the threads that share an output, and writes it."""
-        if isinstance(s.op, Scan | MatMul):
+        if isinstance(s.op, Scan):
             return []
         check_request(self.storage.context, s)
+        over = [] if isinstance(s.op, MatMul) else self._over_lanes(s, Definition.finish)
         if not blocks_reduced(self.storage.context, s):
-            return self._over_lanes(s, Definition.finish)
+            return over
         modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
         combine = modes.get(s.grid_mode or "", self._by_vectors)
-        return [*combine(s), *self._over_lanes(s, Definition.finish)]
+        return [*combine(s), *over]
 
     def _next_sync(self) -> int:
         """The first of three ids that no other sync has."""
@@ -90,14 +98,23 @@ class Statements:
     def _by_slices(self, s: Stage) -> list[Statement]:
         """All blocks leave their parts side by side; each then adds up a share of all parts."""
         number, g = self._next_sync(), gathering_of_stage(self.storage, s)
-        parts = self._over_lanes(s, lambda d: d.gather(g))
-        mine = self.storage.context.finished[s]
+        context = self.storage.context
+        share = next(iter(context.finished[s].values()))
+
+        def finish_share(d: Definition) -> list[Statement]:
+            loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
+            return [If(at_reader(context, share, tuple(loops)), tuple(d.gather(g)))]
+
+        if context.digits.keys().isdisjoint(variables(share)):
+            parts = [If(share, tuple(self._over_lanes(s, lambda d: d.gather(g))))]
+        else:
+            parts = self._over_lanes(s, finish_share)
         return [
             *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
             g.arrive(number),
             g.acquire(number + 1),
             g.leave(number + 2),
-            If(next(iter(mine.values())), tuple(parts)),
+            *parts,
         ]
 
     def _by_vectors(self, s: Stage) -> list[Statement]:
@@ -115,11 +132,10 @@ class Statements:
     def _by_copy_engine(self, s: Stage) -> list[Statement]:
         """The copy engine adds what lies in shared memory to scratch, of the first block it stores
         it; the last one adds what it reads there to what it has."""
-        assert isinstance(s.op, Reduce)
         number, turns = self._next_sync(), turns_of_stage(self.storage, s)
         staged = staged_part(s, turns)
         where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
-        store, reduce = BulkStore(*where), BulkReduce(s.op.fn, *where)
+        store, reduce = BulkStore(*where), BulkReduce(reducing_function(s), *where)
         is_short = prove(less(turns.count, 3)) is True
         copied = (store,) if is_short else (If(turns.is_first, (store,), (reduce,)),)
         ready = self._over_lanes(s, lambda d: d.leave(staged, ZERO))
@@ -138,11 +154,11 @@ class Statements:
         """`one` inside fresh loops over the kept serial loops that stand inside a carrying one."""
         values = list(self.storage.loop_values(s))
         loops: list[tuple[Var, Expr]] = []
-        for i in self.storage.carried_lanes(s):
+        for i in part_loops(self.storage, s):
             x = s.loops[i]
-            if x.parallel.is_serial:
-                v = Var(f"k{i}_{s.name}", 0, x.axis.extent - 1)
-                values[i] = v
+            v = Var(f"k{i}_{s.name}", 0, x.axis.extent - 1)
+            values[i] = ZERO if x.axis.extent == ONE else v
+            if x.axis.extent != ONE:
                 loops.append((v, x.axis.extent))
         body = tuple(one(Definition(self.storage, s, tuple(values))))
         for v, extent in reversed(loops):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
 from fusewright.errors import ScheduleError, UserError
-from fusewright.fusion.ir import Fusion, Pointwise, Reduce
+from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
@@ -401,7 +401,7 @@ class ScheduledTensor(TensorPasses):
         with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors."""
-        if not isinstance(self.stage.op, Reduce):
+        if not isinstance(self.stage.op, Reduce | MatMul):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
                 "for it on the tensor whose loops reduce"

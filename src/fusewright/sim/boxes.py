@@ -86,6 +86,7 @@ class BoxPlaces:
             return None
         start = self.in_shared.offset + first * itemsize
         address = exchanged(start + self._span * itemsize, self.map.swizzle)
+        address = address + _block_offset(f, thread)
         return start, row * (f.run.execution.shared.row_nbytes // itemsize) + address // itemsize
 
     def report(self, f: Frame, kind: str, what: str) -> None:
@@ -93,15 +94,23 @@ class BoxPlaces:
         f.run.execution.findings.add(kind, text, statement=self.statement)  # type: ignore[arg-type]
 
     def record(
-        self, f: Frame, mask: Mask, start: int, window: Window, issue: int, *, loads: bool
+        self,
+        f: Frame,
+        mask: Mask,
+        start: int,
+        window: Window,
+        issue: int,
+        thread: int,
+        *,
+        loads: bool,
     ) -> None:
-        """Record both ends of a copy."""
+        """Record both ends of a copy that a thread issued."""
         nbytes, itemsize = self.map.box_nbytes, self.shared.dtype.nbytes
         offset = self.in_shared.offset
         f.record(
             TracedAccess(
-                self.statement, 0, start, 0, nbytes, loads, mask, self.shared, offset,
-                self.agents[self.shared, loads], issue,
+                self.statement, 0, start, _block_offset(f, thread), nbytes, loads, mask,
+                self.shared, offset, self.agents[self.shared, loads], issue,
             )
         )  # fmt: skip
         if not self.recorded or not len(window.positions):
@@ -114,6 +123,11 @@ class BoxPlaces:
                 self.agents[self.map.buffer, not loads], issue, runs=runs - runs[0],
             )
         )  # fmt: skip
+
+
+def _block_offset(f: Frame, thread: int) -> int:
+    """Where the shared memory of a thread's block begins among that of the blocks of its row."""
+    return thread // f.trace.block_nthreads * f.trace.shared_nbytes
 
 
 def value_at(value: int | Array, row: int, thread: int) -> int:
@@ -165,7 +179,7 @@ def box_step(
         totals.add(f"global_bytes_{'read' if loads else 'written'}",
                    len(window.positions) * itemsize)  # fmt: skip
         totals.add(f"shared_bytes_{'written' if loads else 'read'}", s.map.box_nbytes)
-        places.record(f, mask, start, window, number, loads=loads)
+        places.record(f, mask, start, window, number, thread, loads=loads)
 
     def step(f: Frame) -> None:
         mask, some = issued(f)

@@ -33,7 +33,7 @@ where a wait may be for these, and altogether."""
 SPACES = (Memory.SHARED, Memory.GLOBAL)
 WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
-"""A named barrier ("named", number, 0), the n-th life of an mbarrier ("mbarrier", byte, n), its
+"""A named barrier ("named", number, block), the n-th life of an mbarrier ("mbarrier", byte, n), its
 making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
 CLUSTER: Barrier = ("cluster", 0, 0)
 

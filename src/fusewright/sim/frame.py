@@ -229,13 +229,15 @@ class Frame:
         if self.mask is None:
             return
         full = np.broadcast_to(self.mask, (self.mask.shape[0], self.nthreads))
-        for start in range(0, self.nthreads, group):
-            part = full[:, start : start + group]
+        size = self.trace.block_nthreads
+        whole = self.nthreads if group > size else size
+        starts = (b + n for b in range(0, self.nthreads, whole) for n in range(0, whole, group))
+        for start in starts:
+            part = full[:, start : min(start + group, start - start % whole + whole)]
             split = part.any(axis=1) & ~part.all(axis=1)
             if split.any():
                 row = int(np.argmax(split))
                 block, missing = self.trace.block_of(row, start + int(np.argmin(part[row])))
-                size = self.trace.block_nthreads
                 who = "warp" if group < size else "block" if group < self.nthreads else self.whole
                 self.run.execution.findings.add(
                     "divergence",

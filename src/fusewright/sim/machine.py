@@ -344,7 +344,7 @@ def _compile_if(s: ir.If, run: Run) -> Blocking:
 
 
 def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
-    thread = np.arange(run.execution.nthreads)[None, :]
+    thread = np.arange(run.execution.nthreads)[None, :] % run.execution.kernel.nthreads
     roles: list[tuple[Array, list[AnyStep]]] = []
     for role in s.body:
         if not isinstance(role, ir.Role):

@@ -107,18 +107,19 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
     statements = tuple(dict.fromkeys(e.statement for e in trace.events))
+    blocks = first_thread // trace.block_nthreads
     return Replayable(
         trace,
         strands,
         first_thread // WARP_SIZE,
-        first_thread // trace.block_nthreads,
+        blocks,
         np.bincount(strands, minlength=nstrands),
         points,
         _units(points, nstrands),
         Columns(
             nstrands,
             any(s.group() is not None for s in statements),
-            _barriers(points, in_cluster=trace.cluster > 1),
+            _barriers(points, blocks, in_cluster=trace.cluster > 1),
         ),
         any(u.in_async_proxy for s in statements for u in s.memory_uses()),
     )
@@ -137,9 +138,11 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
     return [np.array(g) for g in groups.values()]
 
 
-def _barriers(points: Sequence[SyncPoint], *, in_cluster: bool) -> dict[Barrier, int]:
-    """A column for each named barrier, for each life of an mbarrier, in a cluster also for its
-    making, and one for the barrier of the cluster."""
+def _barriers(
+    points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool
+) -> dict[Barrier, int]:
+    """A column for each named barrier of each block and each life of an mbarrier, in a cluster also
+    for its making, and one for the barrier of the cluster."""
     found: dict[Barrier, int] = {}
     lives: dict[int, int] = {}
     for p in points:
@@ -147,7 +150,8 @@ def _barriers(points: Sequence[SyncPoint], *, in_cluster: bool) -> dict[Barrier,
             case ir.ClusterArrive() | ir.ClusterWait():
                 found.setdefault(CLUSTER, len(found))
             case ir.NamedSync() | ir.BarrierArrive():
-                found.setdefault(("named", p.statement.barrier, 0), len(found))
+                for block in np.unique(blocks[p.strands]).tolist():
+                    found.setdefault(("named", p.statement.barrier, block), len(found))
             case ir.MbarInit():
                 for byte in p.mbarriers.tolist():
                     life = lives.get(byte, 0)
@@ -307,8 +311,26 @@ class _Replay:
             case ir.SemaphoreAcquire():
                 return self._take_turn(step, s)
             case _:
+                if not self._come_together(step, s):
+                    return False
                 self._pass(step, s)
                 return True
+
+    def _come_together(self, step: _Step, s: ir.Statement) -> bool:
+        """Whether the warps that execute a statement in step have all their strands there: some of
+        them may wait for a semaphore of their own before it."""
+        in_step = s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time
+        if not in_step or len(step.mine) == len(step.point.strands):
+            return True
+        arrived = self.met.setdefault(step.point.at, set())
+        mine = set(step.strands.tolist())
+        is_first = not mine <= arrived
+        arrived |= mine
+        teams = [t for t in self._warps(step.point.strands) if not mine.isdisjoint(t.tolist())]
+        whole = [t for t in teams if arrived.issuperset(t.tolist())]
+        for members in whole if is_first else ():
+            self.clocks.meet(members)
+        return len(whole) == len(teams)
 
     def _warps(self, strands: Array) -> list[Array]:
         if not self.model.warp_sync_stays_in_warp:
@@ -429,26 +451,28 @@ class _Replay:
             latest = b.past[-1] if b.past else b.now
             self.clocks.acquire(np.array([strand]), latest.row)
 
-    def _arrive_named(self, step: _Step, s: ir.NamedSync | ir.BarrierArrive) -> Phases:
-        b = self._barrier(("named", s.barrier, 0), s.nthreads)
+    def _named(self, strand: int, s: ir.NamedSync | ir.BarrierArrive) -> Phases:
+        """The barrier of a strand's block."""
+        return self._barrier(("named", s.barrier, int(self.group.blocks[strand])), s.nthreads)
+
+    def _arrive_named(self, step: _Step, s: ir.NamedSync | ir.BarrierArrive) -> None:
         for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
-            self._enter(b, int(strand), int(lanes), 0, s)
-        return b
+            self._enter(self._named(int(strand), s), int(strand), int(lanes), 0, s)
 
     def _named_sync(self, unit: int, step: _Step, s: ir.NamedSync) -> bool:
         key = (unit, step.point.at)
         if key not in self.entered:
-            b = self._barrier(("named", s.barrier, 0), s.nthreads)
             entered: list[tuple[int, int]] = []
             for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
+                b = self._named(int(strand), s)
                 entered.append((int(strand), b.complete))
                 self._enter(b, int(strand), int(lanes), 0, s)
             self.entered[key] = entered
             self.clocks.note(step.strands, step.place)
-        b = self._barrier(("named", s.barrier, 0), s.nthreads)
-        if any(b.complete <= phase for _, phase in self.entered[key]):
+        if any(self._named(strand, s).complete <= phase for strand, phase in self.entered[key]):
             return False
         for strand, phase in self.entered[key]:
+            b = self._named(strand, s)
             if self.model.named_sync_orders:
                 self.clocks.acquire(np.array([strand]), b.past[phase].row)
             self.clocks.learn_phase(np.array([strand]), b.which, phase + 1)

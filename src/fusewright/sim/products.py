@@ -24,7 +24,7 @@ from fusewright.sim.fragments import gathered, matrix_of, planes_of, scatter
 from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
 from fusewright.sim.memory import Registers
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import Agent, SyncEvent, TracedAccess
+from fusewright.sim.trace import Agent, SyncEvent, Trace, TracedAccess
 from fusewright.target import (
     MMA_ROWS,
     WARP_SIZE,
@@ -82,9 +82,9 @@ class _Operand:
             self._known[start] = exchanged(start + self._offsets, self.descriptor.swizzle)
         return self._known[start]
 
-    def values(self, f: Frame, start: int, rows: Array) -> Array | None:
-        """The elements of some rows of the batch, as float32; None, and a finding, where it leaves
-        its buffer."""
+    def values(self, f: Frame, start: int, rows: Array, rank: int) -> Array | None:
+        """The elements of some rows of the batch, of the block `rank` of each, as float32; None,
+        and a finding, where it leaves its buffer."""
         at = self._bytes(start)
         if int(at.min()) < self.place.offset or int(at.max()) >= self.end:
             f.run.execution.findings.add(
@@ -94,6 +94,7 @@ class _Operand:
                 statement=self.statement,
             )
             return None
+        at = at + rank * f.trace.shared_nbytes
         at = at + (rows * f.run.execution.shared.row_nbytes)[:, None, None]
         if f.pool.unknown is not None and f.pool.unknown[at].any():
             what = f"an element of {self.matrix.buffer} that came from a register"
@@ -156,7 +157,7 @@ class _Product:
 
     def _parts(self, f: Frame) -> Iterator[_Part]:
         active = f.active(f.mask)
-        for first in range(0, f.nthreads - WARPGROUP_SIZE + 1, WARPGROUP_SIZE):
+        for first in _warpgroups(f.trace):
             found: dict[tuple[int, int], list[int]] = {}
             for row in np.flatnonzero(active[:, first]).tolist():
                 a = 0 if self.a is None else self.a.start(f, row, first)
@@ -194,11 +195,12 @@ class _Product:
         self, f: Frame, p: _Part, held: HeldMatrix, fragment: Array | None, accumulate: object
     ) -> None:
         warps = slice(p.first // WARP_SIZE, p.first // WARP_SIZE + _WARPS)
-        b = self.b.values(f, p.b, p.rows)
+        rank = p.first // f.trace.block_nthreads
+        b = self.b.values(f, p.b, p.rows, rank)
         if fragment is not None:
             a: Array | None = fragment[p.rows, warps].reshape(len(p.rows), MMA_ROWS, -1)
         else:
-            a = None if self.a is None else self.a.values(f, p.a, p.rows)
+            a = None if self.a is None else self.a.values(f, p.a, p.rows, rank)
         if a is None or b is None:
             return
         product = np.matmul(a, b.transpose(0, 2, 1)).reshape(len(p.rows), _WARPS, _WARP_ROWS, -1)
@@ -217,18 +219,26 @@ class _Product:
     def _record(self, f: Frame, p: _Part, issue: int) -> None:
         """A warp reads its own rows of `a`, and all of `b`; its first lane stands for it."""
         every = np.arange(p.first, p.first + WARPGROUP_SIZE, WARP_SIZE)
-        self.b.record(f, p.b, _lanes(f, p.rows, every), range(self.s.n), issue)
+        block = p.first // f.trace.block_nthreads * f.trace.shared_nbytes
+        self.b.record(f, p.b, _lanes(f, p.rows, every), range(self.s.n), issue, block)
         if self.a is None:
             return
         if self.a.descriptor.major is Major.K:  # whole groups of rows apart, chunks alike
             apart = _WARP_ROWS // GROUP_ROWS * self.a.descriptor.stride
             behind = (np.arange(f.nthreads) - p.first)[None, :] // WARP_SIZE * apart
             mask = _lanes(f, p.rows, every)
-            self.a.record(f, p.a, mask, range(_WARP_ROWS), issue, np.where(mask, behind, 0))
+            self.a.record(f, p.a, mask, range(_WARP_ROWS), issue, np.where(mask, behind + block, 0))
             return
         for w in range(_WARPS):
             rows = range(w * _WARP_ROWS, (w + 1) * _WARP_ROWS)
-            self.a.record(f, p.a, _lanes(f, p.rows, every[w : w + 1]), rows, issue)
+            self.a.record(f, p.a, _lanes(f, p.rows, every[w : w + 1]), rows, issue, block)
+
+
+def _warpgroups(trace: Trace) -> Iterator[int]:
+    """The first threads of the warpgroups of all blocks of a row."""
+    for block in range(0, trace.nthreads, trace.block_nthreads):
+        for first in range(0, trace.block_nthreads - WARPGROUP_SIZE + 1, WARPGROUP_SIZE):
+            yield block + first
 
 
 def _lanes(f: Frame, rows: Array, threads: Array) -> Array:
@@ -336,7 +346,8 @@ def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
 
     def wait(f: Frame) -> Wait:
         f.diverged(s, WARPGROUP_SIZE)
-        mine = f.active(f.mask)[:, ::WARPGROUP_SIZE]
+        blocks = f.active(f.mask).reshape(f.nblocks, f.trace.cluster, -1)
+        mine = blocks[:, :, ::WARPGROUP_SIZE]
         held = f.syncs.registers
         if held is None:
             held = f.syncs.registers = np.full(
@@ -345,7 +356,7 @@ def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
         wanted = np.where(mine, s.count, held)
         while model.registers_are_counted and s.grows:
             wanted = np.where(mine, s.count, held)
-            if (wanted.sum(axis=1) * WARPGROUP_SIZE <= pool).all():
+            if (wanted.sum(axis=2) * WARPGROUP_SIZE <= pool).all():
                 break
             yield (s,)
         held[...] = wanted

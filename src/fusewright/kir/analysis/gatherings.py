@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import ONE, Expr, constant_value, variables
+from fusewright.core.expr import ONE, constant_value, variables
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.sites import StatementSite, sites
-from fusewright.kir.analysis.turns import group_faults, number_of, product_of
+from fusewright.kir.analysis.turns import group_faults, is_within, number_of, product_of
 from fusewright.kir.ir import (
     Dim,
     Kernel,
@@ -36,7 +36,7 @@ class Gathered:
     all_parts: SemaphoreAcquire
     leave: SemaphoreLeave
 
-    def holds(self, access: Access) -> bool:
+    def holds(self, access: Access, kernel: Kernel) -> bool:
         """Whether an access writes the block's own part before the arrival, or reads any part
         behind the wait."""
         if access.buffer is not self.part.guarded:
@@ -46,15 +46,10 @@ class Gathered:
             return False
         if access.writes:
             is_in_time = path[len(body)] < self.arrive.path[-1]
-            return is_in_time and _is_within(access, self.part.first, self.part.size)
+            return is_in_time and is_within(access, self.part.first, self.part.size, kernel)
         is_in_time = path[len(body)] > self.acquire.path[-1]
-        return is_in_time and _is_within(access, self.all_parts.first, self.all_parts.size)
-
-
-def _is_within(access: Access, first: Expr, size: int) -> bool:
-    low, high = (access.use.index - first).interval
-    last = size - access.use.width
-    return low is not None and high is not None and low >= 0 and high <= last
+        first, size = self.all_parts.first, self.all_parts.size
+        return is_in_time and is_within(access, first, size, kernel)
 
 
 def gatherings_of(kernel: Kernel) -> tuple[Gathered, ...]:

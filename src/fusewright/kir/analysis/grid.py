@@ -29,7 +29,7 @@ def check_blocks(kernel: Kernel) -> None:
         if buffer in kernel.semaphores:
             continue
         uses = [a for a in uses if not isinstance(a.site.statement, SEMAPHORE_STATEMENTS)]
-        if ordered and all(any(o.holds(a) for o in ordered) for a in uses):
+        if ordered and all(any(o.holds(a, kernel) for o in ordered) for a in uses):
             continue
         if all(a.writes or a.use.is_atomic for a in uses) or _stay_apart(uses, kernel):
             continue

@@ -183,7 +183,7 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
                 yield _hazard(space, a.access, b.access, None, _worst(a.access, b.access))
             loops = common_loops(*sites)
-            if any(g.holds(a.access) and g.holds(b.access) for g in gathered):
+            if any(g.holds(a.access, kernel) and g.holds(b.access, kernel) for g in gathered):
                 continue
             for level in _carriers(loops):
                 yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))

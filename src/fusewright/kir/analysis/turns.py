@@ -15,7 +15,8 @@ from itertools import permutations
 import numpy as np
 
 from fusewright.core.conditions import TRUE, less, less_equal, prove
-from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, add, constant_value, variables
+from fusewright.core.substitution import substitute
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array, evaluate_lanes
 from fusewright.kir.analysis.sites import StatementSite, sites
@@ -30,6 +31,7 @@ from fusewright.kir.ir import (
     Statement,
     Visibility,
 )
+from fusewright.target import WARP_SIZE
 
 _MAX_TRIED = 1 << 16
 """Groups whose indices are listed; beyond these, and for symbolic sizes, an index is known by its
@@ -46,7 +48,7 @@ class Turn:
     release: StatementSite
     taken: SemaphoreAcquire
 
-    def holds(self, access: Access) -> bool:
+    def holds(self, access: Access, kernel: Kernel) -> bool:
         """Whether an access stands in the turn and keeps to what the turn guards."""
         if access.buffer is not self.taken.guarded:
             return False
@@ -56,9 +58,20 @@ class Turn:
             return False
         if not self.acquire.path[-1] < path[len(body)] < self.release.path[-1]:
             return False
-        low, high = (access.use.index - self.taken.first).interval
-        last = self.taken.size - access.use.width
-        return low is not None and high is not None and low >= 0 and high <= last
+        return is_within(access, self.taken.first, self.taken.size, kernel)
+
+
+def is_within(access: Access, first: Expr, size: int, kernel: Kernel) -> bool:
+    """Whether an access keeps to `size` elements from `first` on, made by the threads of its
+    role."""
+    index, role = access.use.index - first, access.site.role
+    if role is not None:  # whose threads are numbered along the first dimension of the block
+        x = kernel.block[0].var
+        low, high = (n * WARP_SIZE for n in (role.node.first, role.node.stop))
+        index = substitute(index, {x: Var(x.name, low, high - 1)})
+    least, most = index.interval
+    last = size - access.use.width
+    return least is not None and most is not None and least >= 0 and most <= last
 
 
 def turns_of(kernel: Kernel) -> tuple[Turn, ...]:

@@ -76,8 +76,8 @@ class ProductPlan:
     operand that are in memory together; `staged` columns of results leave through shared memory
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
-    Several `products` share an operand, and
-    each has a tile of these columns."""
+    Several `products` share an operand, and each has a tile of these columns. So many blocks as
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says."""
 
     rows: int
     columns: int
@@ -89,6 +89,8 @@ class ProductPlan:
     blocks: int = 0
     products: int = 1
     serpentine: bool = False
+    splits: int = 1
+    mode: str = "slices"
 
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes."""
@@ -113,6 +115,8 @@ class ProductPlan:
             ("serpentine", int(self.serpentine)),
             ("blocks", self.blocks),
         )
+        if self.splits > 1:
+            values += (("splits", self.splits), ("mode", self.mode))
         return Params("matmul", values, min_blocks=1)
 
 
@@ -290,6 +294,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     for p in products:
         _tile(p, plan)
     around = 2 if plan.blocks else 1
+    inside = around + (plan.splits > 1)
     s.transform_like(product, [*operands, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.warpgroups)
@@ -298,7 +303,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         o.parallelize(-2, Parallel.BULK)
         if plan.stages > 1:
             o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
-        o.inline_at(next(p for p in products if o.stage in p.stage.operands), around + 1)
+        o.inline_at(next(p for p in products if o.stage in p.stage.operands), inside + 1)
     s.transform_like(product, suffix)
     for y, c in staged:
         if plan.staged < plan.columns:
@@ -388,4 +393,9 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
         product.merge(0)
     if plan.blocks:
         product.split(0, plan.blocks)
+    if plan.splits > 1:
+        product.split(1, plan.splits, inner=False)
+        product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
+        product.request_serial_grid_reduction(plan.mode)
+        return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)

@@ -1,0 +1,188 @@
+"""Products whose depth blocks share: the ways to combine their parts, sums, syncs, rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.kir.ir import (
+    BoxStore,
+    BulkReduce,
+    If,
+    NamedSync,
+    SemaphoreAcquire,
+    SemaphoreArrive,
+    SemaphoreRelease,
+)
+from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.schedule import ScheduledTensor
+from fusewright.target import target_of
+
+M, N = 100, 72
+MODES = ("slices", "vector", "tma")
+
+
+def product(x, w):
+    return fw.matmul(x, w)
+
+
+def with_bias(x, w, b):
+    return fw.nn.relu(fw.matmul(x, w) + b)
+
+
+def gated(x, w, v):
+    return fw.nn.silu(fw.matmul(x, w)) * fw.matmul(x, v)
+
+
+def split_schedule(
+    fn: Callable[..., object],
+    splits: int,
+    mode: str,
+    *,
+    shape: tuple[int, int, int] = (M, N, 1000),
+    batch: int = 0,
+    staged: int = 0,
+) -> fw.Schedule:
+    """Tiles of 64 x 64, two stages, the depth over `splits` blocks."""
+    m, n, k = shape
+    lead = (batch,) if batch else ()
+    specs = [fw.TensorSpec((*lead, m, k), "bfloat16"), fw.TensorSpec((*lead, k, n), "bfloat16")]
+    if fn is with_bias:
+        specs.append(fw.TensorSpec((n,), "bfloat16"))
+    if fn is gated:
+        specs.append(specs[1])
+    s = fw.Schedule(fw.trace(fn, *specs))
+    products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
+    plan = ProductPlan(64, 64, 64, 1, 2, staged, products=len(products), splits=splits, mode=mode)
+    schedule_products(s, products, plan)
+    return s
+
+
+def checked(s: fw.Schedule, *, seeds: int = 2) -> fw.Kernel:
+    """The kernel, after oracle and simulator agree, each time on the same bits."""
+    kernel = s.lower()
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal([int(str(e)) for e in t.shape]).astype(fw.bfloat16.numpy)
+        for t in s.original.inputs
+    ]
+    (wanted,) = fw.evaluate(s, *arrays)
+    wanted = wanted.astype(np.float64)
+    results = [kernel.simulate(*arrays, seed=seed) for seed in range(seeds)]
+    for r in results:
+        assert r.races == []
+        error = np.abs(r.outputs[0].astype(np.float64) - wanted).max()
+        assert error <= 2**-7 * np.abs(wanted).max()
+        assert r.outputs[0].tobytes() == results[0].outputs[0].tobytes()
+    return kernel
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fn", [product, with_bias])
+def test_products_in_every_mode(fn: Callable[..., object], mode: str, splits: int) -> None:
+    kernel = checked(split_schedule(fn, splits, mode))
+    waits = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreAcquire)]
+    assert len(waits) == 1
+    assert str(kernel.launch.grid[0]) == str(splits)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_splits_than_tiles_of_the_depth(mode: str) -> None:
+    """The last of 33 parts begins behind the end of the depth, and adds zeros."""
+    checked(split_schedule(product, 33, mode, shape=(60, 40, 33 * 64 - 104)), seeds=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batches(mode: str) -> None:
+    checked(split_schedule(product, 3, mode, batch=2), seeds=1)
+
+
+@pytest.mark.parametrize("mode", ["vector", "slices"])
+def test_gated_pairs_hand_over_both_sums(mode: str) -> None:
+    kernel = checked(split_schedule(gated, 2, mode, shape=(64, 64, 256)), seeds=1)
+    assert len(kernel.ir.semaphores) == len(kernel.ir.scratch) == 2
+
+
+@pytest.mark.parametrize("mode", ["vector", "tma"])
+def test_the_last_block_alone_stores_boxes(mode: str) -> None:
+    kernel = checked(split_schedule(with_bias, 3, mode, staged=64), seeds=1)
+    branches = [s for s in walk_statements(kernel.ir) if isinstance(s, If)]
+    stores = [b for b in branches if any(isinstance(s, BoxStore) for s in b.then)]
+    assert [str(b.condition) for b in stores] == ["bx == 2"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_sync_is_missing_or_redundant(mode: str) -> None:
+    """Two tiles of three splits."""
+    report = fw.verify(split_schedule(product, 3, mode, shape=(64, 128, 1000)).lower())
+    assert report.ok, str(report)
+    kinds = {s.kind for s in report.necessary}
+    wanted = {"SemaphoreAcquire"}
+    wanted |= {"SemaphoreArrive", "SemaphoreLeave"} if mode == "slices" else {"SemaphoreRelease"}
+    assert kinds >= wanted
+
+
+def test_warps_that_multiply_meet_at_named_barriers() -> None:
+    """The warps that copy do not wait for other blocks."""
+    kernel = split_schedule(product, 3, "slices").lower()
+    arrives = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreArrive)]
+    assert [a.issuer for a in arrives] == [0]
+    named = [s for s in walk_statements(kernel.ir) if isinstance(s, NamedSync)]
+    assert {s.nthreads for s in named} == {128}
+
+
+def test_parts_are_whole_vectors_side_by_side() -> None:
+    kernel = split_schedule(product, 3, "slices").lower()
+    text = str(kernel.ir)
+    assert "_work[4096*bx + 12288*by + 4*tx] = " in text
+    assert "_work[4096*bx + 12288*by + 4*tx + 512] = " in text
+
+
+def test_the_copy_engine_adds_parts_of_products() -> None:
+    kernel = split_schedule(product, 3, "tma").lower()
+    adds = [s for s in walk_statements(kernel.ir) if isinstance(s, BulkReduce)]
+    assert [s.fn for s in adds] == ["add"]
+    releases = [s for s in walk_statements(kernel.ir) if isinstance(s, SemaphoreRelease)]
+    assert [str(r.value) for r in releases] == ["(bx + 1)%3"]
+
+
+def test_machine_code_of_every_mode() -> None:
+    for mode in MODES:
+        found = split_schedule(with_bias, 3, mode).lower().resources()
+        assert found.spill_stores == found.stack_nbytes == 0
+
+
+def test_public_calls_ask_for_a_split() -> None:
+    s = fw.Schedule(
+        fw.trace(product, *(fw.TensorSpec(x, "bfloat16") for x in ((M, 512), (512, N))))
+    )
+    y = s.outputs[0].cache_before()
+    y.split(0, 64).split(2, 64).split(4, 64).reorder([0, 2, 4, 1, 3, 5])
+    y.split(2, 2, inner=False).parallelize(2, fw.BIDx).request_serial_grid_reduction("slices")
+    assert y.stage.grid_mode == "slices"
+
+
+def test_a_product_over_blocks_wants_a_request() -> None:
+    s = split_schedule(product, 3, "slices")
+    asked = next(t.stage for t in s.tensors if t.stage.grid_mode is not None)
+    asked.grid_mode = None
+    with pytest.raises(fw.ScheduleError, match=r"reduces over BIDx; blocks combine their sums"):
+        s.lower()
+
+
+def test_slices_leave_no_whole_tile_in_shared_memory() -> None:
+    with pytest.raises(fw.ScheduleError, match="leaves each its own share of it"):
+        split_schedule(product, 3, "slices", staged=64).lower()
+
+
+def test_a_request_on_a_product_that_blocks_do_not_share() -> None:
+    s = split_schedule(product, 1, "slices")
+    asked = ScheduledTensor(s, next(t.stage for t in s.tensors if t.stage.is_mma))
+    asked.request_serial_grid_reduction("slices")
+    with pytest.raises(fw.ScheduleError, match="none of its reducing loops is bound to BIDx"):
+        s.lower()
