@@ -71,6 +71,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
+from fusewright.schedule.heuristics.rating import clearly_better
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.target import Target, target_of
@@ -230,8 +231,28 @@ class _Compiler:
         scalars: tuple[Parameter, ...],
         tuned: TunedSchedule | None,
     ) -> Made:
+        """As tuned, or by the rules' first candidate, unless another is clearly better."""
         flow = segment.dataflow()
         params = schedule_group(flow, self.target, tuned.params if tuned else None)
+        better = None if tuned else clearly_better(segment.dataflow, flow, params, self.target)
+        if better is not None:
+            other = segment.dataflow()
+            schedule_group(other, self.target, better)
+            try:
+                return self._finished(segment, name, scalars, (other, better), None)
+            except ScheduleError as e:
+                _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
+        return self._finished(segment, name, scalars, (flow, params), tuned)
+
+    def _finished(
+        self,
+        segment: Segment,
+        name: str,
+        scalars: tuple[Parameter, ...],
+        scheduled: tuple[Dataflow, Params],
+        tuned: TunedSchedule | None,
+    ) -> Made:
+        flow, params = scheduled
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         measured = tuned.measured if tuned else ()
         origin = Origin(segment, measured, self.made)

@@ -196,7 +196,7 @@ class Kernel:
     def candidates(self) -> list[Rating]:
         """The ways in which its group could be scheduled, with predicted times, in the order of the
         rules; the one with the parameters `heuristic` was taken. Empty where none was listed."""
-        return [] if self.segment is None else rate(self.segment.dataflow, self.target)
+        return [] if self.segment is None else rate(self.segment.dataflow(), self.target)
 
     @property
     def edits(self) -> tuple[EditCall, ...]:

@@ -19,12 +19,11 @@ from fusewright.driver import prepare
 from fusewright.host.form import form
 from fusewright.host.place import place
 from fusewright.host.segment import Segment, segments
-from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics import rating, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import cost, resident_blocks
-from fusewright.schedule.heuristics.rating import Rated, rate
+from fusewright.schedule.heuristics.rating import Rated, clearly_better, rate
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
@@ -236,7 +235,7 @@ def test_rows_that_fit_nowhere_are_read_twice(rows: int) -> None:
     asked = sum(sum(a.requested) for w in works for a in w.arrays if a.nbytes == rows << 24)
     assert asked == 3 * (rows << 24)
     assert works[0].blocks == rows << 9
-    assert all(any(isinstance(c, Rated) for c in rate(s.dataflow, TARGET)) for s in groups)
+    assert all(any(isinstance(c, Rated) for c in rate(s.dataflow(), TARGET)) for s in groups)
 
 
 # --- the choices of the rules -------------------------------------------------------------------
@@ -250,7 +249,7 @@ def rated(case: Case) -> list[list[Rated]]:
     """The rated candidates of every kernel of a case, the rules' choice first."""
     out: list[list[Rated]] = []
     for s in segments_of(case.ours, *case.inputs):
-        out.append([c for c in rate(s.dataflow, TARGET) if isinstance(c, Rated)])
+        out.append([c for c in rate(s.dataflow(), TARGET) if isinstance(c, Rated)])
     return out
 
 
@@ -270,23 +269,65 @@ def test_choices_are_predicted_first_or_near_and_as_measured(case: Case) -> None
         assert abs(math.log(predicted / found["times_us"]["fusewright"])) < 0.12
 
 
-def test_a_candidate_whose_schedule_fails_is_refused_with_the_reason() -> None:
-    """A row of another dtype beside a running sum cannot follow the loops over rows."""
-    calls: list[int] = []
+def test_candidates_are_rated_as_they_are_scheduled_alone() -> None:
+    """All on one dataflow, which each leaves as it was."""
+    (segment,) = segments_of(lambda x: x.T + 1, ((4096, 8192), "float32"))
+    found = rate(segment.dataflow(), TARGET)
+    assert {c.params.scheduler for c in found if isinstance(c, Rated)} == {"transpose", "pointwise"}
+    for c in found:
+        if isinstance(c, Rated):
+            flow = segment.dataflow()
+            schedule_group(flow, TARGET, c.params)
+            assert c.cost == cost(work_of(flow, c.params), TARGET)
+
+
+def test_a_candidate_that_the_group_has_no_use_for_is_refused_with_the_reason() -> None:
     (segment,) = segments_of(lambda x: x + 1, ((256, 256), "float32"))
-
-    def flow() -> Dataflow:
-        calls.append(1)
-        return segment.dataflow()
-
-    found = rate(flow, TARGET)
-    assert len(calls) == 1 + sum(isinstance(c, Rated) for c in found)
+    found = rate(segment.dataflow(), TARGET)
     assert any(isinstance(c, Refused) and "too few blocks" in c.why for c in found)
+
+
+def choice(fn: Any, *specs: Any) -> tuple[Params, Params | None]:
+    """The first candidate of the rules for a program of one kernel, and what is clearly better."""
+    (segment,) = segments_of(fn, *specs)
+    flow = segment.dataflow()
+    params = schedule_group(flow, TARGET)
+    return params, clearly_better(segment.dataflow, flow, params, TARGET)
+
+
+def rolled_scan(x: fw.Array) -> fw.Array:
+    return fw.cumulative_sum(fw.roll(x, 11, axis=2), axis=0)
+
+
+def test_a_scan_of_what_is_rolled_walks_down_its_columns() -> None:
+    """Which axis is fast in memory does not show in a read that wraps around; the time does."""
+
+    first, better = choice(rolled_scan, ((339, 5224, 32), "float16"))
+    assert first.scheduler == "scan_rows"
+    assert better is not None and better.scheduler == "scan_columns"
+    (kernel,) = fw.compile(
+        fw.trace(rolled_scan, fw.TensorSpec((339, 5224, 32), "float16")), "sm_90a"
+    ).kernels
+    assert kernel.heuristic == better
+
+
+def test_what_takes_the_time_of_its_traffic_is_not_rated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rating, "rate", lambda *_: pytest.fail("rated"))
+    choice(lambda x: fw.nn.softmax(x, axis=-1), ((8192, 8192), "bfloat16"))
+    choice(lambda x: x + 1, ((64, 64), "float32"))
+
+
+def test_a_slightly_faster_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The margin is what the model may be off."""
+    shape = (339, 5224, 32)
+    assert choice(rolled_scan, (shape, "float16"))[1] is not None
+    monkeypatch.setattr(rating, "MARGIN", 50.0)
+    assert choice(rolled_scan, (shape, "float16"))[1] is None
 
 
 def test_rating_is_deterministic() -> None:
     (segment,) = segments_of(lambda x: fw.nn.softmax(x, axis=-1), ((512, 8192), "float32"))
-    assert rate(segment.dataflow, TARGET) == rate(segment.dataflow, TARGET)
+    assert rate(segment.dataflow(), TARGET) == rate(segment.dataflow(), TARGET)
 
 
 def _corpus_mark(number: int, entry: Any) -> Any:

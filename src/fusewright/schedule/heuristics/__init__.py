@@ -44,6 +44,23 @@ def candidates_of(flow: Dataflow, target: Target) -> list[Listed[Any]]:
     return [c for s in _schedulers(flow, target) for c in s.candidates()]
 
 
+def each_scheduled(flow: Dataflow, target: Target) -> Iterator[Listed[Any]]:
+    """The candidates of a segment in turn, the dataflow scheduled by each until the next one is
+    asked for, unscheduled and prepared afterwards; refused with the reason where that fails."""
+    for scheduler in _schedulers(flow, target):
+        for c in scheduler.candidates():
+            if isinstance(c, Refused):
+                yield c
+                continue
+            with flow.trial():
+                try:
+                    applied = scheduler.apply(c.plan)
+                except ScheduleError as e:
+                    yield Refused(c.what, str(e))
+                else:
+                    yield c if applied else Refused(c.what, "its loops do not fit the group")
+
+
 def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     """Those that may take a segment, each made only when the ones before it had nothing."""
     separate_coordinates(flow)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fusewright.schedule.heuristics.work import Array, Work, warps
+from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, warps
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     PARTITIONS,
@@ -82,6 +82,24 @@ def cost(work: Work, target: Target) -> Cost:
     )
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(start + norm, parts, resident, flight)
+
+
+def bound_us(work: Work, target: Target) -> float:
+    """A time that other schedules of the same group hardly beat: of a launch that moves every array
+    once, and issues the same instructions but for those that every thread has."""
+    known = target.calibration
+    once = [(min(float(a.nbytes), max(a.requested)), a.is_written) for a in work.arrays]
+    moved = sum(n * (known.write_weight if is_written else 1.0) for n, is_written in once)
+    issued = work.blocks * warps(work.threads) * (work.instructions - FIXED_INSTRUCTIONS)
+    return (
+        known.launch_us
+        + known.start_us
+        + known.memory_latency_us
+        + max(
+            moved / (target.memory_nbytes_per_us * known.read_share),
+            issued / (ISSUE_PER_CLOCK * target.multiprocessors * target.clock_mhz),
+        )
+    )
 
 
 def _rounds(waves: float) -> float:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import MatMul
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics import candidates_of, schedule_group
+from fusewright.schedule.heuristics import each_scheduled, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.cost import Cost, cost
+from fusewright.schedule.heuristics.cost import Cost, bound_us, cost
 from fusewright.schedule.heuristics.work import Work, side_by_side, work_of
 from fusewright.target import Target
+
+MARGIN = 1.3
+"""How much faster another candidate has to be predicted than the first one of the rules: what the
+model is off in the root mean square over draws (H200, 2026-11-23, `bench.lot.accuracy`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +51,35 @@ def cost_of(groups: Sequence[Scheduled], target: Target) -> Cost | None:
     return cost(side_by_side(works) if len(works) > 1 else works[0], target)
 
 
-def rate(dataflow: Callable[[], Dataflow], target: Target) -> list[Rating]:
-    """Schedules a group by every candidate, each on a dataflow of its own, and predicts its time;
-    in the order of the rules. A candidate whose schedule fails is refused with the reason."""
-    out: list[Rating] = []
-    for c in candidates_of(dataflow(), target):
-        if isinstance(c, Refused):
-            out.append(c)
-            continue
-        flow = dataflow()
-        try:
-            schedule_group(flow, target, c.params)
-        except ScheduleError as e:
-            out.append(Refused(c.what, str(e)))
-            continue
-        out.append(Rated(c.what, c.params, cost(work_of(flow, c.params), target)))
-    return out
+def rate(flow: Dataflow, target: Target) -> list[Rating]:
+    """Schedules a group by every candidate in turn, and predicts its time; in the order of the
+    rules. A candidate whose schedule fails is refused with the reason. The dataflow is of no other
+    use afterwards."""
+    return [
+        c
+        if isinstance(c, Refused)
+        else Rated(c.what, c.params, cost(work_of(flow, c.params), target))
+        for c in each_scheduled(flow, target)
+    ]
+
+
+def clearly_better(
+    dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
+) -> Params | None:
+    """The parameters of the candidate that is predicted to be the fastest, where it is predicted
+    faster than what the rules chose by more than the model errs; None where there is none.
+
+    `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing is rated
+    where no candidate could be so much faster, or where that gains less than a launch costs.
+    Products are ranked by a model of their own.
+    """
+    if any(isinstance(s.op, MatMul) for s in flow.stages):
+        return None
+    work = work_of(flow, params)
+    own = cost(work, target)
+    bound = bound_us(work, target)
+    if own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
+        return None
+    rated = [c for c in rate(dataflow(), target) if isinstance(c, Rated)]
+    best = min(rated, key=lambda c: c.cost.us, default=None)
+    return best.params if best is not None and best.cost.us * MARGIN < own.us else None
