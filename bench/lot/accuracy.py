@@ -3,7 +3,8 @@
 Method: the draws of measured runs are compiled anew, without a GPU, and what the cost model says of
 them today is compared with what was measured then. A draw counts where today's launches have the
 schedulers of the measured ones. Draws whose arrays the second-level cache keeps from one replay to
-the next stand apart, as the model knows nothing of an earlier launch.
+the next stand apart, as the model knows nothing of an earlier launch. Runs of before 2026-11-23
+10:00 were scheduled by the rules' first candidates: `--first`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bench.lot.draws import ARCHITECTURE
 from bench.lot.families import draw
 from bench.lot.forecast import Forecast, compiled, forecast, from_json
 from bench.lot.report import WITHIN
+from fusewright.schedule.heuristics import rating
 from fusewright.target import target_of
 
 LOW, HIGH = 32e6, 1e9
@@ -84,7 +86,12 @@ def main() -> None:
     """Prints a line for each run, and the farthest draws."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="JSON files of measured runs")
+    parser.add_argument(
+        "--first", action="store_true", help="kernels by the rules' first candidates"
+    )
     args = parser.parse_args()
+    if args.first:
+        rating.MARGIN = math.inf
     for path in args.runs:
         rows = list(compared(path))
         print(f"{path.name}: {summary([r for r in rows if not r.is_cached])}")

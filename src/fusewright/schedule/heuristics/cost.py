@@ -109,14 +109,15 @@ def _rounds(waves: float) -> float:
 
 
 def _asked(work: Work) -> tuple[float, float]:
-    """Bytes that warps ask the first-level cache and shared memory for, and the second-level cache.
-    What several stages read between two exchanges, and small arrays, are found nearby."""
+    """Bytes that warps ask the first-level cache and shared memory for, and the second-level cache,
+    where a sector that is not filled is read, merged and written. What several stages read between
+    two exchanges, and small arrays, are found nearby."""
     near, far = work.blocks * work.through_shared, 0.0
     for a in work.arrays:
         total = sum(a.requested)
         again = total if work.exchanges or a.is_written else max(a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
-        far += 0.0 if small else again
+        far += 0.0 if small else again + a.unfilled
         near += total
     return near, far
 
@@ -136,8 +137,8 @@ def resident_blocks(work: Work, target: Target) -> int:
 
 def _memory_nbytes(work: Work, running: int, target: Target) -> float:
     """Bytes between the chip and its memory, a byte written counted `write_weight` times. An array
-    that the cache holds moves once; a larger one as often as it is asked for, but for what the
-    blocks that run together ask for again while it is still there."""
+    that the cache holds moves once; a larger one as often as it is asked for, but for what is asked
+    for again while it is still there."""
     known, total = target.calibration, 0.0
     cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
@@ -155,8 +156,19 @@ def _passes(a: Array, work: Work, running: int, target: Target) -> float:
     times = max(1.0, sum(a.requested) / a.nbytes)
     if a.tiles:  # those of a round are about a square of the result, and share what they read
         times = max(1.0, min(times, math.sqrt(a.tiles / running)))
+    cached = target.calibration.cached_share * target.l2_nbytes
     together = a.nbytes * running / work.blocks
-    return 1.0 if together <= target.calibration.cached_share * target.l2_nbytes else times
+    lost = sum(_touched(work, share) > cached for share in a.between)
+    return max(1.0 if together <= cached else times, 1.0 + lost)
+
+
+def _touched(work: Work, share: float) -> float:
+    """Bytes that a launch touches while this share of its blocks run, each counted once: what the
+    cache has to hold for an access to find what another one brought so long before. The accesses to
+    one array are that many runs through it side by side, which may overlap."""
+    return sum(
+        a.nbytes * min(1.0, share + sum(min(share, x) for x in a.between)) for a in work.arrays
+    )
 
 
 def _alone(work: Work, target: Target) -> float:

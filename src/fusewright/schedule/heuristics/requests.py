@@ -9,7 +9,7 @@ permuted digits need no rule each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -51,12 +51,17 @@ Points = npt.NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class Request:
     """The accesses of a stage to one array. Of a launch: `nbytes` in whole sectors that warps ask
-    for, `lines` that the first-level cache looks up. Of a thread: instructions for addresses."""
+    for, `lines` that the first-level cache looks up, `unfilled` bytes of sectors that a write asks
+    for and leaves as they were. Of a thread: instructions for addresses.
+    `visits`: where in the array the sampled warps are, in bytes, and when: which share of the
+    blocks come before."""
 
     tensor: Stage
     nbytes: float
     lines: float
+    unfilled: float
     instructions: float
+    visits: tuple[Points, Points]
 
 
 Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
@@ -75,9 +80,9 @@ def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage
 
 
 def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
-    inner = _inner(s.loops)
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
     loops = list(zip(s.loops, a.variables, strict=True))
+    inner = _inner(loops, moving)
     trips = math.prod(
         estimate(x.axis.extent)
         for x, v in loops[: len(loops) - (inner is not None)]
@@ -85,7 +90,8 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     )
     threads = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
     warps = -(-threads // WARP_SIZE)
-    address, active = _sampled(a, loops, inner)
+    points = _points(a, loops, inner)
+    address, active = _sampled(a, loops, inner, points)
     sectors, lines = _counted(a, address, active, inner)
     times = blocks * trips * warps
     is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
@@ -93,7 +99,9 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
         a.tensor,
         times * sectors * SECTOR_NBYTES,
         times * lines,
+        times * _unfilled(a, sectors, active),
         _instructions(a, _serial(loops, is_wide=is_wide), parts),
+        (address[:, 0, 0], _times_of_blocks(loops, points)),
     )
 
 
@@ -109,20 +117,24 @@ def _serial(loops: Sequence[tuple[Loop, Expr]], *, is_wide: bool) -> dict[Var, i
     }
 
 
-def _inner(loops: Sequence[Loop]) -> Loop | None:
-    """The loop whose elements a thread accesses together: one after the other at most."""
-    last = loops[-1] if loops else None
+def _inner(loops: Sequence[tuple[Loop, Expr]], moving: Set[Expr]) -> Loop | None:
+    """The loop whose elements a thread accesses together, one after the other at most; none where
+    the address stays the same, as for what a reduction along it writes."""
+    last, variable = loops[-1] if loops else (None, None)
     kinds = (Parallel.VECTORIZE, Parallel.UNROLL)
-    return last if last is not None and last.parallel in kinds else None
+    return last if last is not None and last.parallel in kinds and variable in moving else None
 
 
 # --- sectors ------------------------------------------------------------------------------------
 
 
-def _sampled(
-    a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None
-) -> tuple[Points, Points]:
-    """Addresses in bytes, and where the elements exist: by warp, lane, and inner element."""
+Sampled: TypeAlias = tuple[dict[Var, Points], Points]
+"""The values of loops and sizes for the sampled warps, by lane and inner element; and which of the
+threads exist."""
+
+
+def _points(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None) -> Sampled:
+    """Where the sampled warps are."""
     samples = np.arange(SAMPLES).reshape(-1, 1, 1)
     lanes = np.arange(WARP_SIZE).reshape(1, -1, 1)
     count = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
@@ -145,9 +157,21 @@ def _sampled(
             points.setdefault(v, np.array(estimate(v)))
     for v, place in a.data:
         points[v] = _scattered(Sampler(points).value(place), v)
+    return points, exists
+
+
+def _sampled(
+    a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None, at: Sampled
+) -> tuple[Points, Points]:
+    """Addresses in bytes, and where the elements exist: by warp, lane, and inner element."""
+    points, active = at
+    if a.tensor is a.stage:  # of the threads that have the same result one writes it
+        moving = set(variables(a.address))
+        for x, v in loops:
+            if x.parallel.is_thread and isinstance(v, Var) and v not in moving:
+                active = active & (points[v] == 0)
     sampler = Sampler(points)
     shape = (SAMPLES, WARP_SIZE, 1 if inner is None else estimate(inner.axis.extent))
-    active = exists
     for c in a.conditions:
         try:
             active = active & sampler.holds(c)
@@ -155,6 +179,36 @@ def _sampled(
             continue  # a size that only conditions mention
     address = sampler.value(a.address) * a.tensor.dtype.nbytes
     return np.broadcast_to(address, shape), np.broadcast_to(active, shape)
+
+
+def _times_of_blocks(loops: Sequence[tuple[Loop, Expr]], at: Sampled) -> Points:
+    """Which share of the blocks start before those of the sampled warps."""
+    share, total = np.zeros(SAMPLES), 1
+    for kind in (Parallel.BIDZ, Parallel.BIDY, Parallel.BIDX):
+        for x, v in loops:
+            if x.parallel is kind:
+                extent = estimate(x.axis.extent)
+                own = at[0][v].reshape(-1) if isinstance(v, Var) else np.zeros(1)
+                share, total = share * extent + own, total * extent
+    return share / total
+
+
+def share_between(a: Request, b: Request) -> float:
+    """Which share of a launch's blocks lie between two accesses to the same bytes of one array, by
+    different stages; negative where `b` comes to them last. 0 where the blocks do not walk through
+    the array from its start to its end, or the accesses are no fixed distance apart: nothing is
+    known then."""
+    address, when = a.visits
+    apart = b.visits[0] - address
+    distance = float(np.median(apart))
+    order = np.argsort(when, kind="stable")
+    steps, times = np.diff(address[order]), np.diff(when[order])
+    speed = steps[times > 0] / times[times > 0]
+    if not len(speed) or np.mean(np.abs(apart - distance) <= LINE_NBYTES) < 0.5:
+        return 0.0
+    usual = float(np.median(speed))
+    is_walk = usual > 0 and np.mean(np.abs(speed - usual) <= usual / 4) >= 0.5
+    return max(-1.0, min(1.0, distance / usual)) if is_walk else 0.0
 
 
 def _spread(samples: Points, number: int, extent: int) -> Points:
@@ -186,6 +240,13 @@ def _counted(
     if a.tensor is a.stage:
         return sum(_distinct(x, on, SECTOR_NBYTES) for x, on in single), lines
     return _distinct(address, active, SECTOR_NBYTES), lines
+
+
+def _unfilled(a: GlobalAccess, sectors: float, active: Points) -> float:
+    """Bytes of the sectors of a warp's writes that it does not write, in the mean."""
+    if a.tensor is not a.stage:
+        return 0.0
+    return max(0.0, sectors * SECTOR_NBYTES - a.tensor.dtype.nbytes * active.sum() / len(active))
 
 
 def _distinct(address: Points, active: Points, unit: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.instructions import INSTRUCTIONS
@@ -30,7 +31,7 @@ from fusewright.fusion.ir import (
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import Params, numel
-from fusewright.schedule.heuristics.requests import Request, requests
+from fusewright.schedule.heuristics.requests import Request, requests, share_between
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
@@ -59,13 +60,18 @@ MOVE_INSTRUCTIONS = 2.0
 class Array:
     """One array in global memory: its bytes, those that each stage that accesses it asks for,
     counted in whole sectors, and whether it is written. Of operands of products the tiles of the
-    result, of which those that are made together share what they read; 0 for other arrays."""
+    result, of which those that are made together share what they read; 0 for other arrays.
+    `between`: of accesses that ask for the same bytes one after the other, as a window's do, the
+    share of the launch's blocks that lie between each and the next. `unfilled`: of the bytes that
+    writes ask for those that they leave as they were, as they fill no whole sectors."""
 
     name: str
     nbytes: int
     requested: tuple[float, ...]
     is_written: bool
     tiles: int = 0
+    between: tuple[float, ...] = ()
+    unfilled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +273,28 @@ def _reads(s: Stage) -> list[Stage]:
 
 def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
     """The arrays with what each stage asks of them."""
-    found: dict[tuple[Stage, bool], list[float]] = {}
+    found: dict[tuple[Stage, bool], list[Request]] = {}
     for s, own in asked.items():
         for r in own:
-            found.setdefault((r.tensor, r.tensor is s), []).append(r.nbytes)
+            found.setdefault((r.tensor, r.tensor is s), []).append(r)
     return tuple(
-        Array(t.name, numel(t.shape) * t.dtype.nbytes, tuple(n), is_written)
-        for (t, is_written), n in found.items()
+        Array(
+            t.name,
+            numel(t.shape) * t.dtype.nbytes,
+            tuple(r.nbytes for r in own),
+            is_written,
+            between=() if is_written else _between(own),
+            unfilled=sum(r.unfilled for r in own),
+        )
+        for (t, is_written), own in found.items()
     )
+
+
+def _between(accesses: Sequence[Request]) -> tuple[float, ...]:
+    """The shares of a launch between accesses to the same bytes, in the order of time."""
+    first = accesses[0]
+    places = sorted((0.0, *(share_between(first, r) for r in accesses[1:])))
+    return tuple(b - a for a, b in pairwise(places) if b > a)
 
 
 def _shares(flow: Dataflow) -> dict[Stage, float]:
