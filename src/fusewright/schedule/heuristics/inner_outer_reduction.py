@@ -19,6 +19,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Reshape
 from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -27,13 +28,15 @@ from fusewright.schedule.heuristics.common import (
     by_stride,
     cache_inputs,
     merge_all,
+    split,
+    vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import is_inner, widest_vector
-from fusewright.schedule.heuristics.tiling import Cut, blocks, lanes, steps, threads, tile, trips
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
-from fusewright.schedule.parallel import Loop
+from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
 
@@ -104,14 +107,15 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
-        rows = Cut(self._each, (steps(), threads(plan.side_by_side, across=True)))
-        along = (trips(), threads(plan.threads), lanes(plan.vector))
-        tile(flow, partial, [Cut(self._parts, (blocks(),)), rows, Cut(self._columns, along)])
-        part = partial.loops[0].axis
+        set_loops(flow, partial, _loops(flow, self._parts, self._each, self._columns, plan))
+        blocks = partial.loops[0].axis
+        transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
-            has_rows = not s.is_virtual and flow.graph.depends(self._kept.axis, s.frame.domain)
-            if (has_rows or s in self._partials) and (not s.loops or s.loops[0].axis is not part):
+            along = not s.is_virtual and flow.graph.depends(self._kept.axis, s.frame.domain)
+            if (along or s in self._partials) and (not s.loops or s.loops[0].axis is not blocks):
                 raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
+        if plan.vector > 1:
+            vectorize_accesses(flow, partial)
         inline_most(flow)
         return True
 
@@ -139,3 +143,22 @@ def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, 
     moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
     shared = tuple(c.dtype.nbytes for c in along if c not in moving)
     return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
+
+
+def _loops(
+    flow: Dataflow, parts: Loop, each: Loop, columns: Loop, plan: PersistentRows
+) -> tuple[Loop, ...]:
+    out = [Loop(parts.axis, Parallel.BIDX)]
+    if plan.side_by_side > 1:
+        each, beside = split(flow, each, plan.side_by_side)
+        out += [each, Loop(beside.axis, Parallel.TIDY)]
+    else:
+        out.append(each)
+    lanes: Loop | None = None
+    if plan.vector > 1:
+        columns, lanes = split(flow, columns, plan.vector)
+    trips, along = split(flow, columns, plan.threads)
+    out += [Loop(along.axis, Parallel.TIDX), Loop(trips.axis, Parallel.UNROLL)]
+    if lanes is not None:
+        out.append(Loop(lanes.axis, Parallel.UNROLL))
+    return tuple(out)

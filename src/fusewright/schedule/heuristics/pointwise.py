@@ -12,6 +12,7 @@ from fusewright.core.expr import Int, Var, variables
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import even_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -25,8 +26,8 @@ from fusewright.schedule.heuristics.common import (
     merge_all,
     numel,
     split,
+    vectorize_accesses,
 )
-from fusewright.schedule.heuristics.tiling import Cut, blocks, lanes, loops_of, threads, tile, trips
 from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -119,8 +120,8 @@ class PointwiseScheduler:
                 yield _candidate(Flat(width, n, THREADS, apart if n > 1 else 1))
             else:
                 yield Refused(f"{n} vectors a thread", "too few blocks for the multiprocessors")
-        for size in LARGE_BLOCKS:
-            yield _candidate(Flat(width, vectors, size, apart))
+        for threads in LARGE_BLOCKS:
+            yield _candidate(Flat(width, vectors, threads, apart))
         if width > 1:
             yield _candidate(Flat(width // 2, vectors, THREADS, apart))
 
@@ -162,7 +163,7 @@ class PointwiseScheduler:
             return set()
         several = Var("several", 0, 1)
         with flow.trial():
-            reference.loops = loops_of(flow, [_cut(walk.loop, Flat(walk.width, 2, THREADS, apart))])
+            reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
             transform_like(flow, reference, align=True)
             found = global_accesses(flow, reference.loops[2].axis, several, by_data=True)
         moving = {a.tensor for a in found if several in variables(a.address)}
@@ -177,10 +178,14 @@ class PointwiseScheduler:
         """Binds the flat loop."""
         flow, reference = self._flow, self._reference
         if plan is None or self._walk is None:
-            tile(flow, reference, ())
+            set_loops(flow, reference, ())
+            transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        tile(flow, reference, [_cut(self._walk.loop, plan)])
+        set_loops(flow, reference, _loops(flow, self._walk.loop, plan))
+        transform_like(flow, reference, align=True)
+        if plan.width > 1:
+            vectorize_accesses(flow, reference)
         inline_most(flow)
         if plan.vectors > 1:
             load_first(flow, self._held)
@@ -194,10 +199,24 @@ def _candidate(plan: Flat) -> Candidate[Flat | None]:
     return Candidate(what, plan.params, plan)
 
 
-def _cut(flat: Loop, plan: Flat) -> Cut:
-    """Blocks, the vectors of a thread, the blocks that lie between these, threads, lanes."""
-    levels = (blocks(), trips(count=plan.vectors), blocks(plan.apart))
-    return Cut(flat, (*levels, threads(plan.threads), lanes(plan.width, Parallel.SERIAL)))
+def _loops(flow: Dataflow, flat: Loop, plan: Flat) -> tuple[Loop, ...]:
+    """Blocks, threads, the vectors of a thread, lanes. With `apart` blocks of vectors between those
+    of a thread: block = (a, c), vector number = (a, several, c, thread)."""
+    outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
+    blocks, threads = split(flow, outer, plan.threads)
+    several: Loop | None = None
+    if plan.vectors > 1 and plan.apart > 1:
+        blocks, inside = split(flow, blocks, plan.apart)
+        blocks, several = split(flow, blocks, plan.vectors)
+        blocks = Loop(flow.graph.merge(blocks.axis, inside.axis))
+    elif plan.vectors > 1:
+        blocks, several = split(flow, blocks, plan.vectors)
+    loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
+    if several is not None:
+        loops.append(Loop(several.axis, Parallel.UNROLL))
+    if lanes is not None:
+        loops.append(Loop(lanes.axis))
+    return tuple(loops)
 
 
 def _period(small: Stage, width: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
+from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
@@ -27,6 +28,8 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     merge_all,
     numel,
+    split,
+    vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
@@ -37,10 +40,10 @@ from fusewright.schedule.heuristics.reduction_facts import (
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionPlan, candidates
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
-from fusewright.schedule.heuristics.tiling import Cut, blocks, cluster, lanes, threads, tile, trips
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
 STORED_REGISTERS = 48
@@ -90,8 +93,11 @@ class ReductionScheduler:
         elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
             separate_phases(flow, reference, held)
         walk = self._trips(plan)
-        tile(flow, reference, _cuts(self._kept, self._reduced, plan, walk), in_shared)
+        set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
+        transform_like(flow, reference, align=True)
         _check_shared_loops(flow, reference)
+        if plan.vector > 1:
+            vectorize_accesses(flow, reference, in_shared)
         for s in (*held, *in_shared) if in_shared else ():
             kinds = {Parallel.SERIAL: Parallel.UNROLL}
             loops = (Loop(x.axis, kinds.get(x.parallel, x.parallel)) for x in s.loops)
@@ -150,17 +156,40 @@ def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
     return tuple(x.axis for x in sorted(own, key=lambda x: rank[x.parallel]))
 
 
-def _cuts(
-    kept: Loop | None, reduced: Loop | None, plan: ReductionPlan, walk: Parallel
-) -> list[Cut]:
-    """Kept axes over blocks and threads, reduced ones over a cluster, threads and their trips;
-    lanes on what is fast in memory."""
-    wide = (lanes(plan.vector),)
-    beside, down = ((), wide) if plan.inner else (wide, ())
-    rows = (blocks(), threads(plan.kept_threads, across=plan.inner), *beside)
-    shared = threads(plan.reduce_threads, across=not plan.inner)
-    alone = trips(walk if plan.reduce_threads > 1 else Parallel.SERIAL)
-    return [Cut(kept, rows), Cut(reduced, (cluster(plan.cluster), alone, shared, *down))]
+def _loops(
+    flow: Dataflow, kept: Loop | None, reduced: Loop | None, plan: ReductionPlan, walk: Parallel
+) -> tuple[Loop, ...]:
+    lanes: Loop | None = None
+    if plan.vector > 1:
+        if plan.inner:
+            assert reduced is not None
+            reduced, lanes = split(flow, reduced, plan.vector)
+        else:
+            assert kept is not None
+            kept, lanes = split(flow, kept, plan.vector)
+    out: list[Loop] = []
+    kept_dim, reduce_dim = (
+        (Parallel.TIDY, Parallel.TIDX) if plan.inner else (Parallel.TIDX, Parallel.TIDY)
+    )
+    if kept is not None:
+        if plan.kept_threads > 1:
+            blocks, threads = split(flow, kept, plan.kept_threads)
+            out += [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, kept_dim)]
+        else:
+            out.append(Loop(kept.axis, Parallel.BIDX))
+    if reduced is not None:
+        if plan.cluster > 1:
+            size = -(-estimate(reduced.axis.extent) // plan.cluster)
+            blocks, reduced = split(flow, reduced, size)
+            out.append(Loop(blocks.axis, Parallel.CLUSTERX))
+        if plan.reduce_threads > 1:
+            trips, threads = split(flow, reduced, plan.reduce_threads)
+            out += [Loop(threads.axis, reduce_dim), Loop(trips.axis, walk)]
+        else:
+            out.append(Loop(reduced.axis, Parallel.SERIAL))
+    if lanes is not None:
+        out.append(Loop(lanes.axis, Parallel.UNROLL))
+    return tuple(out)
 
 
 @edit("relate")

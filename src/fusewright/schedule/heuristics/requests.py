@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from fusewright.core.conditions import Equal, Less
 from fusewright.core.expr import (
-    ONE,
     Expr,
     FloorDiv,
     Int,
@@ -82,7 +81,7 @@ def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage
 
 def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
-    loops = [(x, v) for x, v in zip(s.loops, a.variables, strict=True) if x.axis.extent != ONE]
+    loops = list(zip(s.loops, a.variables, strict=True))
     inner = _inner(loops, moving)
     trips = math.prod(
         estimate(x.axis.extent)

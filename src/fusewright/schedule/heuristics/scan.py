@@ -16,6 +16,7 @@ from fusewright.core.expr import Int
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
 from fusewright.schedule.heuristics.common import (
@@ -25,14 +26,16 @@ from fusewright.schedule.heuristics.common import (
     estimate,
     merge_all,
     numel,
+    split,
+    vectorize_accesses,
 )
 from fusewright.schedule.heuristics.reduction_facts import widest_vector
 from fusewright.schedule.heuristics.reduction_plans import power_of_two, threads_along
 from fusewright.schedule.heuristics.space import joined_axes
-from fusewright.schedule.heuristics.tiling import Cut, blocks, lanes, steps, threads, tile, trips
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.propagate import transform_like
 from fusewright.target import SECTOR_NBYTES, WARP_SIZE, Target
 
 THREADS = 256
@@ -131,23 +134,39 @@ class ScanScheduler:
         for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
-        tile(flow, reference, _cuts(flow, reference, self._axis, plan))
+        set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
+        transform_like(flow, reference, align=True)
+        if plan.run and (plan.vector > 1 or plan.inner):
+            vectorize_accesses(flow, reference)
         inline_most(flow)
         return True
 
 
-def _cuts(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> list[Cut]:
-    """Lines over blocks and threads; of a line the steps of a block, threads, and the run of a
-    thread. The lanes of a vector stand last."""
-    line, kept = Loop(reference.frame.output[axis]), _kept_loop(flow, reference, axis)
+def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:
+    """Lines over blocks and threads; of a line trips, threads, and the run of a thread. The lanes
+    of a vector stand last."""
+    line = reference.frame.output[axis]
+    kept = _kept_loop(flow, reference, axis)
     if not plan.run:
-        return [Cut(kept, (blocks(), threads(plan.beside))), Cut(line, (trips(Parallel.SERIAL),))]
-    along = (steps(), threads(plan.along, across=not plan.inner))
-    if plan.inner:
-        beside = (blocks(), threads(plan.beside, across=True))
-        return [Cut(kept, beside), Cut(line, (*along, lanes(plan.run)))]
-    beside = (blocks(), threads(plan.beside), lanes(plan.vector))
-    return [Cut(line, (*along, trips(count=plan.run))), Cut(kept, beside)]
+        if kept is None:
+            return (Loop(line),)
+        blocks, threads = split(flow, kept, plan.beside)
+        bound = (Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX))
+        return (*bound, Loop(line))
+    outer, run = split(flow, Loop(line), plan.run)
+    trips, along = split(flow, outer, plan.along)
+    out: list[Loop] = []
+    lanes: list[Loop] = []
+    if kept is not None:
+        if plan.vector > 1 and not plan.inner:
+            kept, vector = split(flow, kept, plan.vector)
+            lanes.append(vector)
+        blocks, beside = split(flow, kept, plan.beside)
+        side = Parallel.TIDY if plan.inner else Parallel.TIDX
+        out += [Loop(blocks.axis, Parallel.BIDX), Loop(beside.axis, side)]
+    down = Parallel.TIDX if plan.inner else Parallel.TIDY
+    out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
+    return (*out, *lanes)
 
 
 def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:

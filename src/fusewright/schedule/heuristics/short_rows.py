@@ -33,7 +33,6 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.tiling import Cut, blocks, lanes, loops_of, threads, trips
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -129,26 +128,33 @@ class ShortRowsPlanner:
         """Elements of a vector of the largest tensor where a thread takes so many rows."""
         widths: list[tuple[int, int]] = []
         with self._flow.trial():
-            side = self._set_loops(rows)
+            lanes = self._set_loops(rows)
             for s in computed(self._flow.stages):
-                widths += [(numel(t.shape), w) for t, w in self._widened(s, side)]
+                widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
         return max(widths, default=(0, 1))[1]
 
-    def _set_loops(self, rows: int) -> Loop | None:
+    def _set_loops(self, rows: int) -> Loop:
         """Gives all stages the loops over blocks, threads, the outer and the inner reduced axes and
-        the rows of a thread. Returns the last of these, None for a single row."""
-        kept = Cut(self._kept, (blocks(), threads(THREADS), lanes(rows)))
-        reduced = [Cut(x, (trips(),)) for x in (self._outer, self._inner)]
-        set_loops(self._flow, self._reference, loops_of(self._flow, [kept, *reduced]))
+        the rows of a thread. Returns the last of these."""
+        assert self._kept is not None
+        rest, lanes = split(self._flow, self._kept, rows)
+        blocks, threads = split(self._flow, rest, THREADS)
+        unrolled = [x for x in (self._outer, self._inner, lanes) if x is not None]
+        loops = (
+            Loop(blocks.axis, Parallel.BIDX),
+            Loop(threads.axis, Parallel.TIDX),
+            *(Loop(x.axis, Parallel.UNROLL) for x in unrolled),
+        )
+        set_loops(self._flow, self._reference, loops)
         transform_like(self._flow, self._reference, align=True)
-        return self._reference.loops[-1] if rows > 1 else None
+        return lanes
 
-    def _widened(self, s: Stage, side: Loop | None) -> list[tuple[Stage, int]]:
+    def _widened(self, s: Stage, lanes: Loop) -> list[tuple[Stage, int]]:
         """Lets a stage that accesses memory run over rows and inner axes as one, in vectors as wide
         as its accesses allow. Returns the tensors and the elements of their vectors."""
         flow = self._flow
         own = [x.axis for x in s.loops]
-        wanted = [x.axis for x in (self._inner, side) if x is not None]
+        wanted = [x.axis for x in (self._inner, lanes) if x is not None]
         if own[-len(wanted) :] != wanted or s.is_reduction or not _is_at_memory(s):
             return []
         whole = merge_all(flow, [Loop(a) for a in reversed(wanted)])
@@ -178,9 +184,9 @@ class ShortRowsPlanner:
 
     def apply(self, plan: ShortRows) -> bool:
         """Binds the loops."""
-        side = self._set_loops(plan.rows)
+        lanes = self._set_loops(plan.rows)
         for s in computed(self._flow.stages):
-            self._widened(s, side)
+            self._widened(s, lanes)
         if plan.rows > 1:
             vectorize_accesses(self._flow, self._reference)
         inline_most(self._flow)
