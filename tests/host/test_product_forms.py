@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,13 @@ from fusewright.host.product_forms import (
 )
 from fusewright.kir.ir import BoxLoad, Mma
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.matmul import (
+    LEAST_TRIPS,
+    ProductPlan,
+    Sizes,
+    predicted_us,
+    with_splits,
+)
 from fusewright.target import target_of
 
 SM = target_of("sm_90a")
@@ -134,7 +143,7 @@ def test_slow_sums_say_how_slow() -> None:
 @pytest.mark.parametrize(
     ("shape", "least", "most"),
     [
-        ((256, 256, 131072), 16, 132),
+        ((256, 256, 131072), 1, 1),
         ((128, 128, 8192), 4, 132),
         ((4096, 4096, 65536), 1, 1),
         ((8192, 8192, 8192), 1, 1),
@@ -148,6 +157,36 @@ def test_slices_fill_the_chip(shape: tuple[int, int, int], least: int, most: int
     count = product_slices(product, SM)
     assert least <= count <= most
     assert k % (8 * count) == 0
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 131072), (128, 128, 262144), (64, 4096, 28672)])
+def test_blocks_of_one_kernel_share_long_depths(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    fusion = _traced(lambda a, b: fw.nn.relu(fw.matmul(a, b)), (m, k), (k, n))
+    assert product_slices(_product(fusion), SM) == 1
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert kernel.ir.semaphores and program.host.stats["state_bytes"] > 0
+    splits, tiles, _ = (int(str(e)) for e in kernel.launch.grid)
+    assert 1 < splits <= SM.multiprocessors and splits <= k // (64 * LEAST_TRIPS)
+    assert splits * tiles <= 2 * SM.multiprocessors
+    (said,) = [str(r) for r in program.reasons]
+    assert re.search(r"hand over in one kernel.*whole .* us, blocks of one kernel .* us", said)
+    assert "and a second kernel" in said
+
+
+def test_blocks_share_no_depth_whose_parts_are_large_beside_the_operands() -> None:
+    sizes = Sizes(1, 512, 512, 4096)
+    plan = ProductPlan(128, 128, 64, 2, 4)
+    assert list(with_splits(plan, sizes, SM)) == []
+    found = list(with_splits(plan, replace(sizes, depth=1 << 17), SM))
+    assert [p.splits for p in found] == [4, 8, 16]
+    assert min(predicted_us(sizes, p, SM) for p in found) < predicted_us(sizes, plan, SM)
+
+
+def test_blocks_share_the_depth_of_symbolic_products_nowhere() -> None:
+    program = fw.compile(_traced(fw.matmul, ("m", 65536), (65536, 256)))
+    assert not any(k.ir.semaphores for k in program.kernels)
 
 
 def test_slices_of_symbolic_products_are_not_made() -> None:

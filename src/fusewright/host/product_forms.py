@@ -15,7 +15,13 @@ from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.matmul import ALIKE, DEPTH_NBYTES, Sizes, least_us
+from fusewright.schedule.heuristics.matmul import (
+    ALIKE,
+    DEPTH_NBYTES,
+    Sizes,
+    least_split_us,
+    least_us,
+)
 from fusewright.schedule.products import has_instructions
 from fusewright.target import (
     BULK_ALIGNMENT,
@@ -82,9 +88,25 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
                 yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
             elif is_copied_for_speed(t, o, target):
                 yield t.name, f"its operand {o.name} is copied first, into rows of whole lines"
-        if (count := product_slices(t, target)) > 1:
-            tiles = "its tiles are too few for the chip"
-            yield t.name, f"{count} slices of its rows are multiplied, then summed: {tiles}"
+        if (said := _shared_depth(t, target)) is not None:
+            yield t.name, said
+
+
+def _shared_depth(t: Tensor, target: Target) -> str | None:
+    """What `explain` says of a product whose tiles are too few for the chip, with the predicted
+    times of all forms; None for others."""
+    sizes, count = placed_sizes(t, target), product_slices(t, target)
+    whole, split = least_us(sizes, target), _split_us(t, target)
+    if count == 1 and whole <= ALIKE * split:
+        return None
+    times = [(whole, "whole"), (split, "blocks of one kernel"), _two_kernels(t, target)]
+    said = ", ".join(f"{what} {us:.1f} us" for us, what in times if us < math.inf)
+    form = (
+        f"{count} slices of its rows are multiplied, then summed"
+        if count > 1
+        else "blocks share the depth of a tile and hand over in one kernel"
+    )
+    return f"{form}: its tiles are too few for the chip ({said})"
 
 
 def sum_rule(t: Tensor, why: str, target: Target) -> str:
@@ -203,7 +225,25 @@ def product_slices(t: Tensor, target: Target) -> int:
         return 1
     sizes = placed_sizes(t, target)
     us = {count: _sliced_us(sizes, count, target) for count in _counts(sizes, target)}
-    return min(count for count in us if us[count] <= ALIKE * min(us.values()))
+    count = min(count for count in us if us[count] <= ALIKE * min(us.values()))
+    return 1 if _split_us(t, target) <= us[count] else count
+
+
+def _split_us(t: Tensor, target: Target) -> float:
+    """Microseconds where blocks of one kernel share the depth; infinite where none can."""
+    assert isinstance(t.op, MatMul)
+    extents = (*t.shape, t.op.operands[0].shape[-1])
+    if any(constant_value(e) is None for e in extents):
+        return math.inf
+    return least_split_us(placed_sizes(t, target), target)
+
+
+def _two_kernels(t: Tensor, target: Target) -> tuple[float, str]:
+    """Microseconds of the best number of slices that a second kernel sums."""
+    sizes = placed_sizes(t, target)
+    counts = [n for n in _counts(sizes, target) if n > 1 and t.ndim + 1 <= MAX_BOX_RANK]
+    us, count = min(((_sliced_us(sizes, n, target), n) for n in counts), default=(math.inf, 1))
+    return us, f"{count} slices and a second kernel"
 
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:

@@ -48,7 +48,6 @@ from fusewright.kir.lower_turns import (
     reducing_function,
     vector_of,
 )
-from fusewright.kir.overlap import overlap_of
 from fusewright.kir.reading import Reader, literal_as, operand_key
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.kir.symbols import operand_dtype
@@ -57,6 +56,10 @@ from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops, scanning_threads
 from fusewright.schedule.parallel import CLUSTER_DIMS, THREAD_DIMS
 from fusewright.schedule.views import operand
+
+PARTS_AT_ONCE = 16
+"""Vectors on their way to a thread that sums the parts of all blocks: 64 registers, beside the 64
+or 128 accumulators of a product. By itself the compiler takes all of up to 66, and spills."""
 
 
 class Definition(Reader):
@@ -312,7 +315,7 @@ class Definition(Reader):
             adds.append(Load(Reg(tmp), g.guarded, at, width))
             for k, acc in enumerate(accs[first : first + width]):
                 adds.append(Compute(fn, acc, (acc, Reg(tmp, Int(k)))))
-        self.out.append(For(part, g.count, tuple(adds), overlap=overlap_of(g.count)))
+        self.out.append(For(part, g.count, tuple(adds), overlap=PARTS_AT_ONCE))
         return self.out
 
     def _places(self, begin: Expr) -> dict[int, Expr]:

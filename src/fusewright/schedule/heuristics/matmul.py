@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
@@ -66,6 +66,13 @@ one within: 1.5 to 3.75 in plans whose tiles have 48 such rows of 64 (16 x 14336
 2026-11-23, bench/product-plans-2026-11-23-h200.json)."""
 ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
+LEAST_TRIPS = 8
+"""Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
+MOST_WORKSPACE = 0.1
+"""The parts that blocks leave each other, over the operands: more is a product of a short depth."""
+HOP_US = 0.9
+"""From a block that hands over to one that waits (one H200, 2026-11-23, `bench.turns`). All parts
+of a tile are there behind one, and read behind another."""
 BLOCK_US = 2.0
 """Of a tile beside its products: the first operands on their way, the results on theirs."""
 
@@ -144,22 +151,53 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     """Microseconds: rounds of tiles, each its products or its boxes, whichever takes longer, at the
     speed at which a multiprocessor reads the second-level cache; beside that what both operands
     take from memory, which overlaps as everywhere in the cost model."""
-    rounds = -(-plan.tiles(sizes) // target.multiprocessors)
-    steps = -(-sizes.depth // plan.depth)
+    rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
+    steps = -(-sizes.depth // (plan.depth * plan.splits))
     clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
     nbytes = _box_lines(sizes, plan) * plan.depth * 2 * steps
     clocks = max(clocks, nbytes / target.calibration.l2_nbytes_per_clock)
     own, memory = rounds * clocks / target.clock_mhz, sizes.nbytes / target.memory_nbytes_per_us
     order = target.calibration.overlap
-    return (own**order + memory**order) ** (1 / order) + rounds * BLOCK_US
+    together = (own**order + memory**order) ** (1 / order) + rounds * BLOCK_US
+    return together + (_combine_us(sizes, plan, target) if plan.splits > 1 else 0)
+
+
+def _combine_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+    """Microseconds in which blocks leave each other the parts of their sums, and read them."""
+    moved = 2 * _workspace_nbytes(sizes, plan) / target.memory_nbytes_per_us
+    return 2 * HOP_US + moved
+
+
+def _workspace_nbytes(sizes: Sizes, plan: ProductPlan) -> int:
+    return 4 * plan.splits * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
 
 
 def least_us(sizes: Sizes, target: Target) -> float:
-    """Microseconds of a product with the best of the tiles."""
-    return min(
-        predicted_us(sizes, ProductPlan(rows, columns, DEPTH_NBYTES // 2, warpgroups, 1), target)
-        for rows, columns, warpgroups in _MENU
-    )
+    """Microseconds of a product with the best of the tiles, a block each."""
+    return min(predicted_us(sizes, p, target) for p in _menu_plans())
+
+
+def least_split_us(sizes: Sizes, target: Target) -> float:
+    """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
+    plans = (q for p in _menu_plans() for q in with_splits(p, sizes, target))
+    return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)
+
+
+def _menu_plans() -> Iterator[ProductPlan]:
+    for rows, columns, warpgroups in _MENU:
+        yield ProductPlan(rows, columns, DEPTH_NBYTES // 2, warpgroups, 1)
+
+
+def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by so many blocks that all of them make half a wave,
+    a whole one or two. The numbers follow from shapes and the target alone."""
+    tiles, sms = plan.tiles(sizes), target.multiprocessors
+    most = min(sms, -(-sizes.depth // plan.depth) // LEAST_TRIPS)
+    for blocks in (sms // 2, sms, 2 * sms):
+        splits = min(blocks // tiles, most)
+        split = replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+        if splits > 1 and _workspace_nbytes(sizes, split) <= MOST_WORKSPACE * sizes.nbytes:
+            yield split
 
 
 def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
@@ -186,17 +224,29 @@ class MatmulScheduler:
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        for p in self._ranked([self._plan(*tile) for tile in _MENU if self._fits(*tile)]):
-            yield Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages", p.params, p)
+        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
+        splits = [q for p in plans for q in self._with_splits(p)]
+        for p in self._ranked(list(dict.fromkeys((*plans, *splits)))):
+            shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+            what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{shared}"
+            yield Candidate(what, p.params, p)
+
+    def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
+        """The plan with shared depths, where all sizes are known."""
+        p = self._product
+        extents = (*p.shape, p.operands[0].shape[-1])
+        if all(constant_value(e) is not None for e in extents):
+            yield from with_splits(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
         """Plans in the order of their predicted time; of those that are as fast as the fastest, the
-        one that reads the least comes first."""
+        one whose blocks share nothing, and that reads the least, comes first."""
         sizes = self._sizes()
         us = {p: predicted_us(sizes, p, self._target) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
         alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
-        first = min(alike, key=lambda p: p.tiles(sizes) * (p.rows + p.columns * p.products))
+        lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
+        first = min(alike, key=lambda p: (p.splits > 1, lines[p], p.splits))
         return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
