@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from semaphore_suite import SUITE
 from test_grid_turns import ROWS, WAYS, column_schedule, full_sum, total
+from test_split_products import MODES, gated, product, split_schedule, with_bias
 
 import fusewright as fw
 from fusewright.cuda.compile import compile_cubin
@@ -145,3 +146,43 @@ def test_hand_written_turns(case) -> None:
     code = compile_cubin(emit(kernel, target), target, name=kernel.name).cubin
     (y,) = run(LoadedKernel(code, kernel), [x, np.zeros(256, np.float32)])
     np.testing.assert_array_equal(y, x.reshape(4, 3, 64).sum(axis=1).ravel())
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5, 33])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fn", [product, with_bias, gated])
+def test_split_products(fn, mode: str, splits: int) -> None:
+    """A ragged depth, and the same bits in every run."""
+    if not device.architecture().startswith("sm_90"):
+        pytest.skip("there are no products by warpgroups")
+    k = 64 * splits * 2 - 104
+    kernel = split_schedule(fn, splits, mode, shape=(100, 72, k)).lower(device.architecture())
+    rng = np.random.default_rng(splits)
+    shapes = {product: ((100, k), (k, 72)), with_bias: ((100, k), (k, 72), (72,))}
+    shapes[gated] = ((100, k), (k, 72), (k, 72))
+    arrays = [rng.standard_normal(s).astype(fw.bfloat16.numpy) for s in shapes[fn]]
+    (got,) = kernel(*arrays, device="cuda")
+    want = kernel.simulate(*arrays, check_races=False).outputs[0]
+    scale = np.abs(want.astype(np.float64)).max()
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
+    assert error <= 2**-7 * scale
+    for _ in range(RUNS // 10):
+        assert kernel(*arrays, device="cuda")[0].tobytes() == got.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 131072), (64, 4096, 28672), (128, 128, 65536)])
+def test_products_whose_depth_blocks_share_by_choice(shape: tuple[int, int, int]) -> None:
+    """Sparse operands of small integers, so that sums are exact in any order."""
+    if not device.architecture().startswith("sm_90"):
+        pytest.skip("there are no products by warpgroups")
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    x = (rng.integers(-1, 2, (m, k)) * (rng.random((m, k)) < 0.02)).astype(fw.bfloat16.numpy)
+    w = (rng.integers(-1, 2, (k, n)) * (rng.random((k, n)) < 0.02)).astype(fw.bfloat16.numpy)
+    program = fw.compile(fw.trace(fw.matmul, *(fw.TensorSpec(a.shape, "bfloat16") for a in (x, w))))
+    assert len(program.kernels) == 1 and program.kernels[0].ir.semaphores
+    (got,) = program.run_cuda(x, w)
+    want = (x.astype(np.float32) @ w.astype(np.float32)).astype(fw.bfloat16.numpy)
+    assert got.tobytes() == want.tobytes()
+    for _ in range(RUNS // 10):
+        assert program.run_cuda(x, w)[0].tobytes() == got.tobytes()

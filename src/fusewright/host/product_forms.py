@@ -99,7 +99,9 @@ def _shared_depth(t: Tensor, target: Target) -> str | None:
     whole, split = least_us(sizes, target), _split_us(t, target)
     if count == 1 and whole <= ALIKE * split:
         return None
-    times = [(whole, "whole"), (split, "blocks of one kernel"), _two_kernels(t, target)]
+    sliced, slices = two_kernels(t, target)
+    second = (sliced, f"{slices} slices and a second kernel")
+    times = [(whole, "whole"), (split, "blocks of one kernel"), second]
     said = ", ".join(f"{what} {us:.1f} us" for us, what in times if us < math.inf)
     form = (
         f"{count} slices of its rows are multiplied, then summed"
@@ -238,12 +240,12 @@ def _split_us(t: Tensor, target: Target) -> float:
     return least_split_us(placed_sizes(t, target), target)
 
 
-def _two_kernels(t: Tensor, target: Target) -> tuple[float, str]:
-    """Microseconds of the best number of slices that a second kernel sums."""
+def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
+    """Microseconds of the best number of slices that a second kernel sums, and that number;
+    infinite where there are none."""
     sizes = placed_sizes(t, target)
     counts = [n for n in _counts(sizes, target) if n > 1 and t.ndim + 1 <= MAX_BOX_RANK]
-    us, count = min(((_sliced_us(sizes, n, target), n) for n in counts), default=(math.inf, 1))
-    return us, f"{count} slices and a second kernel"
+    return min(((_sliced_us(sizes, n, target), n) for n in counts), default=(math.inf, 1))
 
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
@@ -60,6 +61,8 @@ STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 MAX_GROUP = 32
+KEPT = 64
+"""Sizes whose predicted times are kept: formation asks for those of a product several times."""
 BEYOND = 3
 """The time of a row of a box beyond an edge, which the copy engine fills with zeros, over that of
 one within: 1.5 to 3.75 in plans whose tiles have 48 such rows of 64 (16 x 14336 x 4096, one H200,
@@ -164,19 +167,18 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
 
 def _combine_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     """Microseconds in which blocks leave each other the parts of their sums, and read them."""
-    moved = 2 * _workspace_nbytes(sizes, plan) / target.memory_nbytes_per_us
-    return 2 * HOP_US + moved
+    parts = plan.splits * plan.tiles(sizes) * plan.products
+    nbytes = 4 * parts * plan.rows * plan.columns
+    return 2 * HOP_US + 2 * nbytes / target.memory_nbytes_per_us
 
 
-def _workspace_nbytes(sizes: Sizes, plan: ProductPlan) -> int:
-    return 4 * plan.splits * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
-
-
+@lru_cache(maxsize=KEPT)
 def least_us(sizes: Sizes, target: Target) -> float:
     """Microseconds of a product with the best of the tiles, a block each."""
     return min(predicted_us(sizes, p, target) for p in _menu_plans())
 
 
+@lru_cache(maxsize=KEPT)
 def least_split_us(sizes: Sizes, target: Target) -> float:
     """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
     plans = (q for p in _menu_plans() for q in with_splits(p, sizes, target))
@@ -193,11 +195,11 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
     a whole one or two. The numbers follow from shapes and the target alone."""
     tiles, sms = plan.tiles(sizes), target.multiprocessors
     most = min(sms, -(-sizes.depth // plan.depth) // LEAST_TRIPS)
-    for blocks in (sms // 2, sms, 2 * sms):
-        splits = min(blocks // tiles, most)
-        split = replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
-        if splits > 1 and _workspace_nbytes(sizes, split) <= MOST_WORKSPACE * sizes.nbytes:
-            yield split
+    part = 4 * tiles * plan.rows * plan.columns * plan.products
+    room = MOST_WORKSPACE * sizes.nbytes
+    for splits in sorted({min(blocks // tiles, most) for blocks in (sms // 2, sms, 2 * sms)}):
+        if splits > 1 and splits * part <= room:
+            yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
 
 
 def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
