@@ -16,6 +16,7 @@ from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_products import crop_products
+from fusewright.fusion.passes.crop_reductions import crop_reductions
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
@@ -502,7 +503,7 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    moves = fold_moves(fold_crops(hoist_crops(plain)))
+    moves = fold_moves(fold_crops(hoist_crops(crop_reductions(cse(plain)))))
     read = own_outputs(fold_moves(hoist_moves(moves, target)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)

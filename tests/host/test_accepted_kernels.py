@@ -87,3 +87,13 @@ def test_kernels_that_nothing_holds_together_are_apart() -> None:
     spec = S((27, 4, 56, 32, 1024), "bfloat16")
     program = fw.compile(fw.trace(statistics_along_other_axes, spec))
     assert len(program.launches) <= 4
+
+
+def test_a_piece_of_no_elements_has_no_borders() -> None:
+    """An axis of one element is padded in front and cropped behind: all of it is padding."""
+
+    def program(a: Any, b: Any) -> tuple[Any, Any]:
+        return fw.sum(fw.abs(a - b)), fw.pad(fw.cosh(b), ((1, -1), (-1, 0)), constant_values=1.0)
+
+    spec = S((1, 20000), "float16")
+    assert len(fw.compile(fw.trace(program, spec, spec)).launches) <= 3

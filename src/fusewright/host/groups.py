@@ -269,10 +269,12 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it gathers from a value that the same kernel computes"
         case IndexMap() if computed:
             return "it reads a computed value at other places than it is computed at"
-        case Resize() if computed and not all(only_grows(e) for e in (*t.op.low, *t.op.high)):
-            return "it crops a value that the same kernel computes"
         case Resize() if computed and g.reductions:
-            return "it pads a value of a kernel with reductions or scans"
+            return (
+                None if _leaves_rows(t) else "it pads or crops a value of a kernel with reductions"
+            )
+        case Resize() if computed and not _only_pads(t.op):
+            return "it crops a value that the same kernel computes"
         case Concat() if computed and g.reductions:
             return "it joins values of a kernel with reductions or scans"
         case Reshape() if computed and g.has_scans and not only_units(t):
@@ -281,6 +283,17 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it moves a value that is itself a move"
         case _:
             return None
+
+
+def _leaves_rows(t: Tensor) -> bool:
+    """Whether a resize is a crop whose elements are met by loops over its operand: along each axis
+    it leaves more than one, so that it is an axis of its own."""
+    return is_crop(t) and Int(1) not in t.shape
+
+
+def _only_pads(op: Resize) -> bool:
+    """Whether a resize has all elements of its operand."""
+    return all(only_grows(e) for e in (*op.low, *op.high))
 
 
 def _reads_source(g: FusionGroup, t: Tensor) -> bool:

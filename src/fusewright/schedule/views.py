@@ -109,14 +109,15 @@ def class_value(graph: AxisGraph, reader: View, read: Operand, wanted: AxisClass
     sees it; None when that is not determined.
 
     An axis of the producer is loose for this use when it is not the class that the reader reads
-    it at (untied, broadcast, or data). A class that depends on no loose axis has the reader's own
+    it at (untied, broadcast, or data); one of a single element, too, which may be one place of an
+    axis that loops run over. A class that depends on no loose axis has the reader's own
     value. Any other follows from the coordinates, with the digits that the producer only repeats
     taken from the reader's loops.
     """
     producer = reader.stage.operands[read.position]
     used = reader.stage.frame.operands[read.position]
     axes = producer.frame.output
-    loose = [a for a, index in zip(axes, used, strict=True) if index is not a and not a.is_unit]
+    loose = [a for a, index in zip(axes, used, strict=True) if index is not a]
     own = [(x.axis, v) for x, v in zip(reader.stage.loops, reader.variables, strict=True)]
     strange = [*loose, *producer.frame.reduced]
     if not graph.depends(wanted, strange) and not graph.is_moved_by(wanted, strange):

@@ -22,7 +22,7 @@ from fusewright.fusion.rematerialisable import is_rematerialisable
 
 Edges = tuple[tuple[Expr, Expr], ...]
 """Per axis what a crop takes off at the low and the high end, as negative amounts."""
-_WHOLE = (ZERO, ZERO)
+WHOLE = (ZERO, ZERO)
 
 
 def hoist_crops(fusion: Fusion) -> Fusion:
@@ -49,14 +49,14 @@ def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:
     if isinstance(seen.op, Pointwise) and is_rematerialisable(seen):
         return value(t.shape, t.dtype, with_operands(seen.op, _crops(t.op, t.shape, seen.op)))
     edges = tuple(zip(t.op.low, t.op.high, strict=True))
-    inner = _edges_of_operand(seen, edges)
+    inner = edges_of_operand(seen, edges)
     if inner is None:
         return None
     source = seen.op.operands[0]
     low, high = tuple(a for a, _ in inner), tuple(b for _, b in inner)
     shape = tuple(add(n, *e) for n, e in zip(source.shape, inner, strict=True))
     part = Tensor("", shape, t.dtype, Resize((source,), low, high, t.op.fill))
-    part = source if all(e == _WHOLE for e in inner) else _hoisted(part, source) or part
+    part = source if all(e == WHOLE for e in inner) else _hoisted(part, source) or part
     match seen.op:
         case Permute():
             op = Permute((part,), seen.op.axes)
@@ -85,7 +85,7 @@ def _crops(crop: Resize, shape: Shape, seen: Pointwise) -> tuple[Tensor, ...]:
     return tuple(out)
 
 
-def _edges_of_operand(seen: Tensor, edges: Edges) -> Edges | None:
+def edges_of_operand(seen: Tensor, edges: Edges) -> Edges | None:
     """What to take off the operand of a view instead; None where no box of it would do."""
     match seen.op:
         case Permute():
@@ -94,7 +94,7 @@ def _edges_of_operand(seen: Tensor, edges: Edges) -> Edges | None:
             source = seen.op.operands[0]
             known = zip(seen.op.axes, edges, strict=True)
             by_axis = {a: e for a, e in known if a is not None and source.shape[a] != ONE}
-            return tuple(by_axis.get(a, _WHOLE) for a in range(source.ndim))
+            return tuple(by_axis.get(a, WHOLE) for a in range(source.ndim))
         case Reshape():
             return _before_reshape(seen.op.operands[0].shape, seen.shape, edges)
         case _:
@@ -108,7 +108,7 @@ def _before_reshape(old: Shape, new: Shape, edges: Edges) -> Edges | None:
     at = iter(range(len(new)))
     for n in old:
         if n == ONE:
-            out.append(_WHOLE)
+            out.append(WHOLE)
             continue
         group: list[int] = []
         size: Expr = ONE

@@ -41,7 +41,7 @@ def _name_parts(replaced: Tensor, root: Tensor, taken: set[str]) -> None:
     number = 0
     unnamed = [t for t in ir.topological((root,)) if not t.name]
     for t in unnamed:
-        t.source = replaced.source
+        t.source = t.source or replaced.source
         if t is root:
             t.name = name
             continue

@@ -147,7 +147,7 @@ def _pieces(graph: AxisGraph, c: AxisClass, borders: dict[Atom, list[int]]) -> I
         if any(b % a for a, b in pairwise(cuts)):
             cuts = [cuts[0], cuts[-1]]
         least = d.extent.interval[0]
-        if not cuts and (least is None or least < 1):
+        if size == 0 or (not cuts and (least is None or least < 1)):
             yield rest  # a size that may be 0 cannot be split off
             return
         for size in [b // a for a, b in pairwise(cuts)] or [d.extent]:

@@ -1,0 +1,126 @@
+"""Reductions of which only a part is read are computed for that part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusewright.core.expr import add
+from fusewright.fusion.ir import (
+    Broadcast,
+    Fusion,
+    Permute,
+    Pointwise,
+    Reduce,
+    Reshape,
+    Resize,
+    Tensor,
+    with_operands,
+)
+from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.hoist_crops import WHOLE, Edges, edges_of_operand
+from fusewright.fusion.passes.rebuild import rebuild
+
+Readers = Mapping[Tensor, tuple[Tensor, ...]]
+
+
+def crop_reductions(fusion: Fusion) -> Fusion:
+    """Move a crop in front of the reductions that it looks through, along the axes they keep.
+
+    rewrite:  layer_norm(x)[:, -1:]  ->  layer_norm(x[:, -1:])
+    checks:   nothing but the crop reads what is then computed in part
+    order:    behind decompose, which spells norms in reductions; before hoist_crops, which takes
+              the crops on through views
+    """
+    uses = fusion.uses()
+    found: dict[Tensor, Tensor] = {}
+    for t in fusion.values:
+        if is_crop(t):
+            part = _Part(uses, set(fusion.outputs), t)
+            made = part.made()
+            if made is not None:
+                found[t] = made
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        return found.get(t)
+
+    return rebuild(fusion, replace) if found else fusion
+
+
+class _Part:
+    """The values that a crop alone needs, each with what is taken off it."""
+
+    def __init__(self, uses: Readers, outputs: set[Tensor], crop: Tensor) -> None:
+        assert isinstance(crop.op, Resize)
+        self._uses = uses
+        self._outputs = outputs
+        self._crop = crop
+        self._edges: dict[Tensor, Edges] = {}
+        self._known: dict[Tensor, Tensor] = {}
+
+    def made(self) -> Tensor | None:
+        """The crop as what it is a crop of, computed in part; None where no reduction is spared."""
+        crop = self._crop
+        assert isinstance(crop.op, Resize)
+        edges = tuple(zip(crop.op.low, crop.op.high, strict=True))
+        if not self._visit(crop.op.operands[0], edges, {crop}):
+            return None
+        if not any(isinstance(t.op, Reduce) for t in self._edges):
+            return None
+        return self._value(crop.op.operands[0], edges)
+
+    def _visit(self, root: Tensor, edges: Edges, readers: set[Tensor]) -> bool:
+        """Notes the values behind a crop as far as nothing else reads them: users before what they
+        use. False where the first one is read elsewhere, or two users need different parts."""
+        waiting = [(root, edges)]
+        inside = set(readers)
+        asked: dict[Tensor, Edges] = {}
+        while waiting:
+            t, own = waiting.pop()
+            if asked.setdefault(t, own) != own:
+                return False
+            if t in self._edges or t in self._outputs or not self._is_own(t, inside):
+                continue
+            below = [_edges_below(t, k, own) for k in range(len(t.op.operands))]
+            if not below or any(b is None for b in below):
+                continue
+            self._edges[t] = own
+            inside.add(t)
+            waiting += [(o, b) for o, b in zip(t.op.operands, below, strict=True) if b is not None]
+        return root in self._edges
+
+    def _is_own(self, t: Tensor, inside: set[Tensor]) -> bool:
+        return all(u in inside for u in self._uses[t])
+
+    def _value(self, t: Tensor, edges: Edges) -> Tensor:
+        """A value without what is taken off it."""
+        if all(e == WHOLE for e in edges):
+            return t
+        if t in self._known:
+            return self._known[t]
+        shape = tuple(add(n, *e) for n, e in zip(t.shape, edges, strict=True))
+        if self._edges.get(t) != edges:
+            low, high = tuple(a for a, _ in edges), tuple(b for _, b in edges)
+            fill = t.dtype.numpy.type(0).item()
+            return Tensor("", shape, t.dtype, Resize((t,), low, high, fill), t.source)
+        operands = tuple(
+            self._value(o, _edges_below(t, k, edges) or ()) for k, o in enumerate(t.op.operands)
+        )
+        made = Tensor("", shape, t.dtype, with_operands(t.op, operands), t.source)
+        self._known[t] = made
+        return made
+
+
+def _edges_below(t: Tensor, position: int, edges: Edges) -> Edges | None:
+    """What to take off an operand, so that a value lacks these edges; None where the operand has to
+    be whole."""
+    match t.op:
+        case Pointwise():
+            return edges
+        case Reduce():
+            kept = iter(edges)
+            rank = t.op.operands[position].ndim
+            return tuple(WHOLE if a in t.op.axes else next(kept) for a in range(rank))
+        case Permute() | Broadcast() | Reshape():
+            return edges_of_operand(t, edges)
+        case _:
+            return None
