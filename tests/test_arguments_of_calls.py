@@ -719,7 +719,7 @@ INNER = {
         "check_arguments",
         "symbol_values",
     ),
-    "Fused": ("run", "compile_for", "recompile", "trace"),
+    "Fused": ("run", "compile_for", "recompile", "trace", "bound", "derived"),
 }
 """Methods that other rooms of the package call, and no user."""
 

@@ -154,15 +154,10 @@ class Mod(Division):
         return self._quotient
 
 
-integer = lru_cache(4096)(Int)
-"""A constant; one object for each of those in use."""
+integer = lru_cache(4096)(Int)  # one object for each constant in use
 ZERO, ONE = integer(0), integer(1)
 KEPT = 1 << 13
-"""Results of each constructor that are kept by their operands: nine in ten are asked for again
-while one kernel is made."""
-
-
-# --- constructors -------------------------------------------------------------------------------
+"""Results of each constructor that are kept: nine in ten are asked for again for one kernel."""
 
 
 def as_expr(value: IntLike) -> Expr:
@@ -271,13 +266,9 @@ def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
     return terms[0] if terms else Term((), constant)
 
 
+@lru_cache(KEPT)
 def add(*values: IntLike) -> Expr:
     """The sum."""
-    return _add(values)
-
-
-@lru_cache(KEPT)
-def _add(values: tuple[IntLike, ...]) -> Expr:
     constant = 0
     others: list[Expr] = []
     for v in values:
@@ -296,15 +287,9 @@ def _add(values: tuple[IntLike, ...]) -> Expr:
     return sum_of(constant, [t for _, terms in parts for t in terms])
 
 
+@lru_cache(KEPT)
 def mul(a: IntLike, b: IntLike) -> Expr:
     """The product, distributed over sums."""
-    if type(a) is Int and type(b) is Int:
-        return integer(a.value * b.value)
-    return _mul(a, b)
-
-
-@lru_cache(KEPT)
-def _mul(a: IntLike, b: IntLike) -> Expr:
     if (k := constant_value(a)) is not None:
         return _scaled(as_expr(b), k)
     if (k := constant_value(b)) is not None:
@@ -408,9 +393,7 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
 @lru_cache(KEPT)
 def _floordiv(a: Expr, b: Expr) -> Expr:
     q, r = _split(a, b)
-    if _in_range(r, b):
-        return q
-    return add(q, _floordiv_rest(r, b))
+    return q if _in_range(r, b) else add(q, _floordiv_rest(r, b))
 
 
 def _floordiv_rest(r: Expr, b: Expr) -> Expr:
@@ -479,9 +462,6 @@ def _drop_inner_mods(e: Expr, f: int) -> Expr:
 def ceildiv(a: IntLike, b: IntLike) -> Expr:
     """`a // b`, rounded up."""
     return floordiv(add(a, b, -1), b)
-
-
-# --- bounds -------------------------------------------------------------------------------------
 
 
 def is_natural(e: Expr) -> bool:
@@ -566,8 +546,8 @@ def _through_finer(t: Term, terms: tuple[Term, ...]) -> Expr | None:
 
 def _divisor(t: Term) -> int | None:
     """The constant that a term which is one quotient divides by."""
-    a = t.atoms[0]
-    return constant_value(a.denominator) if isinstance(a, FloorDiv) and len(t.atoms) == 1 else None
+    (a, *more) = t.atoms
+    return constant_value(a.denominator) if isinstance(a, FloorDiv) and not more else None
 
 
 def _unrounded_term(t: Term, _: tuple[Term, ...]) -> Expr | None:

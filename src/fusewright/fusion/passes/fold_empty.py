@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewright.core.expr import ZERO
+from fusewright.core.expr import ZERO, constant_value
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Broadcast, Fusion, Input, Scalar, Tensor
@@ -14,6 +14,7 @@ def fold_empty(fusion: Fusion) -> Fusion:
 
     rewrite:  sum(x, axes), x empty  ->  0 over the kept axes
     rewrite:  concat(x, y), x empty  ->  y
+    rewrite:  pad(x, (1, -1)), x of one element  ->  the fill
     checks:   sizes that are zero are constant: a symbolic size is at least 2
     order:    first of all, so that every loop of every kernel has an iteration
     """
@@ -23,6 +24,8 @@ def fold_empty(fusion: Fusion) -> Fusion:
             return None
         if is_empty(t):
             return _filled(t, 0)
+        if isinstance(t.op, ir.Resize) and _keeps_nothing(t.op, operands[0]):
+            return _filled(t, t.op.fill)
         if not any(is_empty(o) for o in operands):
             return None
         match t.op:
@@ -30,8 +33,6 @@ def fold_empty(fusion: Fusion) -> Fusion:
                 return _filled(t, reduction_identity(fn, t.dtype))
             case ir.MatMul():
                 return _filled(t, 0)
-            case ir.Resize(fill=value):
-                return _filled(t, value)
             case ir.Concat(axis=axis):
                 rest = tuple(o for o in operands if not is_empty(o))
                 op = ir.Concat(rest, axis) if len(rest) > 1 else ir.Pointwise(rest, "copy")
@@ -45,6 +46,15 @@ def fold_empty(fusion: Fusion) -> Fusion:
 def is_empty(t: Tensor) -> bool:
     """Whether a value has no elements."""
     return ZERO in t.shape
+
+
+def _keeps_nothing(op: ir.Resize, source: Tensor) -> bool:
+    """Whether no element of the operand is in the result: it is empty, or moved out of it."""
+    for n, low, high in zip(source.shape, op.low, op.high, strict=True):
+        size, ends = constant_value(n), [constant_value(e) for e in (low, high)]
+        if size is not None and size + sum(min(e or 0, 0) for e in ends) <= 0:
+            return True
+    return False
 
 
 def _is_literal(t: Tensor) -> bool:
