@@ -21,8 +21,11 @@ from fusewright.host.product_forms import (
 )
 from fusewright.kir.ir import BoxLoad, Mma
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import (
     LEAST_TRIPS,
+    MatmulScheduler,
     ProductPlan,
     Sizes,
     predicted_us,
@@ -143,7 +146,7 @@ def test_slow_sums_say_how_slow() -> None:
 @pytest.mark.parametrize(
     ("shape", "least", "most"),
     [
-        ((256, 256, 131072), 1, 1),
+        ((256, 256, 131072), 8, 132),
         ((128, 128, 8192), 4, 132),
         ((4096, 4096, 65536), 1, 1),
         ((8192, 8192, 8192), 1, 1),
@@ -160,19 +163,29 @@ def test_slices_fill_the_chip(shape: tuple[int, int, int], least: int, most: int
 
 
 @pytest.mark.parametrize("shape", [(256, 256, 131072), (128, 128, 262144), (64, 4096, 28672)])
-def test_blocks_of_one_kernel_share_long_depths(shape: tuple[int, int, int]) -> None:
+def test_long_depths_are_slices_and_explain_tells_of_blocks_that_share(
+    shape: tuple[int, int, int],
+) -> None:
     m, n, k = shape
     fusion = _traced(lambda a, b: fw.nn.relu(fw.matmul(a, b)), (m, k), (k, n))
-    assert product_slices(_product(fusion), SM) == 1
+    assert product_slices(_product(fusion), SM) > 1
     program = fw.compile(fusion)
-    (kernel,) = program.kernels
-    assert kernel.ir.semaphores and program.host.stats["state_bytes"] > 0
-    splits, tiles, _ = (int(str(e)) for e in kernel.launch.grid)
-    assert 1 < splits <= SM.multiprocessors and splits <= k // (64 * LEAST_TRIPS)
-    assert splits * tiles <= 2 * SM.multiprocessors
-    (said,) = [str(r) for r in program.reasons]
-    assert re.search(r"hand over in one kernel.*whole .* us, blocks of one kernel .* us", said)
-    assert "and a second kernel" in said
+    assert len(program.kernels) == 2 and program.host.stats["state_bytes"] == 0
+    said = " ".join(str(r) for r in program.reasons)
+    assert re.search(
+        r"then summed: .*whole .* us, blocks of one kernel, .* us, .* kernel .* us", said
+    )
+
+
+def test_blocks_that_share_a_depth_are_candidates_behind_whole_tiles() -> None:
+    fusion = _traced(fw.matmul, (256, 131072), (131072, 256))
+    listed = MatmulScheduler(Dataflow(fusion), SM).candidates()
+    plans = [c.plan for c in listed if isinstance(c, Candidate)]
+    shared = [p.splits > 1 for p in plans]
+    assert any(shared) and shared == sorted(shared)
+    for p in plans:
+        steps = -(-131072 // (p.depth * p.splits))
+        assert p.splits == 1 or (steps >= LEAST_TRIPS and p.splits <= SM.multiprocessors * 2)
 
 
 def test_blocks_share_no_depth_whose_parts_are_large_beside_the_operands() -> None:

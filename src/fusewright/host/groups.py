@@ -269,12 +269,12 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it gathers from a value that the same kernel computes"
         case IndexMap() if computed:
             return "it reads a computed value at other places than it is computed at"
-        case Resize() if computed and g.reductions:
-            return (
-                None if _leaves_rows(t) else "it pads or crops a value of a kernel with reductions"
-            )
+        case Resize() if computed and g.reductions and _leaves_rows(t):
+            return None
         case Resize() if computed and not _only_pads(t.op):
             return "it crops a value that the same kernel computes"
+        case Resize() if computed and g.reductions:
+            return "it pads a value of a kernel with reductions or scans"
         case Concat() if computed and g.reductions:
             return "it joins values of a kernel with reductions or scans"
         case Reshape() if computed and g.has_scans and not only_units(t):

@@ -96,18 +96,16 @@ def _shared_depth(t: Tensor, target: Target) -> str | None:
     """What `explain` says of a product whose tiles are too few for the chip, with the predicted
     times of all forms; None for others."""
     sizes, count = placed_sizes(t, target), product_slices(t, target)
-    whole, split = least_us(sizes, target), _split_us(t, target)
-    if count == 1 and whole <= ALIKE * split:
+    if count == 1:
         return None
     sliced, slices = two_kernels(t, target)
-    second = (sliced, f"{slices} slices and a second kernel")
-    times = [(whole, "whole"), (split, "blocks of one kernel"), second]
+    times = [
+        (least_us(sizes, target), "whole"),
+        (_split_us(t, target), "blocks of one kernel, which fw.tune tries"),
+        (sliced, f"{slices} slices and a second kernel"),
+    ]
     said = ", ".join(f"{what} {us:.1f} us" for us, what in times if us < math.inf)
-    form = (
-        f"{count} slices of its rows are multiplied, then summed"
-        if count > 1
-        else "blocks share the depth of a tile and hand over in one kernel"
-    )
+    form = f"{count} slices of its rows are multiplied, then summed"
     return f"{form}: its tiles are too few for the chip ({said})"
 
 
@@ -227,8 +225,7 @@ def product_slices(t: Tensor, target: Target) -> int:
         return 1
     sizes = placed_sizes(t, target)
     us = {count: _sliced_us(sizes, count, target) for count in _counts(sizes, target)}
-    count = min(count for count in us if us[count] <= ALIKE * min(us.values()))
-    return 1 if _split_us(t, target) <= us[count] else count
+    return min(count for count in us if us[count] <= ALIKE * min(us.values()))
 
 
 def _split_us(t: Tensor, target: Target) -> float:

@@ -221,14 +221,15 @@ class MatmulScheduler:
             separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
-        """Tiles in the order of their predicted time."""
+        """Tiles in the order of their predicted time; behind them those whose depth blocks share,
+        as their hand-over in kernels with products has not been timed on a device."""
         problem = self._problem()
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
         plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
-        splits = [q for p in plans for q in self._with_splits(p)]
-        for p in self._ranked(list(dict.fromkeys((*plans, *splits)))):
+        splits = dict.fromkeys(q for p in plans for q in self._with_splits(p))
+        for p in (*self._ranked(plans), *self._ranked(list(splits))):
             shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{shared}"
             yield Candidate(what, p.params, p)
@@ -242,13 +243,15 @@ class MatmulScheduler:
 
     def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
         """Plans in the order of their predicted time; of those that are as fast as the fastest, the
-        one whose blocks share nothing, and that reads the least, comes first."""
+        one that reads the least, with the fewest blocks to a tile, comes first."""
         sizes = self._sizes()
         us = {p: predicted_us(sizes, p, self._target) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
+        if not ordered:
+            return []
         alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
-        first = min(alike, key=lambda p: (p.splits > 1, lines[p], p.splits))
+        first = min(alike, key=lambda p: (lines[p], p.splits))
         return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
