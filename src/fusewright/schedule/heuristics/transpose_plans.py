@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
-from fusewright.calibration import H200
 from fusewright.core.conditions import less, prove
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
@@ -49,11 +48,8 @@ MAX_PLANS = 5
 """Tiles that are worth listing."""
 EQUAL = 1.03
 """Tiles that take no more than so many times the least count as equal."""
-NBYTES_PER_CLOCK = 19.0
-"""Of a multiprocessor's share of memory: 4.2 TB/s over 132 of them at 1.7 GHz."""
-NARROW_CLOCKS = (H200.narrow_clocks + 2.0) / WARP_SIZE
-"""Of an element's access of its own: what memory takes for it (`narrow_clocks` a warp), and
-eight instructions."""
+NARROW_INSTRUCTIONS = 8.0
+"""Of an access of one element: its address, its condition, and the access."""
 IDLE_CLOCKS = 0.1
 """Of a lane that lies beyond a dimension: a dozen instructions."""
 START_CLOCKS = 40 / (ISSUE_PER_CLOCK * WARP_SIZE)
@@ -235,7 +231,7 @@ def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[Transpos
                 refused.append(Refused(what, f"a side is less than {MAX_VECTOR_NBYTES} bytes"))
             else:
                 plan = _plan_of(c, tile, target)
-                rated.append((_clocks(c, plan), Candidate(what, plan.params, plan)))
+                rated.append((_clocks(c, plan, target), Candidate(what, plan.params, plan)))
     least = min((clocks for clocks, _ in rated), default=1.0)
     rated.sort(key=lambda r: max(r[0], least * EQUAL))
     yield from (c for _, c in rated[:MAX_PLANS])
@@ -253,7 +249,7 @@ def _shapes(c: Crossing, target: Target) -> list[tuple[int, int]]:
     return [t for t in dict.fromkeys(shapes) if 0 < t[0] <= sizes[0] and 0 < t[1] <= sizes[1]]
 
 
-def _clocks(c: Crossing, plan: TransposePlan) -> float:
+def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
     """Clocks of a multiprocessor for an element, but for a part of what it computes: bytes in whole
     sectors against what memory moves, and narrow accesses, also of lanes that are beyond."""
     sides = (
@@ -271,9 +267,12 @@ def _clocks(c: Crossing, plan: TransposePlan) -> float:
         sizes = [*(w.tensor.dtype.nbytes for w in walks), *[c.nbytes] * through]
         narrow += sum(width * n < MAX_VECTOR_NBYTES for n in sizes) / width
     start = START_CLOCKS * plan.threads / plan.size
+    known = target.calibration
+    each = (known.narrow_clocks + NARROW_INSTRUCTIONS / ISSUE_PER_CLOCK) / WARP_SIZE
+    memory = known.read_share * target.memory_nbytes_per_us
     return (
-        nbytes / NBYTES_PER_CLOCK
-        + lanes * (narrow * NARROW_CLOCKS + start)
+        nbytes * target.multiprocessors * target.clock_mhz / memory
+        + lanes * (narrow * each + start)
         + (lanes - 1) * IDLE_CLOCKS
     )
 
