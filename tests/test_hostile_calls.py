@@ -65,7 +65,8 @@ def _schedule_calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]
         if name.startswith("_"):
             continue
         for pick in ("copy", "sum", "output"):
-            yield f"{pick}.{name}", _edit(name, method, pick), good
+            own = {**good, "by": 0} if name == "serpentine" else good
+            yield f"{pick}.{name}", _edit(name, method, pick), own
     edits = ("transform_like", "inline_most", "launch", *ON_PASSES)
     for name in ("__getitem__", *edits, "replay", "lower", "predict"):
         method = getattr(fw.Schedule, name)

@@ -178,7 +178,7 @@ def test_loops_over_tiles_are_written_once() -> None:
 
 
 def _ring() -> ir.Kernel:
-    specs = [fw.TensorSpec(n, "bfloat16") for n in ((256, 1024), (1024, 128))]
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((1024, 2048), (2048, 1024))]
     (kernel,) = fw.compile(fw.trace(fw.matmul, *specs)).kernels
     return kernel.ir
 

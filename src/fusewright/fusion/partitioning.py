@@ -25,6 +25,7 @@ from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
     MAX_VECTOR_NBYTES,
+    REGISTER_NBYTES,
     SECTOR_NBYTES,
     WARP_SIZE,
     Target,
@@ -33,8 +34,8 @@ from fusewright.target import (
 BYTES_PER_ROW = WARP_SIZE * MAX_VECTOR_NBYTES
 """Bytes of a row that a block takes side by side when the cut axes are the slow ones: a vector for
 every lane."""
-BOOKKEEPING_SHARE = 1 / 8
-"""Of the shared memory of a block: partial results, and what is on its way while a row is held."""
+HELD_SHARE = 50 / 64
+"""Of the registers, for rows that a block keeps: of the 64 that each of 1,024 threads has."""
 
 # What the following decide was measured: with half and with twice of each of them no more than 5 of
 # 129 programs get other kernels, whose predicted times change by the share that is given (one, two:
@@ -52,6 +53,8 @@ EVEN_SHARE = 1 / 8
 """
 LEAST_ROWS_OF_BLOCK = 4
 """Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
+LEAST_CHUNKED_TOTAL = 1 << 20
+"""Elements below which reading twice costs less than a second kernel. (1, 1)"""
 CHUNK = 8192
 """Elements of a chunk along the fast axis, for the reason of `LEAST_RUN`. (1.00, 1.05)"""
 CHUNK_ROWS = 256
@@ -169,10 +172,10 @@ def in_chunks(
 ) -> Partition | None:
     """Chunks of rows that a block cannot hold, `row_nbytes` an element. `is_shifted`: the first
     element of a chunk is at hand, so that a chunk may have more rows than registers hold."""
-    if f.total * f.nbytes < target.calibration.launch_us * target.memory_nbytes_per_us:
-        return None  # it is read twice while another kernel starts
+    if f.total < LEAST_CHUNKED_TOTAL:
+        return None
     if f.is_inner:
-        room = (1 - BOOKKEEPING_SHARE) * target.shared_nbytes_per_block
+        room = HELD_SHARE * REGISTER_NBYTES * target.registers_per_sm
         return _chunks(f, -(-f.size // CHUNK)) if f.size * row_nbytes > room else None
     if f.size <= 4 * CHUNK_ROWS:
         return None

@@ -80,6 +80,13 @@ def clearly_better(
     bound = bound_us(work, target)
     if own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
         return None
-    rated = [c for c in rate(dataflow(), target) if isinstance(c, Rated)]
+    listed = [c for c in rate(dataflow(), target) if isinstance(c, Rated)]
+    rated = [c for c in listed if _other_than_vectors(c.params) != _other_than_vectors(params)]
     best = min(rated, key=lambda c: c.cost.us, default=None)
     return best.params if best is not None and best.cost.us * MARGIN < own.us else None
+
+
+def _other_than_vectors(params: Params) -> tuple[object, ...]:
+    """The parameters without the vectors of a thread: more of them than the rules take were never
+    faster on an H200 (notes/measured.md), whatever the model says."""
+    return params.scheduler, *(v for v in params.values if v[0] != "vectors")
