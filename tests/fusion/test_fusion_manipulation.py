@@ -270,3 +270,12 @@ N = TensorSpec(("n", 3), "float32")
 def test_rejections(fn: object, spec: TensorSpec, message: str):
     with pytest.raises(UserError, match=message):
         trace(fn, spec)
+
+
+def test_a_mask_is_padded_with_false_unless_told_otherwise() -> None:
+    x = np.array([[True, False], [True, True]])
+    for given in ({}, {"constant_values": 1}, {"constant_values": True}):
+        fusion = trace(lambda m, g=given: fw.pad(m, 1, **g), TensorSpec((2, 2), "bool"))
+        assert np.array_equal(evaluate(fusion, x)[0], np.pad(x, 1, **given))
+    with pytest.raises(UserError, match="pad"):
+        trace(lambda m: fw.pad(m, 1, constant_values=2), TensorSpec((2, 2), "bool"))

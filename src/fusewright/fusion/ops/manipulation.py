@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fusewright import dtypes
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mod, mul
@@ -341,6 +342,8 @@ def pad(
             )
     if str(mode) == "constant":
         value = as_operand("pad", constant_values)
+        if x.dtype is dtypes.bool_ and type(value) is int and value in (0, 1):
+            value = bool(value)  # the default of a mask is False
         if isinstance(value, Array | complex):
             raise UserError(f"pad: constant_values={value!r}: it must be one real Python scalar")
         check_scalar("pad", value, x.dtype)
