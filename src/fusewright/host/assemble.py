@@ -30,7 +30,9 @@ from fusewright.host.ir import (
 from fusewright.host.state import bound_semaphores, scratch_sites, state_root
 from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural
 from fusewright.kir.analysis.uses import global_reads, written_buffers
+from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
+from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
 
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
@@ -307,6 +309,8 @@ def role_of(kernel: Kernel) -> str:
     nodes = list(walk(kernel))
     if not global_reads(kernel) and not any(isinstance(n, Index) for n in nodes):
         return "fill"
+    if any(isinstance(n, Mma | WarpMma | BulkReduce | BoxReduce) for n in nodes):
+        return "kernel"
     computed = [n for n in nodes if isinstance(n, Compute) and not _is_literal(n)]
     return "kernel" if any(n.fn != "copy" for n in computed) else "copy"
 

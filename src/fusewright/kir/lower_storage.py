@@ -234,8 +234,8 @@ class Storage:
                 return n
         return 1
 
-    def temporary(self, dtype: DType, size: int = 1) -> Buffer:
-        """A fresh register buffer."""
+    def temporary(self, s: Stage, dtype: DType, size: int = 1) -> Buffer:
+        """A fresh register buffer, named after the stage whose statements use it."""
         self.context.temporaries.append(0)
-        name = f"t{len(self.context.temporaries) - 1}"
+        name = f"{s.name}_v{len(self.context.temporaries) - 1}"
         return Buffer(name, dtype, Int(size), Memory.LOCAL, dtype.nbytes)

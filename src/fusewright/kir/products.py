@@ -100,7 +100,7 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     box = storage.box(reader)
     known = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
     own = values[-len(_FRAGMENT) :]
-    registers = storage.temporary(s.dtype, FRAGMENT)
+    registers = storage.temporary(s, s.dtype, FRAGMENT)
     out: list[Statement] = [Alloc(registers)]
     for k, digits in enumerate(itertools.product(*map(range, _FRAGMENT))):
         here = dict(zip(own, digits, strict=True))

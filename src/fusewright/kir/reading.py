@@ -341,7 +341,7 @@ class Reader:
         return found
 
     def temporary(self, dtype: DType, size: int = 1) -> Buffer:
-        tmp = self.storage.temporary(dtype, size)
+        tmp = self.storage.temporary(self.s, dtype, size)
         self.out.append(Alloc(tmp))
         return tmp
 
