@@ -152,7 +152,8 @@ def finish(
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
     fills = origin.fills
-    final = run_pipeline(with_fills(lowered.kernel, fills), target)
+    whole = with_fills(lowered.kernel, fills)
+    final = run_pipeline(whole, target)
     if params is None:
         final = with_launch_bounds(final, target)
     filled = zip(final.arrays[len(final.arrays) - len(fills.writes) :], fills.writes, strict=True)
@@ -171,6 +172,7 @@ def finish(
         origin.measured,
         origin.companions,
         origin.edits,
+        lowered=whole,
     )
 
 
@@ -317,12 +319,21 @@ class _Compiler:
         key = (self.target, moves.structure)
         if key not in self.kernels:
             name = moves_name(key)
-            final = run_pipeline(move_kernel(moves, name), self.target)
+            lowered = move_kernel(moves, name)
+            final = run_pipeline(lowered, self.target)
             named = zip(final.params, (*moves.reads, *moves.writes), strict=True)
             infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
             count = len(moves.reads)
             arrays = tuple(infos[:count]), tuple(infos[count:])
-            kernel = Kernel(final, self.target, *arrays, moves.values, "", companions=self.made)
+            kernel = Kernel(
+                final,
+                self.target,
+                *arrays,
+                moves.values,
+                "",
+                companions=self.made,
+                lowered=lowered,
+            )
             self.kernels[key] = Made(kernel, (), ())
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 

@@ -132,6 +132,8 @@ class Kernel:
     """The calls of the schedule by hand that it was made of."""
     parts: tuple[Kernel, ...] = field(default=(), repr=False)
     """The kernels whose blocks stand side by side in this one; none for most."""
+    lowered: ir.Kernel | None = field(default=None, repr=False)
+    """What the passes were given; None for kernels from a file."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fusewright.core.expr import as_expr
 from fusewright.dtypes import float32
@@ -18,13 +19,17 @@ from fusewright.fusion.ir import (
     Tensor,
     contiguous_strides,
 )
+from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
+from fusewright.host.subspans import natural
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import parse_kernel
+from fusewright.programs.model import Layout
 from fusewright.schedule.edits import EditCall
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
+from fusewright.target import Target, target_of
 
 ROWS = parse_kernel(
     """kernel rows {
@@ -76,6 +81,7 @@ class Sync:
     id: int
     kind: str
     why: str
+    orders: tuple[object, ...] = ()
 
 
 @dataclass
@@ -108,6 +114,8 @@ class FakeKernel:
     candidates: tuple[Rating, ...] = ()
     measured: tuple[tuple[Params, float], ...] = ()
     predicted: Cost | None = None
+    lowered: Kernel | None = None
+    target: Target = field(default_factory=lambda: target_of("sm_90a"))
 
     @property
     def name(self) -> str:
@@ -138,6 +146,16 @@ class FakeProgram:
     kernels: tuple[FakeKernel, ...]
     launches: tuple[Launch, ...]
     reasons: tuple[Reason, ...] = ()
+    layouts: dict[str, Layout] = field(default_factory=dict[str, Layout])
+    target: Target = field(default_factory=lambda: target_of("sm_90a"))
+
+    @cached_property
+    def host(self) -> HostProgram:
+        calls = [
+            Call(x.kernel.ir, (), tuple(map(natural, x.inputs)), tuple(map(natural, x.outputs)))
+            for x in self.launches
+        ]
+        return assemble(self.fusion, calls)
 
 
 def value(name: str, shape: tuple[int, ...], op: Op) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +20,7 @@ from fusewright.host.groups import Reason
 from fusewright.report.cut import Cut, cut, op_text
 from fusewright.report.explain import Report
 from fusewright.report.facts import gather
-from fusewright.report.graph import graph_svg, layers, place
+from fusewright.report.graph import Drawing, graph_svg, layers, place
 from fusewright.report.html import report_html
 from fusewright.report.memory_map import memory_map_svg, memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
@@ -107,19 +109,61 @@ def test_nodes_do_not_overlap_and_lie_in_their_band() -> None:
     total = value("total", (8, 8), Pointwise(tuple(wide), "add"))
     fusion = Fusion((x,), (total,), (x, *wide, total))
     found = cut(fusion, [Launch(program().kernels[1], (x,), (total,))])
-    places, extents = place(found)
-    for band, (top, height) in zip(found.bands, extents, strict=True):
+    drawing = place(found)
+    places = drawing.places
+    for band, (top, height) in zip(found.bands, drawing.bands, strict=True):
         assert all(top < places[t].y < places[t].y + 42 <= top + height for t in band.values)
     row = sorted((places[t] for t in wide), key=lambda p: p.x)
     assert all(a.x + a.width < b.x for a, b in pairwise(row))
 
 
 def test_the_graph_is_well_formed_svg_with_every_value_and_edge() -> None:
-    _, found = _row_scale_cut()
-    root = ElementTree.fromstring(graph_svg(found))
+    fusion, found = _row_scale_cut()
+    root = ElementTree.fromstring(graph_svg(found, fusion))
     texts = [t.text or "" for t in root.iter(f"{_SVG}text")]
     assert {"rows", "scale", "m = max over 1", "float32[32, 32]"} <= set(texts)
-    assert len(list(root.iter(f"{_SVG}path"))) == 6  # x-m m-wide x-less wide-less less-e e-y
+    edges = [p.findtext(f"{_SVG}title") for p in root.iter(f"{_SVG}path")]
+    assert edges == ["x -> m", "m -> wide", "x -> less", "wide -> less", "less -> e", "e -> y"]
+    assert len(list(root.iter(f"{_SVG}polygon"))) == 6  # each with a head
+    (result,) = (r for r in root.iter(f"{_SVG}rect") if "result" in r.attrib["class"])
+    assert "y" in (result.findtext(f"{_SVG}title") or "") and "result" in texts
+
+
+def _crossed(drawing: Drawing) -> list[tuple[str, str, str]]:
+    """Edges that have a point, every two pixels, inside of a box that is no end of theirs."""
+    found: list[tuple[str, str, str]] = []
+    for (a, b), points in drawing.edges.items():
+        for t, at in drawing.places.items():
+            if t in (a, b):
+                continue
+            for (x1, y1), (x2, y2) in pairwise(points):
+                n = 1 + int(abs(y2 - y1) / 2)
+                xs = [(x1 + (x2 - x1) * k / n, y1 + (y2 - y1) * k / n) for k in range(n + 1)]
+                if any(at.x < x < at.x + at.width and at.y < y < at.y + 42 for x, y in xs):
+                    found.append((a.name, b.name, t.name))
+                    break
+    return found
+
+
+def test_no_edge_runs_behind_a_box() -> None:
+    _, found = _row_scale_cut()
+    assert _crossed(place(found)) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_edge_of_a_random_graph_runs_behind_a_box(seed: int) -> None:
+    rng = Random(seed)
+    x = argument("x", (8, 8))
+    values = [x]
+    for k in range(30):
+        operands = tuple(rng.choices(values, k=rng.randint(1, 3)))
+        values.append(value(f"v{k}", (8, 8), Pointwise(operands, "add")))
+    used = {o for t in values for o in t.op.operands}
+    ends = tuple(t for t in values if t not in used)
+    found = cut(
+        Fusion((x,), ends, tuple(values)), [Launch(program().kernels[1], (x,), (values[15],))]
+    )
+    assert _crossed(place(found)) == []
 
 
 # --- shared memory over time --------------------------------------------------------------------
@@ -249,7 +293,8 @@ class _Page(HTMLParser):
         self.fetched: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.fetched += [v or "" for k, v in attrs if k in ("src", "href")]
+        named = [v or "" for k, v in attrs if k in ("src", "href")]
+        self.fetched += [v for v in named if not v.startswith("#")]
         if tag != "meta":
             self.open.append(tag)
 
@@ -263,9 +308,12 @@ def test_html_is_one_well_nested_page_that_fetches_nothing(tmp_path: Path) -> No
     page = _Page()
     page.feed(text)
     assert page.open == [] and page.fetched == [] and "url(" not in text
-    assert text.count("<svg") == 2  # the graph, and the map of the one kernel with shared memory
+    # The graph, the map of the one kernel with shared memory; launches over time, edges, arena.
+    assert text.count("<svg") == 5
     assert "<h1>a &lt; b</h1>" in text
-    assert "<mark>  __syncthreads();  // RAW b, WAR a &amp; c</mark>" in text
+    assert re.search(
+        '<span class="sync-line"[^>]*>  __syncthreads\\(\\);  // RAW b, WAR a &amp; c</span>', text
+    )
 
 
 def test_a_report_is_deterministic() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from fusewright.arguments import PATH, Rule, Unfit, takes
 from fusewright.errors import UserError
 from fusewright.report.facts import ReportFacts, gather
-from fusewright.report.html import report_html
+from fusewright.report.html import framed, report_html
 from fusewright.report.subject import ProgramLike
 from fusewright.report.summary import Summary, summarise, summary_record, summary_text
 from fusewright.report.text import PARTS, part_text, report_text
@@ -55,8 +55,9 @@ class Report:
     @takes(what=_PART)
     def show(self, what: str = "all") -> str:
         """A part in full, for each kernel: "nest" (loops), "candidates", "edits" (the calls of a
-        schedule by hand that make the same kernel), "syncs", "memory", "registers", "kir", "cuda";
-        "graph" is the fusion, "all" everything."""
+        schedule by hand that make the same kernel), "syncs", "memory", "registers", "kir", "cuda",
+        "passes" (what each pass changed); or of the program: "host" (launches with the bytes they
+        bind, edges, the arena, layouts), "graph" (the fusion). "all" is all but the passes."""
         return report_text(self.facts) if what == "all" else part_text(self.facts, what)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Report:
         return f"<Report of {self._title}: print it, or write it with .to_html(path)>"
 
     def _repr_html_(self) -> str:
-        return report_html(self.facts)
+        return framed(report_html(self.facts), self._title)
 
     @takes(path=PATH)
     def to_html(self, path: str | Path) -> Path:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.errors import UserError
-from fusewright.fusion.ir import Fusion
+from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.kir.ir import Kernel
 from fusewright.kir.text import print_kernel
 from fusewright.report.candidates import candidates_text
 from fusewright.report.cut import Cut, cut
+from fusewright.report.host_facts import HostFacts, host_facts
+from fusewright.report.links import Names, marks_of, names_of
+from fusewright.report.predicted import bytes_us
 from fusewright.report.subject import (
     KernelLike,
+    LaunchLike,
     ProgramLike,
     ResourcesLike,
     SmemLike,
@@ -21,6 +26,9 @@ from fusewright.report.subject import (
 from fusewright.report.timeline import Timeline, timeline
 from fusewright.report.traffic import Traffic, size_text, traffic
 from fusewright.schedule.edits import log_text
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import Cost
+from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,11 +50,19 @@ class KernelFacts:
     edits: str
     ir: str
     cuda: str
+    lowered: Kernel | None
+    target: Target
+    names: Names
+    heuristic: Params | None
+    measured: tuple[tuple[Params, float], ...]
+    cost: Cost | None
+    bytes_us: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportFacts:
-    """One program: its launches and traffic, the reasons, the kernels."""
+    """One program: its launches and traffic, the reasons, the kernels, the host program. `marks`:
+    what its values are called on the page, where kernels' texts and pictures speak of them."""
 
     title: str
     nlaunches: int
@@ -55,19 +71,30 @@ class ReportFacts:
     fusion: Fusion
     cut: Cut
     kernels: tuple[KernelFacts, ...]
+    host: HostFacts
+    marks: Mapping[Tensor, str]
 
 
 def gather(program: ProgramLike, title: str) -> ReportFacts:
     """The facts of a program. Compiles its kernels where a compiler is installed."""
     times = Counter(id(x.kernel) for x in program.launches)
+    first = {id(x.kernel): x for x in reversed(program.launches)}
+    found = cut(program.fusion, program.launches)
+    bands = {b.label: b.values for b in found.bands}
+    kernels = [
+        _kernel_facts(k, times[id(k)], names_of(i, k, bands.get(k.name, ())), first[id(k)])
+        for i, k in enumerate(program.kernels)
+    ]
     return ReportFacts(
         title=title,
         nlaunches=len(program.launches),
         traffic=traffic(program),
         reasons=reasons_of(program),
         fusion=program.fusion,
-        cut=cut(program.fusion, program.launches),
-        kernels=tuple(_kernel_facts(k, times[id(k)]) for k in program.kernels),
+        cut=found,
+        kernels=tuple(kernels),
+        host=host_facts(program),
+        marks=marks_of(found, program.kernels, program.launches),
     )
 
 
@@ -80,7 +107,9 @@ def reasons_of(program: ProgramLike) -> tuple[str, ...]:
     )
 
 
-def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
+def _kernel_facts(
+    kernel: KernelLike, launches: int, names: Names, first: LaunchLike
+) -> KernelFacts:
     resources, no_resources = _resources(kernel)
     return KernelFacts(
         name=kernel.name,
@@ -97,6 +126,13 @@ def _kernel_facts(kernel: KernelLike, launches: int) -> KernelFacts:
         edits=log_text(kernel.edits),
         ir=print_kernel(kernel.ir).rstrip(),
         cuda=_without_prelude(kernel.cuda).rstrip(),
+        lowered=kernel.lowered,
+        target=kernel.target,
+        names=names,
+        heuristic=kernel.heuristic,
+        measured=tuple(kernel.measured),
+        cost=kernel.predicted,
+        bytes_us=bytes_us(first.inputs, first.outputs, kernel.target),
     )
 
 

@@ -1,18 +1,21 @@
-"""The fusion graph as a picture: one band a kernel, layers of values in it, edges downward."""
+"""The fusion graph as a picture: one band a kernel, layers of values in it, arrows downward."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusewright.fusion.ir import Tensor
+from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.report.cut import Band, Cut, op_text, type_text
-from fusewright.report.svg import PALETTE, Canvas, text_width
+from fusewright.report.layered import Layered, layered
+from fusewright.report.svg import Canvas, colour, text_width
 
-_NODE_HEIGHT = 42.0
-_ROW = 66.0
+NODE_HEIGHT = 42.0
+_ROW = 70.0
 _GAP = 16.0
 _MARGIN = 12.0
-_TITLE = 22.0
+_TITLE = 24.0
+_BELOW = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,16 @@ class Place:
         return self.x + self.width / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Where everything is: boxes, of each band top and height, and for each edge the points that it
+    passes, which lie beside all boxes."""
+
+    places: Mapping[Tensor, Place]
+    bands: Sequence[tuple[float, float]]
+    edges: Mapping[tuple[Tensor, Tensor], Sequence[tuple[float, float]]]
+
+
 def layers(band: Band) -> list[list[Tensor]]:
     """The band's values by their longest distance from a value outside the band."""
     depth: dict[Tensor, int] = {}
@@ -42,38 +55,42 @@ def layers(band: Band) -> list[list[Tensor]]:
     return rows
 
 
-def place(cut: Cut) -> tuple[dict[Tensor, Place], list[tuple[float, float]]]:
-    """A place for every value, and each band's top and height.
-
-    Within a row values stand in the order of the mean place of what they read (Sugiyama's
-    barycentre rule, one sweep downward), which leaves few crossings in graphs of this size.
-    """
-    places: dict[Tensor, Place] = {}
+def place(cut: Cut) -> Drawing:
+    """A place for every value, for each band, and for the edges between values."""
+    rows: list[list[Tensor]] = []
+    tops: list[float] = []
     extents: list[tuple[float, float]] = []
     y = _MARGIN
     for band in cut.bands:
-        rows = layers(band)
-        height = _TITLE + len(rows) * _ROW
-        for i, row in enumerate(rows):
-            _place_row(row, y + _TITLE + i * _ROW, places)
+        found = layers(band)
+        tops += [y + _TITLE + i * _ROW for i in range(len(found))]
+        height = _TITLE + len(found) * _ROW - _BELOW
         extents.append((y, height))
+        rows += found
         y += height + _GAP
-    return places, extents
+    row_of = {t: i for i, row in enumerate(rows) for t in row}
+    widths = {t: max(map(text_width, _lines(t))) + 14 for t in row_of}
+    edges = [(o, t) for t in row_of for o in dict.fromkeys(t.op.operands) if o in row_of]
+    found = layered(rows, widths, edges)
+    places = {t: Place(2 * _MARGIN + found.left[t], tops[i], widths[t]) for t, i in row_of.items()}
+    routes = {(a, b): _route(a, b, places, row_of, tops, found) for a, b in edges}
+    return Drawing(places, extents, routes)
 
 
-def _place_row(row: list[Tensor], y: float, places: dict[Tensor, Place]) -> None:
-    wish = {t: _wish(t, places) for t in row}
-    x = 2 * _MARGIN
-    for t in sorted(row, key=lambda t: wish[t]):
-        width = max(map(text_width, _lines(t))) + 14
-        x = max(x, wish[t] - width / 2)
-        places[t] = Place(x, y, width)
-        x += width + _GAP
-
-
-def _wish(t: Tensor, places: dict[Tensor, Place]) -> float:
-    above = [places[o].middle for o in t.op.operands if o in places]
-    return sum(above) / len(above) if above else 0.0
+def _route(
+    a: Tensor,
+    b: Tensor,
+    places: Mapping[Tensor, Place],
+    row_of: Mapping[Tensor, int],
+    tops: Sequence[float],
+    found: Layered[Tensor],
+) -> list[tuple[float, float]]:
+    """From below one box to above another, straight down through the rows between."""
+    points = [(places[a].middle, places[a].y + NODE_HEIGHT)]
+    for i in range(row_of[a] + 1, row_of[b]):
+        x = 2 * _MARGIN + found.bends[a][i]
+        points += [(x, tops[i]), (x, tops[i] + NODE_HEIGHT)]
+    return [*points, (places[b].middle, places[b].y)]
 
 
 def _lines(t: Tensor) -> tuple[str, str]:
@@ -84,21 +101,29 @@ def _tip(t: Tensor) -> str:
     return repr(t) if t.source is None else f"{t!r}\n{t.source}"
 
 
-def graph_svg(cut: Cut) -> str:
-    """The picture as one `<svg>` element."""
-    places, extents = place(cut)
-    width = max((p.x + p.width for p in places.values()), default=0.0)
+def graph_svg(cut: Cut, fusion: Fusion, marks: Mapping[Tensor, str] | None = None) -> str:
+    """The picture as one `<svg>` element; `marks`: what values are called elsewhere on the page."""
+    marks = marks or {}
+    drawing = place(cut)
+    places = drawing.places
+    passes = [x for points in drawing.edges.values() for x, _ in points]
+    width = max([*passes, *(p.x + p.width for p in places.values())], default=0.0)
     canvas = Canvas()
-    for i, (band, (y, height)) in enumerate(zip(cut.bands, extents, strict=True)):
-        canvas.rect(_MARGIN, y, width, height, fill=PALETTE[i % len(PALETTE)])
+    for i, (y, height) in enumerate(drawing.bands):
+        canvas.rect(_MARGIN, y, width, height, kind=colour(i))
+    for (a, b), points in drawing.edges.items():
+        canvas.flow(points, tip=f"{a.name} -> {b.name}")
+    for band, (y, _) in zip(cut.bands, drawing.bands, strict=True):
         canvas.text(_MARGIN + 8, y + 15, band.label, bold=True)
+    results = {t: k for k, t in enumerate(fusion.outputs)}
     for t, at in places.items():
-        for operand in dict.fromkeys(t.op.operands):
-            if operand in places:
-                source = places[operand]
-                canvas.flow(source.middle, source.y + _NODE_HEIGHT, at.middle, at.y)
-    for t, at in places.items():
-        canvas.rect(at.x, at.y, at.width, _NODE_HEIGHT, fill="#ffffff", tip=_tip(t))
+        canvas.begin(marks.get(t, ""))
+        kind = "node result" if t in results else "node"
+        canvas.rect(at.x, at.y, at.width, NODE_HEIGHT, kind=kind, tip=_tip(t))
         for i, content in enumerate(_lines(t)):
             canvas.text(at.x + 7, at.y + 17 + 15 * i, content)
+        canvas.end()
+        if t in results:
+            content = "result" if len(results) == 1 else f"result {results[t]}"
+            canvas.text(at.x, at.y + NODE_HEIGHT + 12, content, bold=True)
     return canvas.svg()

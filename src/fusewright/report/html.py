@@ -2,45 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
+from fusewright.fusion.ir import Tensor
 from fusewright.report.facts import KernelFacts, ReportFacts, numbers
 from fusewright.report.graph import graph_svg
+from fusewright.report.host_facts import (
+    LAUNCH_HEADER,
+    LAYOUT_HEADER,
+    HostFacts,
+    arena_text,
+    launch_rows,
+)
 from fusewright.report.memory_map import memory_map_svg
+from fusewright.report.page import SCRIPT, STYLE
+from fusewright.report.program_pictures import MAX_WAITS, edges_svg, limits_svg, timeline_svg
+from fusewright.report.sources import source_lines
+from fusewright.report.steps import Step, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
 
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em;
-       color: #222; background: #fcfcfc; }
-h2 { border-bottom: 1px solid #ccc; padding-bottom: .2em; margin-top: 2em; }
-table { border-collapse: collapse; } th, td { text-align: left; padding: .2em 1em .2em 0; }
-th { border-bottom: 1px solid #999; } td { border-bottom: 1px solid #e4e4e4; }
-pre { background: #f3f3f1; padding: .8em 1em; overflow-x: auto; font-size: 12px; }
-.picture { overflow-x: auto; } summary { cursor: pointer; font-weight: 600; padding: .3em 0; }
-mark { background: #ffe7a3; }
-"""
-_CLOSED = ("kernel IR",)
+_CLOSED = ("edits", "candidates", "shared memory")
+_SIDE_BY_SIDE = ("kernel IR", "CUDA")
+_READ = (
+    "Point at a value, a line or a box: what belongs to it lights up, the lines that make it "
+    "most. A click holds the light and brings those lines into view."
+)
 
 
 def report_html(facts: ReportFacts) -> str:
     """A whole HTML document."""
     title = escape(facts.title)
+    links = [("graph", "graph"), ("host program", "host"), ("kernels", "kernels")]
+    links += [(k.name, f"k{i}") for i, k in enumerate(facts.kernels)]
     parts = [
         "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
-        f"<style>{_STYLE}</style></head><body>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title>",
+        f"<style>{STYLE}</style></head><body>",
         f"<h1>{title}</h1>",
-        _table(("", ""), numbers(facts)),
+        "<nav>" + "".join(f'<a href="#{a}">{escape(t)}</a>' for t, a in links) + "</nav>",
+        _numbers(facts),
         *_reasons(facts.reasons),
-        "<h2>Kernels</h2>",
+        '<h2 id="graph">The fusion, cut into kernels</h2>',
+        f'<p class="quiet">{_READ}</p>',
+        '<div class="panes">',
+        f'<div class="picture">{graph_svg(facts.cut, facts.fusion, facts.marks)}</div>',
+        *_sources(facts),
+        "</div>",
+        *_host(facts.host),
+        '<h2 id="kernels">Kernels</h2>',
         _table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]),
-        "<h2>The fusion, cut into kernels</h2>",
-        f'<div class="picture">{graph_svg(facts.cut)}</div>',
-        *(line for k in facts.kernels for line in _kernel(k)),
+        *(line for i, k in enumerate(facts.kernels) for line in _kernel(i, k)),
+        f"<script>{SCRIPT}</script>",
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def framed(page: str, title: str) -> str:
+    """The page as a frame of its own, whose style and script touch nothing around it."""
+    return (
+        f'<iframe title="{escape(title)}" srcdoc="{escape(page)}" loading="lazy" '
+        'style="width:100%;height:640px;border:1px solid #8884;border-radius:6px"></iframe>'
+    )
+
+
+def _numbers(facts: ReportFacts) -> str:
+    ends = max((t.end for t in facts.host.launches), default=0.0)
+    found = [*numbers(facts), ("predicted", f"{ends:.1f} us")]
+    cells = (f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in found)
+    return f'<div class="numbers">{"".join(cells)}</div>'
 
 
 def _reasons(reasons: Sequence[str]) -> Iterable[str]:
@@ -49,27 +83,118 @@ def _reasons(reasons: Sequence[str]) -> Iterable[str]:
         yield "<ul>" + "".join(f"<li>{escape(r)}</li>" for r in reasons) + "</ul>"
 
 
-def _kernel(k: KernelFacts) -> Iterable[str]:
-    yield f"<h2>{escape(k.name)}</h2>"
-    for title, body in kernel_sections(k):
-        state = "" if title in _CLOSED else " open"
-        yield f"<details{state}><summary>{escape(title)}</summary>"
-        if title == "memory map":
-            yield f'<div class="picture">{memory_map_svg(k.timeline)}</div>'
-        else:
-            yield f"<pre>{_marked(body, [s.why for s in k.syncs])}</pre>"
-        yield "</details>"
+def _sources(facts: ReportFacts) -> Iterable[str]:
+    """The user's lines, each with the marks of the values that it makes."""
+    for file, lines in source_lines(facts.fusion.values).items():
+        body: list[str] = []
+        before = None
+        for x in lines:
+            if before is not None and x.number > before + 1:
+                body.append("<span>...</span>")
+            before = x.number
+            number = f'<span class="n">{x.number:4}  </span>'
+            body.append(_span(number + escape(x.text), _all_marks(x.values, facts.marks)))
+        yield f"<div><h3>{escape(Path(file).name)}</h3><pre>{''.join(body)}</pre></div>"
 
 
-def _marked(body: str, phrases: Sequence[str]) -> str:
-    """The text with the lines that carry one of the phrases marked."""
-    return "\n".join(
-        f"<mark>{escape(line)}</mark>" if any(p and p in line for p in phrases) else escape(line)
-        for line in body.splitlines()
-    )
+def _all_marks(values: Sequence[Tensor], marks: Mapping[Tensor, str]) -> str:
+    return " ".join(dict.fromkeys(m for t in values for m in marks.get(t, "").split()))
+
+
+# --- the host program ---------------------------------------------------------------------------
+
+
+def _host(h: HostFacts) -> Iterable[str]:
+    yield '<h2 id="host">The host program</h2>'
+    cells = (f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in h.figures)
+    yield f'<div class="numbers">{"".join(cells)}</div>'
+    yield "<h3>Launches over predicted time</h3>"
+    yield '<p class="quiet">A line is a branch. Launches that fill the device take longer side by '
+    yield "side than is drawn.</p>"
+    yield f'<div class="picture">{timeline_svg(h)}</div>'
+    yield "<h3>Who waits for whom</h3>"
+    if len(h.launches) <= MAX_WAITS and h.edges:
+        yield f'<div class="picture">{edges_svg(h)}</div>'
+    elif not h.edges:
+        yield "<p>No launch waits for another.</p>"
+    yield f'<div class="wide">{_table(LAUNCH_HEADER, launch_rows(h))}</div>'
+    yield "<h3>The arena over launches</h3>"
+    if h.arena is not None and h.arena.boxes:
+        yield f'<div class="picture">{memory_map_svg(h.arena, step="#")}</div>'
+    else:
+        yield f"<p>{escape(arena_text(h.arena).strip())}</p>"
+    yield "<h3>Layouts, as element strides</h3>"
+    yield f'<div class="wide">{_table(LAYOUT_HEADER, h.layouts)}</div>'
+    yield "<h3>Made where it ends up</h3>"
+    yield _table(("value", "where"), h.placed) if h.placed else "<p>Nothing had to be.</p>"
+    yield "<h3>Not made where it ends up</h3>"
+    yield _table(("value", "why"), h.not_placed) if h.not_placed else "<p>Nothing.</p>"
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def _kernel(number: int, k: KernelFacts) -> Iterable[str]:
+    yield f'<h2 id="k{number}">{escape(k.name)}</h2>'
+    if k.cost is not None:
+        yield "<h3>What limits it</h3>"
+        yield f'<div class="picture">{limits_svg(k)}</div>'
+    sections = list(kernel_sections(k))
+    for title, body in sections:
+        if title not in _SIDE_BY_SIDE:
+            yield _details(title, _section(k, number, title, body), title not in _CLOSED)
+    yield '<div class="panes">'
+    for title, body in sections:
+        if title in _SIDE_BY_SIDE:
+            yield _details(title, _code(body, k), True)
+    yield "</div>"
+    if k.lowered is not None:
+        yield _details("passes", "".join(map(_step, steps(k.lowered, k.target))), False)
+
+
+def _section(k: KernelFacts, number: int, title: str, body: str) -> str:
+    if title == "memory map":
+        picture = memory_map_svg(k.timeline, marks=k.names.of)
+        return f'<div class="picture">{picture}</div>'
+    return _code(body, k) if title == "loop nest" else f"<pre>{escape(body)}</pre>"
+
+
+def _details(title: str, body: str, is_open: bool) -> str:
+    state = " open" if is_open else ""
+    return f"<details{state}><summary>{escape(title)}</summary>{body}</details>"
+
+
+def _code(body: str, k: KernelFacts) -> str:
+    """Lines of text with the marks of what they speak of; those of syncs stand out."""
+    phrases = [s.why for s in k.syncs if s.why]
+    lines: list[str] = []
+    for line in body.splitlines():
+        kind = "sync-line" if any(p in line for p in phrases) else ""
+        marks = " ".join(k.names.in_line(line))
+        lines.append(_span(escape(line), marks, k.names.made_in(line), kind))
+    return f"<pre>{''.join(lines)}</pre>"
+
+
+def _span(content: str, marks: str, made: str = "", kind: str = "") -> str:
+    attributes = f' class="{kind}"' if kind else ""
+    attributes += f' data-t="{escape(marks)}"' if marks else ""
+    attributes += f' data-d="{escape(made)}"' if made else ""
+    return f"<span{attributes}>{content}</span>"
+
+
+def _step(s: Step) -> str:
+    """One pass: closed, with the number of lines that it changed."""
+    new, gone = s.counts
+    what = f'<code>{s.name}</code> <span class="quiet">{escape(s.why)}</span>'
+    if not s.changes:
+        return f'<p class="quiet"><code>{s.name}</code> changes nothing</p>'
+    kinds = {"+": "new", "-": "gone"}
+    body = "".join(_span(escape(x), "", kind=kinds.get(x[:1], "")) for x in s.changes)
+    head = f"<summary>{what} +{new} -{gone}</summary>"
+    return f'<details class="steps">{head}<pre>{body}</pre></details>'
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(c)}</th>" for c in header) if any(header) else ""
+    head = "".join(f"<th>{escape(c)}</th>" for c in header)
     lines = ["<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows]
-    return "<table>" + (f"<tr>{head}</tr>" if head else "") + "".join(lines) + "</table>"
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fusewright.report.svg import PALETTE, Canvas, text_width
+from collections.abc import Callable
+
+from fusewright.report.svg import Canvas, colour, text_width
 from fusewright.report.table import nbytes_text
-from fusewright.report.timeline import Timeline
+from fusewright.report.timeline import Mark, Timeline
 
 _STEP = 26.0
 _HEIGHT = 240.0
-_SYNC = "#c03030"
 _MAX_COLUMNS = 72
 
 
@@ -34,32 +35,44 @@ def memory_map_text(t: Timeline) -> str:
     return "\n".join([f"{'bytes'.rjust(wide)}  program order ->", *lines])
 
 
-def memory_map_svg(t: Timeline) -> str:
-    """The picture as one `<svg>` element; boxes overlap only where their bytes are shared."""
+def memory_map_svg(t: Timeline, step: str = "", marks: Callable[[str], str] = lambda _: "") -> str:
+    """The picture as one `<svg>` element; boxes overlap only where their bytes are shared. Arcs
+    join the accesses that a sync orders. `step`: what a step is called, where it is no statement;
+    `marks`: what a buffer is called elsewhere on the page."""
     canvas = Canvas()
     left = 10 + max(text_width(nbytes_text(v)) for v in (t.nbytes, 1023))
-    top = 24.0
+    top = 40.0
     high = _HEIGHT / max(t.nbytes, 1)
     bottom, right = top + _HEIGHT, left + _STEP * t.nsteps
-    canvas.line(left, bottom, right, bottom, stroke="#777")
-    canvas.line(left, top, left, bottom, stroke="#777")
+    canvas.line(left, bottom, right, bottom, kind="axis")
+    canvas.line(left, top, left, bottom, kind="axis")
     canvas.text(left - 6, bottom, "0 B", end=True)
     canvas.text(left - 6, top + 8, nbytes_text(t.nbytes), end=True)
-    colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(_names(t))}
+    colours = {name: colour(i) for i, name in enumerate(_names(t))}
     for b in t.boxes:
         x, y = left + _STEP * b.first, bottom - high * (b.offset + b.nbytes)
         tip = f"{b.name}: bytes {b.offset}..{b.offset + b.nbytes - 1} ({nbytes_text(b.nbytes)})"
-        canvas.rect(
-            x, y, _STEP * (b.last - b.first + 1), high * b.nbytes, fill=colours[b.name], tip=tip
-        )
+        wide = _STEP * (b.last - b.first + 1)
+        canvas.rect(x, y, wide, high * b.nbytes, kind=colours[b.name], tip=tip, marks=marks(b.name))
         canvas.text(x + 3, y + min(12.0, high * b.nbytes), b.name)
+    if step:
+        for i in range(t.nsteps):
+            canvas.text(left + _STEP * i + 3, bottom + 14, f"{step}{i}")
     for m in t.marks:
-        x = left + _STEP * (m.step + 0.5)
-        canvas.line(x, top - 6, x, bottom + 6, stroke=_SYNC, tip=f"#{m.id} {m.kind}: {m.why}")
-        canvas.text(x - 8, top - 10, f"#{m.id}")
+        _draw_sync(canvas, m, left, top, bottom)
     for i, m in enumerate(t.marks):
         canvas.text(left, bottom + 22 + 15 * i, f"#{m.id} {m.kind}: {m.why}")
     return canvas.svg()
+
+
+def _draw_sync(canvas: Canvas, m: Mark, left: float, top: float, bottom: float) -> None:
+    """A line at the sync's step, and an arc from each access before it to the one behind it."""
+    x = left + _STEP * (m.step + 0.5)
+    canvas.line(x, top - 6, x, bottom + 6, kind="sync", tip=f"#{m.id} {m.kind}: {m.why}")
+    canvas.text(x - 8, top - 10, f"#{m.id}")
+    for o in m.orders:
+        a, b = (left + _STEP * (s + 0.5) for s in (o.before, o.after))
+        canvas.arc(a, b, top, 30, kind="order", tip=f"#{m.id} orders {o.what}")
 
 
 def _names(t: Timeline) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fusewright.core.expr import Expr
 from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.host.assemble import HostProgram
 from fusewright.kir.ir import Kernel
 from fusewright.schedule.edits import EditCall
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.rating import Rating
+from fusewright.target import Target
 
 
 class SmemLike(Protocol):
@@ -29,7 +32,8 @@ class SmemLike(Protocol):
 
 
 class SyncLike(Protocol):
-    """One sync of a kernel: its id in the kernel's text, its kind, and the reason for it."""
+    """One sync of a kernel: its id in the kernel's text, its kind, the reason for it, and the
+    hazards that it orders."""
 
     @property
     def id(self) -> int: ...
@@ -37,6 +41,8 @@ class SyncLike(Protocol):
     def kind(self) -> str: ...
     @property
     def why(self) -> str: ...
+    @property
+    def orders(self) -> Sequence[object]: ...
 
 
 class GeometryLike(Protocol):
@@ -71,14 +77,18 @@ class ResourcesLike(Protocol):
 class KernelLike(Protocol):
     """One kernel of a program. `resources` raises UserError where no compiler is installed;
     `heuristic` are the parameters that were chosen, `edits` the calls of a schedule by hand that
-    make the same kernel, `predicted` the time of a launch, `measured`
-    what tuning timed, in microseconds.
+    make the same kernel, `predicted` the time of a launch, `measured` what tuning timed, in
+    microseconds; `lowered` is what the passes were given.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def ir(self) -> Kernel: ...
+    @property
+    def lowered(self) -> Kernel | None: ...
+    @property
+    def target(self) -> Target: ...
     @property
     def launch(self) -> GeometryLike: ...
     @property
@@ -122,6 +132,19 @@ class ReasonLike(Protocol):
     def rule(self) -> str: ...
 
 
+class LayoutLike(Protocol):
+    """The element strides of a value: asked for, wished for, made; and who decided."""
+
+    @property
+    def required(self) -> Sequence[Expr] | None: ...
+    @property
+    def preferred(self) -> Sequence[Expr] | None: ...
+    @property
+    def actual(self) -> Sequence[Expr]: ...
+    @property
+    def why(self) -> str: ...
+
+
 class ProgramLike(Protocol):
     """A compiled program. `kernels` are the different ones, `launches` what runs in order."""
 
@@ -133,3 +156,9 @@ class ProgramLike(Protocol):
     def launches(self) -> Sequence[LaunchLike]: ...
     @property
     def reasons(self) -> Sequence[ReasonLike]: ...
+    @property
+    def host(self) -> HostProgram: ...
+    @property
+    def layouts(self) -> Mapping[str, LayoutLike]: ...
+    @property
+    def target(self) -> Target: ...

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from textwrap import indent
 
 from fusewright.report.facts import KernelFacts, ReportFacts, numbers
+from fusewright.report.host_facts import host_text
 from fusewright.report.memory_map import memory_map_text
+from fusewright.report.steps import steps
 from fusewright.report.table import nbytes_text, plural, table
 
 KERNEL_HEADER = ("kernel", "times", "launch", "registers", "spills", "shared", "syncs")
@@ -23,6 +25,7 @@ def report_text(facts: ReportFacts) -> str:
         reasons = "\n".join(f"- {r}" for r in facts.reasons)
         blocks.append("why it is not one fast kernel\n" + indent(reasons, "  "))
     blocks.append(table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]))
+    blocks.append("host program\n" + indent(host_text(facts.host), "  "))
     blocks += [kernel_text(k) for k in facts.kernels]
     return "\n\n".join(blocks)
 
@@ -37,14 +40,21 @@ _TITLES = {
     "kir": ("kernel IR",),
     "cuda": ("CUDA",),
 }
-PARTS = (*_TITLES, "graph", "all")
-"""What can be shown of a program, each kernel in turn."""
+PARTS = (*_TITLES, "passes", "host", "graph", "all")
+"""What can be shown of a program: of each kernel in turn, or of the whole."""
 
 
 def part_text(facts: ReportFacts, part: str) -> str:
     """One of PARTS of every kernel that has it; `registers` is the table of kernels too."""
-    if part == "graph":
-        return str(facts.fusion)
+    match part:
+        case "graph":
+            return str(facts.fusion)
+        case "host":
+            return host_text(facts.host)
+        case "passes":
+            return "\n\n".join(f"=== {k.name}\n\n{passes_text(k)}" for k in facts.kernels)
+        case _:
+            pass
     blocks = [table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels])]
     blocks = blocks if part == "registers" else []
     for k in facts.kernels:
@@ -76,6 +86,16 @@ def kernel_text(k: KernelFacts) -> str:
     blocks = [f"=== {k.name}"]
     blocks += [f"{title}\n{indent(body, '  ')}" for title, body in kernel_sections(k)]
     return "\n\n".join(blocks)
+
+
+def passes_text(k: KernelFacts) -> str:
+    """What each pass changed in the kernel's text, as a difference."""
+    if k.lowered is None:
+        return "the text before passes is not kept in a file"
+    return "\n".join(
+        "\n".join([f"{s.name}: {s.why}", *s.changes]) if s.changes else f"{s.name}: (unchanged)"
+        for s in steps(k.lowered, k.target)
+    )
 
 
 def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:

@@ -5,11 +5,12 @@ Time is the kernel's text: the statements that touch shared memory or synchronis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.kir.analysis.accesses import accesses
 from fusewright.kir.analysis.liveness import intervals_of
+from fusewright.kir.analysis.order import Hazard
 from fusewright.kir.analysis.sites import Path, sites
 from fusewright.kir.ir import Kernel, Memory, SyncStatement
 from fusewright.report.subject import SmemLike, SyncLike
@@ -27,6 +28,16 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Ordered:
+    """What a sync orders: an access at step `before`, and a later one at step `after`, which may
+    stand above where a loop carries it."""
+
+    before: int
+    after: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A sync at a step."""
 
@@ -34,6 +45,7 @@ class Mark:
     id: int
     kind: str
     why: str
+    orders: tuple[Ordered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +77,28 @@ def timeline(kernel: Kernel, smem: Sequence[SmemLike], syncs: Sequence[SyncLike]
         for first, last in _stretches(lives.get(b.name, []))
     ]
     marks = [
-        Mark(step_of[s.path], s.statement.id, known[s.statement.id].kind, s.statement.why)
+        Mark(
+            step_of[s.path],
+            s.statement.id,
+            known[s.statement.id].kind,
+            s.statement.why,
+            _ordered(known[s.statement.id].orders, step_of),
+        )
         for s in points
         if isinstance(s.statement, SyncStatement) and s.statement.id in known
     ]
     top = max((b.offset + b.nbytes for b in smem), default=0)
     return Timeline(len(points), top, tuple(boxes), tuple(marks))
+
+
+def _ordered(hazards: Sequence[object], step_of: Mapping[Path, int]) -> tuple[Ordered, ...]:
+    """The hazards between steps of the map, those of equal steps as one."""
+    out: dict[tuple[int, int], Ordered] = {}
+    for h in hazards:
+        if isinstance(h, Hazard) and h.before in step_of and h.after in step_of:
+            ends = step_of[h.before], step_of[h.after]
+            out.setdefault(ends, Ordered(*ends, str(h)))
+    return tuple(out.values())
 
 
 def _steps(paths: Iterable[Path], step_of: dict[Path, int]) -> list[int]:

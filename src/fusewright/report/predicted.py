@@ -1,0 +1,69 @@
+"""When launches run, as predicted: the time of each, and the earliest begin that edges allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.core.expr import constant_value
+from fusewright.fusion.ir import Tensor
+from fusewright.host.form import nbytes_estimate
+from fusewright.report.subject import LaunchLike, ProgramLike
+from fusewright.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A launch: its kernel's name, begin and time in microseconds, the branch that it stands on,
+    and what the time follows from: "model", or "bytes" where no heuristic made the kernel."""
+
+    name: str
+    begin: float
+    us: float
+    branch: int
+    basis: str
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.us
+
+
+def bytes_us(inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target) -> float:
+    """Microseconds of a launch that reads and writes each of these once; sizes that are symbols
+    count as 4096."""
+    read, written = (sum(map(nbytes_estimate, dict.fromkeys(x))) for x in (inputs, outputs))
+    known = target.calibration
+    return known.launch_us + (read + known.write_weight * written) / target.memory_nbytes_per_us
+
+
+def timed(program: ProgramLike) -> list[Timed]:
+    """The launches in order. Each begins when all that it waits for have ended; a branch is what
+    runs one after the other. Launches that fill the device would take longer side by side."""
+    waits: dict[int, list[int]] = {}
+    for e in program.host.edges:
+        waits.setdefault(e.consumer, []).append(e.producer)
+    times: dict[int, tuple[float, str]] = {}
+    out: list[Timed] = []
+    last: list[int] = []
+    for i, x in enumerate(program.launches):
+        if id(x.kernel) not in times:
+            times[id(x.kernel)] = _time(x, program.target)
+        us, basis = times[id(x.kernel)]
+        before = waits.get(i, [])
+        begin = max((out[p].end for p in before), default=0.0)
+        branch = next((out[p].branch for p in before if last[out[p].branch] == p), len(last))
+        last[branch : branch + 1] = [i]
+        out.append(Timed(x.kernel.name, begin, us, branch, basis))
+    return out
+
+
+def _time(launch: LaunchLike, target: Target) -> tuple[float, str]:
+    found = launch.kernel.predicted
+    if found is not None:
+        return found.us, "model"
+    return bytes_us(launch.inputs, launch.outputs, target), "bytes"
+
+
+def is_symbolic(program: ProgramLike) -> bool:
+    """Whether a size of the program is a symbol, which predictions count as 4096."""
+    return any(constant_value(n) is None for t in program.fusion.values for n in t.shape)

@@ -1,0 +1,99 @@
+"""Pictures of a program's launches: who waits for whom, when they run, and what limits each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.report.facts import KernelFacts
+from fusewright.report.host_facts import HostFacts
+from fusewright.report.layered import layered
+from fusewright.report.svg import Canvas, colour, text_width
+
+_WIDTH = 720.0
+_LANE = 30.0
+_BAR = 16.0
+_BOX = 26.0
+_ROW = 62.0
+_MARGIN = 10.0
+MAX_WAITS = 400
+"""Launches from which the picture of their edges is left out: nobody could read it."""
+
+
+def edges_svg(h: HostFacts) -> str:
+    """Launches as boxes, an arrow for each edge, which says its kind and bytes."""
+    depth: dict[int, int] = {}
+    for i in range(len(h.launches)):
+        depth[i] = 1 + max((depth[a] for a, b, _ in h.edges if b == i), default=-1)
+    rows: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for i, d in depth.items():
+        rows[d].append(i)
+    labels = {i: f"#{i} {t.name}" for i, t in enumerate(h.launches)}
+    widths = {i: text_width(label) + 14 for i, label in labels.items()}
+    found = layered(rows, widths, [(a, b) for a, b, _ in h.edges])
+    canvas = Canvas()
+    top = [_MARGIN + _ROW * d for d in range(len(rows))]
+    middle = {i: _MARGIN + found.left[i] + widths[i] / 2 for i in labels}
+    for a, b, why in h.edges:
+        points = [(middle[a], top[depth[a]] + _BOX)]
+        for d in range(depth[a] + 1, depth[b]):
+            x = _MARGIN + found.bends[a][d]
+            points += [(x, top[d]), (x, top[d] + _BOX)]
+        points.append((middle[b], top[depth[b]]))
+        canvas.flow(points, tip=f"#{b} waits for #{a}: {why}")
+        canvas.text(middle[b] + 5, top[depth[b]] - 6, why.partition(":")[0], kind="weak")
+    for i, label in labels.items():
+        x, y = _MARGIN + found.left[i], top[depth[i]]
+        canvas.rect(x, y, widths[i], _BOX, kind="node", tip="\n".join(h.bindings[i]))
+        canvas.text(x + 7, y + 17, label)
+    return canvas.svg()
+
+
+def timeline_svg(h: HostFacts) -> str:
+    """Launches over predicted time, a line for each branch."""
+    canvas = Canvas()
+    end = max((t.end for t in h.launches), default=0.0)
+    scale = _WIDTH / max(end, 1e-9)
+    colours = {name: colour(i) for i, name in enumerate(dict.fromkeys(t.name for t in h.launches))}
+    lanes = max((t.branch for t in h.launches), default=0) + 1
+    for i, t in enumerate(h.launches):
+        x, y = _MARGIN + scale * t.begin, _MARGIN + _LANE * t.branch
+        tip = f"#{i} {t.name}: {t.begin:.1f} to {t.end:.1f} us"
+        wide = max(scale * t.us, 1.0)
+        canvas.rect(x, y, wide, _LANE - 6, kind=colours[t.name], tip=tip)
+        label = f"#{i} {t.name}"
+        if text_width(label) + 6 > wide:
+            label = f"#{i}"
+        if text_width(label) + 6 <= wide:
+            canvas.text(x + 4, y + 15, label)
+    bottom = _MARGIN + _LANE * lanes
+    canvas.line(_MARGIN, bottom, _MARGIN + _WIDTH, bottom, kind="axis")
+    canvas.text(_MARGIN, bottom + 14, "0 us")
+    canvas.text(_MARGIN + _WIDTH, bottom + 14, f"{end:.1f} us", end=True)
+    return canvas.svg()
+
+
+def limits_svg(k: KernelFacts) -> str:
+    """A roofline of one kernel: what each resource alone would take, the time that moving its bytes
+    once takes, and the prediction for all together."""
+    assert k.cost is not None
+    bars = [*_measured(k), ("predicted", k.cost.us), ("bytes once", k.bytes_us), *k.cost.parts]
+    return bars_svg(bars)
+
+
+def _measured(k: KernelFacts) -> list[tuple[str, float]]:
+    """What tuning measured of the schedule that was taken."""
+    return [("measured", us) for params, us in k.measured if params == k.heuristic]
+
+
+def bars_svg(bars: Sequence[tuple[str, float]]) -> str:
+    """Named times as bars of one scale."""
+    canvas = Canvas()
+    left = _MARGIN + max((text_width(name) for name, _ in bars), default=0.0) + 8
+    most = max((us for _, us in bars), default=0.0) or 1.0
+    scale = (_WIDTH / 2) / most
+    for i, (name, us) in enumerate(bars):
+        y = _MARGIN + (_BAR + 5) * i
+        canvas.text(left - 8, y + 12, name, end=True)
+        canvas.rect(left, y, max(scale * us, 0.5), _BAR, kind=colour(i), tip=f"{name}: {us:.2f} us")
+        canvas.text(left + scale * us + 6, y + 12, f"{us:.1f} us")
+    return canvas.svg()
