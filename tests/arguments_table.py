@@ -126,8 +126,9 @@ ROWS: dict[str, Row] = {
         )
     },
     "arange": {"start": ("0", "1"), "stop": ("7", "9"), "step": (None, "2")},
-    "argsort": {**_KNOWN, "axis": (None, "1", "AxisError")},
-    "sort": {**_KNOWN, "axis": (None, "1", "AxisError")},
+    "argsort": {"axis": (None, "0")},
+    "sort": {"axis": (None, "0")},
+    "topk": {"k": ("2", "3"), "axis": (None, "0"), "largest": (None, "False")},
     "asarray": {"obj": ("[1, 2]", "[1, 3]"), "copy": (None, "False", "UserError")},
     "astype": {"dtype": ("fw.float64", "fw.int8")},
     "broadcast_arrays": {"arrays": ("x, v",)},

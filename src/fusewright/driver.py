@@ -27,6 +27,7 @@ from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves
+from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
@@ -510,7 +511,7 @@ def _checked(program: Program) -> Program:
 def prepare(fusion: Fusion, target: Target) -> Fusion:
     """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
     joins and long reductions in parts."""
-    owned = own_outputs(drop_identities(fusion))
+    owned = own_outputs(merge_sorts(drop_identities(fusion)))
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))

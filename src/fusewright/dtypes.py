@@ -166,6 +166,12 @@ def dtype_of_data(data: np.ndarray[Any, np.dtype[Any]]) -> DType:
     return _OF_DATA.get(data.dtype) or dtype_of(data.dtype)
 
 
+def is_bitcast(source: DType, target: DType) -> bool:
+    """Whether the bits of one are the other: floats and unsigned integers of 32 or 64 bits."""
+    kinds = {source.kind, target.kind}
+    return kinds == {"float", "uint"} and source.nbytes == target.nbytes and target.nbytes >= 4
+
+
 def promote(a: DType, b: DType) -> DType:
     """The array API's type promotion, extended: float16 with bfloat16 gives float32, an 8-bit
     float with another float gives the wider one, an integer or bool with a float the float.

@@ -652,8 +652,7 @@ def test_wrong_use(call: Any, kind: type[Exception], message: str):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (fw.sort, r"sort of the traced array .*: no kernel computes it; call it on known data"),
-        (fw.unique_values, r"unique_values of the traced array"),
+        (fw.unique_values, r"unique_values of the traced array .*: no kernel computes it; call it"),
         (fw.nonzero, r"nonzero of the traced array"),
         (lambda x: fw.isin(x, 1.0), r"isin of the traced array"),
         (lambda x: fw.astype(x, fw.complex64), r"kernels hold no complex numbers; use two real"),

@@ -47,6 +47,7 @@ LAUNCHES = {
     ir.Reduce: 2,
     ir.MatMul: 2,
     ir.Scan: 3,
+    ir.Sort: 12,
 }
 
 

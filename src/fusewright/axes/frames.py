@@ -31,6 +31,7 @@ from fusewright.fusion.ir import (
     Scan,
     Shape,
     Size,
+    Sort,
     Take,
     TakeAlong,
 )
@@ -105,7 +106,7 @@ def make_frame(
             return Frame(out, (), _concat(graph, op, out, operand_shapes))
         case Reduce():
             return _reduce(graph, op, out, operand_shapes[0], name)
-        case Scan():
+        case Scan() | Sort():
             return Frame(out, (), (out,))
         case Take():
             rank = len(operand_shapes[1])

@@ -6,7 +6,9 @@ round down and the remainder has the divisor's sign, for floats as Python has it
 negative integer power is the exact result cut to an integer (0, 1 or -1). Shifts by the bit width
 or more give 0 (-1 for a negative signed left operand of a right shift); a negative amount counts
 as that. A float quotient with an infinite operand is `a / b`, as the array API standard has it.
-`max` and `min` propagate NaN. `round` takes halves to even.
+`max` and `min` propagate NaN. `round` takes halves to even. The results of "cast" and "bitcast"
+have the dtype of what they are assigned to (`convert`, `reinterpret`); "bitcast" goes between a
+float of 32 or 64 bits and the unsigned integer of its size.
 """
 
 from __future__ import annotations
@@ -105,6 +107,16 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
         return a * b + c
     wide = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
     return wide.astype(a.dtype)
+
+
+def reinterpret(x: Array, dtype: DType) -> Array:
+    """The bits of `x` as another dtype of as many bytes; a float64 is rounded to the float of
+    that size first."""
+    x = np.asarray(x)
+    if x.dtype.itemsize != dtype.nbytes:
+        with np.errstate(all="ignore"):
+            x = x.astype(np.dtype(f"f{dtype.nbytes}"))
+    return x.view(dtype.numpy)
 
 
 def convert(x: Array, dtype: DType) -> Array:
@@ -227,6 +239,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "reciprocal": np.reciprocal,
     "bitwise_not": np.invert,
     "cast": _identity,
+    "bitcast": _identity,
     "copy": _identity,
 }
 _UNARY_TO_BOOL: dict[str, Callable[..., Any]] = {

@@ -221,6 +221,8 @@ def _value(w: Writer, s: ir.Compute) -> str:
     first = s.operands[0]
     if s.fn in ("cast", "copy") and dtype is target and isinstance(first, Reg):
         return w.register(first)
+    if s.fn == "bitcast":
+        return scalars.bitcast(operands[0][0], dtype, target)
     text = scalars.apply(s.fn, tuple(t for t, _ in operands), dtype)
     result = _result_dtype(s.fn, dtype)
     if result is not target and result.is_integer and result.nbytes < 4:

@@ -142,6 +142,17 @@ def convert_pair(low: str, high: str, target: DType) -> str | None:
     return None if short is None else f"fw_float_to_{short}x2({low}, {high})"
 
 
+def bitcast(text: str, source: DType, target: DType) -> str:
+    """The bits of a value of `source` as a value of `target`."""
+    match target.name:
+        case "float32":
+            return f"__uint_as_float({text})"
+        case "float64":
+            return f"__longlong_as_double((long long)({text}))"
+        case _:
+            return bits(text, source)
+
+
 # --- functions ----------------------------------------------------------------------------------
 
 # fmt: off

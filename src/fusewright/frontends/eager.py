@@ -1,5 +1,4 @@
-"""Functions of known data that no kernel computes: sorts, sets, and results whose size depends on
-values.
+"""Functions of known data that no kernel computes: sets, and results whose size depends on values.
 
 They exist for the package as an array namespace. Each asks for the values of its operands, computes
 with numpy at once, and gives known data; of an array that is traced they raise UnsupportedError.
@@ -13,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
-from fusewright.fusion.operands import check_category, check_flag
 
 Data = npt.NDArray[Any]
 
@@ -36,63 +33,6 @@ def _known(data: Data) -> Array:
 
 def _positions(data: Data) -> Array:
     return _known(data.astype(np.int64))
-
-
-def _check_ordered(op: str, *arrays: Array) -> None:
-    for x in arrays:
-        if x.dtype.is_complex:
-            raise UserError(f"{op} of {x.dtype}: complex numbers have no order; sort fw.abs of it")
-
-
-# --- order --------------------------------------------------------------------------------------
-
-
-def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The positions along the axis that put x in order, as int64; equal elements, and NaN, which
-    is above all numbers, keep their order. UserError for complex numbers."""
-    x = check_array("argsort", x)
-    data = _data("argsort", x)
-    _check_ordered("argsort", x)
-    check_flag("argsort", "stable", stable)
-    along = build.axis_of("argsort", axis, data.ndim)
-    if not descending:
-        return _positions(np.argsort(data, axis=along, kind="stable"))
-    backwards = np.argsort(np.flip(data, along), axis=along, kind="stable")
-    return _positions(data.shape[along] - 1 - np.flip(backwards, along))
-
-
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order along the axis. UserError for complex numbers."""
-    x = check_array("sort", x)
-    data = _data("sort", x)
-    _check_ordered("sort", x)
-    check_flag("sort", "stable", stable)
-    along = build.axis_of("sort", axis, data.ndim)
-    upwards = np.sort(data, axis=along, kind="stable")
-    return _known(np.flip(upwards, along) if descending else upwards)
-
-
-def searchsorted(
-    x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None
-) -> Array:
-    """Where each element of x2 goes into x1, of rank 1, so that x1 stays in order, as int64: before
-    equal elements for side "left", after them for "right". `sorter` are the positions that put x1
-    in order. UserError for another rank, side, or complex numbers."""
-    both = (check_array("searchsorted", x1), as_operand("searchsorted", x2))
-    dtype = common_dtype("searchsorted", both)
-    left, right = (Array(as_tensor(x, dtype)) for x in both)
-    _check_ordered("searchsorted", left)
-    if left.ndim != 1:
-        raise UserError(f"searchsorted in {x1!r}: the ordered array has rank 1; reshape it")
-    if side not in ("left", "right"):
-        raise UserError(f"searchsorted: side={side!r}; use 'left' or 'right'")
-    ordered = _data("searchsorted", left)
-    if sorter is not None:
-        check_category(
-            "searchsorted (sorter)", check_array("searchsorted", sorter).dtype, "integer"
-        )
-        ordered = ordered[_data("searchsorted", sorter)]
-    return _positions(np.asarray(np.searchsorted(ordered, _data("searchsorted", right), side)))
 
 
 # --- selection ----------------------------------------------------------------------------------
@@ -177,11 +117,8 @@ def unique_values(x: Array, /) -> Array:
 
 
 __all__ = [
-    "argsort",
     "isin",
     "nonzero",
-    "searchsorted",
-    "sort",
     "unique_all",
     "unique_counts",
     "unique_inverse",

@@ -69,7 +69,7 @@ def _pattern(
             return tuple(given[0][a] for a in op.axes)
         case ir.Reduce():
             return tuple(s for a, s in enumerate(given[0]) if a not in op.axes)
-        case ir.Input() | ir.Reshape() | ir.Parts() | ir.IndexMap():
+        case ir.Input() | ir.Reshape() | ir.Parts() | ir.IndexMap() | ir.Sort():
             return c_pattern(len(shape))
         case ir.Take() | ir.TakeAlong() | ir.MatMul():
             return c_pattern(len(shape))

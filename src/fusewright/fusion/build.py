@@ -90,6 +90,11 @@ def pointwise(fn: str, *operands: Tensor) -> Tensor:
     return value(operands[0].shape, dtype, ir.Pointwise(operands, fn))
 
 
+def bitcast(t: Tensor, dtype: DType) -> Tensor:
+    """The bits of the value as another dtype of as many bytes."""
+    return value(t.shape, dtype, ir.Pointwise((t,), "bitcast"))
+
+
 def cast(t: Tensor, dtype: DType) -> Tensor:
     """The value rounded to a dtype; the same value when it has it."""
     if t.dtype is dtype:
@@ -322,6 +327,11 @@ def reduce(fn: str, t: Tensor, axes: tuple[int, ...], *, keepdims: bool = False)
 def scan(fn: str, t: Tensor, axis: int, *, exclusive: bool = False) -> Tensor:
     """Prefix `fn` along an axis, without the element itself if `exclusive`."""
     return value(t.shape, t.dtype, ir.Scan((t,), fn, axis, exclusive))
+
+
+def sort(t: Tensor, axis: int) -> Tensor:
+    """Unsigned integers in ascending order along an axis."""
+    return value(t.shape, t.dtype, ir.Sort((t,), axis))
 
 
 def matmul(op: str, a: Tensor, b: Tensor) -> Tensor:

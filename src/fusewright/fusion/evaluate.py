@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
-from fusewright.core.functions import FUNCTIONS, convert
+from fusewright.core.functions import FUNCTIONS, convert, reinterpret
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
@@ -205,6 +205,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return _reduce(op, args[0], t.dtype)
         case ir.Scan():
             return _scan(t, op, args[0])
+        case ir.Sort():
+            return np.sort(args[0], axis=op.axis)
         case ir.Take():
             return _take(t, args, op.axis)
         case ir.TakeAlong():
@@ -235,6 +237,8 @@ def pointwise(dtype: DType, fn: str, args: list[Array]) -> Array:
     """A scalar function of arrays as the oracle holds them; `dtype` is the result's."""
     if fn == "cast":
         return cast(args[0], dtype)
+    if fn == "bitcast":
+        return carried(reinterpret(args[0], dtype), dtype)
     if fn == "nextafter":  # the neighbour depends on the dtype's own grid
         args = [rounded(a, dtype) for a in args]
     return carried(FUNCTIONS[fn].numpy(*args), dtype)

@@ -287,6 +287,14 @@ class Scan(OpBase):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Sort(OpBase):
+    """The elements, unsigned integers of 32 or 64 bits, in ascending order along `axis`."""
+
+    operands: tuple[Tensor, ...]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Take(OpBase):
     """`result[a.., i.., b..] = operand[a.., indices[i..], b..]` at `axis`. Negative indices count
     from the end; an index outside the axis reads `dtype.outside`."""
@@ -327,6 +335,7 @@ Op: TypeAlias = (
     | Concat
     | Reduce
     | Scan
+    | Sort
     | Take
     | TakeAlong
     | MatMul

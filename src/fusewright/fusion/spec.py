@@ -9,7 +9,7 @@ from fusewright import dtypes
 from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import Var, add, as_expr, constant_value
 from fusewright.core.functions import FUNCTIONS
-from fusewright.dtypes import DType, float32
+from fusewright.dtypes import DType, float32, is_bitcast
 from fusewright.errors import SpecError
 from fusewright.fusion import ir
 from fusewright.fusion.build import element_count, shape_text
@@ -119,6 +119,7 @@ _ARITY: dict[type[ir.Op], int] = {
     ir.IndexMap: 1,
     ir.Reduce: 1,
     ir.Scan: 1,
+    ir.Sort: 1,
     ir.Take: 2,
     ir.TakeAlong: 2,
     ir.MatMul: 2,
@@ -161,6 +162,11 @@ def _check_value(t: Tensor) -> None:
             if op.fn not in SCANS:
                 _fail(t, f"a scan is one of {', '.join(SCANS)}")
             _expect(t, op.operands[0].shape, op.operands[0].dtype)
+        case ir.Sort():
+            _check_axis(t, op.axis, t.ndim)
+            if t.dtype.kind != "uint" or t.dtype.nbytes < 4:
+                _fail(t, "what is sorted are uint32 or uint64")
+            _expect(t, op.operands[0].shape, op.operands[0].dtype)
         case ir.Take() | ir.TakeAlong():
             _check_gather(t, op)
         case ir.MatMul():
@@ -195,6 +201,10 @@ def _check_pointwise(t: Tensor, op: ir.Pointwise) -> None:
         if o.shape != t.shape:
             _fail(t, f"operand {o!r} must have its shape; broadcast explicitly")
     if op.fn == "cast":
+        return
+    if op.fn == "bitcast":
+        if not is_bitcast(op.operands[0].dtype, t.dtype):
+            _fail(t, f"the bits of {op.operands[0]!r} are no {t.dtype}")
         return
     own = op.operands[1:] if op.fn == "where" else op.operands
     for o in own:

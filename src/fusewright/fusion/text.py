@@ -51,6 +51,7 @@ _OPS: dict[str, type[Any]] = {
         ir.Concat,
         ir.Reduce,
         ir.Scan,
+        ir.Sort,
         ir.Take,
         ir.TakeAlong,
         ir.MatMul,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fusewright.core.conditions import TRUE, Cond, prove
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
-from fusewright.dtypes import bool_, uint32
+from fusewright.dtypes import bool_, is_bitcast, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.proved_lanes import proved_lanes
 from fusewright.kir.analysis.uniformity import (
@@ -231,6 +231,11 @@ def _compute_dtypes(s: Compute) -> Iterator[Problem]:
     for d in dtypes[1:]:
         yield from same_dtype(s, d, dtypes[0], f"the operands of '{s.fn}' have one dtype")
     if s.fn == "cast":
+        return
+    if s.fn == "bitcast":
+        target = s.dst.buffer.dtype
+        if not is_bitcast(dtypes[0], target):
+            yield s, f"the bits of {dtypes[0]} are no {target}"
         return
     result = {"same": dtypes[0], "bool": bool_, "uint32": uint32}[function.result]
     yield from same_dtype(s, s.dst.buffer.dtype, result, f"the result of '{s.fn}' is {result}")

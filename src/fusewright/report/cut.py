@@ -23,6 +23,7 @@ from fusewright.fusion.ir import (
     Resize,
     Scan,
     Size,
+    Sort,
     Take,
     TakeAlong,
     Tensor,
@@ -97,6 +98,8 @@ def op_text(t: Tensor) -> str:
             return f"{fn} over {', '.join(map(str, axes))}"
         case Scan(fn=fn, axis=axis):
             return f"{fn} along {axis}"
+        case Sort(axis=axis):
+            return f"sort along {axis}"
         case Concat(axis=axis) | Take(axis=axis) | TakeAlong(axis=axis) | Iota(axis=axis):
             return f"{_word(t)} {axis}"
         case Permute(axes=axes):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from fusewright.core.functions import FUNCTIONS, convert
+from fusewright.core.functions import FUNCTIONS, convert, reinterpret
 from fusewright.errors import InternalError, SpecError, UnsupportedError
 from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
@@ -89,6 +89,8 @@ def _function(s: ir.Compute, dtype: np.dtype[Any]) -> Callable[..., Array]:
         return _same
     if s.fn == "cast":
         return functools.partial(convert, dtype=s.dst.buffer.dtype)
+    if s.fn == "bitcast":
+        return functools.partial(reinterpret, dtype=s.dst.buffer.dtype)
     found = FUNCTIONS.get(s.fn)
     if found is None:
         raise SpecError(f"no scalar function is named {s.fn!r}, in `{statement_text(s)}`")

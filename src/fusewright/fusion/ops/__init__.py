@@ -115,6 +115,7 @@ from fusewright.fusion.ops.manipulation import (
     tile,
     unstack,
 )
+from fusewright.fusion.ops.ordering import argsort, searchsorted, sort, topk
 from fusewright.fusion.ops.reductions import (
     all,
     any,
@@ -143,6 +144,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asin",
     "asinh",
     "astype",
@@ -235,10 +237,12 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "searchsorted",
     "sign",
     "signbit",
     "sin",
     "sinh",
+    "sort",
     "sqrt",
     "square",
     "squeeze",
@@ -252,6 +256,7 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "topk",
     "tril",
     "triu",
     "trunc",

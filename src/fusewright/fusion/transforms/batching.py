@@ -29,6 +29,7 @@ from fusewright.fusion.ir import (
     Reshape,
     Resize,
     Scan,
+    Sort,
     Take,
     TakeAlong,
     Tensor,
@@ -177,7 +178,7 @@ class _Batch:
                 renamed = dict(zip(t.op.coordinates, rest, strict=True))
                 index = (as_expr(first), *(substitute(e, renamed) for e in t.op.index))
                 return made(IndexMap(operands, (first, *rest), index))
-            case Concat() | Scan():
+            case Concat() | Scan() | Sort():
                 return made(dataclasses.replace(t.op, operands=operands, axis=t.op.axis + 1))
             case TakeAlong():
                 return made(TakeAlong(operands, t.op.axis + 1))

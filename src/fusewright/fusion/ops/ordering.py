@@ -1,0 +1,252 @@
+"""Sorts, and searches in what is sorted.
+
+The order of floats is that of numbers, with every NaN equal and above all of them. What is sorted
+are unsigned integers in the same order (`order_bits`), or pairs of these and positions in 64 bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusewright import dtypes
+from fusewright.core.expr import constant_value
+from fusewright.dtypes import DType
+from fusewright.errors import UnsupportedError, UserError
+from fusewright.fusion import build
+from fusewright.fusion.array import Array, as_operand, as_tensor, check_array, common_dtype
+from fusewright.fusion.derivatives import GivenRule
+from fusewright.fusion.ir import Tensor
+from fusewright.fusion.operands import check_category, check_flag
+from fusewright.fusion.ops.elementwise import astype, equal, isnan, less, less_equal, where
+from fusewright.fusion.ops.gather import take, take_along_axis
+
+MAX_ROUNDS = 4
+"""Elements that `topk` takes by so many maxima of a row; more are taken from its sort. A maximum is
+a pass over what a block holds, a sort of 1024 elements 55 exchanges."""
+_HALF = 32
+
+
+# --- order as integers --------------------------------------------------------------------------
+
+
+def order_bits(x: Array) -> Array:
+    """Unsigned integers of 32 or 64 bits in the order of the elements. -0 comes before 0."""
+    compute = x.dtype.compute
+    if compute.kind == "bool" or compute.kind == "uint":
+        return astype(x, dtypes.uint64 if compute.nbytes == 8 else dtypes.uint32)
+    wide = dtypes.uint64 if compute.nbytes == 8 else dtypes.uint32
+    top = 1 << (8 * wide.nbytes - 1)
+    if compute.kind == "int":
+        return astype(x, wide) ^ top
+    wider = astype(x, compute)
+    bits = Array(build.bitcast(wider.tensor, wide))
+    ordered = where(equal(bits & top, 0), bits | top, ~bits)
+    return where(isnan(wider), wide.integer_range[1], ordered)
+
+
+def _from_order_bits(bits: Array, dtype: DType) -> Array:
+    compute = dtype.compute
+    top = 1 << (8 * bits.dtype.nbytes - 1)
+    if compute.kind == "bool" or compute.kind == "uint":
+        return astype(bits, dtype)
+    if compute.kind == "int":
+        return astype(bits ^ top, dtype)
+    floats = where(equal(bits & top, 0), ~bits, bits ^ top)
+    return astype(Array(build.bitcast(floats.tensor, compute)), dtype)
+
+
+def _keys(x: Array, *, descending: bool) -> Array:
+    """What the elements are compared by: equal numbers have equal keys."""
+    plain = where(equal(x, 0), 0, x) if x.dtype.is_float else x
+    keys = order_bits(plain)
+    return ~keys if descending else keys
+
+
+def _sorted(bits: Array, axis: int) -> Array:
+    return Array(build.sort(bits.tensor, axis))
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def check_ordered(op: str, x: Array) -> Array:
+    """UserError for complex numbers."""
+    if x.dtype.is_complex:
+        raise UserError(f"{op} of {x.dtype}: complex numbers have no order; use fw.abs of it")
+    return x
+
+
+def _row(op: str, x: Array, axis: int) -> tuple[int, int]:
+    """The axis that is sorted along, and its size."""
+    along = build.axis_of(op, axis, x.ndim)
+    return along, check_size(op, x, along)
+
+
+def check_size(op: str, x: Array, axis: int) -> int:
+    """The size of an axis that is sorted along. UnsupportedError for a symbolic one."""
+    size = constant_value(x.tensor.shape[axis])
+    if size is None:
+        raise UnsupportedError(
+            f"{op} of {x!r} along axis {axis} of symbolic size {x.tensor.shape[axis]}: the passes "
+            "over it depend on the size; make it an integer in the spec"
+        )
+    return size
+
+
+# --- sorts --------------------------------------------------------------------------------------
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in order along the axis, -0 before 0 and NaN above all numbers: last, or first
+    if `descending`. UserError for complex numbers, UnsupportedError for a symbolic size."""
+    x = check_ordered("sort", check_array("sort", x))
+    check_flag("sort", "descending", descending)
+    check_flag("sort", "stable", stable)
+    along, size = _row("sort", x, axis)
+    if size < 2:
+        return x
+    bits = order_bits(x)
+    ordered = ~_sorted(~bits, along) if descending else _sorted(bits, along)
+    out = _from_order_bits(ordered, x.dtype)
+    if x.dtype.is_float:
+        out.tensor.rule = GivenRule(
+            (x.tensor,), lambda g: [_unsorted(x, g, along, descending=descending)]
+        )
+    return out
+
+
+def _unsorted(x: Array, g: Array, axis: int, *, descending: bool) -> Array:
+    """The cotangent of what was sorted: each element has that of its place."""
+    order = _positions(order_bits(x) if not descending else ~order_bits(x), axis)
+    places = _positions(order_bits(order), axis)
+    return take_along_axis(g, places, axis=axis)
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The positions along the axis that put x in order, as int64; equal elements, and NaN, which
+    is above all numbers, keep their order. Raises as `sort`."""
+    x = check_ordered("argsort", check_array("argsort", x))
+    check_flag("argsort", "descending", descending)
+    check_flag("argsort", "stable", stable)
+    along, _ = _row("argsort", x, axis)
+    return astype(_positions(_keys(x, descending=bool(descending)), along), dtypes.int64)
+
+
+def _positions(keys: Array, axis: int) -> Array:
+    """The positions, as uint32, that put keys in order; equal keys keep theirs."""
+    own = Array(build.iota(keys.tensor.shape, axis, dtypes.uint32))
+    if (constant_value(keys.tensor.shape[axis]) or 0) < 2:
+        return own
+    if keys.dtype is dtypes.uint32:
+        return _low(_sorted(_paired(keys, own), axis))
+    by_low = _low(_sorted(_paired(_low(keys), own), axis))
+    high = take_along_axis(astype(keys >> _HALF, dtypes.uint32), by_low, axis=axis)
+    return take_along_axis(by_low, _low(_sorted(_paired(high, own), axis)), axis=axis)
+
+
+def _paired(high: Array, low: Array) -> Array:
+    """Two numbers of 32 bits in one of 64."""
+    return (astype(high, dtypes.uint64) << _HALF) | astype(low, dtypes.uint64)
+
+
+def _low(x: Array) -> Array:
+    return astype(x, dtypes.uint32)
+
+
+class TopK(NamedTuple):
+    """The elements in order, and their positions as int64."""
+
+    values: Array
+    indices: Array
+
+
+def topk(x: Array, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
+    """The k largest elements along the axis, or the smallest ones, in descending or ascending
+    order, and their positions; of equal elements the first ones. NaN is above all numbers.
+
+    Raises UserError for a k that is negative or above the size of the axis, and as `sort`.
+    """
+    x = check_ordered("topk", check_array("topk", x))
+    check_flag("topk", "largest", largest)
+    along, size = _row("topk", x, axis)
+    if not 0 <= build.integer("topk", "k", k) <= size:
+        raise UserError(f"topk: k={k} of axis {along} of size {size}: k goes from 0 to that size")
+    keys = _keys(x, descending=bool(largest))
+    if k <= MAX_ROUNDS and keys.dtype is dtypes.uint32 and k < size:
+        at = _first_rounds(keys, k, along)
+    else:
+        at = _first(_positions(keys, along), k, along)
+    indices = astype(at, dtypes.int64)
+    return TopK(take_along_axis(x, indices, axis=along), indices)
+
+
+def _first(x: Array, count: int, axis: int) -> Array:
+    return x[(*(slice(None),) * axis, slice(0, count))]
+
+
+def _first_rounds(keys: Array, k: int, axis: int) -> Array:
+    """The positions of the k least keys, each found by a minimum over what the last ones left."""
+    shape = keys.tensor.shape
+    pairs = _paired(keys, Array(build.iota(shape, axis, dtypes.uint32)))
+    found: list[Tensor] = []
+    left = pairs
+    for _ in range(k):
+        least = Array(build.reduce("min", left.tensor, (axis,), keepdims=True))
+        found.append(_low(least).tensor)
+        left = where(equal(left, least), dtypes.uint64.integer_range[1], left)
+    return Array(build.concat(found, axis)) if found else _first(_low(pairs), 0, axis)
+
+
+# --- searches -----------------------------------------------------------------------------------
+
+
+def searchsorted(
+    x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None
+) -> Array:
+    """Where each element of x2 goes into x1, of rank 1, so that x1 stays in order, as int64: before
+    equal elements for side "left", after them for "right". `sorter` are the positions that put x1
+    in order. UserError for another rank, side, or complex numbers."""
+    op = "searchsorted"
+    both = (check_array(op, x1), as_operand(op, x2))
+    dtype = common_dtype(op, both)
+    ordered, wanted = (check_ordered(op, Array(as_tensor(x, dtype))) for x in both)
+    if ordered.ndim != 1:
+        raise UserError(f"{op} in {x1!r}: the ordered array has rank 1; reshape it")
+    if side not in ("left", "right"):
+        raise UserError(f"{op}: side={side!r}; use 'left' or 'right'")
+    if sorter is not None:
+        sorter = check_array(op, sorter)
+        check_category(f"{op} (sorter)", sorter.dtype, "integer")
+        ordered = take(ordered, sorter, axis=0)
+    size = check_size(op, ordered, 0)
+    return astype(bisected(ordered, wanted, size, is_right=side == "right"), dtypes.int64)
+
+
+def bisected(ordered: Array, wanted: Array, size: int, *, is_right: bool) -> Array:
+    """How many of `size` ordered elements are less than the wanted ones, or not greater for the
+    right side, as int32. Steps are halved from the greatest power of two on; after the first one
+    both halves that are left have that power less one elements, and may overlap."""
+    if ordered.dtype is dtypes.bool_:
+        ordered, wanted = (astype(x, dtypes.uint8) for x in (ordered, wanted))
+    found = Array(build.full(wanted.tensor.shape, -1, dtypes.int32))  # the last one before it
+    if not size:
+        return found + 1
+    step = first = 1 << (size.bit_length() - 1)
+    while step:
+        at = found + step
+        is_before = _is_before(take(ordered, at, axis=0), wanted, is_right=is_right)
+        found = where(is_before, size - first if step == first else at, found)
+        step //= 2
+    return found + 1
+
+
+def _is_before(x: Array, wanted: Array, *, is_right: bool) -> Array:
+    """Whether an element comes before the place of the wanted one. NaN is above all numbers."""
+    plain = less_equal(x, wanted) if is_right else less(x, wanted)
+    if not x.dtype.is_float:
+        return plain
+    is_last = isnan(wanted)
+    return plain | is_last if is_right else plain | (is_last & equal(x, x))
+
+
+__all__ = ["argsort", "searchsorted", "sort", "topk"]

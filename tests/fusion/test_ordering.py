@@ -1,0 +1,252 @@
+"""Sorts, selections and searches: the oracle against numpy, simulated kernels against the oracle,
+on ties, NaN, zeros of both signs, every dtype, odd and empty axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.fusion import ir
+from fusewright.fusion.ops import ordering
+from fusewright.fusion.passes.merge_sorts import merge_sorts
+from fusewright.fusion.text import parse_fusion
+
+S = fw.TensorSpec
+RNG = np.random.default_rng(11)
+INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def draw(dtype: str, *shape: int, plain: bool = False) -> np.ndarray:
+    """Numbers with ties and, of floats, zeros of both signs, infinities and, but for `plain` ones,
+    NaN of both signs; integers of the whole range."""
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    if dtype == "bool":
+        return RNG.random(shape) < 0.5
+    if dtype in INTEGERS:
+        ends = np.iinfo(dtype)
+        some = RNG.integers(ends.min, ends.max, shape, dtype=dtype, endpoint=True)
+        few = RNG.integers(0, 5, shape).astype(dtype)
+        return np.where(RNG.random(shape) < 0.5, some, few)
+    numbers = np.round(RNG.standard_normal(shape) * 4) / 2
+    numbers[RNG.random(shape) < 0.1] = -0.0
+    numbers[RNG.random(shape) < 0.1] = np.inf
+    numbers[RNG.random(shape) < 0.1] = -np.inf
+    if not plain:
+        numbers[RNG.random(shape) < 0.1] = np.nan
+        numbers[RNG.random(shape) < 0.1] = -np.nan
+    return numbers.astype(kind)
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x
+
+
+def run(fn: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    """What the oracle and simulated kernels find, which is the same bit by bit, but for the sign
+    and content of NaN."""
+    fusion = fw.trace(fn, *(S(a.shape, a.dtype) for a in arrays))
+    found = fw.evaluate(fusion, *arrays)
+    result = fw.compile(fusion).simulate(*arrays)
+    assert result.races == []
+    for a, b in zip(result.outputs, found, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(wide(a), wide(b))
+        if a.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(a[~np.isnan(a)]), np.signbit(b[~np.isnan(b)]))
+    return found
+
+
+def positions(x: np.ndarray, axis: int, *, descending: bool) -> np.ndarray:
+    """numpy's stable order, or that of the greatest first."""
+    if not descending:
+        return np.argsort(wide(x), axis=axis, kind="stable")
+    back = np.argsort(np.flip(wide(x), axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(back, axis)
+
+
+# --- sort and argsort ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
+def test_sorts_of_every_dtype(dtype: str, descending: bool) -> None:
+    x = draw(dtype, 3, 9)
+    order = positions(x, 1, descending=descending)
+    values, at = run(
+        lambda x: (fw.sort(x, descending=descending), fw.argsort(x, descending=descending)), x
+    )
+    np.testing.assert_array_equal(wide(values), np.take_along_axis(wide(x), order, 1))
+    np.testing.assert_array_equal(at, order)
+    assert at.dtype == np.int64
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (2,), (3, 0), (0, 3), (2, 1), (5, 8, 2), (33,)])
+def test_sorts_along_every_axis(shape: tuple[int, ...]) -> None:
+    x = draw("float32", *shape, plain=True)
+    for axis in range(x.ndim):
+        values, at = run(lambda x, k=axis: (fw.sort(x, axis=k), fw.argsort(x, axis=k)), x)
+        np.testing.assert_array_equal(values, np.sort(x, axis=axis))
+        np.testing.assert_array_equal(at, np.argsort(x, axis=axis, kind="stable"))
+
+
+def test_minus_zero_comes_before_zero_where_values_are_sorted() -> None:
+    (values,) = run(fw.sort, np.array([0.0, -0.0, 0.0, -0.0], np.float32))
+    np.testing.assert_array_equal(np.signbit(values), [True, True, False, False])
+
+
+def test_rows_of_many_sizes_are_sorted() -> None:
+    for size in (5, 16, 33):
+        x = draw("int32", 2, size)
+        (at,) = run(fw.argsort, x)
+        np.testing.assert_array_equal(at, np.argsort(x, kind="stable"))
+
+
+def test_sorts_are_merges_of_runs() -> None:
+    """The pass that writes sorts as merges: nothing of a Sort is left, and the oracle of what it
+    made agrees."""
+    fusion = fw.trace(fw.sort, S((3, 13), "uint32"))
+    assert any(isinstance(t.op, ir.Sort) for t in fusion.values)
+    merged = merge_sorts(fusion)
+    assert not any(isinstance(t.op, ir.Sort) for t in merged.values)
+    x = draw("uint32", 3, 13)
+    np.testing.assert_array_equal(fw.evaluate(merged, x)[0], np.sort(x))
+
+
+def test_sorts_print_and_parse() -> None:
+    fusion = fw.trace(lambda x: fw.sort(x, axis=0), S((6, 2), "float32"))
+    assert "Sort(" in str(fusion) and "bitcast" in str(fusion)
+    assert str(parse_fusion(str(fusion))) == str(fusion)
+
+
+def test_gradients_go_to_the_places_that_elements_come_from() -> None:
+    x, w = draw("float32", 4, 9, plain=True), RNG.standard_normal((4, 9)).astype(np.float32)
+    x = RNG.standard_normal((4, 9)).astype(np.float32)
+    for descending in (False, True):
+
+        def loss(x: Any, w: Any, d: bool = descending) -> Any:
+            return fw.sum(fw.sort(x, axis=0, descending=d) * w)
+
+        (g,) = run(lambda x, w, f=loss: fw.grad(f)(x, w), x, w)
+        want = np.zeros_like(x)
+        np.put_along_axis(want, positions(x, 0, descending=descending), w, 0)
+        np.testing.assert_array_equal(g, want)
+
+
+def test_gradients_of_the_largest() -> None:
+    x, w = (RNG.standard_normal((3, 8)).astype(np.float32) for _ in range(2))
+    (g,) = run(
+        lambda x, w: fw.grad(lambda x: fw.sum(fw.topk(x, 3).values * w[:, :3]))(x),
+        x,
+        w,
+    )
+    want = np.zeros_like(x)
+    np.put_along_axis(want, positions(x, 1, descending=True)[:, :3], w[:, :3], 1)
+    np.testing.assert_array_equal(g, want)
+
+
+def test_sorts_of_slices_are_mapped() -> None:
+    x = draw("float32", 3, 4, 7)
+    (got,) = run(fw.vmap(lambda x: fw.argsort(x, axis=0)), x)
+    np.testing.assert_array_equal(got, np.argsort(x, axis=1, kind="stable"))
+
+
+# --- topk ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("k", [0, 1, 3, ordering.MAX_ROUNDS, ordering.MAX_ROUNDS + 1, 12])
+def test_the_first_of_an_order(k: int, largest: bool) -> None:
+    for dtype in ("float32", "int64", "uint8", "bfloat16"):
+        x = draw(dtype, 3, 12)
+        values, at = run(lambda x: tuple(fw.topk(x, k, largest=largest)), x)
+        order = positions(x, 1, descending=largest)[:, :k]
+        np.testing.assert_array_equal(at, order)
+        np.testing.assert_array_equal(wide(values), np.take_along_axis(wide(x), order, 1))
+        assert values.dtype == x.dtype and at.dtype == np.int64
+
+
+def test_few_of_the_largest_are_maxima_of_rows() -> None:
+    fusion = fw.trace(lambda x: fw.topk(x, 2, axis=0), S((50, 3), "float32"))
+    assert not any(isinstance(t.op, ir.Sort) for t in fusion.values)
+    x = draw("float32", 50, 3)
+    _, at = run(lambda x: tuple(fw.topk(x, 2, axis=0)), x)
+    np.testing.assert_array_equal(at, positions(x, 0, descending=True)[:2])
+
+
+# --- searchsorted -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
+def test_searches_in_every_dtype(dtype: str, side: Any) -> None:
+    x, v = draw(dtype, 9), draw(dtype, 3, 10)
+    (got,) = run(lambda x, v: fw.searchsorted(fw.sort(x), v, side=side), x, v)
+    np.testing.assert_array_equal(got, np.searchsorted(np.sort(wide(x)), wide(v), side))
+    (got,) = run(lambda x, v: fw.searchsorted(x, v, side=side, sorter=fw.argsort(x)), x, v)
+    np.testing.assert_array_equal(got, np.searchsorted(np.sort(wide(x)), wide(v), side))
+
+
+def test_searches_in_every_size() -> None:
+    for size in (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 2000):
+        x, v = np.sort(draw("float32", size)), draw("float32", 40)
+        for side in ("left", "right"):
+            (got,) = run(lambda x, v, s=side: fw.searchsorted(x, v, side=s), x, v)
+            np.testing.assert_array_equal(got, np.searchsorted(x, v, side))
+
+
+def test_a_search_is_one_kernel_without_a_sync() -> None:
+    program = fw.compile(fw.trace(fw.searchsorted, S((1000,), "float32"), S((500,), "float32")))
+    (kernel,) = program.kernels
+    assert kernel.syncs == []
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def test_kernels_compile() -> None:
+    def all_of(x: Any, y: Any) -> Any:
+        return fw.argsort(x), fw.sort(y), fw.topk(y, 2), fw.searchsorted(x[0], x)
+
+    program = fw.compile(fw.trace(all_of, S((2, 6), "float32"), S((2, 5), "float64")))
+    for kernel in program.kernels:
+        found = kernel.resources()
+        assert not found.warnings and not found.spill_loads and not found.stack_nbytes
+
+
+# --- rejections ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda x: fw.sort(x, axis=2), fw.UserError, r"sort: axis 2 of an array of rank 2"),
+        (lambda x: fw.sort(x[0, 0]), fw.UserError, r"sort: axis -1 of an array of rank 0"),
+        (lambda x: fw.argsort(x[0, 0]), fw.UserError, r"argsort: axis -1 of an array of rank 0"),
+        (lambda x: fw.sort(x, descending=2), fw.UserError, r"sort\(descending=2\): use True or"),
+        (lambda x: fw.topk(x, 6), fw.UserError, r"topk: k=6 of axis 1 of size 5: k goes from 0"),
+        (lambda x: fw.topk(x, -1), fw.UserError, r"topk: k=-1 of axis 1 of size 5"),
+        (lambda x: fw.topk(x, 1.5), fw.UserError, r"topk: k=1.5 is float; it must be an integer"),
+        (lambda x: fw.topk(x, 1, axis=2), fw.UserError, r"topk: axis 2 of an array of rank 2"),
+        (fw.searchsorted, fw.UserError, r"searchsorted in .*: the ordered array has rank 1"),
+    ],
+)
+def test_wrong_arguments(call: Any, kind: type[Exception], message: str) -> None:
+    args = [S((4, 5), "float32")] * (2 if call is fw.searchsorted else 1)
+    with pytest.raises(kind, match=message):
+        fw.trace(call, *args)
+
+
+def test_symbolic_axes_are_not_sorted() -> None:
+    message = r"sort of Array.* along axis 0 of symbolic size n: .* make it an integer in the spec"
+    with pytest.raises(fw.UnsupportedError, match=message):
+        fw.trace(lambda x: fw.sort(x, axis=0), S(("n", 3), "float32"))
+    x = draw("float32", 4, 6)
+    fusion = fw.trace(fw.argsort, S(("n", 6), "float32"))
+    result = fw.compile(fusion).simulate(x)
+    np.testing.assert_array_equal(result.outputs[0], np.argsort(x, kind="stable"))
