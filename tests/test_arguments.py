@@ -20,7 +20,16 @@ from fusewright.fusion.array import Array
 
 ELSEWHERE = frozenset(
     (
-        *("compile", "config", "evaluate", "from_torch", "fuse", "load", "parse_kernel"),
+        *(
+            "benchmark",
+            "compile",
+            "config",
+            "evaluate",
+            "from_torch",
+            "fuse",
+            "load",
+            "parse_kernel",
+        ),
         *("register_pytree", "trace", "tune", "verify"),
         *("custom_vjp", "grad", "value_and_grad", "vjp", "vmap"),
     )

@@ -313,6 +313,19 @@ ROWS: dict[str, dict[str, Row]] = {
             )(fw.compile(DYNAMIC).kernels[0]),
         ),
     },
+    "benchmark": {
+        "fn": (lambda: fw.benchmark(scaled, X).timings, (lambda: fw.benchmark(3), "a function")),
+        "args": (
+            lambda: fw.benchmark(scaled, X).nbytes,
+            lambda: fw.benchmark(scaled, np.concat([X, X])).nbytes,
+        ),
+        "beside": (lambda: 0, (lambda: fw.benchmark(scaled, X, beside={"f": scaled}), "measured")),
+        "clock": (lambda: 0, (lambda: fw.benchmark(scaled, X, clock=3), "must be a clock")),
+        "kwargs": (
+            lambda: fw.benchmark(scaled, X).nbytes,
+            lambda: fw.benchmark(scaled, x=np.concat([X, X])).nbytes,
+        ),
+    },
     "trace": {
         "fn": (lambda: str(FUSION), lambda: str(fw.trace(fw.exp, S))),
         "specs": (lambda: str(FUSION), lambda: str(DYNAMIC)),
@@ -702,6 +715,12 @@ ROWS: dict[str, dict[str, Row]] = {
         "flatten": (registered, lambda: registered(flatten=lambda p: ([p.value * 2], ""))),
         "unflatten": (registered, lambda: registered(unflatten=lambda rest, c: (c[0],))),
     },
+    "Report.to_trace": {
+        "path": (
+            lambda: fw.Report(PROGRAM).to_trace("trace.json").name,
+            (lambda: fw.Report(PROGRAM).to_trace("/no/folder/x.json"), "cannot write"),
+        ),
+    },
     "Report.to_html": {
         "path": (
             lambda: "",
@@ -719,7 +738,7 @@ INNER = {
         "check_arguments",
         "symbol_values",
     ),
-    "Fused": ("run", "compile_for", "recompile", "trace", "bound", "derived"),
+    "Fused": ("run", "compile_for", "recompile", "trace", "bound", "derived", "program_and_arrays"),
 }
 """Methods that other rooms of the package call, and no user."""
 
@@ -727,6 +746,7 @@ INNER = {
 def surfaces() -> Iterator[tuple[str, Any]]:
     """Functions, constructors and methods of the public names, each with its signature's owner."""
     for n in (
+        "benchmark",
         "compile",
         "config",
         "evaluate",

@@ -109,6 +109,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "register_pytree": (fw.register_pytree, {"cls": Two, "flatten": program, "unflatten": program}),
     "name": (fw.name, {"x": X, "text": "a"}),
     "tune": (fw.tune, {"fn": program, "args": [X], "clock": Clock()}),
+    "benchmark": (fw.benchmark, {"fn": program, "args": [X], "clock": Clock()}),
     "grad": (fw.grad, {"fn": program, "argnums": 0, "has_aux": False}),
     "value_and_grad": (fw.value_and_grad, {"fn": program, "argnums": 0, "has_aux": False}),
     "vjp": (fw.vjp, {"fn": fw.sin, "primals": [X]}),
@@ -118,6 +119,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Schedule": (fw.Schedule, {"fusion": FUSION}),
     "Report": (fw.Report, {"program": PROGRAM}),
     "Report.to_html": (REPORT.to_html, {"path": "a.html"}),
+    "Report.to_trace": (REPORT.to_trace, {"path": "a.json"}),
     "program": (PROGRAM.__call__, {"arrays": [X], "device": "sim"}),
     "program on any device": (PROGRAM.__call__, {"arrays": [X]}),
     "program.simulate": (PROGRAM.simulate, {"arrays": [X]}),
@@ -189,7 +191,7 @@ def test_wrong_arguments_are_refused_with_a_message(
             assert not isinstance(e, fw.InternalError), (args, named)
             assert len(str(e)) > 20, (args, named)
         except Exception as e:
-            if name in ("trace", "tune", "fuse", "vjp") and any(map(_is_other, args)):
+            if name in ("trace", "tune", "benchmark", "fuse", "vjp") and any(map(_is_other, args)):
                 continue
             raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
 

@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--show", choices=PARTS, help="details instead of the summary")
     sub.add_argument("--json", action="store_true", help="the summary as JSON")
     sub.add_argument("--html", metavar="path", help="write one HTML file instead of text")
+    sub.add_argument("--trace", metavar="path", help="write a Chrome trace, which Perfetto opens")
     _add_target(sub)
     sub = command("verify", _verify, "prove the syncs of the corpus needed and sufficient")
     sub.add_argument(
@@ -103,8 +104,11 @@ def _explain(arguments: argparse.Namespace) -> int:
     fn = load_function(arguments.function)
     fusion = fw.trace(fn, *map(parse_spec, arguments.spec))
     report = Report(fw.compile(fusion, target=arguments.target), title=arguments.function)
-    if arguments.html is not None:
-        print(report.to_html(arguments.html))
+    if arguments.html is not None or arguments.trace is not None:
+        if arguments.html is not None:
+            print(report.to_html(arguments.html))
+        if arguments.trace is not None:
+            print(report.to_trace(arguments.trace))
     elif arguments.json:
         print(json.dumps(report.to_dict(), indent=2))
     elif arguments.show:

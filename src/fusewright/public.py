@@ -30,6 +30,7 @@ from fusewright.errors import (
     UserError,
 )
 from fusewright.frontends import eager as _eager, lazy as _lazy
+from fusewright.frontends.benchmark import Benchmark, benchmark
 from fusewright.frontends.eager import *  # noqa: F403
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
@@ -72,6 +73,7 @@ __all__ = [
     "BIDx",
     "BIDy",
     "BIDz",
+    "Benchmark",
     "Bulk",
     "ClusterX",
     "DType",
@@ -99,6 +101,7 @@ __all__ = [
     "UserError",
     "Vectorize",
     "VerifyReport",
+    "benchmark",
     "bfloat16",
     "bool",
     "compile",

@@ -353,6 +353,13 @@ class Fused:
         """The program that a call with these arguments runs."""
         return self.compile_for(*_described(*trees.flatten((args, kwargs))))
 
+    def program_and_arrays(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Program, list[ArrayInfo]]:
+        """The program of a call, and the arrays that it gives it."""
+        infos, tree = _described(*trees.flatten((args, kwargs)))
+        return self.compile_for(infos, tree), infos
+
     def compile_for(self, infos: Sequence[ArrayInfo], tree: Tree) -> Program:
         """The program of calls with arrays of these types in the structure of `(args, kwargs)`,
         ahead of them: on a machine with a GPU its machine code is made in the background."""

@@ -83,7 +83,7 @@ def _clock(value: Any) -> Any:
     return value
 
 
-_CLOCK = Rule(
+CLOCK = Rule(
     "a clock: an object with the name of a device as `device`, called with a list of programs, "
     "which returns microseconds for each",
     _clock,
@@ -96,7 +96,7 @@ def _mark(t: Timed) -> str:
     return "by the rules" if t.is_default else ""
 
 
-@takes(fn=FUNCTION, clock=optional(_CLOCK))
+@takes(fn=FUNCTION, clock=optional(CLOCK))
 def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwargs: Any) -> Tuning:
     """Measures a few candidates for every kernel that a call with these arguments runs, and keeps
     the fastest in the disk cache: later calls of `fw.fuse` and `fw.compile` on this kind of device

@@ -97,10 +97,14 @@ class ProgramModel:
         outputs = dict.fromkeys(self.fusion.outputs)
         return tuple(inputs.index(self.held[t]) if t in self.held else None for t in outputs)
 
-    @cached_property
+    @property
     def host(self) -> HostProgram:
         """Launches with exact bindings, the packed arena, edges, and `stats`. Raises InternalError
         where an order that the edges allow could give other bytes, or read what nobody wrote."""
+        return self._checked
+
+    @cached_property
+    def _checked(self) -> HostProgram:
         check_host(self.assembled)
         return self.assembled
 
@@ -126,9 +130,13 @@ class ProgramModel:
                 raise UserError(f"{i.name} must be {i.dtype}, got {x.dtype}; cast it first")
         return sizes
 
-    @cached_property
+    @property
     def layouts(self) -> dict[str, Layout]:
         """The element strides of every tensor that has memory, by name."""
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
         out: dict[str, Layout] = {}
         for t, info in zip(self.fusion.inputs, self.inputs, strict=True):
             out[t.name] = Layout(info.strides, None, info.strides, "given by the caller's spec")

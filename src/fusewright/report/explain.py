@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 from fusewright.arguments import PATH, Rule, Unfit, takes
 from fusewright.errors import UserError
 from fusewright.report.facts import ReportFacts, gather
+from fusewright.report.host_facts import host_facts, host_record
 from fusewright.report.html import framed, report_html
 from fusewright.report.subject import ProgramLike
 from fusewright.report.summary import Summary, summarise, summary_record, summary_text
 from fusewright.report.text import PARTS, part_text, report_text
+from fusewright.report.trace_events import trace_record
 
-DETAILS = f"details: .show(part), or --show part: {', '.join(PARTS)}; --json; --html path"
+DETAILS = (
+    f"details: .show(part), or --show part: {', '.join(PARTS)}; --json; --html path; --trace path"
+)
 
 
 def _part(value: Any) -> Any:
@@ -61,8 +66,8 @@ class Report:
         return report_text(self.facts) if what == "all" else part_text(self.facts, what)
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary as plain data, which `json.dumps` takes."""
-        return summary_record(self.summary)
+        """The summary and the host program as plain data, which `json.dumps` takes."""
+        return {**summary_record(self.summary), "host": host_record(host_facts(self._program))}
 
     def __repr__(self) -> str:
         return f"<Report of {self._title}: print it, or write it with .to_html(path)>"
@@ -76,12 +81,26 @@ class Report:
 
         Raises UserError when the file cannot be written.
         """
-        target = Path(path)
-        try:
-            target.write_text(report_html(self.facts), encoding="utf-8")
-        except OSError as e:
-            raise UserError(
-                f"Report.to_html: cannot write {target}: {e.strerror}; name a file in a folder "
-                "that exists and may be written"
-            ) from e
-        return target
+        return _written(Path(path), report_html(self.facts), "to_html")
+
+    @takes(path=PATH)
+    def to_trace(self, path: str | Path) -> Path:
+        """Write a Chrome trace, which ui.perfetto.dev opens, and return its path: the launches as
+        they are predicted, with bindings and edges, and the compiler's passes over each kernel.
+
+        Raises UserError when the file cannot be written.
+        """
+        record = trace_record(self._program, self._title)
+        return _written(Path(path), json.dumps(record, indent=1) + "\n", "to_trace")
+
+
+def _written(path: Path, text: str, method: str) -> Path:
+    """The path, under which the text lies now."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise UserError(
+            f"Report.{method}: cannot write {path}: {e.strerror}; name a file in a folder that "
+            "exists and may be written"
+        ) from e
+    return path

@@ -164,3 +164,25 @@ def arena_text(arena: Timeline | None) -> str:
         row = "." * b.first + "#" * (b.last - b.first + 1) + "." * (arena.nsteps - b.last - 1)
         lines.append(f"  {row}  {b.name}: {b.offset}..{b.offset + b.nbytes - 1}")
     return "\n".join(lines)
+
+
+def host_record(h: HostFacts) -> dict[str, Any]:
+    """The host program as plain data."""
+    names = LAYOUT_HEADER[1:]
+    return {
+        "launches": [
+            {
+                "kernel": t.name,
+                "branch": t.branch,
+                "begin_us": t.begin,
+                "us": t.us,
+                "time_from": t.basis,
+                "binds": list(b),
+            }
+            for t, b in zip(h.launches, h.bindings, strict=True)
+        ],
+        "edges": [{"from": a, "to": b, "why": why} for a, b, why in h.edges],
+        "layouts": {row[0]: dict(zip(names, row[1:], strict=True)) for row in h.layouts},
+        "placed": dict(h.placed),
+        "not_placed": dict(h.not_placed),
+    }

@@ -18,6 +18,7 @@ from fusewright.report.host_facts import (
 )
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.page import SCRIPT, STYLE
+from fusewright.report.predicted import serial_us
 from fusewright.report.program_pictures import MAX_WAITS, edges_svg, limits_svg, timeline_svg
 from fusewright.report.sources import source_lines
 from fusewright.report.steps import Step, steps
@@ -71,8 +72,11 @@ def framed(page: str, title: str) -> str:
 
 
 def _numbers(facts: ReportFacts) -> str:
-    ends = max((t.end for t in facts.host.launches), default=0.0)
-    found = [*numbers(facts), ("predicted", f"{ends:.1f} us")]
+    launches = facts.host.launches
+    found = [*numbers(facts), ("predicted, in a row", f"{serial_us(launches):.1f} us")]
+    if len({t.branch for t in launches}) > 1:
+        ends = max(t.end for t in launches)
+        found.append(("if branches cost each other nothing", f"{ends:.1f} us"))
     cells = (f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in found)
     return f'<div class="numbers">{"".join(cells)}</div>'
 

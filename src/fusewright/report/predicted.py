@@ -36,6 +36,18 @@ def bytes_us(inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target
     return known.launch_us + (read + known.write_weight * written) / target.memory_nbytes_per_us
 
 
+def copy_us(nbytes: int, target: Target) -> float:
+    """Microseconds of a copy that moves so many bytes, half of them read, half written."""
+    known = target.calibration
+    moved = nbytes / 2 * (1 + known.write_weight)
+    return known.launch_us + moved / target.memory_nbytes_per_us
+
+
+def serial_us(launches: Sequence[Timed]) -> float:
+    """Microseconds of all launches, one after the other."""
+    return sum(t.us for t in launches)
+
+
 def timed(program: ProgramLike) -> list[Timed]:
     """The launches in order. Each begins when all that it waits for have ended; a branch is what
     runs one after the other. Launches that fill the device would take longer side by side."""

@@ -52,7 +52,7 @@ class KernelSummary:
         """Whether it takes much longer than its bytes need."""
         if self.us is None or self.bound_us is None:
             return False
-        return self.us > max(SLOW_US, SLOW * self.bound_us)
+        return bool(self.us > max(SLOW_US, SLOW * self.bound_us))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

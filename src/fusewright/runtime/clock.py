@@ -63,6 +63,33 @@ class DeviceClock:
         return [statistics.median(own) for own in samples]
 
 
+class Copying:
+    """A call that copies bytes on the device, on the legacy default stream; a context that holds
+    their memory, which the first call asks for."""
+
+    def __init__(self, nbytes: int, index: int = 0) -> None:
+        self._nbytes = nbytes
+        self._index = index
+        self._held: list[int] = []
+
+    def __enter__(self) -> Copying:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._held:
+            free(self._held.pop(), self._index)
+
+    def __call__(self) -> None:
+        if not self._nbytes:
+            return
+        api = driver()
+        with current(self._index):
+            while len(self._held) < 2:
+                self._held.append(allocate(self._nbytes, self._index))
+            to, source = self._held
+            check(api.cuMemcpyDtoDAsync(to, source, self._nbytes, 0), "cuMemcpyDtoDAsync")
+
+
 @contextmanager
 def _flush(index: int) -> Generator[int]:
     """Memory to write before a run."""

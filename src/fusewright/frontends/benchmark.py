@@ -1,0 +1,175 @@
+"""`fw.benchmark`: how long a function takes, what it moves, and how near to a copy that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from fusewright.arguments import Rule, Unfit, optional, takes
+from fusewright.core.expr import constant_value
+from fusewright.errors import UserError
+from fusewright.frontends.fuse import Fused
+from fusewright.frontends.tune import CLOCK
+from fusewright.program import Program
+from fusewright.report.predicted import copy_us, is_symbolic, serial_us, timed
+from fusewright.report.table import nbytes_text, table
+from fusewright.report.traffic import traffic
+from fusewright.runtime.arrays import ArrayInfo, describe
+from fusewright.runtime.clock import Clock, Copying, DeviceClock
+from fusewright.runtime.device import has_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was timed: a name, microseconds (of measured ones the median over rounds), and the share
+    of the speed of the device's own copy of the least bytes that the function must move; None
+    where sizes are symbols."""
+
+    name: str
+    us: float
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The times of a function and of what it was held against; `str` of it is a table. `nbytes`:
+    the least bytes, arguments read once and results written once; `copy_us`: a copy of so many.
+    Where nothing `is_measured`, times are predictions for `device`, which is then a target."""
+
+    device: str
+    is_measured: bool
+    launches: int
+    nbytes: int | None
+    copy_us: float | None
+    timings: tuple[Timing, ...]
+
+    @property
+    def us(self) -> float:
+        """Microseconds of the function."""
+        return self.timings[0].us
+
+    @property
+    def share(self) -> float | None:
+        """The share of a copy's speed that the function reaches."""
+        return self.timings[0].share
+
+    def __str__(self) -> str:
+        head = (
+            f"measured on {self.device}, medians from a cold cache"
+            if self.is_measured
+            else f"predicted for {self.device}: no GPU was found, nothing was measured"
+        )
+        moved = "bytes of symbolic sizes" if self.nbytes is None else nbytes_text(self.nbytes)
+        rows = [
+            (t.name, f"{t.us:.1f}", "-" if t.share is None else f"{100 * t.share:.0f} %")
+            for t in self.timings
+        ]
+        if self.copy_us is not None:
+            rows.append(("a copy of as many bytes", f"{self.copy_us:.1f}", "100 %"))
+        return "\n".join(
+            [head, f"least bytes {moved}", table(("", "us", "of a copy's speed"), rows)]
+        )
+
+
+def _timeable(value: Any) -> Any:
+    if not isinstance(value, Program) and not callable(value):
+        raise Unfit
+    return value
+
+
+def _named(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Unfit
+    found = cast("Mapping[Any, Any]", value)
+    if not all(isinstance(k, str) and callable(f) for k, f in found.items()):
+        raise Unfit
+    return found
+
+
+_TIMEABLE = Rule("a function, or a program, which fw.compile returns", _timeable)
+_BESIDE = Rule("a dict of names and functions, such as {'torch': torch.softmax}", _named)
+
+
+@takes(fn=_TIMEABLE, beside=optional(_BESIDE), clock=optional(CLOCK))
+def benchmark(
+    fn: Callable[..., Any],
+    *args: Any,
+    beside: Mapping[str, Callable[..., Any]] | None = None,
+    clock: Clock | None = None,
+    **kwargs: Any,
+) -> Benchmark:
+    """Times a function that `fw.fuse` made (or can make), or a program, on these arguments.
+
+    With a GPU: its launches, a copy of the least bytes that they must move, and the functions of
+    `beside` with the same arguments, one after the other in rounds, each from a cold second-level
+    cache, between two CUDA events on the legacy default stream; medians over rounds. Without one
+    times are predicted, and the result says so. `clock` measures instead of CUDA events.
+
+    Raises UserError for `beside` where nothing measures.
+    """
+    program, infos = _program_of(fn, args, kwargs)
+    least = constant_value(traffic(program).least)
+    name = "the program" if isinstance(fn, Program) else str(getattr(fn, "__name__", "function"))
+    if clock is None and has_gpu():
+        clock = DeviceClock()
+    if clock is None:
+        return _predicted(program, name, least, beside)
+    names = [name, *(beside or {})]
+    runs: list[Callable[[], object]] = [_launches(program, infos)]
+    runs += [_call(f, args, kwargs) for f in (beside or {}).values()]
+    if least is None:
+        times, copy = clock(runs), None
+    else:
+        with Copying(least // 2) as copied:
+            *times, copy = clock([*runs, copied])
+    timings = [
+        Timing(n, us, None if copy is None else copy / us)
+        for n, us in zip(names, times, strict=True)
+    ]
+    return Benchmark(clock.device, True, len(program.launches), least, copy, tuple(timings))
+
+
+def _launches(program: Program, infos: Sequence[ArrayInfo]) -> Callable[[], object]:
+    """What enqueues the program's launches; the first call asks for their memory."""
+    bound = cache(lambda: program.calls.bind_memory(infos))
+    return lambda: bound()()
+
+
+def _call(f: Callable[..., Any], args: Any, kwargs: Any) -> Callable[[], object]:
+    return lambda: f(*args, **kwargs)
+
+
+def _program_of(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Program, list[ArrayInfo]]:
+    """The program that a call runs, and its arrays."""
+    if isinstance(fn, Program):
+        if kwargs:
+            raise UserError(
+                f"benchmark({', '.join(kwargs)}=): a program takes arrays by position; leave the "
+                "names out"
+            )
+        infos = [describe(a) for a in args]
+        if infos or has_gpu():
+            fn.check_arguments(infos)
+        return fn, infos
+    fused = fn if isinstance(fn, Fused) else Fused(fn)
+    return fused.program_and_arrays(args, kwargs)
+
+
+def _predicted(
+    program: Program, name: str, least: int | None, beside: Mapping[str, Any] | None
+) -> Benchmark:
+    """What the cost model says."""
+    if beside:
+        raise UserError(
+            f"benchmark: beside={sorted(beside)} is measured, and no CUDA device was found; leave "
+            "it out for a prediction, or give times by clock="
+        )
+    us = serial_us(timed(program))
+    copy = None if least is None or is_symbolic(program) else copy_us(least, program.target)
+    share = None if copy is None else copy / us
+    timing = Timing(name, us, share)
+    return Benchmark(program.target.arch, False, len(program.launches), least, copy, (timing,))
