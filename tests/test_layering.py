@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("arguments",),
     ("knobs", "memory"),
-    ("logs",),
+    ("logs", "progress"),
     ("calibration", "dtypes"),
     ("target",),
     ("core",),

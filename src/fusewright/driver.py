@@ -66,6 +66,7 @@ from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
+from fusewright.progress import told
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
 from fusewright.schedule.edits import EditCall
@@ -307,8 +308,8 @@ class _Compiler:
     def all_launches(self, fusion: Fusion, placed: Placed) -> list[Dispatch]:
         """The launches of a placed cut, in its order."""
         out: list[Dispatch] = []
-        items = segments(fusion, placed.items, placed.sites, placed.joined)
-        for item in attach_fills(items):
+        items = attach_fills(segments(fusion, placed.items, placed.sites, placed.joined))
+        for item in told(items, len(items), "compiling kernels"):
             if isinstance(item, Moves):
                 out.append(self.move(item))
             elif not all(is_empty(s.tensor) for s in item.writes):

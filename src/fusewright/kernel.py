@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -33,7 +33,7 @@ from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.memory import Memory
 from fusewright.runtime.arrays import overlaps_itself
-from fusewright.runtime.builds import BUILDER
+from fusewright.runtime.builds import BUILDER, is_failed
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.runtime.locks import fork_safe_lock
@@ -241,7 +241,7 @@ class Kernel:
     def start_compiling(self, together: Sequence[Kernel] = ()) -> None:
         """Starts to compile in the background, with other kernels of the same target in one
         module where they are small. Raises UserError without NVRTC."""
-        waiting = [k for k in (together or (self,)) if k._build is None]
+        waiting = [k for k in (together or (self,)) if k._build is None or k._build.cancelled()]
         if not waiting:
             return
         futures = BUILDER.submit([k.ir for k in waiting], self.target)
@@ -256,18 +256,25 @@ class Kernel:
     def compiled(self) -> Compiled:
         """Machine code and the compiler's log of the module that holds this kernel; compiled
         once, together with the other kernels of its program. Raises UserError without NVRTC."""
-        with self._lock:
-            if self._build is None:
-                self.start_compiling(list(dict.fromkeys((*self.companions, self))))
-            build = self._build
-        assert build is not None
-        return build.result()
+        while True:
+            with self._lock:
+                if self._build is None or self._build.cancelled():
+                    self.start_compiling(list(dict.fromkeys((*self.companions, self))))
+                build = self._build
+            assert build is not None
+            try:
+                return build.result()
+            except CancelledError:
+                continue  # another thread was interrupted
+            except KeyboardInterrupt:
+                BUILDER.cancel()
+                raise
 
     @property
     def is_compiled(self) -> bool:
         """Whether there is machine code already."""
         build = self._build
-        return build is not None and build.done() and build.exception() is None
+        return build is not None and build.done() and not is_failed(build)
 
     def __copy__(self) -> Kernel:
         """The kernel itself: copies share its machine code."""

@@ -23,6 +23,7 @@ from fusewright.fusion.evaluate import evaluate
 from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of, without_races
 from fusewright.programs.model import ProgramModel
 from fusewright.programs.simulation import simulate_program
+from fusewright.progress import told
 from fusewright.runtime.arrays import (
     CPU,
     ArrayInfo,
@@ -65,7 +66,9 @@ class Calls:
         return Executor(p.host, p.inputs, p.results, p.holders, self._load)
 
     def _load(self) -> list[LoadedKernel]:
-        loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in self._program.kernels}
+        kernels = self._program.kernels
+        made = told(kernels, len(kernels), "waiting for machine code")
+        loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in made}
         return [loaded[x.kernel] for x in self._program.launches]
 
     def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:

@@ -55,7 +55,7 @@ class Builder:
         key = cache_key(source.text, target.arch, *options, version)
         with self._lock:
             found = self._modules.get(key)
-            if found is None or (found.done() and found.exception() is not None):
+            if found is None or is_failed(found):
                 if self._pool is None:
                     threads = knobs.THREADS.get()
                     self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fusewright-nvrtc")
@@ -66,10 +66,22 @@ class Builder:
             self._modules.move_to_end(key)
             return found
 
+    def cancel(self) -> None:
+        """Drops what no thread has begun with: whoever wants it asks again. Else a process that is
+        interrupted would compile all of it before it ends."""
+        with self._lock:
+            for key in [k for k, f in self._modules.items() if f.cancel()]:
+                del self._modules[key]
+
     def forget(self) -> None:
         """Drops what is remembered, and the threads."""
         self._modules.clear()
         self._pool = None
+
+
+def is_failed(build: Future[Compiled]) -> bool:
+    """Whether it ended without machine code."""
+    return build.done() and (build.cancelled() or build.exception() is not None)
 
 
 def _make(key: str, source: Source, target: Target) -> Compiled:
