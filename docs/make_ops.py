@@ -11,7 +11,6 @@ from typing import Any
 import array_api_strict
 
 import fusewright as fw
-from fusewright.frontends import eager
 from fusewright.fusion import ops
 
 _INTRO = """# Operations
@@ -23,8 +22,7 @@ standard. Operators and methods on traced arrays follow the standard.
 
 def render() -> str:
     """The page."""
-    sections = [_INTRO, *_sections(ops, mark=True), *_sections(eager, mark=True)]
-    sections += ["Of known data only: see [the array namespace](array-namespace.md).\n"]
+    sections = [_INTRO, *_sections(ops, mark=True)]
     sections += ["# fw.nn\n\nUnder the names of `torch.nn.functional`, with `axis` for `dim`.\n"]
     sections += [*_sections(fw.nn, mark=False)]
     return "\n".join(sections)

@@ -100,7 +100,7 @@ _BY_GROUP: Row = {
 _CLASSES: Row = {"target": ("l",), "weight": ("v",), "dy": ("u[0]",), "log_sum_exp": ("u",)}
 _WHOLE: Row = {"x": ("n",), "x1": ("n",), "x2": ("t",)}
 _TRUTH: Row = {"x": ("p",), "x1": ("p",), "x2": ("x > y",)}
-_KNOWN: Row = {"x": ("fw.asarray([3, 1, 2, 1])", "fw.asarray([4, 4, 1, 0])")}
+_SIZED: Row = {"size": ("3", "4"), "fill": (None, "1")}
 
 ROWS: dict[str, Row] = {
     **{f"bitwise_{o}": _WHOLE for o in ("and", "or", "xor", "invert", "left_shift", "right_shift")},
@@ -175,7 +175,7 @@ ROWS: dict[str, Row] = {
     "meshgrid": {"arrays": ("v, u",), "indexing": (None, "'ij'")},
     "moveaxis": {"x": ("img",), "source": ("0", "1"), "destination": ("2", "0")},
     "name": {"text": ("'h'", "'g'")},
-    "nonzero": _KNOWN,
+    "nonzero": _SIZED,
     "ones": {},
     "pad": {"pad_width": ("1", "2"), "mode": (None, "'edge'"), "constant_values": (None, "3")},
     "permute_dims": {"x": ("img",), "axes": ("(0, 2, 1)", "(2, 1, 0)")},
@@ -194,10 +194,25 @@ ROWS: dict[str, Row] = {
     "take_along_axis": {"indices": ("t[:, :4]",), "axis": (None, "0", "UserError")},
     "tensordot": {"x2": ("w",), "axes": ("1", "((1,), (1,))")},
     "tile": {"repetitions": ("(2, 1)", "(1, 2)")},
-    "unique_all": _KNOWN,
-    "unique_counts": _KNOWN,
-    "unique_inverse": _KNOWN,
-    "unique_values": _KNOWN,
+    "bincount": {
+        "x": ("k",),
+        "weights": (None, "v[:3]"),
+        "minlength": ("2", "7", "UserError"),
+        "length": ("4", "5"),
+    },
+    "compress": {"condition": ("p[0]",), "axis": ("1", "None", "UserError"), **_SIZED},
+    "histogram": {
+        "bins": ("3", "4"),
+        "range": (None, "(0, 1)"),
+        "weights": (None, "y"),
+        "density": (None, "True"),
+    },
+    "scatter_add": {"dest": ("x",), "index": ("l",), "values": ("y",)},
+    "segment_sum": {"values": ("x",), "ids": ("l",), "num_segments": ("3", "4")},
+    "unique_all": _SIZED,
+    "unique_counts": _SIZED,
+    "unique_inverse": _SIZED,
+    "unique_values": _SIZED,
     "unstack": {"axis": (None, "1")},
     "where": {"condition": ("p",)},
     "zeros": {},

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.frontends import eager
 from fusewright.fusion import ops
 from fusewright.schedule.rules import ON_PASSES
 from fusewright.schedule.schedule import ScheduledTensor
@@ -198,7 +197,7 @@ def test_wrong_arguments_are_refused_with_a_message(
 
 def test_the_walk_reaches_every_public_function() -> None:
     """What is missing in both walks is no function, or has no arguments that could be wrong."""
-    walked = {*CALLS, *ops.__all__, *eager.__all__}
+    walked = {*CALLS, *ops.__all__}
     others = {"from_torch", "config", "DType", "__array_namespace_info__"}
     named = {n: getattr(fw, n) for n in fw.__all__}
     functions = {n for n, x in named.items() if callable(x) and not inspect.isclass(x)}

@@ -29,9 +29,8 @@ from fusewright.errors import (
     UnsupportedError,
     UserError,
 )
-from fusewright.frontends import eager as _eager, lazy as _lazy
+from fusewright.frontends import lazy as _lazy
 from fusewright.frontends.benchmark import Benchmark, benchmark
-from fusewright.frontends.eager import *  # noqa: F403
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
@@ -139,6 +138,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
-__all__ += _eager.__all__
 __all__ += _lazy.__all__
 __all__ += _ops.__all__

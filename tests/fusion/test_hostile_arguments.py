@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.frontends import eager
 from fusewright.fusion import ops
 
 HOSTILE: list[Any] = [
@@ -32,7 +31,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
         f"nn.{n}": getattr(fw.nn, n) for n in fw.nn.__all__ if inspect.isfunction(getattr(fw.nn, n))
     },
-    **{n: getattr(eager, n) for n in eager.__all__},
 }
 
 

@@ -1,7 +1,7 @@
 """The array API's namespace around the operations: data in, dtype questions, inspection.
 
 With these the package itself is an array namespace: an array made by `asarray` records what is
-done with it and computes when Python asks for a value. Complex numbers, sets (`eager`), and
+done with it and computes when Python asks for a value. Complex numbers and
 indices that are arrays exist for such known data only, not in what is traced.
 """
 

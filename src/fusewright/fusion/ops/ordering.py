@@ -138,10 +138,17 @@ def _positions(keys: Array, axis: int) -> Array:
     if (constant_value(keys.tensor.shape[axis]) or 0) < 2:
         return own
     if keys.dtype is dtypes.uint32:
-        return _low(_sorted(_paired(keys, own), axis))
+        return sorted_pairs(keys, axis)[1]
     by_low = _low(_sorted(_paired(_low(keys), own), axis))
     high = take_along_axis(astype(keys >> _HALF, dtypes.uint32), by_low, axis=axis)
     return take_along_axis(by_low, _low(_sorted(_paired(high, own), axis)), axis=axis)
+
+
+def sorted_pairs(keys: Array, axis: int) -> tuple[Array, Array]:
+    """Keys of 32 bits in order, and the positions, as uint32, that put them so."""
+    own = Array(build.iota(keys.tensor.shape, axis, dtypes.uint32))
+    pairs = _sorted(_paired(keys, own), axis)
+    return _low(pairs >> _HALF), _low(pairs)
 
 
 def _paired(high: Array, low: Array) -> Array:
