@@ -12,47 +12,24 @@ from typing import TypeAlias
 from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
+from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Input, Tensor
-from fusewright.fusion.passes.chunk_reductions import chunk_reductions
-from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
-from fusewright.fusion.passes.crop_products import crop_products
-from fusewright.fusion.passes.crop_reductions import crop_reductions
-from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
-from fusewright.fusion.passes.drop_identities import drop_identities
-from fusewright.fusion.passes.fold_crops import fold_crops
-from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
-from fusewright.fusion.passes.fold_moves import fold_moves
-from fusewright.fusion.passes.hoist_crops import hoist_crops
-from fusewright.fusion.passes.hoist_gathers import hoist_gathers
-from fusewright.fusion.passes.hoist_moves import hoist_moves
-from fusewright.fusion.passes.merge_sorts import merge_sorts
-from fusewright.fusion.passes.name_parts import name_parts
+from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
-from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_outputs import own_outputs
-from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.sink_reshapes import sink_reshapes
-from fusewright.fusion.passes.split_maps import split_maps
-from fusewright.fusion.passes.split_reductions import split_reductions
-from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import traced_first
 from fusewright.host.assemble import Call
-from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, nbytes_estimate
-from fusewright.host.groups import MAX_OPERANDS, Reason
+from fusewright.host.groups import Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place
 from fusewright.host.product_forms import (
-    prepare_products,
     product_forms,
-    product_kernels,
-    products_in_place,
     sum_rule,
 )
 from fusewright.host.products import behind_product, product_first
@@ -444,7 +421,8 @@ def compile_in_place(
     taken from there, others added."""
     logs.start()
     began = time.perf_counter()
-    whole, cut = formed(prepare(fusion, target), target)
+    form = chosen_form(fusion, target, in_place=bool(donated))
+    whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
     choices = {
@@ -507,22 +485,6 @@ def _checked(program: Program) -> Program:
         with contextlib.suppress(UserError):  # without a compiler: said when code is needed
             kernels[0].start_compiling(kernels)
     return program
-
-
-def prepare(fusion: Fusion, target: Target) -> Fusion:
-    """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
-    joins and long reductions in parts."""
-    owned = own_outputs(merge_sorts(drop_identities(fusion)))
-    products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
-    flat = sink_reshapes(products, products_in_place(target))
-    plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    moves = fold_moves(fold_crops(hoist_crops(crop_reductions(cse(plain)))))
-    read = own_outputs(fold_moves(hoist_moves(moves, target)))
-    small = copy_moved_rematerialisable(cse(split_maps(read)))
-    narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    nested = nest_reductions(chunk_reductions(narrow, target))
-    cut = split_reductions(split_scans(row_partials(nested, target), target), target)
-    return name_parts(cut)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import fusewright as fw
-from fusewright.driver import prepare
 from fusewright.errors import SpecError
+from fusewright.forms import prepare
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor, topological
 from fusewright.fusion.partition import Partition

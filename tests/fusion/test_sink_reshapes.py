@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import prepare
+from fusewright.forms import prepare
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import MatMul, Pointwise, Reshape
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import prepare
+from fusewright.forms import prepare
 from fusewright.fusion.ir import Fusion, Parts
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import PartitionFacts, beside_rows, to_fill

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import prepare
+from fusewright.forms import prepare
 from fusewright.fusion.ir import MatMul, Reduce, Resize
 from fusewright.host.product_forms import (
     LEAST_DEPTH,

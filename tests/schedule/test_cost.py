@@ -15,7 +15,7 @@ from bench.cases import CASES, Case
 
 import fusewright as fw
 from fusewright.corpus import CORPUS
-from fusewright.driver import prepare
+from fusewright.forms import prepare
 from fusewright.host.form import form
 from fusewright.host.place import place
 from fusewright.host.segment import Segment, segments

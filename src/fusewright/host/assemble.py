@@ -87,9 +87,10 @@ class HostProgram:
         """Figures of the program; sizes in bytes, as integers where no size is symbolic.
 
         `launches` counts all kernels, `copies` and `fills` those that only move values or only
-        write constants; `bytes_moved` is what all launches read and write.
+        write constants; `bytes_moved` is what all launches read and write, bytes that a launch
+        reads through several bindings once.
         """
-        moved = [b.content for x in self.launches for b in _touched(x)]
+        moved = [size for x in self.launches for size in _moved(x)]
         kinds = {k.value: sum(e.kind is k for e in self.edges) for k in EdgeKind}
         return {
             "launches": len(self.launches),
@@ -123,10 +124,32 @@ class HostProgram:
         return "\n".join(lines)
 
 
-def _touched(x: HostLaunch) -> list[Binding]:
-    """The bindings once for every direction in which their bytes move."""
-    both = [b for b in x.bindings if b.access is AccessMode.READ_WRITE]
-    return [*x.bindings, *both]
+def _moved(x: HostLaunch) -> list[Expr]:
+    """The bytes that a launch writes, and those that it reads of every root."""
+    out = [b.content for b in x.bindings if b.access.writes]
+    read = [b for b in x.bindings if b.access is not AccessMode.WRITE]
+    for root in dict.fromkeys(b.root for b in read):
+        sizes = [b.content for b in read if b.root is root]
+        hull = _union([b for b in read if b.root is root]) if len(sizes) > 1 else None
+        total = sum(sizes, start=as_expr(0))
+        known = constant_value(total)
+        out.append(total if hull is None or known is None or known <= hull else as_expr(hull))
+    return out
+
+
+def _union(bindings: Sequence[Binding]) -> int | None:
+    """The bytes of a root in any of the hulls of bindings; None where a size is symbolic."""
+    spans: list[tuple[int, int]] = []
+    for b in bindings:
+        start, end = constant_value(b.offset), constant_value(b.offset + b.nbytes)
+        if start is None or end is None:
+            return None
+        spans.append((start, end))
+    total, reached = 0, 0
+    for start, end in sorted(spans):
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def _figure(sizes: Sequence[Expr]) -> int | Expr:

@@ -12,28 +12,41 @@ def fold_crops(fusion: Fusion) -> Fusion:
 
     rewrite:  x[a:b][c:d]       ->  x[a+c : a+d]
               pad(x, 1)[:, 2:]  ->  x shifted by one, with the pad's fill at the high end
-    checks:   the outer resize only crops, so that no fill of its own comes in; pads of results of
-              reductions and the like stay, which are padded where they are made
+              pad(f(x)[:-1], 1) ->  f(x) shifted by one, with the pad's fill at the low end
+    checks:   what one of the two pads the other one does not crop, so that no fill is lost; pads
+              of results of reductions and the like stay, which are padded where they are made
     order:    before the cut, where a move of a moved value would need memory between them, and
               before hoist_moves, which may compute functions again at the places of a shift
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        inner = operands[0].op if operands else None
-        if not is_crop(t) or not isinstance(inner, Resize):
+        inner, outer = operands[0].op if operands else None, t.op
+        if not isinstance(outer, Resize) or not isinstance(inner, Resize):
             return None
         source = inner.operands[0]
-        if not (is_crop(operands[0]) or isinstance(source.op, Input | Pointwise)):
+        if is_crop(t):
+            if not (is_crop(operands[0]) or isinstance(source.op, Input | Pointwise)):
+                return None
+        elif not (
+            is_crop(operands[0])
+            and isinstance(source.op, Pointwise)
+            and _meet_nowhere(outer, inner)
+        ):
             return None
-        outer = t.op
-        assert isinstance(outer, Resize)
         low = tuple(add(a, b) for a, b in zip(outer.low, inner.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(outer.high, inner.high, strict=True))
         if all(e == ZERO for e in (*low, *high)):
             return source
-        return t.with_op(Resize(inner.operands, low, high, inner.fill))
+        fill = inner.fill if is_crop(t) else outer.fill
+        return t.with_op(Resize(inner.operands, low, high, fill))
 
     return rebuild(fusion, replace)
+
+
+def _meet_nowhere(outer: Resize, inner: Resize) -> bool:
+    """Whether a pad and the crop before it change different ends of axes."""
+    pairs = zip((*outer.low, *outer.high), (*inner.low, *inner.high), strict=True)
+    return all(only_grows(a) and ZERO in (a, b) for a, b in pairs)
 
 
 def is_crop(t: Tensor) -> bool:

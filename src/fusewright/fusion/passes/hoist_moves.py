@@ -11,16 +11,18 @@ store and a load of the value, and the instructions of what is computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from fusewright import dtypes
-from fusewright.core.atoms import Max, Min, Pair, Xor
-from fusewright.core.expr import ZERO, Division, Expr, FloorDiv, Int, Mod, Term, parts_of, variables
+from fusewright.core.atoms import maximum, minimum
+from fusewright.core.expr import (
+    ZERO,
+    Expr,
+    add,
+    mul,
+)
 from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.core.substitution import estimate
-from fusewright.dtypes import DType
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
     Constant,
@@ -28,15 +30,16 @@ from fusewright.fusion.ir import (
     Input,
     Iota,
     Pointwise,
+    Reduce,
     Resize,
     Size,
     Tensor,
     topological,
-    with_operands,
 )
 from fusewright.fusion.passes.fold_crops import is_crop, only_crops, only_grows
 from fusewright.fusion.passes.fold_moves import is_move
-from fusewright.fusion.passes.index_maps import Map, map_of, moved
+from fusewright.fusion.passes.index_maps import Map, map_of
+from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Target
@@ -45,24 +48,25 @@ MAX_OPS = 32
 """Ops that all moves of one value may repeat: a third of what one kernel takes."""
 
 
-def hoist_moves(fusion: Fusion, target: Target) -> Fusion:
-    """Moves crops, steps, flips, rolls and reflections above elementwise ops of arguments.
+def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
+    """Moves crops, steps, flips, rolls and reflections above what is computed of arguments.
 
-    rewrite:  move(f(a, b))  ->  f(move(a), move(b))
-    checks:   all moves of a value or none: computing it again costs less time than its memory
+    rewrite:  move(f(a, b))  ->  f(move(a), move(b));   sum(a, axis=1)[i]  ->  sum(a[i], axis=1)
+    checks:   `moves_to_hoist` chose the moves
     order:    behind fold_moves, which leaves one move of each value; before the cut, which never
               reads at other places what the same kernel computes
     """
-    chosen = _chosen(fusion, target)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in chosen:
             return None
         crop = _crop_of(t)
+        if crop is not None and _has_reductions(t):
+            return _filled(t, operands[0])
         by = map_of(crop or t)
         if by is None:
             return None
-        read = _Hoist().read(operands[0], by)
+        read = ReadAt().read(operands[0], by)
         return read if crop is None else _padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion
@@ -87,32 +91,70 @@ def _padded(read: Tensor, t: Tensor) -> Tensor:
     return build.value(t.shape, t.dtype, Resize((read,), tuple(low), tuple(high), t.op.fill))
 
 
+def _has_reductions(t: Tensor) -> bool:
+    return any(isinstance(o.op, Reduce) for o in topological((t,)))
+
+
+def _filled(t: Tensor, source: Tensor) -> Tensor:
+    """A value that is cropped and padded at once, read at the nearest place that there is and
+    replaced where there is none: reductions then run over places of the result, not of a part."""
+    assert isinstance(t.op, Resize)
+    at = build.coordinates(t.shape)
+    index: list[Expr] = []
+    inside: list[Tensor] = []
+    for a, (c, low, high) in enumerate(zip(at, t.op.low, t.op.high, strict=True)):
+        place, last = add(c, mul(low, -1)), add(source.shape[a], -1)
+        along = build.iota(t.shape, a)
+        if only_grows(low) and low != ZERO:
+            place = maximum(place, 0)
+            first = build.spread(build.size(low, along.dtype), t.shape)
+            inside.append(build.pointwise("ge", along, first))
+        if only_grows(high) and high != ZERO:
+            place = minimum(place, last)
+            stop = build.spread(build.size(add(t.shape[a], mul(high, -1)), along.dtype), t.shape)
+            inside.append(build.pointwise("lt", along, stop))
+        index.append(place)
+    read = ReadAt().read(source, Map(t.shape, at, tuple(index)))
+    where = reduce(partial(build.pointwise, "and"), inside)
+    return build.pointwise("where", where, read, build.full(t.shape, t.op.fill, t.dtype))
+
+
 # --- which --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
     """A value that moves read: what lies between it and the arguments, them included, whether it
-    is needed where it is made too, and whether it is stored whatever the moves do."""
+    is needed where it is made too, whether it is stored whatever the moves do, and whether
+    reductions go into it."""
 
     value: Tensor
     moves: tuple[Tensor, ...]
     region: tuple[Tensor, ...]
     is_in_place: bool
     is_output: bool
+    is_reduced: bool
 
 
-def _chosen(fusion: Fusion, target: Target) -> frozenset[Tensor]:
-    """The moves of values that are rather computed again at the places that they read."""
+def moves_to_hoist(
+    fusion: Fusion, target: Target, *, reductions: bool = False
+) -> frozenset[Tensor]:
+    """The moves of values that are rather computed again at the places that they read: all moves
+    of a value or none, where that takes less time than its memory. `reductions`: values that
+    reductions go into too, which only a schedule of the whole tells the price of."""
     uses = fusion.uses()
+    reduced: set[Tensor] = set()
     chosen: set[Tensor] = set()
     for v in fusion.values:
+        if isinstance(v.op, Reduce) or not reduced.isdisjoint(v.op.operands):
+            reduced.add(v)
         moves = tuple(u for u in uses[v] if is_move(u) or _crop_of(u) is not None)
-        if not moves or not _is_value(v):
+        if not moves or not _is_value(v) or (v in reduced and not reductions):
             continue
         region = topological((v,))
         is_output = v in fusion.outputs
-        found = _Moved(v, moves, region, is_output or len(moves) < len(uses[v]), is_output)
+        is_in_place = is_output or len(moves) < len(uses[v])
+        found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
         if all(_is_passed(t, chosen) for t in region) and _pays(found, target):
             chosen |= set(moves)
     return frozenset(chosen)
@@ -122,7 +164,7 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
     """Whether a move may pass an op: what another move is not worth to be computed again for is
     not computed a third time."""
     match t.op:
-        case Input() | Constant() | Size() | Iota() | Pointwise():
+        case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce():
             return True
         case _:
             return map_of(t) is not None and not (
@@ -135,97 +177,36 @@ def _is_value(t: Tensor) -> bool:
 
 
 def _pays(found: _Moved, target: Target) -> bool:
-    """Whether the moves take no more time from the arguments than from the value in memory. All
-    moves of a value together read each byte once: the others find it in a cache."""
-    steps = [t for t in found.region if isinstance(t.op, Pointwise)]
+    """Whether the moves take no more time from the arguments than from the value in memory; where
+    reductions are computed again, no more bytes. All moves of a value together read each byte once:
+    the others find it in a cache."""
+    steps = [t for t in found.region if isinstance(t.op, Pointwise | Reduce)]
     if len(steps) * len(found.moves) > MAX_OPS:
         return False
     read = sum(map(_numel, found.moves))
     count, nbytes = _numel(found.value), found.value.dtype.nbytes
     inputs = [t for t in found.region if isinstance(t.op, Input)]
-    again = sum(min(_numel(t), read) * t.dtype.nbytes for t in inputs)
+    again = 0.0
+    for t in inputs:
+        size = _numel(t)
+        again += max(min(size, read), size * min(1.0, read / count)) * t.dtype.nbytes
     spared = min(count, read) * nbytes + (0 if found.is_output else count * nbytes)
     if not found.is_in_place:
         spared += sum(_numel(t) * t.dtype.nbytes for t in inputs)
+    if found.is_reduced:
+        return again <= spared
     repeated = read if found.is_in_place else max(0, read - count)
-    instructions = repeated * sum(map(_instructions, steps))
+    instructions = repeated / count * sum(map(_instructions, steps))
     per_us = target.multiprocessors * target.clock_mhz * ISSUE_PER_CLOCK * WARP_SIZE
     return again + instructions / per_us * target.memory_nbytes_per_us <= spared
 
 
 def _instructions(t: Tensor) -> float:
-    assert isinstance(t.op, Pointwise)
+    """Instructions of a step for all of its elements."""
+    assert isinstance(t.op, Pointwise | Reduce)
     exact, _ = INSTRUCTIONS.get(t.op.fn, (1.0, 1.0))
-    return exact * -(-t.dtype.compute.nbytes // 4)
+    return _numel(t.op.operands[0]) * exact * -(-t.dtype.compute.nbytes // 4)
 
 
 def _numel(t: Tensor) -> int:
     return math.prod(map(estimate, t.shape))
-
-
-# --- how ----------------------------------------------------------------------------------------
-
-
-class _Hoist:
-    """Reads a region at the places of one move; what the region shares stays shared."""
-
-    def __init__(self) -> None:
-        self.made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
-
-    def read(self, t: Tensor, by: Map) -> Tensor:
-        key = (t, by.index)
-        if key not in self.made:
-            self.made[key] = self._read(t, by)
-        return self.made[key]
-
-    def _read(self, t: Tensor, by: Map) -> Tensor:
-        if isinstance(t.op, Iota):
-            return _coordinates(t, t.op.axis, by)
-        if isinstance(t.op, Pointwise):
-            operands = tuple(self.read(o, by) for o in t.op.operands)
-            return build.value(by.shape, t.dtype, with_operands(t.op, operands))
-        inner = map_of(t)
-        return moved(t, by) if inner is None else self.read(t.op.operands[0], by.through(inner))
-
-
-def _coordinates(t: Tensor, axis: int, by: Map) -> Tensor:
-    """The coordinates that a map reads along an axis, computed from those of its result. Those of
-    types that may not hold what is in between go by way of int64."""
-    index = by.index[axis]
-    if index in by.at:
-        return build.iota(by.shape, by.at.index(index), t.dtype)
-    wide = t.dtype if t.dtype.kind == "int" and t.dtype.nbytes >= 4 else dtypes.int64
-    return build.cast(_computed(index, by, wide), t.dtype)
-
-
-def _computed(e: Expr, by: Map, dtype: DType) -> Tensor:
-    """An expression in the coordinates of a map as a value of its shape."""
-    if e in by.at:
-        return build.iota(by.shape, by.at.index(e), dtype)
-    if not any(c in by.at for c in variables(e)):
-        return build.spread(build.size(e, dtype), by.shape)
-    match e:
-        case Pair():
-            sides, fn = (e.left, e.right), _FUNCTIONS[type(e)]
-        case Division():
-            sides, fn = (e.numerator, e.denominator), _FUNCTIONS[type(e)]
-        case _:
-            constant, terms = parts_of(e)
-            products = [_product(t, by, dtype) for t in terms]
-            if constant:
-                products.append(_computed(Int(constant), by, dtype))
-            return reduce(partial(build.pointwise, "add"), products)
-    left, right = (_computed(side, by, dtype) for side in sides)
-    return build.pointwise(fn, left, right)
-
-
-def _product(term: Term, by: Map, dtype: DType) -> Tensor:
-    factors = [_computed(a, by, dtype) for a in term.atoms]
-    if term.coefficient != 1:
-        factors.append(_computed(Int(term.coefficient), by, dtype))
-    return reduce(partial(build.pointwise, "mul"), factors)
-
-
-_FUNCTIONS: Mapping[type[Expr], str] = {
-    Min: "min", Max: "max", Xor: "bitwise_xor", FloorDiv: "floordiv", Mod: "rem",
-}  # fmt: skip

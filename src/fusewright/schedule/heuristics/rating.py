@@ -86,6 +86,17 @@ def clearly_better(
     return best.params if best is not None and best.cost.us * MARGIN < own.us else None
 
 
+def predicted(dataflow: Callable[[], Dataflow], target: Target) -> Cost:
+    """The predicted time of a group by the schedule that it gets. Raises ScheduleError where no
+    candidate is left."""
+    flow = dataflow()
+    params = schedule_group(flow, target)
+    own = cost(work_of(flow, params), target)
+    better = clearly_better(dataflow, flow, params, target)
+    found = None if better is None else cost_of([(dataflow, better)], target)
+    return own if found is None else found
+
+
 def _other_than_vectors(params: Params) -> tuple[object, ...]:
     """The parameters without the vectors of a thread: more of them than the rules take were never
     faster on an H200 (notes/measured.md), whatever the model says."""

@@ -1,0 +1,148 @@
+"""The form in which a fusion reaches the schedulers: what passes make of it, and the groups that
+become kernels.
+
+Most passes know by themselves what is better. Whether a value is computed again at the places that
+a move reads depends on the kernels that come of it, where reductions are computed again too: both
+forms are scheduled then, and the one that is predicted to take less time is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusewright.core.substitution import estimate
+from fusewright.errors import ScheduleError, UnsupportedError
+from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
+from fusewright.fusion.passes.crop_joins import crop_joins
+from fusewright.fusion.passes.crop_products import crop_products
+from fusewright.fusion.passes.crop_reductions import crop_reductions
+from fusewright.fusion.passes.cse import cse
+from fusewright.fusion.passes.cut_joins import cut_joins
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.drop_identities import drop_identities
+from fusewright.fusion.passes.fold_crops import fold_crops
+from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
+from fusewright.fusion.passes.fold_moves import fold_moves
+from fusewright.fusion.passes.hoist_crops import hoist_crops
+from fusewright.fusion.passes.hoist_gathers import hoist_gathers
+from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
+from fusewright.fusion.passes.merge_sorts import merge_sorts
+from fusewright.fusion.passes.name_parts import name_parts
+from fusewright.fusion.passes.narrow_products import narrow_products
+from fusewright.fusion.passes.nest_reductions import nest_reductions
+from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.row_partials import row_partials
+from fusewright.fusion.passes.select_joins import select_joins
+from fusewright.fusion.passes.sink_reshapes import sink_reshapes
+from fusewright.fusion.passes.split_maps import split_maps
+from fusewright.fusion.passes.split_reductions import split_reductions
+from fusewright.fusion.passes.split_scans import split_scans
+from fusewright.host.choose_partitions import formed
+from fusewright.host.fills import attach_fills
+from fusewright.host.form import Formation
+from fusewright.host.groups import MAX_OPERANDS
+from fusewright.host.moves import Moves
+from fusewright.host.place import place
+from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
+from fusewright.host.segment import Segment, segments, structure_of
+from fusewright.schedule.heuristics.rating import predicted
+from fusewright.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A fusion as its kernels compute it, and what each of them computes."""
+
+    fusion: Fusion
+    formation: Formation
+
+
+def chosen_form(fusion: Fusion, target: Target, *, in_place: bool = False) -> Form:
+    """The form of a fusion that is predicted to take the least time. Where the memory of arguments
+    may hold results (`in_place`) moves stay, which then cost nothing."""
+    moves = _moves_folded(fusion, target)
+    simple = moves_to_hoist(moves, target)
+    if in_place:
+        return Form(*formed(_cut(moves, simple, target), target))
+    listed = [(moves, simple)]
+    more = moves_to_hoist(moves, target, reductions=True)
+    if more != simple:
+        listed.append((moves, more))
+    selected = select_joins(moves)
+    if selected is not moves:
+        listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
+    forms = [Form(*formed(_cut(m, hoisted, target), target)) for m, hoisted in listed]
+    return forms[0] if len(forms) == 1 else min(forms, key=_predicted_us(target))
+
+
+def prepare(fusion: Fusion, target: Target) -> Fusion:
+    """The fusion as dispatch formation takes it: shared values, no ops without a kernel form, wide
+    joins and long reductions in parts."""
+    moves = _moves_folded(fusion, target)
+    return _cut(moves, moves_to_hoist(moves, target), target)
+
+
+def _moves_folded(fusion: Fusion, target: Target) -> Fusion:
+    """The fusion in ops that have a kernel form, with one move for each place that is read."""
+    owned = own_outputs(merge_sorts(drop_identities(fusion)))
+    products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
+    flat = sink_reshapes(products, products_in_place(target))
+    plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
+    parts = crop_joins(hoist_crops(cse(plain)))
+    return fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
+
+
+def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
+    """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
+    read = own_outputs(fold_moves(hoist_moves(moves, hoisted)))
+    small = copy_moved_rematerialisable(cse(split_maps(read)))
+    narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
+    nested = nest_reductions(chunk_reductions(narrow, target))
+    cut = split_reductions(split_scans(row_partials(nested, target), target), target)
+    return name_parts(cut)
+
+
+def _predicted_us(target: Target) -> Callable[[Form], float]:
+    """Predicts the time of all launches of a form, one after the other. Kernels of one structure
+    are scheduled once."""
+    known: dict[object, float] = {}
+
+    def of(form: Form) -> float:
+        placed = place(form.fusion, form.formation)
+        total = 0.0
+        items = segments(form.fusion, placed.items, placed.sites, placed.joined)
+        for item in attach_fills(items):
+            if isinstance(item, Moves):
+                total += _of_moves(item, target)
+            elif not all(is_empty(s.tensor) for s in item.writes):
+                structure, _ = structure_of(item.fusion)
+                key = structure, tuple(s.layout for s in item.writes)
+                if key not in known:
+                    known[key] = _of_group(item, target)
+                total += known[key]
+        return total
+
+    return of
+
+
+def _of_group(segment: Segment, target: Target) -> float:
+    """The predicted time of a group's kernel; infinite where none can be scheduled."""
+    try:
+        found = predicted(segment.dataflow, target)
+    except (ScheduleError, UnsupportedError):
+        return math.inf
+    return found.us
+
+
+def _of_moves(moves: Moves, target: Target) -> float:
+    """The time of a launch that copies and fills."""
+    known = target.calibration
+    moved = 0.0
+    for s in (*moves.reads, *moves.writes):
+        moved += s.root.dtype.nbytes * math.prod(map(estimate, s.shape))
+    start = known.launch_us + known.start_us + known.memory_latency_us
+    return start + moved / (target.memory_nbytes_per_us * known.read_share)

@@ -1,0 +1,137 @@
+"""Values at the places of a map, computed there of arguments.
+
+gelu(x) at i -> n - 1 - i          gelu(x at n - 1 - i)
+sum(x, axis=1) at i -> i + 1       sum(x at (i + 1, j), axis=1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
+
+from fusewright import dtypes
+from fusewright.core.atoms import Max, Min, Pair, Xor
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Division,
+    Expr,
+    FloorDiv,
+    Int,
+    Mod,
+    Term,
+    Var,
+    add,
+    parts_of,
+    variables,
+)
+from fusewright.dtypes import DType
+from fusewright.fusion import build
+from fusewright.fusion.ir import Broadcast, Iota, Pointwise, Reduce, Tensor, with_operands
+from fusewright.fusion.passes.index_maps import Map, map_of, moved
+
+
+class ReadAt:
+    """Reads values at the places of maps; what the values share stays shared. `leaf` reads what is
+    neither computed nor moved, by default by a move of it. `reduced` lists the reductions that were
+    read, and where."""
+
+    def __init__(self, leaf: Callable[[Tensor, Map], Tensor] = moved) -> None:
+        self._made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
+        self._leaf = leaf
+        self.reduced: list[tuple[Tensor, Map]] = []
+
+    def read(self, t: Tensor, by: Map) -> Tensor:
+        used = [c for c in by.at if any(c in variables(e) for e in by.index)]
+        key = (t, by.index)
+        if key not in self._made:
+            extents = dict(zip(by.at, by.shape, strict=True))
+            narrow = Map(tuple(extents[c] for c in used), tuple(used), by.index)
+            self._made[key] = found = self._read(t, narrow)
+            found.source = found.source or t.source
+        if len(used) == len(by.at):
+            return self._made[key]
+        axes = tuple(used.index(c) if c in used else None for c in by.at)
+        return build.value(by.shape, t.dtype, Broadcast((self._made[key],), axes))
+
+    def _read(self, t: Tensor, by: Map) -> Tensor:
+        if isinstance(t.op, Iota):
+            return _coordinates(t, t.op.axis, by)
+        if isinstance(t.op, Pointwise):
+            operands = tuple(self.read(o, by) for o in t.op.operands)
+            return build.value(by.shape, t.dtype, with_operands(t.op, operands))
+        if isinstance(t.op, Reduce):
+            self.reduced.append((t, by))
+            return self._reduced(t.op, by)
+        inner = map_of(t)
+        return (
+            self._leaf(t, by) if inner is None else self.read(t.op.operands[0], by.through(inner))
+        )
+
+    def _reduced(self, op: Reduce, by: Map) -> Tensor:
+        """A reduction at the places of a map. The axes that it reduces keep their place among the
+        coordinates of the map."""
+        extents = dict(zip(by.at, by.shape, strict=True))
+        source = op.operands[0]
+        kept = iter(by.index)
+        at: list[Var] = []
+        index: list[Expr] = []
+        axes: list[int] = []
+        for k, extent in enumerate(source.shape):
+            if k in op.axes:
+                axes.append(len(at))
+                c = Var(f"r{k}", 0, add(extent, -1))
+                extents[c] = extent
+                at.append(c)
+                index.append(ZERO if extent == ONE else c)
+            else:
+                e = next(kept)
+                at += [c for c in by.at if c in variables(e) and c not in at]
+                index.append(e)
+        part = Map(tuple(extents[c] for c in at), tuple(at), tuple(index))
+        out = build.reduce(op.fn, self.read(source, part), tuple(axes))
+        places = [c for k, c in enumerate(at) if k not in axes]
+        return build.permute(out, [places.index(c) for c in by.at])
+
+
+def _coordinates(t: Tensor, axis: int, by: Map) -> Tensor:
+    """The coordinates that a map reads along an axis, computed from those of its result. Those of
+    types that may not hold what is in between go by way of int64."""
+    index = by.index[axis]
+    if index in by.at:
+        return build.iota(by.shape, by.at.index(index), t.dtype)
+    wide = t.dtype if t.dtype.kind == "int" and t.dtype.nbytes >= 4 else dtypes.int64
+    return build.cast(_computed(index, by, wide), t.dtype)
+
+
+def _computed(e: Expr, by: Map, dtype: DType) -> Tensor:
+    """An expression in the coordinates of a map as a value of its shape."""
+    if e in by.at:
+        return build.iota(by.shape, by.at.index(e), dtype)
+    if not any(c in by.at for c in variables(e)):
+        return build.spread(build.size(e, dtype), by.shape)
+    match e:
+        case Pair():
+            sides, fn = (e.left, e.right), _FUNCTIONS[type(e)]
+        case Division():
+            sides, fn = (e.numerator, e.denominator), _FUNCTIONS[type(e)]
+        case _:
+            constant, terms = parts_of(e)
+            products = [_product(t, by, dtype) for t in terms]
+            if constant:
+                products.append(_computed(Int(constant), by, dtype))
+            return reduce(partial(build.pointwise, "add"), products)
+    left, right = (_computed(side, by, dtype) for side in sides)
+    return build.pointwise(fn, left, right)
+
+
+def _product(term: Term, by: Map, dtype: DType) -> Tensor:
+    factors = [_computed(a, by, dtype) for a in term.atoms]
+    if term.coefficient != 1:
+        factors.append(_computed(Int(term.coefficient), by, dtype))
+    return reduce(partial(build.pointwise, "mul"), factors)
+
+
+_FUNCTIONS: Mapping[type[Expr], str] = {
+    Min: "min", Max: "max", Xor: "bitwise_xor", FloorDiv: "floordiv", Mod: "rem",
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""Which form of a fusion is kept: the one that is predicted to take less time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.forms import chosen_form
+from fusewright.target import target_of
+
+S = fw.TensorSpec
+TARGET = target_of("sm_90a")
+
+
+def mixed_with_the_row_before(x: Any) -> Any:
+    y = fw.nn.layer_norm(x, (x.shape[-1],))
+    return y * 0.25 + fw.pad(y[:-1], ((1, 0), (0, 0))) * 0.75
+
+
+def neighbours(x: Any) -> Any:
+    y = fw.nn.softmax(x, axis=-1)
+    return y[1:] - y[:-1]
+
+
+def turned(x: Any) -> Any:
+    y = x - fw.mean(x, axis=0)
+    return y + fw.roll(y, 3, axis=0)
+
+
+def flipped(x: Any) -> Any:
+    return fw.flip(fw.nn.softmax(x, axis=-1), axis=1)
+
+
+def every_second(x: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1)[::2]
+
+
+MOVED = [mixed_with_the_row_before, neighbours, turned, flipped, every_second]
+
+
+@pytest.mark.parametrize("fn", MOVED)
+def test_a_norm_at_other_rows_is_computed_again(fn: Any) -> None:
+    fusion = fw.trace(fn, S((256, 65536), "float32"))
+    program = fw.compile(fusion)
+    stats = program.host.stats
+    least = 4 * 65536 * (256 + int(str(fusion.outputs[0].shape[0])))
+    assert stats["launches"] == (1 if fn is not every_second else stats["launches"])
+    assert stats["bytes_moved"] <= (1.05 * least if fn is not every_second else 2 * least)
+
+
+@pytest.mark.parametrize("fn", MOVED)
+@pytest.mark.parametrize("shape", [(5, 33), (64, 128), (17, 2500)])
+def test_kernels_agree_with_the_oracle(fn: Any, shape: tuple[int, int]) -> None:
+    fusion = fw.trace(fn, S(shape, "float32"))
+    x = np.random.default_rng(shape[1]).standard_normal(shape).astype("float32")
+    found = fw.compile(fusion).simulate(x, check_races=True)
+    assert not found.races
+    np.testing.assert_allclose(found.outputs[0], fw.evaluate(fusion, x)[0], 1e-4, 1e-5)
+
+
+def test_what_is_predicted_to_be_slower_is_not_taken() -> None:
+    """Short rows in reverse, computed again at each place, take narrow loads."""
+    short, long = (fw.trace(flipped, S(n, "bfloat16")) for n in ((500000, 32), (4096, 4096)))
+    assert len(chosen_form(short, TARGET).formation.groups) == 2
+    assert len(chosen_form(long, TARGET).formation.groups) == 1
