@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cuda",),
     ("host",),
     ("runtime",),
+    ("forms",),
     ("kernel",),
     ("programs",),
     ("program",),

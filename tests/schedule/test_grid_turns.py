@@ -167,7 +167,7 @@ def test_every_semaphore_is_reset_and_every_part_is_whole_vectors() -> None:
     assert str(release.value) == "(by + 1)%5"
     assert release.size == 32 * 4
     text = str(kernel.ir)
-    assert re.search(r"t\d+\[0\.\.4\] = load t0_work\[128\*bx \+ 4\*tx\]", text)
+    assert re.search(r"t0_v\d+\[0\.\.4\] = load t0_work\[128\*bx \+ 4\*tx\]", text)
     assert "store t0_work[128*bx + 4*tx] = t0_acc[0..4]" in text
 
 
