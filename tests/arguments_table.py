@@ -101,6 +101,17 @@ _CLASSES: Row = {"target": ("l",), "weight": ("v",), "dy": ("u[0]",), "log_sum_e
 _WHOLE: Row = {"x": ("n",), "x1": ("n",), "x2": ("t",)}
 _TRUTH: Row = {"x": ("p",), "x1": ("p",), "x2": ("x > y",)}
 _SIZED: Row = {"size": ("3", "4"), "fill": (None, "1")}
+_POOL: Row = {
+    "x": ("img",),
+    "kernel_size": ("3", "2"),
+    "stride": ("2", "1"),
+    "padding": ("1", "0"),
+    "dilation": (None, "2"),
+    "ceil_mode": ("True", "False"),
+    "return_indices": (None, "True"),
+    "count_include_pad": (None, "False"),
+    "divisor_override": (None, "3"),
+}
 
 ROWS: dict[str, Row] = {
     **{f"bitwise_{o}": _WHOLE for o in ("and", "or", "xor", "invert", "left_shift", "right_shift")},
@@ -142,6 +153,7 @@ ROWS: dict[str, Row] = {
     "cumulative_prod": {},
     "cumulative_sum": {},
     "diff": {"n": (None, "2"), "prepend": (None, "x"), "append": (None, "x")},
+    "einsum": {"subscripts": ("'ij,ij->i'", "'ij,ij->j'"), "operands": ("x, y",)},
     "empty_like": {"x": ("x", "v")},
     "ones_like": {"x": ("x", "v")},
     "zeros_like": {"x": ("x", "v")},
@@ -216,6 +228,9 @@ ROWS: dict[str, Row] = {
     "unstack": {"axis": (None, "1")},
     "where": {"condition": ("p",)},
     "zeros": {},
+    **{f"nn.max_pool{d}d": _POOL for d in (1, 2)},
+    **{f"nn.avg_pool{d}d": _POOL for d in (1, 2)},
+    **{f"nn.adaptive_avg_pool{d}d": {"x": ("img",), "output_size": ("3", "2")} for d in (1, 2)},
     "nn.batch_norm": _BY_CHANNEL
     | {"axis": (None, "2"), "training": ("False", "True"), "momentum": (None, "0.5", "UserError")},
     "nn.batch_norm_backward": _BY_CHANNEL | {"axis": (None, "2")},

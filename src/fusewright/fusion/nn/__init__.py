@@ -68,6 +68,14 @@ from fusewright.fusion.nn.norms import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from fusewright.fusion.nn.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    max_pool1d,
+    max_pool2d,
+)
 from fusewright.fusion.nn.softmaxes import (
     log_softmax,
     log_softmax_backward,
@@ -77,6 +85,10 @@ from fusewright.fusion.nn.softmaxes import (
 
 __all__ = [
     "BatchNorm",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward",
@@ -110,6 +122,8 @@ __all__ = [
     "linear_backward",
     "log_softmax",
     "log_softmax_backward",
+    "max_pool1d",
+    "max_pool2d",
     "mish",
     "mse_loss",
     "nll_loss",

@@ -1,6 +1,7 @@
 """Operations under their array API standard names, and the few that the standard lacks."""
 
 from fusewright.fusion.ops import random
+from fusewright.fusion.ops.contractions import einsum
 from fusewright.fusion.ops.creation import (
     arange,
     empty,
@@ -185,6 +186,7 @@ __all__ = [
     "cumulative_sum",
     "diff",
     "divide",
+    "einsum",
     "empty",
     "empty_like",
     "equal",

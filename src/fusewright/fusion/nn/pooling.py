@@ -1,0 +1,378 @@
+"""Pooling over windows, under the names and with the argument order of torch.nn.functional.
+
+x is (batch, channels, ...) or (channels, ...), with one axis to walk along for each "d" of the
+name. Results have x's dtype; averages are computed in the compute dtype. The gradient of a maximum
+goes to the first place of a window that has it. Every function raises UserError for arrays that are
+not floats and for windows that do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from fusewright import dtypes
+from fusewright.core.atoms import maximum as larger, minimum as smaller
+from fusewright.core.expr import Expr, add, as_expr, ceildiv, constant_value, floordiv, mul
+from fusewright.errors import UserError
+from fusewright.fusion import build, ops
+from fusewright.fusion.array import Array
+from fusewright.fusion.derivatives import GivenRule
+from fusewright.fusion.nn.arguments import check_float, widened
+from fusewright.fusion.nn.geometry import Sizes, check_layout, pool_windows
+from fusewright.fusion.nn.windows import (
+    MAX_UNROLLED,
+    Window,
+    affine,
+    mapped,
+    place_count,
+    places,
+    read_place,
+    read_places,
+    write_place,
+    write_places,
+)
+from fusewright.fusion.operands import check_flag
+from fusewright.fusion.ops import astype, equal, isnan, logical_or, maximum, where
+
+_LOWEST = -float("inf")
+
+
+# --- maxima -------------------------------------------------------------------------------------
+
+
+def max_pool1d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Array | tuple[Array, Array]:
+    """The largest element of every window along the last axis; NaN if any is. With
+    `return_indices` also its position on the axis, as int64."""
+    windows = _windows("max_pool1d", x, kernel_size, stride, padding, dilation, ceil_mode, 1)
+    return _max_pool("max_pool1d", x, windows, return_indices)
+
+
+def max_pool2d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Array | tuple[Array, Array]:
+    """The largest element of every window along the last two axes; NaN if any is. With
+    `return_indices` also its position on the plane in C order, as int64."""
+    windows = _windows("max_pool2d", x, kernel_size, stride, padding, dilation, ceil_mode, 2)
+    return _max_pool("max_pool2d", x, windows, return_indices)
+
+
+def _windows(
+    op: str,
+    x: Array,
+    kernel_size: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    ceil_mode: object,
+    axes: int,
+) -> list[Window]:
+    x = check_float(op, x)
+    check_flag(op, "ceil_mode", ceil_mode)
+    sizes = kernel_size, stride, padding, dilation
+    return pool_windows(op, x, *sizes, ceil_mode=bool(ceil_mode), axes=axes)
+
+
+def _max_pool(
+    op: str, x: Array, windows: list[Window], return_indices: bool
+) -> Array | tuple[Array, Array]:
+    check_flag(op, "return_indices", return_indices)
+    out = _largest(x, windows)
+    return (out, _positions(_first_place(x, windows), windows)) if return_indices else out
+
+
+def _is_unrolled(windows: Sequence[Window]) -> bool:
+    return place_count(windows) <= MAX_UNROLLED
+
+
+def _is_separated(windows: Sequence[Window]) -> bool:
+    """Whether one pass for each axis is cheaper than one for all: a pass more writes and reads the
+    array once more, so the places must become fewer than half."""
+    first, *rest = windows
+    by_axis = first.length
+    for w in rest:
+        by_axis = by_axis + w.length * first.stride
+    return bool(rest) and 2 * by_axis < place_count(windows)
+
+
+def _largest(x: Array, windows: Sequence[Window]) -> Array:
+    if place_count(windows) == 1:
+        return read_place(x, windows, (0,) * len(windows), _LOWEST)
+    if _is_separated(windows):  # the last axis first, so that the first place in C order wins
+        for w in reversed(windows):
+            x = _largest(x, [w])
+        return x
+    out = _largest_at_once(x, windows)
+    out.tensor.rule = GivenRule((x.tensor,), lambda g: (_way_back(x, windows, g),))
+    return out
+
+
+def _largest_at_once(x: Array, windows: Sequence[Window]) -> Array:
+    if not _is_unrolled(windows):
+        axes = tuple(range(x.ndim, x.ndim + len(windows)))
+        return ops.max(read_places(x, windows, x.ndim, _LOWEST), axis=axes)
+    first, *rest = (read_place(x, windows, at, _LOWEST) for at in places(windows))
+    for found in rest:
+        first = maximum(first, found)
+    return first
+
+
+def _way_back(x: Array, windows: Sequence[Window], g: Array) -> Array:
+    """Each element gets the cotangents of the windows of which it is the first largest place."""
+    number = _first_place(x, windows)
+    if not _is_unrolled(windows):
+        spread = ops.broadcast_to(_with_places(g, windows), (*g.shape, *_lengths(windows)))
+        is_first = equal(_with_places(number, windows), _numbers(spread, windows))
+        return write_places(where(is_first, spread, 0), windows, x.ndim)
+    total: Array | None = None
+    for k, at in enumerate(places(windows)):
+        is_first = equal(write_place(number, windows, at), k)
+        own = where(is_first, write_place(g, windows, at), 0)
+        total = own if total is None else total + own
+    assert total is not None
+    return total
+
+
+def _first_place(x: Array, windows: Sequence[Window]) -> Array:
+    """The number of the first place, in C order, that has the largest element of its window."""
+    if not _is_unrolled(windows):
+        found = read_places(x, windows, x.ndim, _LOWEST)
+        axes = tuple(range(x.ndim, found.ndim))
+        best = ops.max(found, axis=axes, keepdims=True)
+        number = where(logical_or(equal(found, best), isnan(found)), _numbers(found, windows), -1)
+        end = place_count(windows)
+        return ops.min(where(number < 0, end, number), axis=axes)
+    best, number = None, None
+    for k, at in enumerate(places(windows)):
+        found = read_place(x, windows, at, _LOWEST)
+        if best is None or number is None:
+            best, number = found, ops.zeros(found.shape, dtype=dtypes.int32)
+        else:
+            number = where(logical_or(found > best, isnan(found)), k, number)
+            best = maximum(best, found)
+    assert number is not None
+    return number
+
+
+def _lengths(windows: Sequence[Window]) -> tuple[int, ...]:
+    return tuple(w.length for w in windows)
+
+
+def _with_places(x: Array, windows: Sequence[Window]) -> Array:
+    return ops.expand_dims(x, tuple(range(x.ndim, x.ndim + len(windows))))
+
+
+def _numbers(x: Array, windows: Sequence[Window]) -> Array:
+    """The number of each place of x's last axes."""
+    total: Array | None = None
+    for k, w in enumerate(windows):
+        along = Array(build.iota(x.tensor.shape, x.ndim - len(windows) + k, dtypes.int32))
+        total = along if total is None else total * w.length + along
+    assert total is not None
+    return total
+
+
+def _positions(number: Array, windows: Sequence[Window]) -> Array:
+    """Where on the plane of the windows' axes numbered places are."""
+    shape = number.tensor.shape
+    position: Array | None = None
+    rest = astype(number, dtypes.int64)
+    places_behind = place_count(windows)
+    for w in windows:
+        places_behind //= w.length
+        place = (rest // places_behind) % w.length if w is not windows[0] else rest // places_behind
+        along = affine(shape, w.axis, w.stride, -w.padding) + place * w.dilation
+        size = Array(build.size(w.size, dtypes.int64))
+        position = along if position is None else position * size + along
+    assert position is not None
+    return position
+
+
+# --- averages -----------------------------------------------------------------------------------
+
+
+def avg_pool1d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Array:
+    """The mean of every window along the last axis, over its padding too if `count_include_pad`."""
+    windows = _windows("avg_pool1d", x, kernel_size, stride, padding, 1, ceil_mode, 1)
+    return _avg_pool("avg_pool1d", x, windows, padding, count_include_pad, None)
+
+
+def avg_pool2d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """The mean of every window along the last two axes, over its padding too if
+    `count_include_pad`; the sum over `divisor_override` where that is given."""
+    windows = _windows("avg_pool2d", x, kernel_size, stride, padding, 1, ceil_mode, 2)
+    return _avg_pool("avg_pool2d", x, windows, padding, count_include_pad, divisor_override)
+
+
+def _avg_pool(
+    op: str,
+    x: Array,
+    windows: Sequence[Window],
+    padding: Sizes,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Array:
+    check_flag(op, "count_include_pad", count_include_pad)
+    if divisor_override is not None and not build.integer(op, "divisor_override", divisor_override):
+        raise UserError(f"{op}: divisor_override={divisor_override}: a sum divided by 0 is no mean")
+    total = _total(widened(x), windows)
+    if divisor_override is not None:
+        return astype(total / float(divisor_override), x.dtype)
+    plain = 1.0
+    for w in windows:
+        counted = _counted(w, bool(count_include_pad), total)
+        if isinstance(counted, int):
+            plain *= counted
+        else:
+            total = total / counted
+    return astype(total / plain if plain != 1 else total, x.dtype)
+
+
+def _total(x: Array, windows: Sequence[Window]) -> Array:
+    if _is_separated(windows):
+        for w in reversed(windows):
+            x = _total(x, [w])
+        return x
+    if not _is_unrolled(windows):
+        axes = tuple(range(x.ndim, x.ndim + len(windows)))
+        return ops.sum(read_places(x, windows, x.ndim, 0), axis=axes)
+    first, *rest = (read_place(x, windows, at, 0) for at in places(windows))
+    for found in rest:
+        first = first + found
+    return first
+
+
+def _counted(w: Window, with_padding: bool, like: Array) -> int | Array:
+    """How many places of each window count: one number where all have as many."""
+    margin = w.padding if with_padding else 0
+    low, high = -margin, add(w.size, margin)
+    last = w.element(add(w.count, -1), w.length)
+    is_low = w.padding <= margin
+    if is_low and constant_value(larger(add(last, mul(high, -1)), 0)) == 0:
+        return w.length
+    start = affine(like.tensor.shape, w.axis, w.stride, -w.padding)
+    end = ops.minimum(start + w.length, Array(build.size(high, start.dtype)))
+    start = start if is_low else maximum(start, low)
+    return astype(end - start, like.dtype)
+
+
+# --- adaptive -----------------------------------------------------------------------------------
+
+
+def adaptive_avg_pool1d(x: Array, output_size: int | None) -> Array:
+    """The means of `output_size` windows that cover the last axis: window c has the elements from
+    floor(c * n / output_size) to ceil((c + 1) * n / output_size). None keeps the axis."""
+    return _adaptive("adaptive_avg_pool1d", x, output_size, 1)
+
+
+def adaptive_avg_pool2d(x: Array, output_size: int | Sequence[int | None] | None) -> Array:
+    """The means of windows that cover the last two axes, `output_size` along each, as
+    `adaptive_avg_pool1d` cuts them."""
+    return _adaptive("adaptive_avg_pool2d", x, output_size, 2)
+
+
+def _adaptive(op: str, x: Array, output_size: object, axes: int) -> Array:
+    x = check_float(op, x)
+    check_layout(op, x, axes)
+    out = widened(x)
+    for k, given in enumerate(_output_sizes(op, output_size, axes)):
+        if given is not None:
+            out = _means(op, out, x.ndim - axes + k, given)
+    return astype(out, x.dtype)
+
+
+def _output_sizes(op: str, given: object, axes: int) -> list[int | None]:
+    is_listed = isinstance(given, tuple | list)
+    listed = list(cast("Sequence[object]", given)) if is_listed else [given] * axes
+    if len(listed) != axes:
+        raise UserError(
+            f"{op}: output_size={given!r} has {len(listed)} entries for {axes} axes; give one "
+            "integer, or one or None for each axis"
+        )
+    sizes = [None if n is None else build.integer(op, "output_size", n) for n in listed]
+    if any(n is not None and n < 1 for n in sizes):
+        raise UserError(f"{op}: output_size={given!r}: sizes go from 1 on")
+    return sizes
+
+
+def _means(op: str, x: Array, axis: int, count: int) -> Array:
+    size = x.tensor.shape[axis]
+    each = floordiv(size, count)
+    if mul(each, count) == size:
+        shape = (*x.tensor.shape[:axis], as_expr(count), each, *x.tensor.shape[axis + 1 :])
+        return ops.mean(Array(build.reshape(op, x.tensor, shape)), axis=axis + 1)
+    if constant_value(size) is None:
+        raise UserError(
+            f"{op}: axis {axis} has symbolic size {size}, which is not known to be a multiple of "
+            f"{count}; declare multiple_of={count}, or make the size an integer"
+        )
+    numbers = [ops.astype(n, x.dtype) for n in _edges(x, axis, size, as_expr(count))]
+    return covering_sums(x, axis, as_expr(count)) / (numbers[1] - numbers[0])
+
+
+def _edges(x: Array, axis: int, size: Expr, count: Expr) -> tuple[Array, Array]:
+    """Where each of `count` windows begins and ends."""
+    shape = (*x.tensor.shape[:axis], count, *x.tensor.shape[axis + 1 :])
+    n, m = (Array(build.size(e, dtypes.int64)) for e in (size, count))
+    along = Array(build.iota(shape, axis))
+    return along * n // m, -((-(along + 1) * n) // m)
+
+
+def covering_sums(x: Array, axis: int, count: Expr) -> Array:
+    """The sums of `count` windows that cover an axis. The windows that an element is in are those
+    that cover the axis of windows as often as there are elements, so the way back is the same."""
+    size = x.tensor.shape[axis]
+    n, m = constant_value(size), constant_value(count)
+    assert n is not None and m is not None
+    longest = max(-(-(c + 1) * n // m) - c * n // m for c in range(m))
+    shape = (*x.tensor.shape[:axis], count, as_expr(longest), *x.tensor.shape[axis + 1 :])
+    at = build.coordinates(shape)
+    index: list[Expr] = [as_expr(c) for k, c in enumerate(at) if k != axis + 1]
+    first = floordiv(mul(at[axis], size), count)
+    end = ceildiv(mul(add(at[axis], 1), size), count)
+    index[axis] = smaller(add(first, at[axis + 1]), add(end, -1))
+    along, place = (Array(build.iota(shape, axis + k)) for k in (0, 1))
+    start, stop = along * n // m, -((-(along + 1) * n) // m)
+    found = mapped(x, shape, at, index, [start + place < stop], 0)
+    out = ops.sum(found, axis=axis + 1)
+    out.tensor.rule = GivenRule((x.tensor,), lambda g: (covering_sums(g, axis, size),))
+    return out
+
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "max_pool1d",
+    "max_pool2d",
+]
