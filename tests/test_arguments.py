@@ -22,6 +22,7 @@ ELSEWHERE = frozenset(
     (
         *(
             "benchmark",
+            "kernel",
             "compile",
             "config",
             "evaluate",

@@ -28,6 +28,10 @@ S = fw.TensorSpec((4, 64), "float32")
 X = np.arange(256, dtype=np.float32).reshape(4, 64)
 
 
+def own_kernel(schedule):
+    return fw.compile(fw.trace(fw.kernel(scaled, schedule=schedule), S))
+
+
 def scaled(x):
     h = fw.name(x * 2.0, "h")
     return fw.name(fw.sum(h, axis=1), "total")
@@ -312,6 +316,17 @@ ROWS: dict[str, dict[str, Row]] = {
                 )
             )(fw.compile(DYNAMIC).kernels[0]),
         ),
+    },
+    "kernel": {
+        "fn": (
+            lambda: str(fw.trace(fw.kernel(scaled, schedule=len), S)),
+            lambda: str(fw.trace(fw.kernel(fw.exp, schedule=len), S)),
+        ),
+        "schedule": (
+            lambda: str(own_kernel(lambda s: None).kernels[0].ir),
+            lambda: str(own_kernel(lambda s: s.inline_most()).kernels[0].ir),
+        ),
+        "results": (lambda: 0, (lambda: fw.kernel(scaled, results="f32[4]"), "needs schedule=")),
     },
     "benchmark": {
         "fn": (lambda: fw.benchmark(scaled, X).timings, (lambda: fw.benchmark(3), "a function")),
@@ -751,6 +766,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "config",
         "evaluate",
         "fuse",
+        "kernel",
         "load",
         "parse_kernel",
         "trace",

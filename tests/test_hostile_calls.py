@@ -108,6 +108,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "register_pytree": (fw.register_pytree, {"cls": Two, "flatten": program, "unflatten": program}),
     "name": (fw.name, {"x": X, "text": "a"}),
     "tune": (fw.tune, {"fn": program, "args": [X], "clock": Clock()}),
+    "fw.kernel": (fw.kernel, {"fn": program, "schedule": program}),
     "benchmark": (fw.benchmark, {"fn": program, "args": [X], "clock": Clock()}),
     "grad": (fw.grad, {"fn": program, "argnums": 0, "has_aux": False}),
     "value_and_grad": (fw.value_and_grad, {"fn": program, "argnums": 0, "has_aux": False}),

@@ -103,7 +103,7 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, at: i
     ("module", "name", "at"),
     [
         (array_module, "calling_line", 3),
-        (driver, "prepare", 1),
+        (driver, "chosen_form", 1),
         (driver, "place", 1),
         (driver, "schedule_group", 1),
         (driver, "schedule_group", 2),

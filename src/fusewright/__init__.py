@@ -16,18 +16,24 @@ else:
     from importlib.util import find_spec
     from types import ModuleType
 
-    class _Package(ModuleType):
-        """The package. `verify` is a function and a module, which Python puts there when it is
-        imported: the attribute is the function."""
+    def _function(name):
+        """A function that is called as a module of the package is, which Python puts there when it
+        is imported: the attribute is the function."""
 
-        @property
-        def verify(self):
-            return vars(self).get("verify") or import_module("fusewright.public").verify
+        def get(self):
+            return vars(self).get(name) or getattr(import_module("fusewright.public"), name)
 
-        @verify.setter
-        def verify(self, value):
+        def put(self, value):
             if not isinstance(value, ModuleType):
-                vars(self)["verify"] = value
+                vars(self)[name] = value
+
+        return property(get, put)
+
+    class _Package(ModuleType):
+        """The package, whose public names are loaded when one is asked for."""
+
+        kernel = _function("kernel")
+        verify = _function("verify")
 
         def __getattr__(self, name):
             if name.startswith("__") and name != "__all__" and "array" not in name:
@@ -36,7 +42,8 @@ else:
                 return import_module(f"fusewright.{name}")
             public = import_module("fusewright.public")
             own = vars(self)
-            own.update((n, getattr(public, n)) for n in public.__all__ if n != "verify")
+            functions = ("kernel", "verify")
+            own.update((n, getattr(public, n)) for n in public.__all__ if n not in functions)
             own["__all__"] = [*public.__all__, "__version__"]
             if name not in own:
                 raise AttributeError(f"module 'fusewright' has no attribute {name!r}")

@@ -13,7 +13,7 @@ from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.forms import chosen_form
-from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.fusion.ir import Fusion, Input, OwnKernel, Tensor
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
@@ -247,6 +247,8 @@ class _Compiler:
 
     def launches(self, segment: Segment) -> list[Dispatch]:
         """The launches of a segment; when lowering refuses it, of its two halves."""
+        if isinstance(segment.fusion.outputs[0].op, OwnKernel):
+            return [self._own(segment)]
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
         layouts = tuple(None if s.is_whole else s.layout for s in segment.writes)
@@ -273,6 +275,28 @@ class _Compiler:
         reads = tuple(segment.reads[i] for i in made.read)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
+
+    def _own(self, segment: Segment) -> Dispatch:
+        """The launch of a kernel of the program's own. Raises ScheduleError where it cannot be one,
+        and for a result that nobody reads."""
+        made = {
+            t.op.result: s
+            for t, s in zip(segment.fusion.outputs, segment.writes, strict=True)
+            if isinstance(t.op, OwnKernel)
+        }
+        op = segment.fusion.outputs[0].op
+        assert isinstance(op, OwnKernel)
+        unused = set(range(len(op.body.results))) - set(made)
+        if unused:
+            raise ScheduleError(
+                f"{op.fn}: nothing uses its result {min(unused)}, which the kernel would write; "
+                "return only what is used"
+            )
+        kernel, read = op.body.kernel(self.target)
+        at = dict(zip(segment.fusion.inputs, segment.reads, strict=True))
+        reads = tuple(at[op.operands[k]] for k in read)
+        writes = tuple(made[k] for k in sorted(made))
+        return Dispatch(kernel, reads, writes, kernel.argument_values)
 
     def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
         """The kernel in whose launch the blocks of all parts stand side by side."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.ir import Fusion, OwnKernel, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_joins import crop_joins
@@ -34,6 +34,7 @@ from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
+from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.select_joins import select_joins
@@ -103,7 +104,7 @@ def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
     nested = nest_reductions(chunk_reductions(narrow, target))
     cut = split_reductions(split_scans(row_partials(nested, target), target), target)
-    return name_parts(cut)
+    return own_operands(name_parts(cut))
 
 
 def _predicted_us(target: Target) -> Callable[[Form], float]:
@@ -130,7 +131,10 @@ def _predicted_us(target: Target) -> Callable[[Form], float]:
 
 
 def _of_group(segment: Segment, target: Target) -> float:
-    """The predicted time of a group's kernel; infinite where none can be scheduled."""
+    """The predicted time of a group's kernel; infinite where none can be scheduled, and none for
+    one of the program's own, which is the same in every form."""
+    if any(isinstance(t.op, OwnKernel) for t in segment.fusion.outputs):
+        return 0.0
     try:
         found = predicted(segment.dataflow, target)
     except (ScheduleError, UnsupportedError):

@@ -34,6 +34,7 @@ from fusewright.frontends.benchmark import Benchmark, benchmark
 from fusewright.frontends.fuse import fuse
 from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
+from fusewright.frontends.own_kernel import kernel
 from fusewright.frontends.tune import Tuning, tune
 from fusewright.fusion import nn, ops as _ops
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
@@ -121,6 +122,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "kernel",
     "load",
     "name",
     "nn",

@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     Iota,
     MatMul,
     Op,
+    OwnKernel,
     Parts,
     Permute,
     Pointwise,
@@ -120,6 +121,9 @@ def make_frame(
             return Frame(out, (), (read, out))
         case MatMul():
             return _matmul(graph, out, operand_shapes[0], name)
+        case OwnKernel():
+            apart = (tuple(graph.axis(e, f"{name}.operand") for e in s) for s in operand_shapes)
+            return Frame(out, (), tuple(apart))
         case _:
             assert_never(op)
 

@@ -213,6 +213,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return _take_along(t, args, op.axis)
         case ir.MatMul():
             return np.matmul(*args)
+        case ir.OwnKernel():
+            return _own_kernel(t, op, args)
         case _:
             assert_never(op)
 
@@ -224,6 +226,17 @@ def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:
     first = np.full_like(a.take([0], op.axis), scan_identity(op.fn, t.dtype.compute))
     before = prefixes.take(range(a.shape[op.axis] - 1), op.axis)
     return np.concatenate([first, before], op.axis)
+
+
+def _own_kernel(t: Tensor, op: ir.OwnKernel, args: list[Array]) -> Array:
+    """One result of a kernel that the user wrote, on operands as they are stored."""
+    if op.body is None:
+        raise UserError(
+            f"{t.name}: {op.fn} is a kernel of the program's own, which a file holds as machine "
+            "code only; run it on a GPU or with device='sim', or trace the program again"
+        )
+    stored = [rounded(a, o.dtype) for a, o in zip(args, op.operands, strict=True)]
+    return carried(np.asarray(op.body.evaluate(stored)[op.result]), t.dtype)
 
 
 def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:

@@ -320,6 +320,18 @@ class MatMul(OpBase):
     operands: tuple[Tensor, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnKernel(OpBase):
+    """One result, by number, of a kernel that the user wrote or scheduled; nothing looks into it.
+    Results of one call share operands and `body`, which evaluates and makes the kernel; it is None
+    where the fusion was read from a text."""
+
+    operands: tuple[Tensor, ...]
+    fn: str
+    result: int
+    body: Any = None
+
+
 Op: TypeAlias = (
     Input
     | Constant
@@ -339,6 +351,7 @@ Op: TypeAlias = (
     | Take
     | TakeAlong
     | MatMul
+    | OwnKernel
 )
 
 

@@ -19,7 +19,7 @@ from fusewright.dtypes import scalar_text
 if TYPE_CHECKING:
     from fusewright.fusion.ir import Fusion, Op, Tensor
 
-_IMPLIED = ("operands", "position")  # printed as positions: in the call, of the line
+_IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
 
 
 def print_fusion(fusion: Fusion) -> str:

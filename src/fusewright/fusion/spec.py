@@ -171,6 +171,9 @@ def _check_value(t: Tensor) -> None:
             _check_gather(t, op)
         case ir.MatMul():
             _check_matmul(t, op)
+        case ir.OwnKernel():
+            if op.body is not None:
+                _expect(t, *op.body.results[op.result])
         case _:
             assert_never(op)
 

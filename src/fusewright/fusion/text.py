@@ -55,10 +55,13 @@ _OPS: dict[str, type[Any]] = {
         ir.Take,
         ir.TakeAlong,
         ir.MatMul,
+        ir.OwnKernel,
     )
 }
 _EXPRESSIONS = ("strides", "low", "high", "index", "coordinates")  # tuples of them
-_LITERALS: dict[str, type] = {"axis": int, "axes": tuple, "fn": str, "alignment": int}
+_LITERALS: dict[str, type] = {
+    "axis": int, "axes": tuple, "fn": str, "alignment": int, "result": int,
+}  # fmt: skip
 _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: expr.add,
     ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),

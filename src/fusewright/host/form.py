@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
-from fusewright.errors import InternalError
-from fusewright.fusion.ir import Fusion, IndexMap, Input, Pointwise, Resize, Tensor
+from fusewright.errors import InternalError, ScheduleError
+from fusewright.fusion.ir import (
+    Fusion,
+    IndexMap,
+    Input,
+    OwnKernel,
+    Pointwise,
+    Resize,
+    Tensor,
+)
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
     MAX_OPERANDS,
@@ -25,6 +33,7 @@ from fusewright.host.groups import (
     Reason,
     add,
     is_view,
+    own_problem,
     union,
 )
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
@@ -77,6 +86,7 @@ class _Former:
         self.merged: dict[int, int] = {}
         self.reasons: list[Reason] = []
         self.views: dict[Tensor, Regrouped] = {}
+        self.own: list[Tensor] = []
         self.count = 0
 
     # --- placing --------------------------------------------------------------------------------
@@ -87,6 +97,9 @@ class _Former:
         if isinstance(t.op, Input) or is_rematerialisable(t):
             return
         if is_view(t) and t not in self.fusion.outputs and self._is_near(t):
+            return
+        if isinstance(t.op, OwnKernel):
+            self._place_own(t, t.op)
             return
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
@@ -100,6 +113,18 @@ class _Former:
             self.reasons.append(Reason(t.name, problem))
         if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
             self._alone(t)
+
+    def _place_own(self, t: Tensor, op: OwnKernel) -> None:
+        """Puts a result of a kernel of the program's own beside the other results of its call."""
+        found = [self.group_of(o) for o in self.own if not own_problem([o, t])]
+        chosen = [g for g in found[:1] if g is not None]
+        self.own.append(t)
+        makers = [g for o in op.operands if (g := self.group_of(o)) is not None]
+        number = None if chosen else self._next()
+        problem = self._try(chosen, list(dict.fromkeys(makers)), [t], number)
+        if problem is not None:
+            raise ScheduleError(f"{t.name}: {op.fn} cannot be one kernel: {problem}")
+        self.reasons.append(Reason(t.name, f"{op.fn} is a kernel of its own, as the program asks"))
 
     def _chains(
         self, t: Tensor, chosen: Sequence[FusionGroup], producers: Sequence[FusionGroup]
@@ -247,6 +272,8 @@ class _Former:
         for t in new:
             if (problem := add(g, t)) is not None:
                 return problem
+        if any(isinstance(t.op, OwnKernel) for t in islice(g.members, 1)):
+            return g
         relate_reductions(g)
         return loop_problem(g, chosen, new) or g
 

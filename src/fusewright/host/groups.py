@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -14,6 +15,7 @@ from fusewright.fusion.ir import (
     Concat,
     IndexMap,
     MatMul,
+    OwnKernel,
     Parts,
     Permute,
     Pointwise,
@@ -101,6 +103,9 @@ def union(groups: Sequence[FusionGroup], number: int, graph: AxisGraph) -> Fusio
     when that cannot be."""
     if len(groups) == 1:
         return _copy(groups[0], number)
+    problem = own_problem([t for g in groups for t in islice(g.members, 1)])
+    if problem is not None:
+        return problem
     out = FusionGroup(number, graph)
     for g in groups:
         for t, axes in g.axes.items():
@@ -162,7 +167,7 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     one value reach all others is asked once all ops that belong together are in."""
     if len(g.members) >= MAX_OPS:
         return f"the kernel has {MAX_OPS} ops already"
-    problem = _move_problem(g, t) or _place(g, t)
+    problem = own_problem([*islice(g.members, 1), t]) or _move_problem(g, t) or _place(g, t)
     if problem is not None:
         return problem
     g.members[t] = None
@@ -185,6 +190,19 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     if isinstance(t.op, Reduce | Scan):
         g.reductions.append(t)
     return None
+
+
+def own_problem(members: Sequence[Tensor]) -> str | None:
+    """Why ops, of each group one, are no kernel: one of them is a result of a kernel of the
+    program's own, which holds the results of that call and nothing else."""
+    own = [t.op for t in members if isinstance(t.op, OwnKernel)]
+    if not own or (len(own) == len(members) and all(_is_one_call(own[0], o) for o in own)):
+        return None
+    return f"{own[0].fn} is a kernel of the program's own, which nothing joins"
+
+
+def _is_one_call(a: OwnKernel, b: OwnKernel) -> bool:
+    return a.body is b.body and a.operands == b.operands
 
 
 def _place(g: FusionGroup, t: Tensor) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.fusion.ir import Fusion, Input, OwnKernel, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.form import Formation, connected, nbytes_estimate
 from fusewright.host.groups import is_view
@@ -24,6 +24,7 @@ from fusewright.host.moves import Move, Moves
 from fusewright.host.segment import stored_values
 from fusewright.host.subspans import LAUNCH_NBYTES, Subspan, natural
 
+OWN = "a kernel of the program's own reads or makes it, in memory of its own"
 MAX_STORES = 8
 """Places that a kernel writes one value to; what is joined more often is copied."""
 
@@ -100,6 +101,7 @@ class _Placer:
         }
         self.versions = dict.fromkeys(held.items(), 0)
         self.wanted = stored_values(fusion, cut.groups)
+        self.fixed = _of_own_kernels(fusion)
         self.joined: dict[Tensor, None] = {}
         self.through: set[Tensor] = set()
         self.placed: dict[str, str] = {}
@@ -147,6 +149,10 @@ class _Placer:
             return False
         sites = self.sites.get(t) or [natural(t)]
         everything = [p for s in sites for p in pieces(t, s, {*g, *self.through})]
+        fixed = [p.source for p in everything if p.source is not None and p.source in self.fixed]
+        if fixed:
+            self.not_placed |= {o.name: OWN for o in fixed}
+            return False
         parts = [p for p in everything if not self._stays(t, p, set(g))]
         stays = len(parts) < len(everything)
         split = self._without(g, t, parts)
@@ -233,6 +239,12 @@ class _Placer:
             len(own) + len(elsewhere) < len({p.source for p in parts}),
             tuple(connected([x for x in g if x in after])),
         )
+
+
+def _of_own_kernels(fusion: Fusion) -> set[Tensor]:
+    """What kernels of the program's own read and make: it lies in C order, apart from all else."""
+    own = [t for t in fusion.values if isinstance(t.op, OwnKernel)]
+    return {v for t in own for v in (t, *t.op.operands)}
 
 
 def _problem(split: _Split, *, at_any_cost: bool) -> str | None:

@@ -15,6 +15,7 @@ from fusewright.fusion.ir import (
     Input,
     Iota,
     MatMul,
+    OwnKernel,
     Parts,
     Permute,
     Pointwise,
@@ -111,6 +112,8 @@ def op_text(t: Tensor) -> str:
             return f"{p.count} parts of {p.each} along {', '.join(map(str, axes))}, {order}"
         case MatMul():
             return "matmul"
+        case OwnKernel(fn=fn):
+            return f"{fn}, a kernel of its own"
         case _:
             assert_never(t.op)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusewright.core.expr import Expr, Int, add, mul
-from fusewright.errors import UnsupportedError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import (
@@ -11,6 +11,7 @@ from fusewright.fusion.ir import (
     Concat,
     IndexMap,
     MatMul,
+    OwnKernel,
     Permute,
     Pointwise,
     Reduce,
@@ -79,6 +80,11 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
             return _taken_along(t.op, g), None
         case MatMul():
             return _product(t.op, g)
+        case OwnKernel(fn=fn):
+            raise UserError(
+                f"{t.name}: {fn} is a kernel of the program's own, which has no derivative; give "
+                "it one with fw.custom_vjp"
+            )
         case _:
             return tuple(None for _ in operands)
 

@@ -23,6 +23,7 @@ from fusewright.fusion.ir import (
     Concat,
     IndexMap,
     MatMul,
+    OwnKernel,
     Permute,
     Pointwise,
     Reduce,
@@ -186,6 +187,11 @@ class _Batch:
                 return made(Reduce(operands, t.op.fn, tuple(a + 1 for a in t.op.axes)))
             case Take():
                 return self._take(t, t.op)
+            case OwnKernel(fn=fn):
+                raise UserError(
+                    f"vmap: {fn} is a kernel of the program's own, made for these shapes only; "
+                    "write one that takes the further axis"
+                )
             case _:
                 raise AssertionError(f"{t.op} has operands")
 

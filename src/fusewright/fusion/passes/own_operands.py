@@ -1,0 +1,59 @@
+"""What a kernel of the program's own reads lies in memory as it expects it."""
+
+from __future__ import annotations
+
+from fusewright.fusion import build
+from fusewright.fusion.ir import (
+    Fusion,
+    Input,
+    MatMul,
+    OwnKernel,
+    Pointwise,
+    Reduce,
+    Scan,
+    Sort,
+    Tensor,
+    contiguous_strides,
+    with_operands,
+)
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.rematerialisable import is_rematerialisable
+
+ALIGNMENT = 16
+"""Bytes to which the arrays of such a kernel are aligned: those of its own specs."""
+
+
+def own_operands(fusion: Fusion) -> Fusion:
+    """Stores what a kernel of the program's own reads, where nobody else does.
+
+    rewrite:  k(x.T)  ->  y = copy(x.T); k(y)
+    checks:   operands are arguments in C order, or what other kernels compute
+    order:    last, since passes before it move views, and drop copies
+    """
+    copies: dict[Tensor, Tensor] = {}
+
+    def stored(o: Tensor) -> Tensor:
+        if _lies_ready(o):
+            return o
+        if o not in copies:
+            copies[o] = build.pointwise("copy", o)
+        return copies[o]
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, OwnKernel) or all(map(_lies_ready, operands)):
+            return None
+        op = with_operands(t.op, tuple(map(stored, operands)))
+        return build.value(t.shape, t.dtype, op)
+
+    return rebuild(fusion, replace)
+
+
+def _lies_ready(o: Tensor) -> bool:
+    """Whether a value lies in C order: the caller's, or one that another kernel stores."""
+    match o.op:
+        case Input(strides=strides, alignment=alignment):
+            return strides == contiguous_strides(o.shape) and alignment >= ALIGNMENT
+        case Pointwise() | Reduce() | Scan() | Sort() | MatMul() | OwnKernel():
+            return not is_rematerialisable(o)
+        case _:
+            return False
