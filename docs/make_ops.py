@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,3 +59,4 @@ if __name__ == "__main__":
     path = Path(__file__).with_name("ops.md")
     path.write_text(render(), encoding="utf-8")
     print(path)
+    import_module("make_api").write()

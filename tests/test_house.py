@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fusewright as fw
 from fusewright.knobs import KNOBS
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +21,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
 
+API_PAGES = ("api.md", "api-operations.md", "array-namespace.md")
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -98,6 +100,19 @@ def test_the_list_of_operations_is_up_to_date() -> None:
     module = _load(ROOT / "docs" / "make_ops.py")
     written = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
     assert written == module.render(), "run `make docs`"
+
+
+def test_the_pages_of_the_api_are_up_to_date() -> None:
+    module = _load(ROOT / "docs" / "make_api.py")
+    for name, page in module.PAGES.items():
+        written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert written == page(), "run `make docs`"
+
+
+def test_every_public_name_has_a_place_in_the_api() -> None:
+    text = "".join((ROOT / "docs" / n).read_text(encoding="utf-8") for n in API_PAGES)
+    words = set(re.findall(r"\w+", text))
+    assert [n for n in fw.__all__ if n not in words and not n.startswith("__")] == []
 
 
 def test_every_knob_is_documented() -> None:
@@ -197,3 +212,34 @@ def test_the_ci_script_is_executable_and_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     text = script.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text and "make test" in text
+
+
+# --- what users expect --------------------------------------------------------------------------
+
+
+def _expected() -> list[tuple[str, str]]:
+    """The rows of docs/expected.md."""
+    text = (ROOT / "docs" / "expected.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert all(len(r) == 2 for r in rows), [r for r in rows if len(r) != 2]
+    return [(a.strip(), b.strip()) for a, b in rows if a.strip() != "expected by users"]
+
+
+def test_every_expectation_has_an_answer() -> None:
+    rows = _expected()
+    assert len(rows) > 50
+    for expected, here in rows:
+        assert expected and here not in ("", "-", "none", "no"), expected
+        if here.startswith("none"):
+            assert len(here) > 30, f"{expected}: say why, and what to do instead"
+
+
+def test_what_is_said_to_be_here_is_here() -> None:
+    for expected, here in _expected():
+        for found in re.findall(r"fw((?:\.\w+)+)", here):
+            value: object = fw
+            for part in found[1:].split("."):
+                assert hasattr(value, part), f"{expected}: there is no fw{found}"
+                value = getattr(value, part)
+        for found in re.findall(r"\b(FUSEWRIGHT_\w+)", here):
+            assert any(k.name == found for k in KNOBS), f"{expected}: there is no {found}"
