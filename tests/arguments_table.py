@@ -101,6 +101,14 @@ _CLASSES: Row = {"target": ("l",), "weight": ("v",), "dy": ("u[0]",), "log_sum_e
 _WHOLE: Row = {"x": ("n",), "x1": ("n",), "x2": ("t",)}
 _TRUTH: Row = {"x": ("p",), "x1": ("p",), "x2": ("x > y",)}
 _SIZED: Row = {"size": ("3", "4"), "fill": (None, "1")}
+_CONV: Row = {
+    "x": ("img",),
+    "bias": (None, "u[:2]"),
+    "stride": (None, "2"),
+    "padding": (None, "1"),
+    "dilation": (None, "2"),
+    "groups": (None, "2", "UserError"),
+}
 _POOL: Row = {
     "x": ("img",),
     "kernel_size": ("3", "2"),
@@ -231,6 +239,23 @@ ROWS: dict[str, Row] = {
     **{f"nn.max_pool{d}d": _POOL for d in (1, 2)},
     **{f"nn.avg_pool{d}d": _POOL for d in (1, 2)},
     **{f"nn.adaptive_avg_pool{d}d": {"x": ("img",), "output_size": ("3", "2")} for d in (1, 2)},
+    "nn.conv1d": _CONV | {"weight": ("img[:, :, :3]",)},
+    "nn.conv2d": _CONV | {"weight": ("fw.stack([img, img])[:, :, :3, :3]",)},
+    "nn.conv_transpose1d": _CONV
+    | {"weight": ("fw.stack([w, w, w], axis=2)[:, :2]",), "groups": (None, "2")}
+    | {"stride": ("2", "3"), "output_padding": (None, "1")},
+    "nn.conv_transpose2d": _CONV
+    | {"weight": ("fw.stack([img, img])[:, :, :3, :3]",), "groups": (None, "2")}
+    | {"stride": ("2", "3"), "output_padding": (None, "1")},
+    "nn.unfold": _CONV | {"kernel_size": ("3", "2")},
+    "nn.fold": {
+        "x": ("w",),
+        "output_size": ("(2, 5)", "(3, 4)"),
+        "kernel_size": ("(1, 3)", "(1, 2)", "UserError"),
+        "dilation": (None, "2", "UserError"),
+        "padding": (None, "1", "UserError"),
+        "stride": (None, "2", "UserError"),
+    },
     "nn.batch_norm": _BY_CHANNEL
     | {"axis": (None, "2"), "training": ("False", "True"), "momentum": (None, "0.5", "UserError")},
     "nn.batch_norm_backward": _BY_CHANNEL | {"axis": (None, "2")},

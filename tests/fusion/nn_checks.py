@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.trace import trace
+from fusewright.fusion.transforms.gradients import vjp
 
 Array = npt.NDArray[Any]
 STEP = 1e-6
@@ -68,3 +69,21 @@ def assert_gradients(
         expected = numeric_gradient(along, inputs[k], dy)
         assert gradient.shape == inputs[k].shape
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+
+
+def assert_like_torch(
+    ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray
+) -> None:
+    """Equal results, and equal gradients of the results times random numbers."""
+    import torch
+
+    leaves = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    expected = theirs(*leaves)
+    found = run1(ours, *arrays)
+    assert found.dtype == expected.detach().numpy().dtype
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-9, atol=1e-11)
+    dy = np.asarray(normal(*found.shape, seed=5))
+    expected.backward(torch.from_numpy(dy))
+    gradients = run(lambda dy, *xs: vjp(ours, *xs)[1](dy), dy, *arrays)
+    for g, leaf in zip(gradients, leaves, strict=True):
+        np.testing.assert_allclose(g, leaf.grad.numpy(), rtol=1e-9, atol=1e-11)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nn_checks import normal, run, run1
+from nn_checks import assert_like_torch, normal, run, run1
 
 import fusewright as fw
 from fusewright.fusion import nn
@@ -27,21 +27,6 @@ WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel_size": 1, "stride": 2},
 )
 SIZES = ((3, 4), (11, 7), (None, 5), 1, (13, 20))
-
-
-def assert_like_torch(
-    ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray
-) -> None:
-    """Equal results, and equal gradients of the results times random numbers."""
-    leaves = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
-    expected = theirs(*leaves)
-    found = run1(ours, *arrays)
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-9, atol=1e-11)
-    dy = np.asarray(normal(*found.shape, seed=5))
-    expected.backward(torch.from_numpy(dy))
-    gradients = run(lambda dy, *xs: fw.vjp(ours, *xs)[1](dy), dy, *arrays)
-    for g, leaf in zip(gradients, leaves, strict=True):
-        np.testing.assert_allclose(g, leaf.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("options", WINDOWS, ids=str)

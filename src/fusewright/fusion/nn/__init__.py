@@ -35,6 +35,14 @@ from fusewright.fusion.nn.batch_norms import (
     instance_norm_backward,
     instance_norm_forward,
 )
+from fusewright.fusion.nn.convolutions import (
+    conv1d,
+    conv2d,
+    conv_transpose1d,
+    conv_transpose2d,
+    fold,
+    unfold,
+)
 from fusewright.fusion.nn.cross_entropies import (
     cross_entropy,
     cross_entropy_backward,
@@ -93,6 +101,10 @@ __all__ = [
     "batch_norm_backward",
     "batch_norm_forward",
     "binary_cross_entropy_with_logits",
+    "conv1d",
+    "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "cross_entropy",
     "cross_entropy_backward",
     "cross_entropy_forward",
@@ -102,6 +114,7 @@ __all__ = [
     "elu",
     "embedding",
     "embedding_backward",
+    "fold",
     "gelu",
     "gelu_backward",
     "glu",
@@ -148,4 +161,5 @@ __all__ = [
     "swiglu",
     "tanh",
     "tanh_backward",
+    "unfold",
 ]

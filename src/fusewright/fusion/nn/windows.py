@@ -17,7 +17,17 @@ from dataclasses import dataclass
 
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import less, less_equal, prove
-from fusewright.core.expr import Expr, IntLike, Var, add, as_expr, floordiv, mul
+from fusewright.core.expr import (
+    Expr,
+    IntLike,
+    Var,
+    add,
+    as_expr,
+    ceildiv,
+    constant_value,
+    floordiv,
+    mul,
+)
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
 from fusewright.fusion.derivatives import GivenRule
@@ -74,8 +84,10 @@ def read_place(x: Array, windows: Sequence[Window], at: Sequence[int], fill: Sca
     for w, j in zip(windows, at, strict=True):
         e = w.element(index[w.axis], j)
         elements[w.axis] = _held(e, w.size)
-        number = affine(shape, w.axis, w.stride, j * w.dilation - w.padding)
-        masks += _inside(e, number, w.size)
+        first = w.padding - j * w.dilation  # of the elements that stride * window is
+        along = Array(build.iota(tuple(shape), w.axis))
+        behind = ceildiv(add(w.size, first), w.stride)
+        masks += _between(along, e, w.size, -(-first // w.stride), behind)
     out = mapped(x, shape, index, elements, masks, fill)
     return _with_way_back(out, x, lambda g: write_place(g, windows, at))
 
@@ -91,9 +103,11 @@ def write_place(g: Array, windows: Sequence[Window], at: Sequence[int]) -> Array
     for w, j in zip(windows, at, strict=True):
         d = w.distance(index[w.axis], j)
         found[w.axis] = _held(floordiv(d, w.stride), w.count)
-        number = affine(shape, w.axis, 1, w.padding - j * w.dilation)
-        masks += _inside(d, number, mul(w.count, w.stride))
-        masks += [equal(number % w.stride, 0)] if w.stride > 1 else []
+        first = j * w.dilation - w.padding
+        span = mul(w.count, w.stride)
+        along = Array(build.iota(tuple(shape), w.axis))
+        masks += _between(along, d, span, first, add(span, first))
+        masks += [equal(along % w.stride, first % w.stride)] if w.stride > 1 else []
     out = mapped(g, shape, index, found, masks, 0)
     return _with_way_back(out, g, lambda h: read_place(h, windows, at, 0))
 
@@ -171,6 +185,19 @@ def _inside(e: Expr, number: Array, size: Expr) -> list[Array]:
         masks.append(greater_equal(number, 0))
     if prove(less(e, size)) is not True:
         masks.append(is_less(number, Array(build.size(size, number.dtype))))
+    return masks
+
+
+def _between(along: Array, e: Expr, size: Expr, first: int, behind: Expr) -> list[Array]:
+    """The conditions on a coordinate, from `first` on and below `behind`, under which what it leads
+    to, `e`, lies in `[0, size)`; but for those that are known to hold."""
+    masks: list[Array] = []
+    if prove(less_equal(0, e)) is not True:
+        masks.append(greater_equal(along, first))
+    if prove(less(e, size)) is not True:
+        end = constant_value(behind)
+        limit = Array(build.size(behind, along.dtype)) if end is None else end
+        masks.append(is_less(along, limit))
     return masks
 
 
