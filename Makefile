@@ -61,6 +61,7 @@ wheel: .venv/stamp-dev  ## build the wheel and try it in a clean environment
 
 docs: .venv/stamp-dev  ## write the generated pages of docs/
 	$(PY) docs/make_ops.py
+	$(PY) docs/make_api.py
 
 clean:  ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
