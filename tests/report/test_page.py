@@ -200,6 +200,12 @@ def test_symbolic_arenas_say_why_there_is_no_picture() -> None:
     assert facts.arena is None and "sizes are symbols" in host_text(facts)
 
 
+def test_the_page_says_what_symbols_count_as() -> None:
+    spec = fw.TensorSpec(("n", 1024), "float32")
+    text = report_html(gather(fw.compile(fw.trace(softmax, spec)), "x"))
+    assert "predicted, in a row, for n = 4096" in text and "predicted, in a row<" in page()
+
+
 def test_what_is_not_placed_says_why() -> None:
     program = fw.compile(fw.trace(softmax, SPEC), donate=())
     facts = replace(host_facts(program), not_placed=(("t8", "it is read by two"),))

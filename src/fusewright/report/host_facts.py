@@ -122,8 +122,8 @@ def launch_rows(h: HostFacts) -> list[tuple[str, ...]]:
             str(t.branch),
             f"{t.begin:.1f}",
             f"{t.us:.1f}" + (" (its bytes)" if t.basis == "bytes" else ""),
-            "; ".join(h.bindings[i]),
-            "; ".join(h.waits[i]) or "-",
+            "\n".join(h.bindings[i]),
+            "\n".join(h.waits[i]) or "-",
         )
         for i, t in enumerate(h.launches)
     ]

@@ -49,7 +49,7 @@ def report_html(facts: ReportFacts) -> str:
         *_reasons(facts.reasons),
         '<h2 id="graph">The fusion, cut into kernels</h2>',
         f'<p class="quiet">{_READ}</p>',
-        '<div class="panes">',
+        '<div class="graph">',
         f'<div class="picture">{graph_svg(facts.cut, facts.fusion, facts.marks)}</div>',
         *_sources(facts),
         "</div>",
@@ -73,7 +73,9 @@ def framed(page: str, title: str) -> str:
 
 def _numbers(facts: ReportFacts) -> str:
     launches = facts.host.launches
-    found = [*numbers(facts), ("predicted, in a row", f"{serial_us(launches):.1f} us")]
+    symbols = ", ".join(v.name for v in facts.fusion.symbols)
+    note = f", for {symbols} = 4096" if symbols else ""
+    found = [*numbers(facts), (f"predicted, in a row{note}", f"{serial_us(launches):.1f} us")]
     if len({t.branch for t in launches}) > 1:
         ends = max(t.end for t in launches)
         found.append(("if branches cost each other nothing", f"{ends:.1f} us"))
