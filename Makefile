@@ -10,7 +10,7 @@ TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu wheel docs clean
+.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu wheel docs site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 11
@@ -63,8 +63,12 @@ docs: .venv/stamp-dev  ## write the generated pages of docs/
 	$(PY) docs/make_ops.py
 	$(PY) docs/make_api.py
 
+site: .venv/stamp-dev  ## the site of docs/, in build/site
+	$(INSTALL) --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 clean:  ## remove the environment and the caches
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis
 
 .venv/stamp-cuda: pyproject.toml | .venv/bin/python
 	$(INSTALL) --editable '.[cuda]'

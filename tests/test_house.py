@@ -6,7 +6,9 @@ import ast
 import importlib.util
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,22 @@ def test_every_public_name_has_a_place_in_the_api() -> None:
     text = "".join((ROOT / "docs" / n).read_text(encoding="utf-8") for n in API_PAGES)
     words = set(re.findall(r"\w+", text))
     assert [n for n in fw.__all__ if n not in words and not n.startswith("__")] == []
+
+
+def test_the_site_has_every_page() -> None:
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted(p.name for p in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_builds(tmp_path: Path) -> None:
+    options = ("build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *options], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fw.kernel" in (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
 
 
 def test_every_knob_is_documented() -> None:
