@@ -72,18 +72,26 @@ def assert_gradients(
 
 
 def assert_like_torch(
-    ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray
+    ours: Callable[..., Any],
+    theirs: Callable[..., Any],
+    *arrays: np.ndarray,
+    wrt: int | None = None,
+    rtol: float = 1e-9,
 ) -> None:
-    """Equal results, and equal gradients of the results times random numbers."""
+    """Equal results, and equal gradients of the results times random numbers, with respect to all
+    arrays or the first `wrt`."""
     import torch
 
-    leaves = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    count = len(arrays) if wrt is None else wrt
+    leaves = [torch.from_numpy(a.copy()).requires_grad_(k < count) for k, a in enumerate(arrays)]
     expected = theirs(*leaves)
     found = run1(ours, *arrays)
     assert found.dtype == expected.detach().numpy().dtype
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=rtol, atol=1e-11)
     dy = np.asarray(normal(*found.shape, seed=5))
     expected.backward(torch.from_numpy(dy))
-    gradients = run(lambda dy, *xs: vjp(ours, *xs)[1](dy), dy, *arrays)
-    for g, leaf in zip(gradients, leaves, strict=True):
-        np.testing.assert_allclose(g, leaf.grad.numpy(), rtol=1e-9, atol=1e-11)
+    gradients = run(
+        lambda dy, *xs: vjp(lambda *v: ours(*v, *xs[count:]), *xs[:count])[1](dy), dy, *arrays
+    )
+    for g, leaf in zip(gradients, leaves[:count], strict=True):
+        np.testing.assert_allclose(g, leaf.grad.numpy(), rtol=rtol, atol=1e-11)

@@ -85,7 +85,7 @@ def tanh_backward(dy: Array, y: Array) -> Array:
 def elu(x: Array, alpha: float = 1.0) -> Array:
     """x where it is positive, else alpha * (exp(x) - 1)."""
     x = check_float("elu", x)
-    return where(x > 0, x, expm1(x) * float(build.number("elu", "alpha", alpha)))
+    return where(x > 0, x, expm1(where(x > 0, 0, x)) * float(build.number("elu", "alpha", alpha)))
 
 
 def silu(x: Array) -> Array:

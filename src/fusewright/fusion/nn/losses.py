@@ -28,7 +28,8 @@ def reduced(loss: Array, reduction: str, dtype: DType) -> Array:
     return astype(loss, dtype)
 
 
-def _pair(op: str, x: Array, target: Array, reduction: str) -> tuple[Array, Array]:
+def pair(op: str, x: Array, target: Array, reduction: str) -> tuple[Array, Array]:
+    """x and a target of its shape, in the compute dtype."""
     check_choice(op, "reduction", reduction, REDUCTIONS)
     x = check_float(op, x)
     check_shape(op, "target", target, x.tensor.shape, of="x")
@@ -37,14 +38,14 @@ def _pair(op: str, x: Array, target: Array, reduction: str) -> tuple[Array, Arra
 
 def mse_loss(x: Array, target: Array, *, reduction: str = "mean") -> Array:
     """(x - target)**2."""
-    a, b = _pair("mse_loss", x, target, reduction)
+    a, b = pair("mse_loss", x, target, reduction)
     rest = a - b
     return reduced(rest * rest, reduction, x.dtype)
 
 
 def l1_loss(x: Array, target: Array, *, reduction: str = "mean") -> Array:
     """|x - target|."""
-    a, b = _pair("l1_loss", x, target, reduction)
+    a, b = pair("l1_loss", x, target, reduction)
     return reduced(ops.abs(a - b), reduction, x.dtype)
 
 
@@ -54,7 +55,7 @@ def smooth_l1_loss(x: Array, target: Array, *, reduction: str = "mean", beta: fl
         raise UserError(f"smooth_l1_loss: beta={beta!r} must not be negative")
     if beta == 0:
         return l1_loss(x, target, reduction=reduction)
-    a, b = _pair("smooth_l1_loss", x, target, reduction)
+    a, b = pair("smooth_l1_loss", x, target, reduction)
     d = ops.abs(a - b)
     loss = where(d < float(beta), d * d * (0.5 / beta), d - 0.5 * beta)
     return reduced(loss, reduction, x.dtype)
@@ -71,18 +72,19 @@ def binary_cross_entropy_with_logits(
     """-(p * t * log(s) + (1 - t) * log(1 - s)), s = sigmoid(x), without overflow. `weight`
     multiplies the loss and `pos_weight` is p; both broadcast to x's shape."""
     op = "binary_cross_entropy_with_logits"
-    a, t = _pair(op, x, target, reduction)
+    a, t = pair(op, x, target, reduction)
     tail = log1p(exp(-ops.abs(a))) + maximum(-a, 0)
     if pos_weight is not None:
-        p = _broadcasting(op, "pos_weight", pos_weight, x)
+        p = broadcasting(op, "pos_weight", pos_weight, x)
         tail = tail * ((p - 1.0) * t + 1.0)
     loss = (1.0 - t) * a + tail
     if weight is not None:
-        loss = loss * _broadcasting(op, "weight", weight, x)
+        loss = loss * broadcasting(op, "weight", weight, x)
     return reduced(loss, reduction, x.dtype)
 
 
-def _broadcasting(op: str, what: str, v: Array, x: Array) -> Array:
+def broadcasting(op: str, what: str, v: Array, x: Array) -> Array:
+    """An array of floats that broadcasts to x's shape, in the compute dtype."""
     v = check_float(f"{op} ({what})", v)
     build.broadcast_to(f"{op} ({what})", v.tensor, x.tensor.shape)
     return widened(v)
@@ -94,7 +96,7 @@ def kl_div(x: Array, target: Array, *, reduction: str = "mean", log_target: bool
     the number of elements."""
     choices = (*REDUCTIONS, "batchmean")
     check_choice("kl_div", "reduction", reduction, choices)
-    a, t = _pair("kl_div", x, target, "sum" if reduction == "batchmean" else reduction)
+    a, t = pair("kl_div", x, target, "sum" if reduction == "batchmean" else reduction)
     if log_target:
         loss = exp(t) * (t - a)
     else:
