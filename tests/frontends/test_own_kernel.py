@@ -71,6 +71,9 @@ def test_a_part_is_a_kernel_of_its_own_and_explain_says_so() -> None:
     text = str(fw.Report(found))
     assert "gated is a kernel of its own, as the program asks" in text
     assert "gated, a kernel of its own" in text
+    page = fw.Report(found)._repr_html_()
+    assert "predicted, in a row, 1 launch by its bytes alone" in page
+    assert "1 launch by its bytes alone" in str(fw.benchmark(found))
 
 
 def test_without_the_request_it_is_fused() -> None:

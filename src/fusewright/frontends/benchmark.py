@@ -13,7 +13,7 @@ from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.tune import CLOCK
 from fusewright.program import Program
-from fusewright.report.predicted import copy_us, is_symbolic, serial_us, timed
+from fusewright.report.predicted import basis_note, copy_us, is_symbolic, serial_us, timed
 from fusewright.report.table import nbytes_text, table
 from fusewright.report.traffic import traffic
 from fusewright.runtime.arrays import ArrayInfo, describe
@@ -36,7 +36,8 @@ class Timing:
 class Benchmark:
     """The times of a function and of what it was held against; `str` of it is a table. `nbytes`:
     the least bytes, arguments read once and results written once; `copy_us`: a copy of so many.
-    Where nothing `is_measured`, times are predictions for `device`, which is then a target."""
+    Where nothing `is_measured`, times are predictions for `device`, which is then a target; `note`
+    says of how many launches they follow from bytes alone."""
 
     device: str
     is_measured: bool
@@ -44,6 +45,7 @@ class Benchmark:
     nbytes: int | None
     copy_us: float | None
     timings: tuple[Timing, ...]
+    note: str = ""
 
     @property
     def us(self) -> float:
@@ -59,7 +61,7 @@ class Benchmark:
         head = (
             f"measured on {self.device}, medians from a cold cache"
             if self.is_measured
-            else f"predicted for {self.device}: no GPU was found, nothing was measured"
+            else f"predicted for {self.device}: no GPU was found, nothing was measured{self.note}"
         )
         moved = "bytes of symbolic sizes" if self.nbytes is None else nbytes_text(self.nbytes)
         rows = [
@@ -168,8 +170,17 @@ def _predicted(
             f"benchmark: beside={sorted(beside)} is measured, and no CUDA device was found; leave "
             "it out for a prediction, or give times by clock="
         )
-    us = serial_us(timed(program))
+    launches = timed(program)
+    us = serial_us(launches)
     copy = None if least is None or is_symbolic(program) else copy_us(least, program.target)
     share = None if copy is None else copy / us
     timing = Timing(name, us, share)
-    return Benchmark(program.target.arch, False, len(program.launches), least, copy, (timing,))
+    return Benchmark(
+        program.target.arch,
+        False,
+        len(program.launches),
+        least,
+        copy,
+        (timing,),
+        basis_note(launches),
+    )

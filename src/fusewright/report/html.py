@@ -18,7 +18,7 @@ from fusewright.report.host_facts import (
 )
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.page import SCRIPT, STYLE
-from fusewright.report.predicted import serial_us
+from fusewright.report.predicted import basis_note, serial_us
 from fusewright.report.program_pictures import MAX_WAITS, edges_svg, limits_svg, timeline_svg
 from fusewright.report.sources import source_lines
 from fusewright.report.steps import Step, steps
@@ -74,7 +74,7 @@ def framed(page: str, title: str) -> str:
 def _numbers(facts: ReportFacts) -> str:
     launches = facts.host.launches
     symbols = ", ".join(v.name for v in facts.fusion.symbols)
-    note = f", for {symbols} = 4096" if symbols else ""
+    note = (f", for {symbols} = 4096" if symbols else "") + basis_note(launches)
     found = [*numbers(facts), (f"predicted, in a row{note}", f"{serial_us(launches):.1f} us")]
     if len({t.branch for t in launches}) > 1:
         ends = max(t.end for t in launches)

@@ -48,6 +48,12 @@ def serial_us(launches: Sequence[Timed]) -> float:
     return sum(t.us for t in launches)
 
 
+def basis_note(launches: Sequence[Timed]) -> str:
+    """Says of how many launches the time follows from their bytes alone; "" for none."""
+    n = sum(t.basis == "bytes" for t in launches)
+    return f", {n} launch by its bytes alone" if n == 1 else f", {n} by bytes alone" if n else ""
+
+
 def timed(program: ProgramLike) -> list[Timed]:
     """The launches in order. Each begins when all that it waits for have ended; a branch is what
     runs one after the other. Launches that fill the device would take longer side by side."""
