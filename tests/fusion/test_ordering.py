@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.core.expr import Int
 from fusewright.fusion import ir
 from fusewright.fusion.ops import ordering
-from fusewright.fusion.passes.merge_sorts import merge_sorts
+from fusewright.fusion.passes.merge_sorts import MOST_SORTED, merge_sorts
 from fusewright.fusion.text import parse_fusion
+from fusewright.kir import sort_network
 
 S = fw.TensorSpec
 RNG = np.random.default_rng(11)
@@ -101,21 +103,130 @@ def test_minus_zero_comes_before_zero_where_values_are_sorted() -> None:
 
 
 def test_rows_of_many_sizes_are_sorted() -> None:
-    for size in (5, 16, 33):
+    for size in (5, 16, 33, 100):
         x = draw("int32", 2, size)
         (at,) = run(fw.argsort, x)
         np.testing.assert_array_equal(at, np.argsort(x, kind="stable"))
 
 
-def test_sorts_are_merges_of_runs() -> None:
-    """The pass that writes sorts as merges: nothing of a Sort is left, and the oracle of what it
-    made agrees."""
-    fusion = fw.trace(fw.sort, S((3, 13), "uint32"))
-    assert any(isinstance(t.op, ir.Sort) for t in fusion.values)
-    merged = merge_sorts(fusion)
-    assert not any(isinstance(t.op, ir.Sort) for t in merged.values)
-    x = draw("uint32", 3, 13)
-    np.testing.assert_array_equal(fw.evaluate(merged, x)[0], np.sort(x))
+def test_rows_that_a_block_holds_are_sorted_by_one_kernel() -> None:
+    """The map of floats to integers, the positions beside them and the way back are in it too."""
+    program = fw.compile(fw.trace(lambda x: (fw.argsort(x) + 1) * 2, S((9, 100), "float32")))
+    (kernel,) = program.kernels
+    assert not any(k in kernel.cuda for k in ("atom", "lock"))
+    assert {s.kind for s in kernel.syncs} <= {"WarpSync", "BlockSync"}
+    x = draw("float32", 9, 100)
+    got = program.simulate(x)
+    assert got.races == []
+    np.testing.assert_array_equal(got.outputs[0], (np.argsort(x, kind="stable") + 1) * 2)
+
+
+def test_syncs_of_a_sort_are_needed_and_enough() -> None:
+    """Rounds among the threads of a warp need no barrier of the block."""
+    (kernel,) = fw.compile(fw.trace(fw.sort, S((1, 520), "int32"))).kernels
+    kinds = [s.kind for s in kernel.syncs]
+    assert "WarpSync" in kinds and "BlockSync" in kinds
+    report = fw.verify(kernel)
+    assert report.missing == [] and report.redundant == []
+
+
+def test_long_rows_are_merges_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (9, 16, 25, 40):
+        fusion = fw.trace(fw.sort, S((3, size), "uint32"))
+        merged = merge_sorts(fusion, 8)
+        (sort,) = (t for t in merged.values if isinstance(t.op, ir.Sort))
+        assert sort.shape[-1] == Int(8)
+        x = draw("uint32", 3, size)
+        np.testing.assert_array_equal(fw.evaluate(merged, x)[0], np.sort(x))
+    monkeypatch.setattr("fusewright.forms.merge_sorts", lambda f: merge_sorts(f, 8))
+    for axis in (0, 1):
+        x = draw("float32", 21, 19)
+        (at,) = run(lambda x, k=axis: fw.argsort(x, axis=k), x)
+        np.testing.assert_array_equal(at, np.argsort(x, axis=axis, kind="stable"))
+
+
+def test_sizes_choose_blocks_or_merges() -> None:
+    for size in (MOST_SORTED, MOST_SORTED + 1):
+        fusion = fw.trace(fw.sort, S((2, size), "uint32"))
+        assert (merge_sorts(fusion) is fusion) == (size == MOST_SORTED)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 1), (2, 2), (16, 4), (64, 8), (256, 16), (128, 2)])
+def test_rounds_of_comparisons_sort(size: int, most: int) -> None:
+    """The network by itself: places of each round by definition, zeros and ones and random rows."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        row = rng.integers(0, 2 if seed % 2 else 1000, size)
+        want = np.sort(row)
+        for r in sort_network.rounds(size, most):
+            for group in range(size // r.size):
+                base = group // r.stride * r.size * r.stride
+                offset = group % r.stride
+                at = [base + offset + m * r.stride for m in range(r.size)]
+                if r.is_mirrored:
+                    half = r.size // 2
+                    last = base + half * r.stride + r.stride - 1 - offset
+                    at[half:] = [last + m * r.stride for m in range(half)]
+                for pairs in sort_network.steps(r):
+                    for low, high in pairs:
+                        a, b = row[at[low]], row[at[high]]
+                        row[at[low]], row[at[high]] = min(a, b), max(a, b)
+        np.testing.assert_array_equal(row, want)
+
+
+def by_hand(threads: int, *, copy: bool = True, shared: bool = True) -> fw.Schedule:
+    """Rows of 48 sorted in a tile by a schedule by hand."""
+    s = fw.Schedule(fw.trace(lambda x: fw.sort(x), S((4, 48), "uint32")))
+    t = s["t0"]
+    if copy:
+        tile = s["x"].cache_after()
+        if shared:
+            tile.set_memory(fw.SHARED)
+        for u in (tile, t):
+            u.split(1, threads)
+            u.parallelize(2, fw.TIDx)
+            u.parallelize(0, fw.BIDx)
+    return s
+
+
+def test_sorts_by_hand() -> None:
+    x = draw("uint32", 4, 48)
+    for threads in (1, 8, 32):
+        kernel = by_hand(threads).lower()
+        result = kernel.simulate(x)
+        assert result.races == []
+        np.testing.assert_array_equal(result.outputs[0], np.sort(x))
+
+
+def out_of_order() -> fw.Schedule:
+    s = by_hand(8, copy=False)
+    s["x"].cache_after().set_memory(fw.SHARED)
+    s["x_c"].split(1, 8)
+    s["x_c"].parallelize(1, fw.TIDx)
+    return s
+
+
+def side_by_side() -> fw.Schedule:
+    s = fw.Schedule(fw.trace(lambda x: fw.sort(x, axis=0), S((48, 4), "uint32")))
+    s["x"].cache_after().set_memory(fw.SHARED)
+    s["x_c"].parallelize(0, fw.TIDx)
+    s["x_c"].parallelize(1, fw.TIDy)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (out_of_order, r"x_c: loop 1 .* cannot be bound to TIDx; keep the sorted axis in order"),
+        (side_by_side, r"x_c: its rows do not lie in one piece in shared memory; keep the loops"),
+        (lambda: by_hand(12), r"12 threads along a sorted axis of 48; give it a power of two, at"),
+        (lambda: by_hand(8, copy=False), r"t0 sorts x in place, which is in global memory; let it"),
+        (lambda: by_hand(8, shared=False), r"sorts x_c in place, which is in local memory"),
+    ],
+)
+def test_sorts_that_schedules_do_not_allow(schedule: Any, message: str) -> None:
+    with pytest.raises(fw.ScheduleError, match=message):
+        schedule().lower()
 
 
 def test_sorts_print_and_parse() -> None:

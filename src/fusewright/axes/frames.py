@@ -132,7 +132,7 @@ def carried_axes(op: Op, operand: tuple[AxisClass, ...]) -> tuple[AxisClass, ...
     """The axes of a result that are those of its first operand, all or some, in any order: what the
     ties of a frame of its own would come to. None for ops that add axes or move indices."""
     match op:
-        case Pointwise() | Scan():
+        case Pointwise() | Scan() | Sort():
             return operand
         case Permute():
             return tuple(operand[a] for a in op.axes)

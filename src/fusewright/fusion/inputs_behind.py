@@ -26,6 +26,7 @@ from fusewright.fusion.ir import (
     Resize,
     Scan,
     Shape,
+    Sort,
     Take,
     TakeAlong,
 )
@@ -97,7 +98,7 @@ def _behind(v: V, op: Input, at: Places) -> Behind[V]:
 def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterator[Places]:
     """For every operand that an op reads along its own axes, which places these have."""
     match op:
-        case Pointwise() | Concat() | Resize() | Scan():
+        case Pointwise() | Concat() | Resize() | Scan() | Sort():
             yield from (at for _ in sources)
         case Broadcast():
             place = {a: at[j] for j, a in enumerate(op.axes) if a is not None}

@@ -23,6 +23,7 @@ from fusewright.fusion.ir import (
     Reshape,
     Resize,
     Scan,
+    Sort,
     Take,
     TakeAlong,
     Tensor,
@@ -82,8 +83,8 @@ class FusionGroup:
 
     @property
     def has_scans(self) -> bool:
-        """Whether the kernel would scan."""
-        return any(isinstance(r.op, Scan) for r in self.reductions)
+        """Whether the kernel would scan, or sort."""
+        return any(isinstance(r.op, Scan | Sort) for r in self.reductions)
 
 
 def is_view(t: Tensor) -> bool:
@@ -187,7 +188,9 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
         return f"the kernel has {MAX_DEPTH} reductions in a row already"
     if isinstance(t.op, Reduce) and len(g.reductions) == MAX_REDUCTIONS:
         return f"the kernel has {MAX_REDUCTIONS} reductions already"
-    if isinstance(t.op, Reduce | Scan):
+    if isinstance(t.op, Sort) and g.reductions:
+        return "the kernel has a scan, a sort or a reduction already"
+    if isinstance(t.op, Reduce | Scan | Sort):
         g.reductions.append(t)
     return None
 
@@ -208,7 +211,7 @@ def _is_one_call(a: OwnKernel, b: OwnKernel) -> bool:
 def _place(g: FusionGroup, t: Tensor) -> str | None:
     """Gives a result its axes: those of what it is computed from, or fresh ones that are tied to
     them. Moves of sources get axes of their own: sources are read at any place."""
-    is_reduction = isinstance(t.op, Reduce | Scan)
+    is_reduction = isinstance(t.op, Reduce | Scan | Sort)
     operands = {
         k: o for k, o in enumerate(t.op.operands) if is_reduction or not is_rematerialisable(o)
     }

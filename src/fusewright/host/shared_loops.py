@@ -24,6 +24,7 @@ from fusewright.fusion.ir import (
     Resize,
     Scan,
     Shape,
+    Sort,
     Tensor,
 )
 from fusewright.fusion.partitioning import held_of
@@ -169,6 +170,8 @@ def _scan_problem(g: FusionGroup) -> str | None:
     """Why no block could walk along the lines of a kernel's scans. None for kernels without."""
     if not g.has_scans:
         return None
+    if len({type(r.op) for r in g.reductions}) > 1 or len(_sorts(g)) > 1:
+        return "a kernel sorts once, and with no scan or reduction"
     if any(isinstance(r.op, Reduce) for r in g.reductions):
         return "a scan stands in no kernel with reductions"
     if any(_regroups(g, t) for t in g.members):
@@ -179,12 +182,16 @@ def _scan_problem(g: FusionGroup) -> str | None:
     return None
 
 
+def _sorts(g: FusionGroup) -> list[Tensor]:
+    return [r for r in g.reductions if isinstance(r.op, Sort)]
+
+
 def form(reduction: Tensor) -> tuple[Shape, tuple[int, ...]]:
     """Equal for reductions that could run along each other's loops: the sizes of what is reduced,
     and the places of the reduced axes among them."""
     op = reduction.op
-    assert isinstance(op, Reduce | Scan)
-    return op.operands[0].shape, (op.axis,) if isinstance(op, Scan) else op.axes
+    assert isinstance(op, Reduce | Scan | Sort)
+    return op.operands[0].shape, op.axes if isinstance(op, Reduce) else (op.axis,)
 
 
 def form_of_sums(g: FusionGroup) -> tuple[Shape, tuple[int, ...]] | None:

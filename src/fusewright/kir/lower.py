@@ -13,15 +13,17 @@ from fusewright.core.atoms import maximum
 from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Sort
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
+from fusewright.kir.sort_network import check_tile, sort_network
 from fusewright.kir.statements import Statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
-from fusewright.schedule.nest import LoopNode, Nest, build_nest, computed
+from fusewright.schedule.nest import Child, LoopNode, Nest, build_nest, computed
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.views import view
@@ -201,6 +203,7 @@ class _Tree:
         self.emit = Statements(self.storage)
         self.nest: Nest = context.nest
         self.carried = self._carried()
+        self.sorted = self._sorted()
         self.allocated = self._allocated()
 
     def _carried(self) -> dict[LoopNode, list[Stage]]:
@@ -212,6 +215,19 @@ class _Tree:
                 if node is not None:
                     table.setdefault(node, []).append(s)
                     break
+        return table
+
+    def _sorted(self) -> dict[Child, list[tuple[Stage, int]]]:
+        """For each loop node, or stage without one, the tiles that are sorted behind it, and along
+        which axis."""
+        table: dict[Child, list[tuple[Stage, int]]] = {}
+        for s in computed(self.context.flow.stages):
+            if isinstance(s.op, Sort):
+                tile = s.operands[0]
+                check_tile(self.context.flow, tile, s)
+                own = self.nest.nodes.get(tile, ())[tile.inline_depth :]
+                behind: Child = next((n for n in own if n is not None), tile)
+                table.setdefault(behind, []).append((tile, s.op.axis))
         return table
 
     def _allocated(self) -> dict[LoopNode, list[Statement]]:
@@ -295,4 +311,6 @@ class _Tree:
             else:
                 inside = any(child in group for group in self.carried.values())
                 out.extend(self.emit.stage(child, standalone=not inside))
+            for tile, axis in self.sorted.get(child, []):
+                out.extend(sort_network(self.storage, tile, axis))
         return tuple(out)

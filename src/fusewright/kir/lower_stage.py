@@ -19,6 +19,7 @@ from fusewright.fusion.ir import (
     Resize,
     Scan,
     Size,
+    Sort,
     Take,
     TakeAlong,
 )
@@ -89,7 +90,7 @@ class Definition(Reader):
         """The statements of a definition that is no reduction."""
         s = self.s
         match s.op:
-            case Pointwise(fn="copy") | Resize():
+            case Pointwise(fn="copy") | Resize() | Sort():
                 values = self.read(0)
             case Concat():
                 values = self._concat()

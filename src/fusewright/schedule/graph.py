@@ -34,6 +34,7 @@ from fusewright.fusion.ir import (
     Scan,
     Shape,
     Size,
+    Sort,
     Tensor,
     contiguous_strides,
     topological,
@@ -396,7 +397,7 @@ class Dataflow:
 def _tie_rank(op: Op) -> int:
     """Elementwise uses are tied first, then broadcasts and reductions, then what moves indices."""
     match op:
-        case Pointwise() | Scan():
+        case Pointwise() | Scan() | Sort():
             return 0
         case Reduce() | Broadcast() | MatMul():
             return 1

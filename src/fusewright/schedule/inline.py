@@ -8,10 +8,11 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import value_of
 from fusewright.core.expr import Expr, Int
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import Sort
 from fusewright.memory import Memory
 from fusewright.schedule.edits import edit, inline_to
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops
+from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops, waiting_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import (
     View,
@@ -138,7 +139,7 @@ def max_depth(flow: Dataflow, producer: Stage) -> int:
     readers = consumers_of(flow)[producer]
     if not readers or producer.is_input:
         return 0
-    reducing = reduced_loops(flow.graph, producer)
+    reducing = waiting_loops(flow.graph, producer, readers)
     depth = len(producer.loops) if not reducing else min(reducing)
     for r in readers:
         same = 0
@@ -169,7 +170,7 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
     ]
     before = [s.inline_depth for s in inlined]
     deepest = [max_depth(flow, s) for s in inlined]
-    if not inlined or not any(s.is_reduction for s in flow.stages):
+    if not inlined or not any(s.is_reduction or isinstance(s.op, Sort) for s in flow.stages):
         _set_depths(inlined, deepest)
         build_nest(flow.graph, flow.stages, consumers)
         return

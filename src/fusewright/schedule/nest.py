@@ -18,7 +18,7 @@ from fusewright.core.conditions import less, prove
 from fusewright.core.expr import ZERO, Expr, Int
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Scan
+from fusewright.fusion.ir import Scan, Sort
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
 
@@ -159,6 +159,17 @@ def reduced_loops(graph: AxisGraph, stage: Stage) -> tuple[int, ...]:
     return tuple(i for i, x in enumerate(stage.loops) if graph.depends(x.axis, stage.frame.reduced))
 
 
+def waiting_loops(graph: AxisGraph, stage: Stage, readers: Iterable[Stage]) -> tuple[int, ...]:
+    """The positions of the loops that must be over before a stage is read: those over what it
+    reduces, and over an axis along which its readers sort it."""
+    sorts = [stage.frame.output[r.op.axis] for r in readers if isinstance(r.op, Sort)]
+    reduced = reduced_loops(graph, stage)
+    if not sorts:
+        return reduced
+    rows = (i for i, x in enumerate(stage.loops) if graph.depends(x.axis, sorts))
+    return tuple(sorted({*reduced, *rows}))
+
+
 def mixed_loop(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> Loop | None:
     """A loop that would run over a reduced and a kept axis of a stage, or over a kept one from
     another start for each element that is reduced."""
@@ -174,9 +185,13 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     """Why the loops would not walk along the axis that a stage scans from its first element to its
     last, in one thread or with neighbours in the threads of one dimension; None when they do, and
     for stages that are no scans."""
-    if not isinstance(stage.op, Scan):
-        return None
-    axis = stage.frame.output[stage.op.axis]
+    return walk_problem(graph, stage, stage.op.axis, loops) if isinstance(stage.op, Scan) else None
+
+
+def walk_problem(graph: AxisGraph, stage: Stage, along: int, loops: Sequence[Loop]) -> str | None:
+    """Why loops would not walk along the axis number `along` of a stage in order, as
+    `scan_problem` has it."""
+    axis = stage.frame.output[along]
     if axis.extent == Int(1):
         return None
     variables = [graph.variable(f"i{i}", x.axis.extent) for i, x in enumerate(loops)]
@@ -184,7 +199,7 @@ def scan_problem(graph: AxisGraph, stage: Stage, loops: Sequence[Loop]) -> str |
     path = domain_path(graph, known, stage.frame.domain)
     if isinstance(path, Refusal):
         return path.reason
-    value = path.values[stage.op.axis]
+    value = path.values[along]
     first = substitute(value, dict.fromkeys(variables, 0))
     inner: Expr = ZERO
     walked: Expr = first
@@ -229,13 +244,10 @@ def _check_reductions(
     graph: AxisGraph, body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest
 ) -> None:
     for p in body:
-        if not p.frame.reduced:
+        if not p.frame.reduced and not any(isinstance(c.op, Sort) for c in consumers[p]):
             continue
-        reducing = {
-            n
-            for n, loop in zip(nest.nodes[p], p.loops, strict=True)
-            if n is not None and graph.depends(loop.axis, p.frame.reduced)
-        }
+        positions = waiting_loops(graph, p, consumers[p])
+        reducing = {n for i in positions if (n := nest.nodes[p][i]) is not None}
         if not reducing:
             continue
         seen: set[Stage] = set()
@@ -246,9 +258,10 @@ def _check_reductions(
                 continue
             seen.add(c)
             if reducing.intersection(n for n in nest.nodes[c] if n is not None):
+                does = "reduces" if p.frame.reduced else "fills"
                 raise ScheduleError(
                     f"{c.name} needs the finished {p.name} but stands inside the loop that "
-                    f"reduces it; inline the values they share less deep, or recompute() them"
+                    f"{does} it; inline the values they share less deep, or recompute() them"
                 )
             stack.extend(consumers[c])
 

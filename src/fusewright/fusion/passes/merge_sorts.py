@@ -1,6 +1,6 @@
-"""Sorts of rows in terms of merges of sorted runs.
+"""Sorts of rows that no block holds in terms of merges of sorted runs.
 
-    sort(x)  ->  runs of 1, of 2, of 4, .. elements, each pass merging runs two by two
+    sort(x)  ->  sorts of runs, as long as a block holds; passes that merge runs two by two
 
 An element of a merged pair finds by bisection how many of the elements up to it come from the first
 run; it then is the lesser of the next elements of both runs. A pass reads its runs through gathers
@@ -11,33 +11,51 @@ path (2012).
 from __future__ import annotations
 
 from fusewright import dtypes
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr, Int, constant_value
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
+ELEMENTS = 16
+"""Elements of a row for each thread that sorts it: four steps of comparisons for each time that
+they are in registers, 32 of these for 64 bits."""
+MOST_SORTED = 4096
+"""Elements of a row that a block sorts at most: 256 threads, 22 rounds. Rounds are compared with
+each other for hazards, so that code of 8192 elements takes a minute to make."""
 
-def merge_sorts(fusion: Fusion) -> Fusion:
-    """Writes sorts as passes of merges.
 
-    checks:   afterwards there is no Sort
+def merge_sorts(fusion: Fusion, most: int = MOST_SORTED) -> Fusion:
+    """Writes sorts of more than `most` elements as sorts of runs and passes of merges.
+
+    checks:   afterwards no Sort has more
     order:    before what shares and hoists values, for it makes gathers and literals
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _sorted(operands[0], t.op.axis) if isinstance(t.op, ir.Sort) else None
+        if not isinstance(t.op, ir.Sort):
+            return None
+        size = constant_value(t.shape[t.op.axis])
+        assert size is not None, "fw.sort asks for an integer"
+        return _merges(operands[0], t.op.axis, size, most) if size > most else None
 
     return rebuild(fusion, replace)
 
 
-def _sorted(t: Tensor, axis: int) -> Tensor:
-    size = constant_value(t.shape[axis])
-    assert size is not None, "fw.sort asks for an integer"
-    run = 1
-    while run < size:
-        t = _merged(t, axis, run, size)
+def _merges(t: Tensor, axis: int, size: int, most: int) -> Tensor:
+    count = -(-size // most)
+    full = count * most
+    ends = [full - size if k == axis else 0 for k in range(t.ndim)]
+    last = t.dtype.integer_range[1]
+    padded = build.resize(t, [0] * t.ndim, ends, last)
+    before, after = t.shape[:axis], t.shape[axis + 1 :]
+    runs = build.value((*before, Int(count), Int(most), *after), t.dtype, ir.Reshape((padded,)))
+    runs = build.sort(runs, axis + 1)
+    t = build.value(padded.shape, t.dtype, ir.Reshape((runs,)))
+    run = most
+    while run < full:
+        t = _merged(t, axis, run, full)
         run *= 2
-    return t
+    return build.resize(t, [0] * t.ndim, [-n for n in ends], 0)
 
 
 def _merged(t: Tensor, axis: int, run: int, size: int) -> Tensor:

@@ -33,6 +33,10 @@ from fusewright.kir.traverse import (
     with_bodies,
 )
 
+MOST_SHARED_ACCESSES = 192
+"""Accesses of shared memory, loops written out, from which loops over what a thread does by itself
+wait for syncs to be settled: these are judged for every pair of accesses."""
+
 
 def unroll(kernel: Kernel) -> Kernel:
     """Write out the loops that ask for it, and those that count through registers.
@@ -45,14 +49,15 @@ def unroll(kernel: Kernel) -> Kernel:
               allocated once, before the copies, which use it in turn as the iterations did
     """
     has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
-    return _unrolled(kernel, is_late=False) if has_products else _unrolled(kernel, is_late=True)
+    waits = has_products or _shared_accesses(kernel.body) > MOST_SHARED_ACCESSES
+    return _unrolled(kernel, is_late=not waits)
 
 
 def unroll_last(kernel: Kernel) -> Kernel:
-    """Write out the loops over what a thread does by itself with its sums of products.
+    """Write out the loops over what a thread does by itself, where the kernel has many accesses.
 
     rewrite:  for (j < 16) { r = f(sums[8*j]); .. }   ->   r_0 = f(sums[0]);  r_1 = f(sums[8]); ..
-    checks:   nothing; in kernels without products `unroll` leaves none
+    checks:   nothing; in kernels without products and with few accesses `unroll` leaves none
     order:    behind all that looks at syncs and memory, which take such a loop as a whole: a
               product's 128 sums are 2,000 statements; before the last simplify
     """
@@ -128,6 +133,25 @@ def _is_own(loop: For) -> bool:
         or (isinstance(s, Alloc) and s.buffer.memory is Memory.LOCAL)
         for s in walk_statements(loop)
     )
+
+
+def _shared_accesses(body: Body) -> int:
+    """Loads from shared memory and stores to it, with loops that ask for it written out."""
+    total = 0
+    for s in body:
+        match s:
+            case For():
+                trips = constant_value(s.extent) if s.unroll else 1
+                total += (trips or 1) * _shared_accesses(s.body)
+            case If():
+                total += _shared_accesses(s.then) + _shared_accesses(s.otherwise)
+            case Load():
+                total += s.src.memory is Memory.SHARED
+            case Store():
+                total += s.dst.memory is Memory.SHARED
+            case _:
+                pass
+    return total
 
 
 def _is_shared(s: Statement) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import MatMul, Scan
+from fusewright.fusion.ir import MatMul, Scan, Sort
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
@@ -16,6 +16,7 @@ from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
 from fusewright.schedule.heuristics.scan import ScanScheduler
+from fusewright.schedule.heuristics.sort import SortScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import Target
 
@@ -66,6 +67,8 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     separate_coordinates(flow)
     if any(isinstance(s.op, MatMul) for s in flow.stages):
         yield MatmulScheduler(flow, target)
+    elif any(isinstance(s.op, Sort) for s in flow.stages):
+        yield SortScheduler(flow, target)
     elif any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow, target)
     elif sums_of(flow) is not None:

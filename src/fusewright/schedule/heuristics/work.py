@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
     Reshape,
     Resize,
     Scan,
+    Sort,
 )
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -393,6 +394,9 @@ def _weight(s: Stage, form: str | None) -> float:
             return INSTRUCTIONS[form][0] if form in INSTRUCTIONS else approximate
         case Reduce() | Scan():
             return 1.0
+        case Sort():
+            steps = estimate(s.shape[s.op.axis]).bit_length()
+            return steps * (steps + 1) / 2 * -(-s.dtype.nbytes // 4)
         case Parts() if s.op.partition.is_even:
             return 0.0
         case Concat() | Resize() | Parts() | IndexMap():
