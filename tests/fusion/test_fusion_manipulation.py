@@ -251,7 +251,7 @@ N = TensorSpec(("n", 3), "float32")
             r"pad: pad_width=.* for an array of rank 2: give n",
         ),
         (lambda x: fw.pad(x, -2), F, r"pad: axis 0 of size 2 with \(-2, -2\) leaves -2 elements"),
-        (lambda x: fw.pad(x, 1, "mean"), F, r"pad: mode='mean'; use one of constant, edge, wrap"),
+        (lambda x: fw.pad(x, 1, "odd"), F, r"pad: mode='odd'; use one of constant, edge, wrap"),
         (lambda x: fw.pad(x[:0], 1, "edge"), F, r"axis 0 has size 0, so mode 'edge' has nothing"),
         (
             lambda x: fw.pad(x, 1, constant_values=x),

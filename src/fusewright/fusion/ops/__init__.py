@@ -106,7 +106,6 @@ from fusewright.fusion.ops.manipulation import (
     insert,
     matrix_transpose,
     moveaxis,
-    pad,
     permute_dims,
     repeat,
     reshape,
@@ -117,6 +116,7 @@ from fusewright.fusion.ops.manipulation import (
     unstack,
 )
 from fusewright.fusion.ops.ordering import argsort, searchsorted, sort, topk
+from fusewright.fusion.ops.pads import pad
 from fusewright.fusion.ops.reductions import (
     all,
     any,

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fusewright import dtypes
-from fusewright.core.atoms import maximum, minimum
+from fusewright.core.atoms import maximum
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mod, mul
 from fusewright.errors import UnsupportedError, UserError
@@ -21,10 +19,6 @@ from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_a
 from fusewright.fusion.ir import Scalar, Shape, Tensor
 from fusewright.fusion.operands import check_category, check_flag, check_scalar
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
-
-Amounts: TypeAlias = "IntLike | Sequence[IntLike] | Sequence[Sequence[IntLike]]"
-PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
-
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -319,93 +313,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(*lead, k)] for k in range(count))
 
 
-# --- pad and insert -----------------------------------------------------------------------------
-
-
-def pad(
-    x: Array, pad_width: Amounts, /, mode: PadMode = "constant", *, constant_values: Scalar = 0
-) -> Array:
-    """x with elements added at both ends of each axis, after numpy.pad; negative amounts crop.
-
-    `pad_width` is n (both ends of all axes), (before, after), or one pair per axis. Modes:
-    constant (`constant_values`), edge, reflect, symmetric, wrap.
-    Raises UserError for other modes and widths, for a crop longer than the axis, and for the other
-    modes on an axis of size 0.
-    """
-    x = check_array("pad", x)
-    low, high = _pad_amounts(pad_width, x.ndim)
-    for axis, (a, b, n) in enumerate(zip(low, high, x.tensor.shape, strict=True)):
-        if prove(less_equal(0, add(a, b, n))) is not True:
-            raise UserError(
-                f"pad: axis {axis} of size {n} with ({a}, {b}) leaves {add(a, b, n)} elements, "
-                "which may be negative; crop less, or declare a larger min for the symbol"
-            )
-    if str(mode) == "constant":
-        value = as_operand("pad", constant_values)
-        if x.dtype is dtypes.bool_ and type(value) is int and value in (0, 1):
-            value = bool(value)  # the default of a mask is False
-        if isinstance(value, Array | complex):
-            raise UserError(f"pad: constant_values={value!r}: it must be one real Python scalar")
-        check_scalar("pad", value, x.dtype)
-        return Array(build.resize(x.tensor, low, high, value))
-    return Array(_extended(x.tensor, low, high, mode))
-
-
-def _pair(entry: IntLike | Sequence[IntLike]) -> tuple[IntLike, ...]:
-    return tuple(entry) if isinstance(entry, Sequence) else (entry, entry)
-
-
-def _pad_amounts(width: Amounts, rank: int) -> tuple[list[Expr], list[Expr]]:
-    if not isinstance(width, tuple | list):
-        both = build.extent("pad", "pad_width", width)
-        return [both] * rank, [both] * rank
-    entries: list[IntLike | Sequence[IntLike]] = list(width)
-    if len(entries) == 2 and not any(isinstance(e, Sequence) for e in entries):
-        entries = [width] * rank  # type: ignore[list-item]
-    pairs = [_pair(e) for e in entries]
-    if len(pairs) == 1:
-        pairs = pairs * rank
-    if len(pairs) != rank or any(len(p) != 2 for p in pairs):
-        raise UserError(
-            f"pad: pad_width={width} for an array of rank {rank}: give n, (before, after), or one "
-            "(before, after) per axis"
-        )
-    low, high = ([build.extent("pad", "pad_width", p[k]) for p in pairs] for k in (0, 1))
-    return low, high
-
-
-_EXTENSIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "edge": lambda c, n: minimum(maximum(c, 0), add(n, -1)),
-    "wrap": lambda c, n: mod(c, n),
-    "symmetric": lambda c, n: _folded(mod(c, mul(n, 2)), add(mul(n, 2), -1)),
-    "reflect": lambda c, n: (
-        as_expr(0) if build.is_one(n) else _folded(mod(c, add(mul(n, 2), -2)), add(mul(n, 2), -2))
-    ),
-}
-
-
-def _folded(c: Expr, last: Expr) -> Expr:
-    """c on the way up, last - c on the way down: the lesser of the two."""
-    return minimum(c, add(last, mul(c, -1)))
-
-
-def _extended(t: Tensor, low: list[Expr], high: list[Expr], mode: object) -> Tensor:
-    extension = _EXTENSIONS.get(str(mode))
-    if extension is None:
-        raise UserError(f"pad: mode={mode!r}; use one of constant, {', '.join(_EXTENSIONS)}")
-    touched = [k for k in range(t.ndim) if any(constant_value(e) != 0 for e in (low[k], high[k]))]
-    for k in touched:
-        if constant_value(t.shape[k]) == 0:
-            raise UserError(f"pad: axis {k} has size 0, so mode {mode!r} has nothing to repeat")
-    if not touched:
-        return t
-    shape = tuple(add(a, n, b) for a, n, b in zip(low, t.shape, high, strict=True))
-    at = build.coordinates(shape)
-    index = [
-        extension(add(c, mul(a, -1)), n) if k in touched else c
-        for k, (c, a, n) in enumerate(zip(at, low, t.shape, strict=True))
-    ]
-    return build.index_map(t, shape, at, index)
+# --- insert ---------------------------------------------------------------------------------------
 
 
 def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, ...], /) -> Array:
