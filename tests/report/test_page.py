@@ -244,6 +244,12 @@ def test_limits_show_the_prediction_and_its_parts() -> None:
         assert f"<title>{part}" in text
 
 
+def test_many_reasons_are_folded() -> None:
+    facts = gather(fw.compile(fw.trace(softmax, SPEC)), "x")
+    text = report_html(replace(facts, reasons=tuple(f"r{k}: because" for k in range(20))))
+    assert "<summary>8 more</summary>" in text and "<li>r19: because</li>" in text
+
+
 def test_a_notebook_gets_a_frame_that_styles_nothing_around_it() -> None:
     text = fw.Report(fw.compile(fw.trace(softmax, SPEC)))._repr_html_()
     assert text.startswith("<iframe ") and text.count("<") == 2 and "<style" not in text

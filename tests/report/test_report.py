@@ -20,7 +20,7 @@ from fusewright.host.groups import Reason
 from fusewright.report.cut import Cut, cut, op_text
 from fusewright.report.explain import Report
 from fusewright.report.facts import gather
-from fusewright.report.graph import Drawing, graph_svg, layers, place
+from fusewright.report.graph import FAR, Drawing, graph_svg, layers, place
 from fusewright.report.html import report_html
 from fusewright.report.memory_map import memory_map_svg, memory_map_text
 from fusewright.report.table import nbytes_text, plural, table
@@ -148,6 +148,19 @@ def _crossed(drawing: Drawing) -> list[tuple[str, str, str]]:
 def test_no_edge_runs_behind_a_box() -> None:
     _, found = _row_scale_cut()
     assert _crossed(place(found)) == []
+
+
+def test_edges_over_many_rows_are_names() -> None:
+    x = argument("x", (8, 8))
+    values = [x]
+    for k in range(2 * FAR):
+        values.append(value(f"v{k}", (8, 8), Pointwise((values[-1],), "exp")))
+    total = value("total", (8, 8), Pointwise((values[-1], x), "add"))
+    fusion = Fusion((x,), (total,), (*values, total))
+    found = cut(fusion, [Launch(program().kernels[1], (x,), (total,))])
+    drawing = place(found)
+    assert list(drawing.far) == [total] and (x, total) not in drawing.edges
+    assert "from x, far above" in graph_svg(found, fusion)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,6 +16,9 @@ _GAP = 16.0
 _MARGIN = 12.0
 _TITLE = 24.0
 _BELOW = 8.0
+FAR = 40
+"""Rows over which an edge is still drawn: a longer one is a name at its end. A graph of a model has
+thousands of rows, and its inputs would have lines through all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """Where everything is: boxes, of each band top and height, and for each edge the points that it
-    passes, which lie beside all boxes."""
+    passes, which lie beside all boxes; `far`: what values read from so far above that no edge is
+    drawn."""
 
     places: Mapping[Tensor, Place]
     bands: Sequence[tuple[float, float]]
     edges: Mapping[tuple[Tensor, Tensor], Sequence[tuple[float, float]]]
+    far: Mapping[Tensor, Sequence[Tensor]]
 
 
 def layers(band: Band) -> list[list[Tensor]]:
@@ -70,11 +75,16 @@ def place(cut: Cut) -> Drawing:
         y += height + _GAP
     row_of = {t: i for i, row in enumerate(rows) for t in row}
     widths = {t: max(map(text_width, _lines(t))) + 14 for t in row_of}
-    edges = [(o, t) for t in row_of for o in dict.fromkeys(t.op.operands) if o in row_of]
+    reads = [(o, t) for t in row_of for o in dict.fromkeys(t.op.operands) if o in row_of]
+    edges = [(o, t) for o, t in reads if row_of[t] - row_of[o] <= FAR]
+    far: dict[Tensor, list[Tensor]] = {}
+    for o, t in reads:
+        if row_of[t] - row_of[o] > FAR:
+            far.setdefault(t, []).append(o)
     found = layered(rows, widths, edges)
     places = {t: Place(2 * _MARGIN + found.left[t], tops[i], widths[t]) for t, i in row_of.items()}
     routes = {(a, b): _route(a, b, places, row_of, tops, found) for a, b in edges}
-    return Drawing(places, extents, routes)
+    return Drawing(places, extents, routes, far)
 
 
 def _route(
@@ -123,6 +133,9 @@ def graph_svg(cut: Cut, fusion: Fusion, marks: Mapping[Tensor, str] | None = Non
         for i, content in enumerate(_lines(t)):
             canvas.text(at.x + 7, at.y + 17 + 15 * i, content)
         canvas.end()
+        if t in drawing.far:
+            names = ", ".join(o.name for o in drawing.far[t])
+            canvas.text(at.x + 4, at.y - 4, f"from {names}, far above", kind="weak")
         if t in results:
             content = "result" if len(results) == 1 else f"result {results[t]}"
             canvas.text(at.x, at.y + NODE_HEIGHT + 12, content, bold=True)

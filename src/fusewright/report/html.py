@@ -25,6 +25,8 @@ from fusewright.report.steps import Step, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
 
 _CLOSED = ("edits", "candidates", "shared memory")
+MAX_REASONS = 12
+"""Reasons that a page shows before the reader asks for more."""
 _SIDE_BY_SIDE = ("kernel IR", "CUDA")
 _READ = (
     "Point at a value, a line or a box: what belongs to it lights up, the lines that make it "
@@ -86,7 +88,14 @@ def _numbers(facts: ReportFacts) -> str:
 def _reasons(reasons: Sequence[str]) -> Iterable[str]:
     if reasons:
         yield "<h2>Why it is not one fast kernel</h2>"
-        yield "<ul>" + "".join(f"<li>{escape(r)}</li>" for r in reasons) + "</ul>"
+        yield _list(reasons[:MAX_REASONS])
+    if len(reasons) > MAX_REASONS:
+        more = reasons[MAX_REASONS:]
+        yield _details(f"{len(more)} more", _list(more), False)
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(x)}</li>" for x in lines) + "</ul>"
 
 
 def _sources(facts: ReportFacts) -> Iterable[str]:
