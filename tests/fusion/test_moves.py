@@ -276,3 +276,20 @@ def test_random_moves(seed: int) -> None:
         return random_moves(rng, x) + 1
 
     assert launches(fn, S((14, 12), rng.choice(("float32", "int32", "bfloat16")))) <= 2
+
+
+def test_moves_pass_joins_along_other_axes() -> None:
+    def turned(x: fw.Array) -> fw.Array:
+        return fw.exp(fw.concat([-x[:, 7:], x[:, :7]], axis=1))
+
+    assert is_hoisted(lambda x: fw.roll(turned(x), 2, axis=0), X)
+    assert launches(lambda x: fw.roll(turned(x), 2, axis=0), X) == 1
+    assert not is_hoisted(lambda x: fw.flip(turned(x), axis=1), X), "along the join they do not"
+
+
+def test_a_norm_whose_halves_change_places_along_other_rows_is_one_kernel() -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        y = fw.tanh(fw.nn.softmax(x, axis=1))
+        return fw.concat([-y[6:], y[:6]], axis=0)
+
+    assert launches(fn, X) == 1

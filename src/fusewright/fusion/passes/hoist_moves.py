@@ -25,6 +25,7 @@ from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
+    Concat,
     Constant,
     Fusion,
     Input,
@@ -155,7 +156,8 @@ def moves_to_hoist(
         is_output = v in fusion.outputs
         is_in_place = is_output or len(moves) < len(uses[v])
         found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
-        if all(_is_passed(t, chosen) for t in region) and _pays(found, target):
+        passed = all(_is_passed(t, chosen) for t in region) and _passes_joins(found)
+        if passed and _pays(found, target):
             chosen |= set(moves)
     return frozenset(chosen)
 
@@ -164,12 +166,23 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
     """Whether a move may pass an op: what another move is not worth to be computed again for is
     not computed a third time."""
     match t.op:
-        case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce():
+        case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce() | Concat():
             return True
         case _:
             return map_of(t) is not None and not (
                 is_move(t) and _is_value(t.op.operands[0]) and t not in chosen
             )
+
+
+def _passes_joins(found: _Moved) -> bool:
+    """Whether the moves read along whole axes of joins."""
+    if not any(isinstance(t.op, Concat) for t in found.region):
+        return True
+    for t in found.moves:
+        by = map_of(_crop_of(t) or t)
+        if by is None or not ReadAt().passes_joins(found.value, by):
+            return False
+    return True
 
 
 def _is_value(t: Tensor) -> bool:

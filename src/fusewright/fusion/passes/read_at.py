@@ -25,21 +25,26 @@ from fusewright.core.expr import (
     parts_of,
     variables,
 )
+from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.fusion import build
-from fusewright.fusion.ir import Broadcast, Iota, Pointwise, Reduce, Tensor, with_operands
+from fusewright.fusion.ir import Broadcast, Concat, Iota, Pointwise, Reduce, Tensor, with_operands
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 
 
 class ReadAt:
-    """Reads values at the places of maps; what the values share stays shared. `leaf` reads what is
-    neither computed nor moved, by default by a move of it. `reduced` lists the reductions that were
-    read, and where."""
+    """Reads values at the places of maps; what the values share stays shared. `place` may choose
+    other places for arguments, which are neither computed nor moved, and for reductions."""
 
-    def __init__(self, leaf: Callable[[Tensor, Map], Tensor] = moved) -> None:
+    def __init__(self, place: Callable[[Tensor, Map], Map] | None = None) -> None:
         self._made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
-        self._leaf = leaf
-        self.reduced: list[tuple[Tensor, Map]] = []
+        self._place = place or (lambda _, by: by)
+        self._stops = False
+
+    def passes_joins(self, t: Tensor, by: Map) -> bool:
+        """Whether no join has to be made before it is read."""
+        self.read(t, by)
+        return not self._stops
 
     def read(self, t: Tensor, by: Map) -> Tensor:
         used = [c for c in by.at if any(c in variables(e) for e in by.index)]
@@ -61,12 +66,27 @@ class ReadAt:
             operands = tuple(self.read(o, by) for o in t.op.operands)
             return build.value(by.shape, t.dtype, with_operands(t.op, operands))
         if isinstance(t.op, Reduce):
-            self.reduced.append((t, by))
-            return self._reduced(t.op, by)
+            return self._reduced(t.op, self._place(t, by))
+        if isinstance(t.op, Concat):
+            axis = _coordinate_of_join(t.op, by)
+            if axis is not None:
+                return self._joined(t.op, axis, by)
+            self._stops = True
         inner = map_of(t)
-        return (
-            self._leaf(t, by) if inner is None else self.read(t.op.operands[0], by.through(inner))
-        )
+        if inner is None:
+            return moved(t, self._place(t, by))
+        return self.read(t.op.operands[0], by.through(inner))
+
+    def _joined(self, op: Concat, axis: int, by: Map) -> Tensor:
+        """A join at places that differ along other axes: the join of its operands there."""
+        parts: list[Tensor] = []
+        for o in op.operands:
+            shape = (*by.shape[:axis], o.shape[op.axis], *by.shape[axis + 1 :])
+            at = build.coordinates(shape)
+            own = dict(zip(by.at, at, strict=True))
+            part = Map(shape, at, tuple(substitute(e, own) for e in by.index))
+            parts.append(self.read(o, part))
+        return build.concat(parts, axis)
 
     def _reduced(self, op: Reduce, by: Map) -> Tensor:
         """A reduction at the places of a map. The axes that it reduces keep their place among the
@@ -92,6 +112,15 @@ class ReadAt:
         out = build.reduce(op.fn, self.read(source, part), tuple(axes))
         places = [c for k, c in enumerate(at) if k not in axes]
         return build.permute(out, [places.index(c) for c in by.at])
+
+
+def _coordinate_of_join(op: Concat, by: Map) -> int | None:
+    """The coordinate of a map that runs along the axis of a join, and along no other; None where
+    there is none."""
+    c = by.index[op.axis]
+    if c not in by.at or any(c in variables(e) for k, e in enumerate(by.index) if k != op.axis):
+        return None
+    return by.at.index(c)
 
 
 def _coordinates(t: Tensor, axis: int, by: Map) -> Tensor:

@@ -27,7 +27,7 @@ from fusewright.fusion.ir import (
     Tensor,
     topological,
 )
-from fusewright.fusion.passes.index_maps import Map, map_of, moved
+from fusewright.fusion.passes.index_maps import Map, map_of
 from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 
@@ -69,73 +69,84 @@ def _is_read(t: Tensor) -> bool:
 def _selected(t: Tensor, axis: int, parts: tuple[Tensor, ...]) -> Tensor | None:
     at = build.coordinates(t.shape)
     places = _Places(at[axis])
-    starts: list[Expr] = [ZERO]
+    maps: list[Map] = []
+    start: Expr = ZERO
     for part in parts:
-        own = tuple(add(c, mul(starts[-1], -1)) if c is at[axis] else c for c in at)
-        first = ReadAt(places.noted)
-        first.read(part, Map(t.shape, at, own))
-        if any(at[axis] in variables(e) for _, by in first.reduced for e in by.index):
-            return None
-        starts.append(add(starts[-1], part.shape[axis]))
-    along = build.iota(t.shape, axis)
-    out: Tensor | None = None
-    for part, start in reversed(list(zip(parts, starts, strict=False))):
         own = tuple(add(c, mul(start, -1)) if c is at[axis] else c for c in at)
-        read = ReadAt(places.read).read(part, Map(t.shape, at, own))
-        if out is None:
-            out = read
-            continue
-        end = build.spread(build.size(add(start, part.shape[axis]), along.dtype), t.shape)
-        out = build.pointwise("where", build.pointwise("lt", along, end), read, out)
-    assert out is not None
+        maps.append(Map(t.shape, at, own))
+        ReadAt(places.noted).read(part, maps[-1])
+        start = add(start, part.shape[axis])
+    if not places.agree_on_reductions():
+        return None
+    along = build.iota(t.shape, axis)
+    reader = ReadAt(places.chosen)
+    *before, last = zip(parts, maps, strict=True)
+    out = reader.read(*last)
+    for part, by in reversed(before):
+        start = add(part.shape[axis], add(at[axis], mul(by.index[axis], -1)))
+        end = build.spread(build.size(start, along.dtype), t.shape)
+        mine = build.pointwise("lt", along, end)
+        out = build.pointwise("where", mine, reader.read(part, by), out)
     return out
 
 
 @dataclass(slots=True)
 class _Places:
-    """Where the parts of a join along a coordinate read arguments, and where they may: what a part
-    reads beyond its own places nobody keeps."""
+    """Where the parts of a join along a coordinate read arguments and reductions, and where they
+    may: what a part reads beyond its own places nobody keeps."""
 
     along: Var
     asked: dict[Tensor, list[tuple[Expr, ...]]] = field(
         default_factory=dict[Tensor, list[tuple[Expr, ...]]]
     )
 
-    def noted(self, t: Tensor, by: Map) -> Tensor:
-        """Notes the places of one part. What it returns is of no use."""
+    def noted(self, t: Tensor, by: Map) -> Map:
+        """Notes the places of one part."""
         listed = self.asked.setdefault(t, [])
-        if self._moves(by) and by.index not in listed:
+        if self._moves(by.index) and by.index not in listed:
             listed.append(by.index)
-        return build.value(by.shape, t.dtype, t.op)
+        return by
 
-    def read(self, t: Tensor, by: Map) -> Tensor:
-        """An argument at the places of all parts where one map has them, else at those of a part,
-        the nearest ones that there are."""
-        if not self._moves(by):
-            return moved(t, by)
-        index = self._common(t) or tuple(
+    def agree_on_reductions(self) -> bool:
+        """Whether one map has all the places at which the parts read a reduction, which is then
+        computed once."""
+        return all(
+            self._turn(t, index) is not None
+            for t, listed in self.asked.items()
+            if isinstance(t.op, Reduce)
+            for index in listed
+        )
+
+    def chosen(self, t: Tensor, by: Map) -> Map:
+        """The places of all parts where one map has them, else those of a part, the nearest ones
+        that there are."""
+        if not self._moves(by.index):
+            return by
+        index = self._turn(t, by.index) or tuple(
             minimum(maximum(e, 0), add(n, -1)) if self.along in variables(e) else e
             for e, n in zip(by.index, t.shape, strict=True)
         )
-        return moved(t, Map(by.shape, by.at, index))
+        return Map(by.shape, by.at, index)
 
-    def _moves(self, by: Map) -> bool:
-        return any(self.along in variables(e) for e in by.index)
+    def _moves(self, index: tuple[Expr, ...]) -> bool:
+        return any(self.along in variables(e) for e in index)
 
-    def _common(self, t: Tensor) -> tuple[Expr, ...] | None:
-        """The places of all parts as one turn of an axis; None where there is none."""
-        listed = self.asked[t]
-        first = listed[0]
-        turned = [a for a, e in enumerate(first) if self.along in variables(e)]
+    def _turn(self, t: Tensor, own: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+        """The places of all parts that differ from those of one part along a single axis, as a turn
+        of that axis; None where there is none."""
+        turned = [a for a, e in enumerate(own) if self.along in variables(e)]
         if len(turned) != 1:
             return None
         (axis,) = turned
         extent = constant_value(t.shape[axis])
-        offsets = [constant_value(add(index[axis], mul(self.along, -1))) for index in listed]
-        if extent is None or any(o is None or (o - (offsets[0] or 0)) % extent for o in offsets):
+        offsets: list[int | None] = []
+        for index in self.asked[t]:
+            if all(e == o for a, (e, o) in enumerate(zip(index, own, strict=True)) if a != axis):
+                offsets.append(constant_value(add(index[axis], mul(self.along, -1))))
+        first = offsets[0] if offsets else None
+        if extent is None or first is None:
             return None
-        others = {tuple(e for a, e in enumerate(index) if a != axis) for index in listed}
-        if len(others) > 1:
+        if any(o is None or (o - first) % extent for o in offsets):
             return None
-        place = mod(add(self.along, offsets[0] or 0), extent)
-        return tuple(place if a == axis else e for a, e in enumerate(first))
+        place = mod(add(self.along, first % extent), extent)
+        return tuple(place if a == axis else e for a, e in enumerate(own))
