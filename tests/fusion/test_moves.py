@@ -205,9 +205,36 @@ def test_values_of_many_arguments_that_are_needed_in_place_stay_stored() -> None
     assert is_hoisted(lambda *xs: fw.flip(sum(xs[1:], xs[0]), axis=1), X, X, X)
 
 
-def test_moves_of_reductions_stay() -> None:
+def test_moves_of_reductions_are_left_to_the_choice_of_forms() -> None:
     assert not is_hoisted(lambda x: fw.flip(fw.nn.softmax(x, axis=1), axis=0), X)
-    assert not is_hoisted(lambda x: fw.flip(fw.pad(x, ((0, 0), (1, 1))) * 2, axis=0), X)
+
+
+def test_moves_pass_pads_along_other_axes() -> None:
+    assert is_hoisted(lambda x: fw.flip(fw.pad(x, ((0, 0), (1, 1))) * 2, axis=0), X)
+    assert not is_hoisted(lambda x: fw.flip(fw.pad(x, ((0, 0), (1, 1))) * 2, axis=1), X)
+
+
+BEFORE: dict[str, Callable[[fw.Array], fw.Array]] = {
+    "flip": lambda x: fw.flip(x, axis=0),
+    "roll": lambda x: fw.roll(x, 3, axis=1),
+    "turn": lambda x: fw.permute_dims(x, (1, 0)),
+    "step": lambda x: x[:, ::2],
+    "repeat": lambda x: fw.repeat(x, 2, axis=1),
+    "reflect": lambda x: fw.pad(x, ((2, 2), (0, 0)), mode="reflect"),
+}
+AFTER: dict[str, Callable[[fw.Array], fw.Array]] = {
+    "function": lambda x: fw.exp(x) + 1,
+    "softmax": lambda x: fw.nn.softmax(x, axis=-1),
+    "join": lambda x: fw.concat([x, x * 2], axis=1),
+    "pad": lambda x: fw.pad(x * 2, ((1, 0), (0, 1))),
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("widths", [((1, 1), (0, 0)), ((0, 0), (2, 3)), ((0, 0), (3, -3))])
+def test_a_pad_of_what_was_moved_is_no_kernel(before: str, after: str, widths: Any) -> None:
+    assert launches(lambda x: AFTER[after](fw.pad(BEFORE[before](x), widths)), X) == 1
 
 
 def shift(x: fw.Array, by: int, fill: float = 0.0) -> fw.Array:

@@ -300,6 +300,8 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it joins values of a kernel with reductions or scans"
         case Reshape() if computed and g.has_scans and not only_units(t):
             return "it reshapes a value of a kernel with scans"
+        case Resize() if _only_pads(t.op):
+            return None
         case IndexMap() | Resize() | Take() | TakeAlong() if inside and not computed:
             return "it moves a value that is itself a move"
         case _:

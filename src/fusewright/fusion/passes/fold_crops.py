@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusewright.core.expr import ZERO, Expr, add
+from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
@@ -64,3 +65,22 @@ def only_grows(e: Expr) -> bool:
     """Whether an amount of a resize never crops."""
     low = e.interval[0]
     return low is not None and low >= 0
+
+
+def crop_of(t: Tensor) -> Tensor | None:
+    """What is left of a value that is cropped and padded at once, before it is padded; None for
+    other values."""
+    if not isinstance(t.op, Resize) or is_crop(t):
+        return None
+    amounts = (*t.op.low, *t.op.high)
+    if all(map(only_grows, amounts)) or not all(only_grows(e) or only_crops(e) for e in amounts):
+        return None
+    low, high = ([ZERO if only_grows(e) else e for e in ends] for ends in (t.op.low, t.op.high))
+    return build.resize(t.op.operands[0], low, high, 0)
+
+
+def padded(read: Tensor, t: Tensor) -> Tensor:
+    """The inside of a value with the border that a resize puts around it."""
+    assert isinstance(t.op, Resize)
+    low, high = ([e if only_grows(e) else ZERO for e in ends] for ends in (t.op.low, t.op.high))
+    return build.value(t.shape, t.dtype, Resize((read,), tuple(low), tuple(high), t.op.fill))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusewright.fusion.ir import Fusion, IndexMap, Tensor
-from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.fold_crops import crop_of, is_crop, padded
 from fusewright.fusion.passes.index_maps import map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
 
@@ -12,14 +12,18 @@ def fold_moves(fusion: Fusion) -> Fusion:
     """Reads what was moved before where it lies in what was moved first.
 
     rewrite:  flip(x[a:])  ->  x[n - 1 - i]        roll(flip(x), k)[::2]  ->  x[..i..]
-              x.reshape(n, 2)[:, 0]  ->  x[2 * i]
+              x.reshape(n, 2)[:, 0]  ->  x[2 * i]      pad(flip(x)[1:])  ->  pad(x[..i..])
     checks:   pads stay, which have no place in their operand to read, and reshapes that join axes
     order:    behind hoist_crops and fold_crops, which keep crops that are boxes; before the cut,
               where a move of a moved value would need memory between them
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _folded(t, operands[0]) if is_move(t) else None
+        if is_move(t):
+            return _folded(t, operands[0])
+        crop = crop_of(t)
+        inside = None if crop is None else _folded(crop, operands[0])
+        return None if inside is None else padded(inside, t)
 
     return rebuild(fusion, replace)
 

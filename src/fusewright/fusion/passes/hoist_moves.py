@@ -37,7 +37,7 @@ from fusewright.fusion.ir import (
     Tensor,
     topological,
 )
-from fusewright.fusion.passes.fold_crops import is_crop, only_crops, only_grows
+from fusewright.fusion.passes.fold_crops import crop_of, is_crop, only_grows, padded
 from fusewright.fusion.passes.fold_moves import is_move
 from fusewright.fusion.passes.index_maps import Map, map_of
 from fusewright.fusion.passes.read_at import ReadAt
@@ -61,35 +61,16 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in chosen:
             return None
-        crop = _crop_of(t)
+        crop = crop_of(t)
         if crop is not None and _has_reductions(t):
             return _filled(t, operands[0])
         by = map_of(crop or t)
         if by is None:
             return None
         read = ReadAt().read(operands[0], by)
-        return read if crop is None else _padded(read, t)
+        return read if crop is None else padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion
-
-
-def _crop_of(t: Tensor) -> Tensor | None:
-    """What is left of a value that is cropped and padded at once, before it is padded; None for
-    other values."""
-    if not isinstance(t.op, Resize) or is_crop(t):
-        return None
-    amounts = (*t.op.low, *t.op.high)
-    if all(map(only_grows, amounts)) or not all(only_grows(e) or only_crops(e) for e in amounts):
-        return None
-    low, high = ([ZERO if only_grows(e) else e for e in ends] for ends in (t.op.low, t.op.high))
-    return build.resize(t.op.operands[0], low, high, 0)
-
-
-def _padded(read: Tensor, t: Tensor) -> Tensor:
-    """The inside of a value with the border that a resize puts around it."""
-    assert isinstance(t.op, Resize)
-    low, high = ([e if only_grows(e) else ZERO for e in ends] for ends in (t.op.low, t.op.high))
-    return build.value(t.shape, t.dtype, Resize((read,), tuple(low), tuple(high), t.op.fill))
 
 
 def _has_reductions(t: Tensor) -> bool:
@@ -149,7 +130,7 @@ def moves_to_hoist(
     for v in fusion.values:
         if isinstance(v.op, Reduce) or not reduced.isdisjoint(v.op.operands):
             reduced.add(v)
-        moves = tuple(u for u in uses[v] if is_move(u) or _crop_of(u) is not None)
+        moves = tuple(u for u in uses[v] if is_move(u) or crop_of(u) is not None)
         if not moves or not _is_value(v) or (v in reduced and not reductions):
             continue
         region = topological((v,))
@@ -168,6 +149,8 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
     match t.op:
         case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce() | Concat():
             return True
+        case Resize() if not is_crop(t):
+            return True
         case _:
             return map_of(t) is not None and not (
                 is_move(t) and _is_value(t.op.operands[0]) and t not in chosen
@@ -175,11 +158,11 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
 
 
 def _passes_joins(found: _Moved) -> bool:
-    """Whether the moves read along whole axes of joins."""
-    if not any(isinstance(t.op, Concat) for t in found.region):
+    """Whether the moves read along whole axes of joins and of pads."""
+    if not any(isinstance(t.op, Concat | Resize) for t in found.region):
         return True
     for t in found.moves:
-        by = map_of(_crop_of(t) or t)
+        by = map_of(crop_of(t) or t)
         if by is None or not ReadAt().passes_joins(found.value, by):
             return False
     return True

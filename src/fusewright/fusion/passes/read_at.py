@@ -28,7 +28,17 @@ from fusewright.core.expr import (
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.fusion import build
-from fusewright.fusion.ir import Broadcast, Concat, Iota, Pointwise, Reduce, Tensor, with_operands
+from fusewright.fusion.ir import (
+    Broadcast,
+    Concat,
+    Iota,
+    Pointwise,
+    Reduce,
+    Resize,
+    Tensor,
+    with_operands,
+)
+from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 
 
@@ -42,7 +52,7 @@ class ReadAt:
         self._stops = False
 
     def passes_joins(self, t: Tensor, by: Map) -> bool:
-        """Whether no join has to be made before it is read."""
+        """Whether no join and no pad has to be made before it is read."""
         self.read(t, by)
         return not self._stops
 
@@ -67,26 +77,36 @@ class ReadAt:
             return build.value(by.shape, t.dtype, with_operands(t.op, operands))
         if isinstance(t.op, Reduce):
             return self._reduced(t.op, self._place(t, by))
-        if isinstance(t.op, Concat):
-            axis = _coordinate_of_join(t.op, by)
-            if axis is not None:
-                return self._joined(t.op, axis, by)
+        changed = _changed_axes(t)
+        if changed:
+            kept = _coordinates_of(changed, by)
+            if kept is not None:
+                return self._changed(t, kept, by)
             self._stops = True
         inner = map_of(t)
         if inner is None:
             return moved(t, self._place(t, by))
         return self.read(t.op.operands[0], by.through(inner))
 
-    def _joined(self, op: Concat, axis: int, by: Map) -> Tensor:
-        """A join at places that differ along other axes: the join of its operands there."""
+    def _changed(self, t: Tensor, kept: dict[int, int], by: Map) -> Tensor:
+        """A join or a pad at places that differ along other axes: that of its operands there."""
         parts: list[Tensor] = []
-        for o in op.operands:
-            shape = (*by.shape[:axis], o.shape[op.axis], *by.shape[axis + 1 :])
+        for o in t.op.operands:
+            extents = list(by.shape)
+            for axis, position in kept.items():
+                extents[position] = o.shape[axis]
+            shape = tuple(extents)
             at = build.coordinates(shape)
             own = dict(zip(by.at, at, strict=True))
             part = Map(shape, at, tuple(substitute(e, own) for e in by.index))
             parts.append(self.read(o, part))
-        return build.concat(parts, axis)
+        if isinstance(t.op, Concat):
+            return build.concat(parts, kept[t.op.axis])
+        assert isinstance(t.op, Resize)
+        low, high = [ZERO] * len(by.shape), [ZERO] * len(by.shape)
+        for axis, position in kept.items():
+            low[position], high[position] = t.op.low[axis], t.op.high[axis]
+        return build.resize(parts[0], low, high, t.op.fill)
 
     def _reduced(self, op: Reduce, by: Map) -> Tensor:
         """A reduction at the places of a map. The axes that it reduces keep their place among the
@@ -114,13 +134,28 @@ class ReadAt:
         return build.permute(out, [places.index(c) for c in by.at])
 
 
-def _coordinate_of_join(op: Concat, by: Map) -> int | None:
-    """The coordinate of a map that runs along the axis of a join, and along no other; None where
-    there is none."""
-    c = by.index[op.axis]
-    if c not in by.at or any(c in variables(e) for k, e in enumerate(by.index) if k != op.axis):
-        return None
-    return by.at.index(c)
+def _changed_axes(t: Tensor) -> tuple[int, ...]:
+    """The axes along which a value has elements of several operands, or of none: those of a join,
+    and of a pad."""
+    if isinstance(t.op, Concat):
+        return (t.op.axis,)
+    if not isinstance(t.op, Resize) or is_crop(t):
+        return ()
+    ends = zip(t.op.low, t.op.high, strict=True)
+    return tuple(a for a, (low, high) in enumerate(ends) if (low, high) != (ZERO, ZERO))
+
+
+def _coordinates_of(axes: tuple[int, ...], by: Map) -> dict[int, int] | None:
+    """The coordinates of a map that run along these axes, each along one, and along no other; None
+    where one of them is missing."""
+    out: dict[int, int] = {}
+    for axis in axes:
+        c = by.index[axis]
+        others = (e for k, e in enumerate(by.index) if k != axis)
+        if c not in by.at or any(c in variables(e) for e in others):
+            return None
+        out[axis] = by.at.index(c)
+    return out
 
 
 def _coordinates(t: Tensor, axis: int, by: Map) -> Tensor:
