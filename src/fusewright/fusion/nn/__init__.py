@@ -105,6 +105,9 @@ from fusewright.fusion.nn.pooling import (
     max_pool1d,
     max_pool2d,
 )
+from fusewright.fusion.nn.resampling import (
+    interpolate,
+)
 from fusewright.fusion.nn.shuffles import (
     channel_shuffle,
     pixel_shuffle,
@@ -177,6 +180,7 @@ __all__ = [
     "instance_norm",
     "instance_norm_backward",
     "instance_norm_forward",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",

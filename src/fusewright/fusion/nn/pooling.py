@@ -306,7 +306,7 @@ def _adaptive(op: str, x: Array, output_size: object, axes: int) -> Array:
     out = widened(x)
     for k, given in enumerate(_output_sizes(op, output_size, axes)):
         if given is not None:
-            out = _means(op, out, x.ndim - axes + k, given)
+            out = axis_means(op, out, x.ndim - axes + k, given)
     return astype(out, x.dtype)
 
 
@@ -324,7 +324,8 @@ def _output_sizes(op: str, given: object, axes: int) -> list[int | None]:
     return sizes
 
 
-def _means(op: str, x: Array, axis: int, count: int) -> Array:
+def axis_means(op: str, x: Array, axis: int, count: int) -> Array:
+    """The means of `count` windows that cover an axis."""
     size = x.tensor.shape[axis]
     each = floordiv(size, count)
     if mul(each, count) == size:

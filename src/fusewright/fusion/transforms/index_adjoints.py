@@ -6,8 +6,9 @@ Maps that work axis by axis go back axis by axis, by the inverse that each has:
     c -> (c + s) % n    rolls                rolled back
     c -> c // r         repeats              sums of r neighbours
     c -> c % n          tiles                sums of what lies n apart
+    any other           over constant sizes  a table of the places along the axis that read c
 
-Any other map over constant sizes goes back by a table of the places that read each element.
+Maps that mix axes go back, over constant sizes, by a table of the places that read each element.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from fusewright.fusion.ops import (
     sum,
     take,
     where,
+    zeros,
     zeros_like,
 )
 
@@ -98,7 +100,32 @@ def _along(e: Expr, c: Var, size: Expr, count: Expr) -> Callable[[Array, int], A
         return lambda g, k: _folded(g, k, (n, m // n), 1)
     if m % n == 0 and np.array_equal(index, np.arange(m) % n):
         return lambda g, k: _folded(g, k, (m // n, n), 0)
-    return None
+    return _by_readers(index, n)
+
+
+def _by_readers(index: npt.NDArray[np.int64], size: int) -> Callable[[Array, int], Array] | None:
+    """How a cotangent goes back along an axis of which place c reads element `index[c]`; None where
+    the table of readers would be too large."""
+    readers = _numbered(index, size)
+    if readers.size > MAX_TABLE or len(readers) > MAX_READERS:
+        return None
+
+    def back(g: Array, k: int) -> Array:
+        shape = (*g.shape[:k], size, *g.shape[k + 1 :])
+        total = zeros(shape, dtype=g.dtype)
+        for places in readers:
+            found = take(g, check_array("grad", np.maximum(places, 0)), axis=k)
+            if (places < 0).any():
+                is_read = expand_dims(check_array("grad", places >= 0), _others(k, g.ndim))
+                found = where(is_read, found, zeros_like(found))
+            total = total + found
+        return total
+
+    return back
+
+
+def _others(k: int, rank: int) -> tuple[int, ...]:
+    return tuple(a for a in range(rank) if a != k)
 
 
 def _values(e: Expr, c: Var, count: int) -> npt.NDArray[np.int64]:
@@ -175,8 +202,13 @@ def _readers(op: IndexMap, shape: Sequence[int], of: Sequence[int]) -> npt.NDArr
     values = dict(zip(op.coordinates, grid, strict=True))
     index = [np.broadcast_to(np.asarray(values_of(e, values)), grid.shape[1]) for e in op.index]
     element = np.ravel_multi_index(index, tuple(of)) if of else np.zeros(grid.shape[1], np.int64)
+    return _numbered(element, int(np.prod(of)))
+
+
+def _numbered(element: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Row r: for every one of `size` elements its reader number r in the order of places, or -1."""
     order = np.argsort(element, kind="stable")
-    counts = np.bincount(element, minlength=int(np.prod(of)))
+    counts = np.bincount(element, minlength=size)
     number = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     table = np.full((int(counts.max(initial=0)), len(counts)), -1, np.int64)
     table[number, element[order]] = order
