@@ -40,9 +40,11 @@ from fusewright.kir.ir import (
     ThreadReduce,
     ThreadScan,
 )
+from fusewright.kir.lower_clusters import SharedOut
 from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.lower_turns import (
     element_in_block,
+    is_shared_out_in_cluster,
     kept_lanes,
     one_of_copies,
     part_loops,
@@ -260,6 +262,8 @@ class Definition(Reader):
         bound = [s.loops[i].parallel for i in reducing if s.loops[i].axis.extent != Int(1)]
         named = THREAD_DIMS | CLUSTER_DIMS
         dims = tuple(sorted(named[p] for p in bound if p in named))
+        if is_shared_out_in_cluster(self.storage.context, s):
+            dims = ()
         dtype = s.dtype.compute
         identity = Imm(reduction_identity(s.op.fn, dtype), dtype)
         accs = self.accumulators()
@@ -317,6 +321,28 @@ class Definition(Reader):
             for k, acc in enumerate(accs[first : first + width]):
                 adds.append(Compute(fn, acc, (acc, Reg(tmp, Int(k)))))
         self.out.append(For(part, g.count, tuple(adds), overlap=PARTS_AT_ONCE))
+        return self.out
+
+    def send_shares(self, to: SharedOut) -> list[Statement]:
+        """Stores the accumulators in the blocks of the cluster that finish them."""
+        self.out.extend(to.send(self.accumulators(), self.view.variables))
+        return self.out
+
+    def gather_share(self, found: SharedOut) -> list[Statement]:
+        """The parts of all blocks of the cluster, in the order of ranks, into the accumulators."""
+        s, dtype = self.s, found.parts.dtype
+        fn = reducing_function(s)
+        identity = Imm(reduction_identity(fn, dtype), dtype)
+        accs, width = self.accumulators(), vector_of(self.storage, s)
+        self.out.extend(Compute("copy", a, (identity,)) for a in accs)
+        adds: list[Statement] = []
+        for rank in range(found.nblocks):
+            for first, at in found.places(Int(rank), self.view.variables).items():
+                tmp = self.temporary(dtype, width)
+                self.out.append(Load(Reg(tmp), found.parts, at, width))
+                for k, acc in enumerate(accs[first : first + width]):
+                    adds.append(Compute(fn, acc, (acc, Reg(tmp, Int(k)))))
+        self.out.extend(adds)
         return self.out
 
     def _places(self, begin: Expr) -> dict[int, Expr]:

@@ -12,6 +12,8 @@ all are there, and finishes a share of the sum in its first threads, its last on
     work[group, order, ..] = part;  arrive f[group];  acquire f[group] until count;  leave f[group]
     if (mine) part = work[group, 0, ..] + .. + work[group, count - 1, ..]
 
+The blocks of a cluster do that in shared memory, without semaphores (`kir/lower_clusters.py`).
+
 Every thread keeps to elements of `work` of its own, neighbours side by side in whole vectors.
 """
 
@@ -47,10 +49,19 @@ from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Fe
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
     """The dimensions of the grid over which a reduction runs."""
+    return _reduced(context, s, GRID_DIMS)
+
+
+def is_shared_out_in_cluster(context: Context, s: Stage) -> bool:
+    """Whether each block of a cluster finishes a share of a reduction."""
+    return s.grid_mode == "slices" and bool(_reduced(context, s, CLUSTER_DIMS))
+
+
+def _reduced(context: Context, s: Stage, dims: Mapping[Parallel, str]) -> tuple[Parallel, ...]:
     if not isinstance(s.op, Reduce | MatMul):
         return ()
     bound = (s.loops[i] for i in reduced_loops(context.flow.graph, s))
-    return tuple(x.parallel for x in bound if x.parallel in GRID_DIMS and x.axis.extent != Int(1))
+    return tuple(x.parallel for x in bound if x.parallel in dims and x.axis.extent != Int(1))
 
 
 def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
@@ -72,7 +83,9 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
             if o in out:
                 _check_reader(s, o, out[o])
         own = blocks_reduced(context, s)
-        if own and s.grid_mode == "slices":
+        if is_shared_out_in_cluster(context, s):
+            found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
+        elif own and s.grid_mode == "slices":
             found |= dict.fromkeys(own, _share(context, s))
         elif own:
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
@@ -85,10 +98,12 @@ def _check_reader(s: Stage, source: Stage, found: Mapping[Parallel, Cond]) -> No
     """A reader does not run in blocks, or threads, that lack what it reads."""
     for x in s.loops:
         if x.parallel in found and x.axis.extent != Int(1):
+            way_out = f"reduce in clusters, or make {source.name} an output for a second kernel"
+            if x.parallel in CLUSTER_DIMS:
+                way_out = "leave the request out, so that all blocks of the cluster have the result"
             raise ScheduleError(
                 f"{s.name} runs in all blocks along {x.parallel.value} and needs {source.name}, "
-                f"which is there where {found[x.parallel]}; reduce in clusters, or make "
-                f"{source.name} an output that a second kernel reads"
+                f"which is there where {found[x.parallel]}; {way_out}"
             )
     is_shared_out = any(len(variables(c)) > 1 for c in found.values())
     if is_shared_out and (s.memory is Memory.SHARED or isinstance(s.op, Reduce | Scan | MatMul)):
@@ -106,6 +121,20 @@ def _share(context: Context, s: Stage) -> Cond:
     vector, vectors = _number([_digit(context, s, i) for i in reversed(vector_loops(s))])
     scaled, parts = (vector * threads + thread) * count, vectors * threads
     return all_of((less_equal(position * parts, scaled), less(scaled, (position + 1) * parts)))
+
+
+def share_of_cluster(context: Context, s: Stage) -> tuple[Expr, int]:
+    """The number of a thread among those that hold different parts of a reduction, and how many of
+    them one block of the cluster finishes: the first block the first ones."""
+    thread, threads = _number(threads_used(context, s))
+    nblocks = _constant(s, context.dims["cx"].extent)
+    return thread, -(-_constant(s, threads) // nblocks)
+
+
+def _share_in_cluster(context: Context, s: Stage) -> Cond:
+    """Whether this block finishes what a thread holds parts of."""
+    (thread, share), rank = share_of_cluster(context, s), context.dims["cx"].var
+    return all_of((less_equal(rank * share, thread), less(thread, (rank + 1) * share)))
 
 
 def _digit(context: Context, s: Stage, i: int) -> Dim:
@@ -163,7 +192,7 @@ def check_modes(stages: Iterable[Stage], target: Target) -> None:
 def check_request(context: Context, s: Stage) -> None:
     """Raises ScheduleError for a reduction over blocks that nobody asked for, and for a request
     that its loops do not fit."""
-    blocks = blocks_reduced(context, s)
+    blocks, in_cluster = blocks_reduced(context, s), is_shared_out_in_cluster(context, s)
     named = ", ".join(p.value for p in blocks)
     if s.grid_mode is None:
         if blocks:
@@ -176,13 +205,15 @@ def check_request(context: Context, s: Stage) -> None:
         return
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     alone = any(x.parallel in GRID_DIMS and x.axis.extent == Int(1) for x in s.loops)
-    if not blocks and not alone:
+    if in_cluster:
+        _check_cluster_request(s, what, named)
+    if not blocks and not alone and not in_cluster:
         raise ScheduleError(
             f"{what}: none of its reducing loops is bound to BIDx, BIDy or BIDz; bind one of them, "
             "or leave the request out"
         )
     graph = context.flow.graph
-    others = THREAD_DIMS | CLUSTER_DIMS
+    others = THREAD_DIMS if in_cluster else THREAD_DIMS | CLUSTER_DIMS
     for i in reduced_loops(graph, s):
         x = s.loops[i]
         if x.parallel in others and x.axis.extent != Int(1):
@@ -190,6 +221,20 @@ def check_request(context: Context, s: Stage) -> None:
                 f"{what}: loop {i} reduces over {x.parallel.value} as well; rfactor([{i}]) first, "
                 "so that a block comes to its turn with one part"
             )
+
+
+def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
+    """Raises ScheduleError for what blocks of a cluster do not share out."""
+    if grid:
+        raise ScheduleError(
+            f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
+            "that is bound to ClusterX, so that clusters reduce first"
+        )
+    if isinstance(s.op, MatMul):
+        raise ScheduleError(
+            f"{what}: products on tensor cores run in blocks without a cluster; bind the loop of "
+            "the depth to BIDx instead"
+        )
 
 
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:
@@ -315,13 +360,23 @@ def elements_of_block(storage: Storage, s: Stage) -> int:
 def element_in_block(storage: Storage, s: Stage, values: Mapping[int, Expr], lane: int) -> Expr:
     """Where the thread's part begins that stands in the iterations `values` of its kept loops, at a
     lane that begins a vector."""
-    width = vector_of(storage, s)
-    chunk: Expr = ZERO
-    for i in part_loops(storage, s):
-        chunk = chunk * s.loops[i].axis.extent + values[i]
-    chunk = chunk * (kept_lanes(storage, s) // width) + lane // width
     thread, count = _number(threads_used(storage.context, s))
-    return (chunk * count + thread) * width
+    return (vector_number(storage, s, values, lane) * count + thread) * vector_of(storage, s)
+
+
+def vector_number(storage: Storage, s: Stage, values: Mapping[int, Expr], lane: int) -> Expr:
+    """Which of a thread's vectors begins at a lane in the iterations `values` of its kept loops."""
+    width = vector_of(storage, s)
+    vector: Expr = ZERO
+    for i in part_loops(storage, s):
+        vector = vector * s.loops[i].axis.extent + values[i]
+    return vector * (kept_lanes(storage, s) // width) + lane // width
+
+
+def parts_of_thread(storage: Storage, s: Stage) -> int:
+    """How many vectors of parts a thread has."""
+    loops = (_constant(s, s.loops[i].axis.extent) for i in part_loops(storage, s))
+    return math.prod(loops) * (kept_lanes(storage, s) // vector_of(storage, s))
 
 
 def one_of_copies(storage: Storage, s: Stage) -> list[Cond]:

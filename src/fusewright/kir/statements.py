@@ -18,6 +18,7 @@ from fusewright.kir.ir import (
     Imm,
     Statement,
 )
+from fusewright.kir.lower_clusters import shared_out
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
@@ -25,6 +26,7 @@ from fusewright.kir.lower_turns import (
     blocks_reduced,
     check_request,
     gathering_of_stage,
+    is_shared_out_in_cluster,
     part_loops,
     reducing_function,
     staged_part,
@@ -85,6 +87,8 @@ class Statements:
             return []
         check_request(self.storage.context, s)
         over = [] if isinstance(s.op, MatMul) else self._over_lanes(s, Definition.finish)
+        if is_shared_out_in_cluster(self.storage.context, s):
+            return [*self._by_cluster(s), *over]
         if not blocks_reduced(self.storage.context, s):
             return over
         modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
@@ -115,6 +119,16 @@ class Statements:
             g.acquire(number + 1),
             g.leave(number + 2),
             *parts,
+        ]
+
+    def _by_cluster(self, s: Stage) -> list[Statement]:
+        """Each block of a cluster finishes a share, of which the others send it their parts."""
+        made = shared_out(self.storage, s)
+        share = all_of(self.storage.context.finished[s].values())
+        return [
+            Alloc(made.parts),
+            *self._over_lanes(s, lambda d: d.send_shares(made)),
+            If(share, tuple(self._over_lanes(s, lambda d: d.gather_share(made)))),
         ]
 
     def _by_vectors(self, s: Stage) -> list[Statement]:

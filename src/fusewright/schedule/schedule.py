@@ -400,7 +400,9 @@ class ScheduledTensor(TensorPasses):
         engine adds parts from shared memory to it. What reads the result runs in the last block;
         with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
-        neighbours along BIDx, and at most as many as there are multiprocessors."""
+        neighbours along BIDx, and at most as many as there are multiprocessors. Where the loop
+        is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
+        and no semaphores, for at most 8 blocks."""
         if not isinstance(self.stage.op, Reduce | MatMul):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
