@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright import kernel as kernel_module
 from fusewright.cuda import compile as cuda_compile
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.runtime import builds
@@ -26,6 +25,8 @@ from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.builds import Builder
 from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.locks import fork_safe_lock
+
+kernel_module = sys.modules["fusewright.kernel"]  # fw.kernel is a function
 
 
 def scaled(x):

@@ -169,9 +169,23 @@ def _kernel(number: int, k: KernelFacts) -> Iterable[str]:
 
 def _section(k: KernelFacts, number: int, title: str, body: str) -> str:
     if title == "memory map":
-        picture = memory_map_svg(k.timeline, marks=k.names.of)
+        found = _buffer_marks(k)
+        picture = memory_map_svg(k.timeline, marks=lambda name: " ".join(found[name]))
         return f'<div class="picture">{picture}</div>'
     return _code(body, k) if title == "loop nest" else f"<pre>{escape(body)}</pre>"
+
+
+def _buffer_marks(k: KernelFacts) -> dict[str, dict[str, None]]:
+    """For each buffer in shared memory its own mark, and those of the values that pass by it."""
+    own = {b.name: k.names.of(b.name) for b in k.smem}
+    out: dict[str, dict[str, None]] = {name: {mark: None} for name, mark in own.items()}
+    for line in k.ir.splitlines():
+        marks = k.names.in_line(line)
+        values = dict.fromkeys(m for m in marks if m not in own.values())
+        for name, mark in own.items():
+            if mark in marks:
+                out[name].update(values)
+    return out
 
 
 def _details(title: str, body: str, is_open: bool) -> str:
