@@ -62,7 +62,7 @@ def test_every_dtype_has_a_type_and_every_table_only_known_functions() -> None:
 
     assert list(scalars.CTYPES) == [d.name for d in ALL]
     spelled = {fn for d in ALL for fn in FUNCTIONS if scalars.supports(fn, d)}
-    assert spelled == set(FUNCTIONS)
+    assert spelled == set(FUNCTIONS) - {"bitcast"}  # which `scalars.bitcast` spells, of two types
 
 
 def test_no_piece_synchronises_or_touches_shared_memory() -> None:
