@@ -144,6 +144,13 @@ ROWS: dict[str, Row] = {
             "fw.asarray([2.0 - 1j])",
         )
     },
+    "allclose": {"rtol": (None, "0.5"), "atol": (None, "0.5"), "equal_nan": (None, "True")},
+    "isclose": {"rtol": (None, "0.5"), "atol": (None, "0.5"), "equal_nan": (None, "True")},
+    "lerp": {"weight": ("z",)},
+    "nan_to_num": {"nan": (None, "1.0"), "posinf": (None, "1.0"), "neginf": (None, "1.0")},
+    "cross": {"x1": ("x[:, :3]",), "x2": ("y[:, :3]",), "axis": ("-1", "0", "UserError")},
+    "diagonal": {"offset": (None, "1")},
+    "outer": {"x1": ("v",), "x2": ("u",)},
     "arange": {"start": ("0", "1"), "stop": ("7", "9"), "step": (None, "2")},
     "argsort": {"axis": (None, "0")},
     "sort": {"axis": (None, "0")},

@@ -11,6 +11,7 @@ from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array, common_dtype
 from fusewright.fusion.nn.arguments import check_float, check_rank, widened
 from fusewright.fusion.nn.windows import Window, read_place
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import astype, maximum
 
 
@@ -60,6 +61,7 @@ def pairwise_distance(
 ) -> Array:
     """The p-norm of x1 - x2 + eps along the last axis."""
     op = "pairwise_distance"
+    check_flag(op, "keepdims", keepdims)
     a, b, dtype = pair(op, x1, x2)
     small = float(build.number(op, "eps", eps))
     return astype(norm(op, a - b + small, p, -1, keepdims=bool(keepdims)), dtype)

@@ -12,6 +12,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
 from fusewright.fusion.nn.losses import broadcasting, pair, reduced
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import exp, log, log1p, maximum, where
 
 _LEAST_LOG = -100.0  # torch's: a loss and its gradient stay finite at probabilities of 0 and 1
@@ -51,6 +52,7 @@ def gaussian_nll_loss(
     """(log(v) + (x - target)**2 / v) / 2 with v = var, eps at least, which broadcasts to x's shape;
     log(2 * pi) / 2 more if `full`."""
     op = "gaussian_nll_loss"
+    check_flag(op, "full", full)
     a, t = pair(op, x, target, reduction)
     if not build.number(op, "eps", eps) > 0:
         raise UserError(f"{op}: eps={eps!r} must be positive")
@@ -72,6 +74,8 @@ def poisson_nll_loss(
     """exp(x) - target * x of the logarithm x of a rate, or x - target * log(x + eps) of the rate
     itself; Stirling's terms of targets above 1 more if `full`."""
     op = "poisson_nll_loss"
+    check_flag(op, "log_input", log_input)
+    check_flag(op, "full", full)
     a, t = pair(op, x, target, reduction)
     small = float(build.number(op, "eps", eps))
     loss = exp(a) - t * a if log_input else a - t * log(a + small)

@@ -12,7 +12,7 @@ from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.nn.arguments import check_choice, check_float, check_shape, widened
 from fusewright.fusion.nn.distances import pairwise_distance
 from fusewright.fusion.nn.losses import REDUCTIONS, broadcasting, pair, reduced
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_flag
 from fusewright.fusion.ops import equal, expand_dims, maximum, take, take_along_axis, where
 
 
@@ -72,6 +72,7 @@ def triplet_margin_loss(
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d as `pairwise_distance`; with
     `swap` the less of the negative's distances to both others."""
     op = "triplet_margin_loss"
+    check_flag(op, "swap", swap)
     check_choice(op, "reduction", reduction, REDUCTIONS)
     a = widened(check_float(op, anchor))
     near, far = (

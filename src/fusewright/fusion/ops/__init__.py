@@ -1,6 +1,7 @@
 """Operations under their array API standard names, and the few that the standard lacks."""
 
 from fusewright.fusion.ops import random
+from fusewright.fusion.ops.composed import allclose, isclose, lerp, logsumexp, nan_to_num
 from fusewright.fusion.ops.contractions import einsum
 from fusewright.fusion.ops.creation import (
     arange,
@@ -95,7 +96,7 @@ from fusewright.fusion.ops.elementwise import (
     where,
 )
 from fusewright.fusion.ops.gather import take, take_along_axis
-from fusewright.fusion.ops.linalg import matmul, tensordot, vecdot
+from fusewright.fusion.ops.linalg import cross, diagonal, inner, matmul, outer, tensordot, vecdot
 from fusewright.fusion.ops.manipulation import (
     broadcast_arrays,
     broadcast_shapes,
@@ -123,6 +124,8 @@ from fusewright.fusion.ops.reductions import (
     argmax,
     argmin,
     count_nonzero,
+    cumulative_max,
+    cumulative_min,
     cumulative_prod,
     cumulative_sum,
     diff,
@@ -151,6 +154,7 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "allclose",
     "any",
     "arange",
     "argmax",
@@ -182,8 +186,12 @@ __all__ = [
     "cos",
     "cosh",
     "count_nonzero",
+    "cross",
+    "cumulative_max",
+    "cumulative_min",
     "cumulative_prod",
     "cumulative_sum",
+    "diagonal",
     "diff",
     "divide",
     "einsum",
@@ -207,11 +215,14 @@ __all__ = [
     "histogram",
     "hypot",
     "imag",
+    "inner",
     "insert",
+    "isclose",
     "isfinite",
     "isin",
     "isinf",
     "isnan",
+    "lerp",
     "less",
     "less_equal",
     "linspace",
@@ -224,6 +235,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logsumexp",
     "matmul",
     "matrix_transpose",
     "max",
@@ -234,12 +246,14 @@ __all__ = [
     "minimum",
     "moveaxis",
     "multiply",
+    "nan_to_num",
     "negative",
     "nextafter",
     "nonzero",
     "not_equal",
     "ones",
     "ones_like",
+    "outer",
     "pad",
     "permute_dims",
     "positive",

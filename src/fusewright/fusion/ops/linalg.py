@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from fusewright.core.atoms import maximum, minimum
+from fusewright.core.expr import add, constant_value, mod
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_tensor, check_array, common_dtype, matrix_product
@@ -100,4 +102,56 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     return Array(build.reduce("add", products, (products.ndim + axis,)))
 
 
-__all__ = ["matmul", "tensordot", "vecdot"]
+def inner(x1: Array, x2: Array, /) -> Array:
+    """The sums of products along the last axes of both: x1's other axes, then x2's. An operand of
+    rank 0 multiplies."""
+    a, b = _pair("inner", x1, x2)
+    if not a.ndim or not b.ndim:
+        return Array(build.pointwise("mul", *build.broadcast_all("inner", a, b)))
+    return tensordot(Array(a), Array(b), axes=((a.ndim - 1,), (b.ndim - 1,)))
+
+
+def outer(x1: Array, x2: Array, /) -> Array:
+    """The products of every element of x1 with every element of x2, both of rank 1."""
+    a, b = _pair("outer", x1, x2)
+    if a.ndim != 1 or b.ndim != 1:
+        raise UserError(
+            f"outer: operands of rank {a.ndim} and {b.ndim}; both are vectors: reshape them to "
+            "rank 1, or multiply with fw.expand_dims"
+        )
+    columns = build.expand(a, 1)
+    return Array(build.pointwise("mul", *build.broadcast_all("outer", columns, b)))
+
+
+def diagonal(x: Array, /, *, offset: int = 0) -> Array:
+    """The elements at (.., i, i + offset) of the last two axes, along the last axis."""
+    x = check_array("diagonal", x)
+    above = build.integer("diagonal", "offset", offset)
+    if x.ndim < 2:
+        raise UserError(f"diagonal of an array of rank {x.ndim}: at least two axes are needed")
+    *lead, n, m = x.tensor.shape
+    first = (max(-above, 0), max(above, 0))
+    length = maximum(minimum(add(n, -first[0]), add(m, -first[1])), 0)
+    shape = (*lead, length)
+    at = build.coordinates(shape)
+    index = (*at[:-1], add(at[-1], first[0]), add(at[-1], first[1]))
+    return Array(build.index_map(x.tensor, shape, at, index))
+
+
+def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The vector products along an axis of size 3, counted from the end; the others broadcast."""
+    a, b = build.broadcast_all("cross", *_pair("cross", x1, x2))
+    along = build.axis_of("cross", axis, a.ndim)
+    if constant_value(a.shape[along]) != 3:
+        raise UserError(f"cross: axis {along} has size {a.shape[along]}; vectors have 3 elements")
+
+    def turned(t: Tensor, by: int) -> Tensor:
+        at = build.coordinates(t.shape)
+        index = [mod(add(c, by), 3) if k == along else c for k, c in enumerate(at)]
+        return build.index_map(t, t.shape, at, index)
+
+    products = [build.pointwise("mul", turned(a, k), turned(b, 3 - k)) for k in (1, 2)]
+    return Array(build.pointwise("sub", *products))
+
+
+__all__ = ["cross", "diagonal", "inner", "matmul", "outer", "tensordot", "vecdot"]

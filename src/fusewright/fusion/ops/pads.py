@@ -84,9 +84,13 @@ def pad(
             return Array(_extended(x.tensor, low, high, mode))
 
 
+def _is_zero(value: object) -> bool:
+    return isinstance(value, int | float) and value == 0
+
+
 def _check_used(mode: object, end_values: object, stat_length: object) -> None:
     for name, given, modes in (
-        ("end_values", end_values != 0, ("linear_ramp",)),
+        ("end_values", not _is_zero(end_values), ("linear_ramp",)),
         ("stat_length", stat_length is not None, _STATISTICS),
     ):
         if given and mode not in modes:

@@ -200,13 +200,8 @@ def _cumulative(
     op: str, fn: str, x: Array, axis: int | None, dtype: object, include_initial: bool
 ) -> Array:
     x = check_array(op, x)
-    if axis is None and x.ndim != 1:
-        raise UserError(
-            f"{op} of an array of rank {x.ndim}: axis may be left out for rank 1 only; name the "
-            "axis to go along"
-        )
+    along = _scanned(op, x, axis)
     t = _accumulated(op, x, dtype)
-    along = build.axis_of(op, 0 if axis is None else axis, t.ndim)
     out = build.scan(fn, t, along)
     if include_initial:
         low = [int(k == along) for k in range(t.ndim)]
@@ -236,6 +231,32 @@ def cumulative_prod(
 ) -> Array:
     """The products of the elements up to each; with `include_initial` a 1 comes first."""
     return _cumulative("cumulative_prod", "mul", x, axis, dtype, include_initial)
+
+
+def cumulative_max(x: Array, /, *, axis: int | None = None) -> Array:
+    """The largest of the elements up to each; NaN from the first NaN on."""
+    return _cumulative_extreme("cumulative_max", "max", x, axis)
+
+
+def cumulative_min(x: Array, /, *, axis: int | None = None) -> Array:
+    """The smallest of the elements up to each; NaN from the first NaN on."""
+    return _cumulative_extreme("cumulative_min", "min", x, axis)
+
+
+def _cumulative_extreme(op: str, fn: str, x: Array, axis: int | None) -> Array:
+    x = check_array(op, x)
+    check_category(op, x.dtype, "numeric")
+    return Array(build.scan(fn, x.tensor, _scanned(op, x, axis)))
+
+
+def _scanned(op: str, x: Array, axis: int | None) -> int:
+    """The axis of a scan, which may be left out for rank 1 only."""
+    if axis is None and x.ndim != 1:
+        raise UserError(
+            f"{op} of an array of rank {x.ndim}: axis may be left out for rank 1 only; name the "
+            "axis to go along"
+        )
+    return build.axis_of(op, 0 if axis is None else axis, x.ndim)
 
 
 def diff(
@@ -268,6 +289,8 @@ __all__ = [
     "argmax",
     "argmin",
     "count_nonzero",
+    "cumulative_max",
+    "cumulative_min",
     "cumulative_prod",
     "cumulative_sum",
     "diff",
