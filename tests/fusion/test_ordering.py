@@ -121,6 +121,34 @@ def test_rows_that_a_block_holds_are_sorted_by_one_kernel() -> None:
     np.testing.assert_array_equal(got.outputs[0], (np.argsort(x, kind="stable") + 1) * 2)
 
 
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "its operand again": lambda x: fw.sort(x) - x,
+    "a softmax before": lambda x: fw.sort(fw.nn.softmax(x)),
+    "a softmax behind": lambda x: fw.nn.softmax(fw.sort(x)),
+    "another sort": lambda x: fw.sort(x) + fw.sort(-x),
+    "a sort of the other axis": lambda x: fw.sort(fw.sort(x, axis=0), axis=1),
+    "a transposition": lambda x: fw.sort(x.T).T + 1,
+    "a broadcast": lambda x: fw.sort(x[0]) + x,
+    "crops and pads": lambda x: fw.pad(fw.sort(x[:, 1:])[:, 1:-1], 2),
+    "joins": lambda x: fw.concat([fw.sort(fw.concat([x, x * 2], axis=1)), x], axis=1),
+    "scans": lambda x: fw.cumulative_sum(fw.sort(fw.cumulative_sum(x, axis=1)), axis=1),
+    "a reshape": lambda x: fw.reshape(fw.sort(fw.reshape(x, (-1, 3))), x.shape),
+    "steps": lambda x: fw.sort(x[:, ::2])[:, ::-2],
+    "a product": lambda x: fw.sort(x) @ x.T,
+    "both orders": lambda x: (fw.sort(x), fw.argsort(x), fw.exp(x)),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_sorts_with_what_is_around_them(name: str) -> None:
+    x = RNG.standard_normal((6, 12)).astype(np.float32)
+    fusion = fw.trace(AROUND[name], S(x.shape, "float32"))
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    for a, b in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_syncs_of_a_sort_are_needed_and_enough() -> None:
     """Rounds among the threads of a warp need no barrier of the block."""
     (kernel,) = fw.compile(fw.trace(fw.sort, S((1, 520), "int32"))).kernels

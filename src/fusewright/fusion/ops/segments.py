@@ -35,9 +35,10 @@ from fusewright.fusion.ops.manipulation import expand_dims, reshape
 from fusewright.fusion.ops.ordering import bisected, check_size, searchsorted, sorted_pairs
 from fusewright.fusion.ops.reductions import max, min, sum
 
-MAX_COMPARED = 1 << 24
-"""Comparisons of segments with elements that are made rather than a sort: a chip makes some 2**23
-in the time of a launch, and a sort is several."""
+MAX_COMPARED = 1 << 27
+"""Comparisons of segments with elements that are made rather than a sort. Each reads an element,
+mostly from the second-level cache: at 5 TB/s so many take 100 us, as the 20 to 30 launches of a
+sort and its sums do at 4 us each. An estimate from an H100's data sheet, not yet timed."""
 BLOCK = 16
 """Neighbours that are summed on each level: a range is made up of less than twice as many on every
 level, of which there are few."""
