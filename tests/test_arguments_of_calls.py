@@ -616,6 +616,11 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: t.request_serial_grid_reduction("queue"),
             "'slices'",
         ),
+        "work_dtype": edits(
+            lambda s, h, t: "",
+            lambda s, h, t: t.request_serial_grid_reduction(work_dtype="int8"),
+            "work_dtype=int8",
+        ),
     },
     "ScheduledTensor.mma": {
         "warpgroups": (lambda: multiplied(), lambda: multiplied(warpgroups=1)),

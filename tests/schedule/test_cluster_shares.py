@@ -12,6 +12,8 @@ import fusewright as fw
 from fusewright.dtypes import dtype_of
 from fusewright.kir.ir import If, RemoteStore
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.target import target_of
 
 ROWS, COLUMNS = 99, 512
 
@@ -170,6 +172,26 @@ def test_a_cluster_and_the_grid() -> None:
     t.split(1, 4).split(1, 4).parallelize(0, fw.TIDx)
     t.parallelize(1, fw.BIDx).parallelize(2, fw.ClusterX).request_serial_grid_reduction("slices")
     with pytest.raises(fw.ScheduleError, match="over BIDx and over the blocks of a cluster; rfact"):
+        s.lower("sm_90a")
+
+
+def test_parts_in_fewer_bits() -> None:
+    s = columns_in_clusters(total, 4)
+    s.outputs[0].request_serial_grid_reduction("slices", work_dtype="float16")
+    with pytest.raises(fw.ScheduleError, match="leave work_dtype=float16 out, or bind the loop"):
+        s.lower("sm_90a")
+
+
+def test_a_product_on_tensor_cores() -> None:
+    specs = [fw.TensorSpec((64, 256), "bfloat16"), fw.TensorSpec((256, 64), "bfloat16")]
+    s = fw.Schedule(fw.trace(fw.matmul, *specs))
+    products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
+    schedule_products(s, products, ProductPlan(64, 64, 64, 1, 2, 0, splits=2))
+    for t in s.tensors:
+        for i, x in enumerate(t.stage.loops):
+            if x.parallel is fw.BIDx:
+                t.parallelize(i, fw.ClusterX)
+    with pytest.raises(fw.ScheduleError, match="products on tensor cores run in blocks without a"):
         s.lower("sm_90a")
 
 

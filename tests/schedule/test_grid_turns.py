@@ -10,7 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.dtypes import dtype_of
-from fusewright.kir.ir import AsyncWait, ProxyFence, SemaphoreAcquire, SemaphoreRelease
+from fusewright.kir.ir import AsyncWait, BulkReduce, ProxyFence, SemaphoreAcquire, SemaphoreRelease
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.verify import Case, weakenings_of
 
@@ -227,6 +227,59 @@ def test_symbolic_rows() -> None:
         checked(s, x)
 
 
+@pytest.mark.parametrize("splits", [2, 5])
+@pytest.mark.parametrize("work", ["float16", fw.bfloat16])
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_parts_in_fewer_bits(mode: str, work: object, splits: int) -> None:
+    """Within the bound of docs/syncs.md, and not equal to the sum of parts in float32."""
+    s = column_schedule(total, splits, width=8, mode=mode)
+    next(t for t in s.tensors if t.stage.is_reduction).request_serial_grid_reduction(mode, work)
+    kernel = s.lower()
+    (scratch,) = kernel.ir.scratch
+    assert scratch.dtype is dtype_of(work)
+    x = np.random.default_rng(splits).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    results = [kernel.simulate(x, seed=seed) for seed in range(2)]
+    assert results[0].outputs[0].tobytes() == results[1].outputs[0].tobytes()
+    parts = [
+        p.sum(0, dtype=np.float64)
+        for p in np.split(x, range(-(-ROWS // splits), ROWS, -(-ROWS // splits)))
+    ]
+    unit = 2.0**-11 if scratch.dtype.name == "float16" else 2.0**-8
+    roundings = {"vector": splits - 1, "tma": 2 * splits - 3, "slices": 1}[mode]
+    bound = 1.1 * roundings * unit * sum(abs(p) for p in parts) + 1e-4
+    error = abs(results[0].outputs[0] - x.sum(0, dtype=np.float64))
+    assert results[0].races == [] and (error <= bound).all()
+    assert error.max() > 1e-4
+    if splits == 2:
+        assert fw.verify(kernel, x).ok
+        assert kernel.resources().spill_stores == 0
+
+
+def integers(fn: Callable[..., object], dtype: str) -> fw.Schedule:
+    """Columns over threads, rows over three blocks; the copy engine adds up."""
+    s = fw.Schedule(fw.trace(lambda x: fn(x, axis=0), fw.TensorSpec((96, 64), dtype)))
+    t = next(t for t in s.tensors if t.stage.is_reduction)
+    t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction("tma")
+    return s
+
+
+@pytest.mark.parametrize("fn", [fw.max, fw.min])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_copy_engine_reduces_integers(fn: Callable[..., object], dtype: str) -> None:
+    s = integers(fn, dtype)
+    x = np.random.default_rng(0).integers(-99, 99, (96, 64)).astype(dtype)
+    kernel = s.lower()
+    result = kernel.simulate(x)
+    assert result.races == []
+    np.testing.assert_array_equal(result.outputs[0], fw.evaluate(s, x)[0])
+    report = fw.verify(kernel, x)
+    assert report.ok, str(report)
+    fns = {b.fn for b in walk_statements(kernel.ir) if isinstance(b, BulkReduce)}
+    assert fns == {"max" if fn is fw.max else "min"}
+    assert len(kernel.cubin()) > 0
+
+
 # --- rejections ----------------------------------------------------------------------------------
 
 
@@ -286,14 +339,24 @@ def test_a_reader_in_all_blocks() -> None:
 
 
 def test_what_the_copy_engine_does_not_reduce() -> None:
+    with pytest.raises(fw.ScheduleError, match=r"does not reduce int64 by add, it takes float16"):
+        integers(fw.sum, "int64").lower()
     s = column_schedule(largest, 3, mode="tma")
-    with pytest.raises(fw.ScheduleError, match=r"does not reduce float32 by max.*use mode 'vector"):
+    with pytest.raises(fw.ScheduleError, match=r"the max of floats has to keep NaN.*mode 'vector"):
         s.lower()
     s, t = plain((96, 3))
     t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
     t.request_serial_grid_reduction("tma")
     with pytest.raises(fw.ScheduleError, match=r"a block has 12 bytes of t0.*multiples of 16"):
         s.lower()
+
+
+def test_a_work_dtype_that_parts_are_not_handed_on_in() -> None:
+    _, t = plain()
+    with pytest.raises(fw.ScheduleError, match=r"parts of it are handed on in float32, or float16"):
+        t.request_serial_grid_reduction("tma", work_dtype="int8")
+    with pytest.raises(fw.ScheduleError, match="a dtype, such as 'float16'"):
+        t.request_serial_grid_reduction("tma", work_dtype="half a word")
 
 
 def test_a_target_without_a_copy_engine() -> None:

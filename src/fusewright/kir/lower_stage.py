@@ -292,8 +292,9 @@ class Definition(Reader):
             width = vector_of(self.storage, s)
             tmp = self.temporary(turns.guarded.dtype, width)
             self.out.append(Load(Reg(tmp), turns.guarded, at, width))
-            for k, acc in enumerate(self.accumulators()[first : first + width]):
-                self.out.append(Compute(fn, acc, (Reg(tmp, Int(k)), acc)))
+            parts = self._as_accumulators(tmp, width)
+            for part, acc in zip(parts, self.accumulators()[first : first + width], strict=True):
+                self.out.append(Compute(fn, acc, (part, acc)))
         return self.out
 
     def leave(self, to: Buffer, begin: Expr) -> list[Statement]:
@@ -310,18 +311,30 @@ class Definition(Reader):
         """The parts of all blocks, in their order, into the accumulators."""
         s = self.s
         fn = reducing_function(s)
-        identity = Imm(reduction_identity(fn, g.guarded.dtype), g.guarded.dtype)
+        identity = Imm(reduction_identity(fn, s.dtype.compute), s.dtype.compute)
         accs, width = self.accumulators(), vector_of(self.storage, s)
         self.out.extend(Compute("copy", a, (identity,)) for a in accs)
         part = Var(f"part_{s.name}", 0, g.count - 1)
-        adds: list[Statement] = []
+        before, self.out = self.out, []
         for first, at in self._places(g.first + part * g.size).items():
             tmp = self.temporary(g.guarded.dtype, width)
-            adds.append(Load(Reg(tmp), g.guarded, at, width))
-            for k, acc in enumerate(accs[first : first + width]):
-                adds.append(Compute(fn, acc, (acc, Reg(tmp, Int(k)))))
+            self.out.append(Load(Reg(tmp), g.guarded, at, width))
+            parts = self._as_accumulators(tmp, width)
+            for one, acc in zip(parts, accs[first : first + width], strict=True):
+                self.out.append(Compute(fn, acc, (acc, one)))
+        adds, self.out = self.out, before
         self.out.append(For(part, g.count, tuple(adds), overlap=PARTS_AT_ONCE))
         return self.out
+
+    def _as_accumulators(self, parts: Buffer, width: int) -> list[Reg]:
+        """What blocks handed on, in the dtype of the accumulators."""
+        dtype = self.s.dtype.compute
+        if parts.dtype is dtype:
+            return [Reg(parts, Int(k)) for k in range(width)]
+        wide = self.temporary(dtype, width)
+        for k in range(width):
+            self.out.append(Compute("cast", Reg(wide, Int(k)), (Reg(parts, Int(k)),)))
+        return [Reg(wide, Int(k)) for k in range(width)]
 
     def send_shares(self, to: SharedOut) -> list[Statement]:
         """Stores the accumulators in the blocks of the cluster that finish them."""

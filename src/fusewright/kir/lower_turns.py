@@ -33,7 +33,7 @@ from fusewright.core.conditions import (
     substitute_condition,
 )
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
-from fusewright.dtypes import uint32
+from fusewright.dtypes import DType, uint32
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
@@ -225,6 +225,11 @@ def check_request(context: Context, s: Stage) -> None:
 
 def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
     """Raises ScheduleError for what blocks of a cluster do not share out."""
+    if s.work_dtype not in (None, s.dtype.compute):
+        raise ScheduleError(
+            f"{what}: blocks of a cluster hand on {s.dtype.compute} through shared memory; leave "
+            f"work_dtype={s.work_dtype} out, or bind the loop to BIDx"
+        )
     if grid:
         raise ScheduleError(
             f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
@@ -289,7 +294,7 @@ def _groups(storage: Storage, s: Stage, order: list[Dim]) -> tuple[Expr, Expr]:
 
 def _memory(s: Stage, groups: Expr, elements: Expr) -> tuple[Buffer, Buffer]:
     """Semaphores, and scratch."""
-    dtype = s.dtype.compute
+    dtype = work_dtype(s)
     return (
         Buffer(f"{s.name}_turns", uint32, groups, Memory.GLOBAL),
         Buffer(f"{s.name}_work", dtype, elements, Memory.GLOBAL, MAX_VECTOR_NBYTES),
@@ -319,9 +324,14 @@ def _number(digits: list[Dim]) -> tuple[Expr, Expr]:
 # --- where the parts of a block lie --------------------------------------------------------------
 
 
+def work_dtype(s: Stage) -> DType:
+    """In which blocks hand on their parts of a reduction."""
+    return s.work_dtype or s.dtype.compute
+
+
 def vector_of(storage: Storage, s: Stage) -> int:
     """The lanes of one access to scratch."""
-    most = MAX_VECTOR_NBYTES // s.dtype.compute.nbytes
+    most = MAX_VECTOR_NBYTES // work_dtype(s).nbytes
     return min(kept_lanes(storage, s), most)
 
 
@@ -398,6 +408,11 @@ def staged_part(s: Stage, turns: Turns) -> Buffer:
     dtype = turns.guarded.dtype
     fn = reducing_function(s)
     known = BULK_REDUCTIONS.get(fn, ())
+    if fn in ("max", "min") and dtype.is_float:
+        raise ScheduleError(
+            f"{what}: the {fn} of floats has to keep NaN, which PTX does not say of the copy "
+            "engine; use mode 'vector'"
+        )
     if dtype.name not in known:
         takes = f"it takes {', '.join(known)}" if known else "of any dtype"
         raise ScheduleError(

@@ -57,7 +57,8 @@ class Stage:
     begin between two words.
     `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
-    `grid_mode`: how blocks reduce it in turns, None where nobody asked for that.
+    `grid_mode`: how blocks reduce it in turns, None where nobody asked for that; `work_dtype`: in
+    which dtype they hand on their parts, None for that of the accumulators.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class Stage:
         "stages",
         "strides",
         "warp_specialized",
+        "work_dtype",
     )
 
     def __init__(
@@ -108,6 +110,7 @@ class Stage:
         self.is_viewed = False
         self.is_staged = False
         self.grid_mode: str | None = None
+        self.work_dtype: DType | None = None
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None

@@ -18,7 +18,8 @@ from fusewright.arguments import (
     takes,
 )
 from fusewright.core.expr import Expr
-from fusewright.errors import ScheduleError
+from fusewright.dtypes import dtype_of
+from fusewright.errors import FusewrightError, ScheduleError
 from fusewright.memory import Memory
 from fusewright.schedule.edits import EditCall, call_of
 from fusewright.schedule.graph import Dataflow, Stage
@@ -51,6 +52,13 @@ def _without_quotes(value: Any) -> str:
     return f"write {name}, without quotes" if name else ""
 
 
+def _dtype(value: Any) -> Any:
+    try:
+        return dtype_of(value).name
+    except FusewrightError as e:
+        raise Unfit from e
+
+
 def _size(value: Any) -> Any:
     return value if isinstance(value, Expr) else INTEGER.taken(value)
 
@@ -80,6 +88,7 @@ TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
 ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
+DTYPE = Rule("a dtype, such as 'float16'", _dtype)
 MODE = instance_of(str, words="the name of a mode")
 SIZE = Rule("an integer or an expression in the sizes", _size)
 TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
@@ -108,7 +117,7 @@ ON_TENSORS: Edits = {
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
     "mma": {"warpgroups": optional(COUNT)},
-    "request_serial_grid_reduction": {"mode": MODE},
+    "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},
     "recompute": {},
     "loop_over": {"loops": LOOPS},
     "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},

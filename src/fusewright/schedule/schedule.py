@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
+from fusewright.dtypes import bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError, UserError
 from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce
 from fusewright.fusion.passes.decompose import decompose
@@ -393,7 +394,9 @@ class ScheduledTensor(TensorPasses):
         self.stage.registers = registers or ()
         return self
 
-    def request_serial_grid_reduction(self, mode: str = "vector") -> ScheduledTensor:
+    def request_serial_grid_reduction(
+        self, mode: str = "vector", work_dtype: object = None
+    ) -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
         memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
@@ -402,7 +405,9 @@ class ScheduledTensor(TensorPasses):
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors. Where the loop
         is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
-        and no semaphores, for at most 8 blocks."""
+        and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
+        accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
+        default they stay what they are."""
         if not isinstance(self.stage.op, Reduce | MatMul):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
@@ -414,7 +419,16 @@ class ScheduledTensor(TensorPasses):
                 f"request_serial_grid_reduction({self.name}, {mode!r}): there is no such mode; use "
                 f"one of {known}"
             )
+        compute = self.stage.dtype.compute
+        work = compute if work_dtype is None else dtype_of(work_dtype)
+        if work is not compute and not (compute is float32 and work in (float16, bfloat16)):
+            shorter = ", or float16 or bfloat16" if compute is float32 else ""
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}, work_dtype={work}): parts "
+                f"of it are handed on in {compute}{shorter}; use that, or leave work_dtype out"
+            )
         self.stage.grid_mode = mode
+        self.stage.work_dtype = None if work is compute else work
         return self
 
     def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
