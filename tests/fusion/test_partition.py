@@ -194,6 +194,9 @@ def test_runs_divide_and_follow_whole_axes() -> None:
     assert number_of_runs([1 << 28], 264) == 256
     assert number_of_runs([7], 1) == 1
     assert number_of_runs([100003], 30) == 30  # a prime: the last run is short
+    assert number_of_runs([41575, 768], 264) == 256
+    assert number_of_runs([41575, 768], 264, lanes=4) == 240, "all runs begin with a vector"
+    assert number_of_runs([2 * 100003], 264, lanes=4) == 264
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,14 @@ def test_kernels_that_nothing_holds_together_are_apart() -> None:
     assert len(program.launches) <= 4
 
 
+def test_columns_that_a_row_reduction_leaves_stand_in_no_kernel_of_partial_results() -> None:
+    def fn(x: Any) -> Any:
+        return fw.max(x, axis=2), fw.max(x, axis=(0, 1))
+
+    program = fw.compile(fw.trace(fn, S((233, 1664, 32, 7), "float32")))
+    assert not any("cut in two" in str(r) for r in program.reasons)
+
+
 def test_a_piece_of_no_elements_has_no_borders() -> None:
     """An axis of one element is padded in front and cropped behind: all of it is padding."""
 

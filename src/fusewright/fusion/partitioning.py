@@ -192,7 +192,10 @@ def in_chunks(
 
 def _runs(f: PartitionFacts, wanted: int) -> Partition | None:
     """About so many runs."""
-    return Partition.by_count(f.size, number_of_runs(f.lengths, wanted)) if wanted > 1 else None
+    if wanted <= 1:
+        return None
+    lanes = lanes_of_word(f.nbytes) if f.is_inner else 1
+    return Partition.by_count(f.size, number_of_runs(f.lengths, wanted, lanes))
 
 
 def _rows(f: PartitionFacts, wanted: int, slack: float) -> Partition | None:
@@ -222,13 +225,19 @@ def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
     return Partition.by_length(f.size, each) if each < f.size else None
 
 
-def number_of_runs(lengths: Sequence[int], wanted: int) -> int:
+def number_of_runs(lengths: Sequence[int], wanted: int, lanes: int = 1) -> int:
     """A number of runs within a factor of two of `wanted` that divides all elements, so that none
     is short; where possible one whose runs are whole slices of the first axes that a run's length
-    reaches, so that they need no division to address. `wanted` when there is none."""
+    reaches, so that they need no division to address, or else whole vectors of so many `lanes`, so
+    that all begin where vectors do. `wanted` when there is none."""
     total = math.prod(lengths)
-    for candidates in (whole_slices(lengths), range(-(-wanted // 2), 2 * wanted + 1)):
-        near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and total % d == 0]
+    whole = total // lanes if total % lanes == 0 else total
+    for candidates, size in (
+        (whole_slices(lengths), total),
+        (range(-(-wanted // 2), 2 * wanted + 1), whole),
+        (range(-(-wanted // 2), 2 * wanted + 1), total),
+    ):
+        near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and size % d == 0]
         if near:
             return min(near, key=lambda d: (abs(d - wanted), d))
     return wanted

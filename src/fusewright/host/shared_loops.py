@@ -149,6 +149,8 @@ def _partials_problem(
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
         return "one of the kernel's reductions would run over what another one has in parts"
+    if any(not depends(c, whole) for r in rows for c in g.axes[r] if not c.is_unit):
+        return "one of the kernel's reductions leaves columns that another one makes results of"
     (source,) = cuts[0].operands
     length = _numel(source.shape[len(cuts[0].axes) :])
     if not length:

@@ -1,8 +1,9 @@
 """Reductions of what another reduction has reduced already.
 
     r = sum(x, 1);  s = sum(x, (0, 1))   ->   r = sum(x, 1);  s = sum(r, 0)
+    r = max(x, 1);  s = sum(x, (0, 1))   ->   r = max(x, 1);  s = sum(sum(x, 1), 0)
 
-so that x is read for the first one only.
+so that x is read once: reductions over the same axes are one kernel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partitioning import LEAST_TOTAL
 from fusewright.fusion.passes.cse import cse
+from fusewright.fusion.passes.match import is_call
 from fusewright.fusion.passes.rebuild import rebuild
 
 LEAST_REDUCED = 8
@@ -20,18 +22,18 @@ LEAST_REDUCED = 8
 
 
 def nest_reductions(fusion: Fusion) -> Fusion:
-    """Gives the reductions over the axes of another one, and more, its result for their operand.
+    """Reduces in the steps of other reductions of the same value, which are over fewer axes.
 
-    checks:   constant sizes; sums and products are stored in what they are computed in
+    checks:   constant sizes; steps are stored in what they are computed in
     order:    after share (reductions of one value) and chunk_reductions (whose pairs reduce one
               value), before reductions are split in parts
     """
-    found: dict[tuple[Tensor, str], list[Tensor]] = {}
+    found: dict[Tensor, list[Tensor]] = {}
     for t in fusion.values:
-        if isinstance(t.op, Reduce) and _is_exact(t):
-            found.setdefault((t.op.operands[0], t.op.fn), []).append(t)
+        if isinstance(t.op, Reduce):
+            found.setdefault(_before_casts(t.op.operands[0]), []).append(t)
     chains: dict[Tensor, list[tuple[int, ...]]] = {}
-    for (source, _), reductions in found.items():
+    for source, reductions in found.items():
         sizes = constant_shape(source)
         if sizes is not None and math.prod(sizes) >= LEAST_TOTAL:
             for t in reductions:
@@ -45,11 +47,12 @@ def nest_reductions(fusion: Fusion) -> Fusion:
         if t not in chains:
             return None
         assert isinstance(t.op, Reduce)
-        out, kept = operands[0], list(range(operands[0].ndim))
+        out = build.cast(operands[0], t.dtype.compute)
+        kept = list(range(out.ndim))
         for axes in chains[t]:
             out = build.reduce(t.op.fn, out, tuple(k for k, a in enumerate(kept) if a in axes))
             kept = [a for a in kept if a not in axes]
-        return out
+        return build.cast(out, t.dtype)
 
     return cse(rebuild(fusion, replace))
 
@@ -66,10 +69,10 @@ def _chain(t: Tensor, others: list[Tensor], sizes: tuple[int, ...]) -> list[tupl
         chain.insert(0, inside[counts.index(max(counts))])
 
 
-def _is_exact(t: Tensor) -> bool:
-    """Whether storing a part of the reduction loses nothing."""
-    assert isinstance(t.op, Reduce)
-    return t.op.fn not in ("add", "mul") or t.dtype is t.dtype.compute
+def _before_casts(t: Tensor) -> Tensor:
+    while is_call(t, "cast"):
+        t = t.op.operands[0]
+    return t
 
 
 def _axes(t: Tensor) -> tuple[int, ...]:

@@ -5,14 +5,16 @@ sum(x, R)  ->  sum(sum(parts(x, R), Q), P)
 
 from __future__ import annotations
 
+import math
+
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor
+from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import PartitionFacts, to_fill
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.target import Target
+from fusewright.target import LINE_NBYTES, Target
 
 
 def split_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -29,13 +31,70 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, Reduce) or _is_of_parts(t.op.operands[0]):
             return None
+        (source,) = operands
+        again = _at_once(t, source, target)
+        if again is not None:
+            return again
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
         partition = None if facts is None else to_fill(facts, target)
         if facts is None or partition is None:
             return None
         return in_two_steps(t, operands[0], partition, parts_last=facts.is_inner)
 
-    return cse(rebuild(fusion, replace))
+    return cse(rebuild(_slow_axes_first(fusion, target), replace))
+
+
+def _at_once(t: Tensor, source: Tensor, target: Target) -> Tensor | None:
+    """A reduction of what results of parts were reduced to, as one reduction of these, where they
+    are few; None for other values."""
+    assert isinstance(t.op, Reduce)
+    first = source.op
+    if not isinstance(first, Reduce) or first.fn != t.op.fn or not _is_of_parts(first.operands[0]):
+        return None
+    (partial,) = first.operands
+    kept = [a for a in range(partial.ndim) if a not in first.axes]
+    axes = tuple(sorted((*first.axes, *(kept[a] for a in t.op.axes))))
+    facts = PartitionFacts.of(partial, axes)
+    is_small = facts is not None and to_fill(facts, target) is None
+    return build.reduce(t.op.fn, partial, axes) if is_small else None
+
+
+def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
+    """Reduces slow axes before the fast ones where axes that are kept lie between them and the run
+    in memory that is reduced is shorter than a line: neighbours are read side by side then, and
+    the few results of the slow axes are reduced again.
+
+    rewrite:  sum(x, (0, 2))  ->  sum(sum(x, 0), 1)     x of (100000, 124, 4)
+    """
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        fast = _short_run(t)
+        facts = PartitionFacts.of(t.op.operands[0], t.op.axes) if fast else None
+        if facts is None or to_fill(facts, target) is None:
+            return None
+        assert isinstance(t.op, Reduce)
+        slow = tuple(a for a in t.op.axes if a not in fast)
+        first = build.reduce(t.op.fn, build.cast(operands[0], t.dtype.compute), slow)
+        again = tuple(a - len(slow) for a in fast)
+        return build.cast(build.reduce(t.op.fn, first, again), t.dtype)
+
+    return rebuild(fusion, replace)
+
+
+def _short_run(t: Tensor) -> tuple[int, ...]:
+    """The last axes of a reduction that a run in memory spans, where kept axes part them from
+    others that are reduced and the run is shorter than a line; none otherwise."""
+    if not isinstance(t.op, Reduce):
+        return ()
+    (source,) = t.op.operands
+    fast: list[int] = []
+    while source.ndim - 1 - len(fast) in t.op.axes:
+        fast.insert(0, source.ndim - 1 - len(fast))
+    sizes = constant_shape(source)
+    if sizes is None or not fast or len(fast) == len(t.op.axes):
+        return ()
+    nbytes = math.prod(sizes[a] for a in fast) * source.dtype.nbytes
+    return tuple(fast) if nbytes < LINE_NBYTES else ()
 
 
 def _is_of_parts(t: Tensor) -> bool:

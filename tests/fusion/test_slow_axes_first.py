@@ -1,0 +1,46 @@
+"""Reductions over slow axes and a short fast one, with kept axes between, read neighbours side by
+side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.forms import prepare
+from fusewright.fusion.ir import Reduce
+from fusewright.target import target_of
+
+S = fw.TensorSpec
+
+
+def reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype: str = "bfloat16") -> list[int]:
+    """The rank of what each reduction of the prepared fusion makes, in order."""
+    fusion = prepare(fw.trace(lambda x: fw.max(x, axis=axis), S(shape, dtype)), target_of("sm_90a"))
+    return [t.ndim for t in fusion.values if isinstance(t.op, Reduce)]
+
+
+def test_the_fast_axis_is_reduced_with_the_parts() -> None:
+    """Parts of the rows keep 124 x 4 neighbours, and the second reduction has both."""
+    assert reductions((18350, 58, 124, 4), (0, 1, 3)) == [3, 1]
+
+
+def test_a_line_of_fast_elements_is_read_as_a_run() -> None:
+    short, long = (reductions((4096, 64, n), (0, 2)) for n in (32, 512))
+    assert (short, long) == ([3, 1], [2, 1])
+
+
+def test_many_results_need_no_parts() -> None:
+    assert reductions((64, 28, 2, 28, 2), (2, 4)) == [3]
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "prod"])
+@pytest.mark.parametrize("shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2)])
+def test_kernels_agree_with_the_oracle(name: str, shape: tuple[int, ...]) -> None:
+    axis = (0, len(shape) - 1)
+    fusion = fw.trace(lambda x: getattr(fw, name)(x, axis=axis), S(shape, "float32"))
+    rng = np.random.default_rng(3)
+    x = (1 + 1e-3 * rng.standard_normal(shape)).astype("float32")
+    found = fw.compile(fusion).simulate(x, check_races=True)
+    assert not found.races
+    np.testing.assert_allclose(found.outputs[0], fw.evaluate(fusion, x)[0], 2e-4)
