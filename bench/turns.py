@@ -32,7 +32,8 @@ RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How `splits` blocks along the rows combine their sums; "program": as `fw.compile` does."""
+    """How `splits` blocks along the rows combine their sums; "program": as `fw.compile` does;
+    "cluster": in shares, through the shared memory of a cluster."""
 
     rows: int
     columns: int
@@ -46,7 +47,7 @@ class Way:
 
 SPLITS = {
     (262144, 512): {"slices": (33, 66, 132), "vector": (8, 32, 132), "tma": (8, 32, 132)},
-    (32768, 8192): {"slices": (4, 8), "vector": (4, 8), "tma": (4, 8)},
+    (32768, 8192): {"slices": (4, 8), "vector": (4, 8), "tma": (4, 8), "cluster": (4, 8)},
 }
 """Blocks along the rows, by shape and mode: with those along the columns up to one a
 multiprocessor."""
@@ -78,6 +79,8 @@ def schedule(way: Way, *, tx: int = 128, ty: int = 8, vec: int = 4, deep: int = 
     t.reorder([*range(first), *(first + k for k in (2, 3, 5, 0, 4, 1))])
     neighbours, others = fw.BIDx, fw.BIDy
     reduced, kept = (neighbours, others) if way.mode == "slices" else (others, neighbours)
+    if way.mode == "cluster":
+        reduced = fw.ClusterX
     if first:
         t.parallelize(0, kept)
     t.parallelize(first, reduced).parallelize(first + 2, fw.TIDy).parallelize(first + 3, fw.TIDx)
@@ -86,7 +89,7 @@ def schedule(way: Way, *, tx: int = 128, ty: int = 8, vec: int = 4, deep: int = 
     for c in (x, t):
         c.parallelize(-1, fw.Vectorize)
     s.inline_most()
-    t.request_serial_grid_reduction(way.mode)
+    t.request_serial_grid_reduction("slices" if way.mode == "cluster" else way.mode)
     return s
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from async_suite import Case, arrays_of, packed
 from references import on_device
+from test_cluster_shares import columns_in_clusters, full_sum, several_sums, total, total_and_more
 from test_sim_cluster import SUITE
 
 import fusewright as fw
@@ -192,3 +194,28 @@ def test_a_loaded_program_keeps_its_clusters_and_results(tmp_path: Path) -> None
     assert [k.launch.cluster for k in loaded.kernels] == [k.launch.cluster for k in program.kernels]
     (y,) = loaded(x, out=[poisoned(x)])
     assert torch.equal(y, program(x)[0])
+
+
+SHARED_OUT = {
+    **{f"{n} blocks": lambda n=n: columns_in_clusters(total, n) for n in (2, 3, 5, 8)},
+    "and more": lambda: columns_in_clusters(total_and_more, 4),
+    "edges": lambda: columns_in_clusters(total, 4, shape=(13, 260)),
+    "several sums": several_sums,
+    "full sum": lambda: full_sum(5),
+}
+
+
+@pytest.mark.parametrize("name", SHARED_OUT)
+def test_reductions_that_blocks_share_out(name: str) -> None:
+    """The simulator's bits, where sums alone are computed, in each of a hundred runs."""
+    kernel = SHARED_OUT[name]().lower(device.architecture())
+    (x,) = kernel.inputs
+    shape = [int(str(e)) for e in x.shape]
+    array = np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)
+    want = kernel.simulate(array, check_races=False).outputs[0]
+    found = {kernel(array, device="cuda")[0].tobytes() for _ in range(100)}
+    assert len(found) == 1
+    got = np.frombuffer(found.pop(), np.float32).reshape(want.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    if name != "and more":
+        assert got.tobytes() == want.tobytes()
