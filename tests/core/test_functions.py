@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusewright.core.functions import FUNCTIONS, ROUNDED
+from fusewright.core.functions import FUNCTIONS, ROUNDED, reinterpret
+from fusewright.dtypes import float32, float64, uint32, uint64
 
 NAMES = """
 neg abs sign sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
 tanh asinh acosh atanh erf floor ceil trunc round reciprocal bitwise_not logical_not isnan isinf
 isfinite signbit add sub mul div floordiv rem pow atan2 max min hypot copysign nextafter logaddexp
 bitwise_and bitwise_or bitwise_xor shl shr eq ne lt le gt ge and or xor where fma philox cast copy
+bitcast
 """.split()  # noqa: SIM905
 INF, NAN = math.inf, math.nan
 
@@ -31,6 +33,14 @@ def test_the_table_has_exactly_these_functions_and_approximations_of_them():
     assert all(n.removesuffix("_approx") in NAMES for n in approximate)
     assert all(n.removesuffix("_added") in NAMES for n in added)
     assert all(f.name == name for name, f in FUNCTIONS.items())
+
+
+def test_bits_of_floats_and_back():
+    for kind, bits, number in ((float32, uint32, 0xBF800000), (float64, uint64, 0xBFF << 52)):
+        found = reinterpret(np.array([-1.0, 0.0]), bits)  # the oracle holds floats as float64
+        assert found.dtype == bits.numpy and found.tolist() == [number, 0]
+        back = reinterpret(found, kind)
+        assert back.dtype == kind.numpy and back.tolist() == [-1.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
