@@ -249,10 +249,24 @@ ROWS: dict[str, Row] = {
     "unstack": {"axis": (None, "1")},
     "where": {"condition": ("p",)},
     "zeros": {},
-    **{f"nn.max_pool{d}d": _POOL for d in (1, 2)},
-    **{f"nn.avg_pool{d}d": _POOL for d in (1, 2)},
-    **{f"nn.adaptive_avg_pool{d}d": {"x": ("img",), "output_size": ("3", "2")} for d in (1, 2)},
+    **{
+        f"nn.max_pool{d}d": _POOL | ({"x": ("fw.stack([img, img])",)} if d == 3 else {})
+        for d in (1, 2, 3)
+    },
+    **{
+        f"nn.avg_pool{d}d": _POOL | ({"x": ("fw.stack([img, img])",)} if d == 3 else {})
+        for d in (1, 2, 3)
+    },
+    **{
+        f"nn.adaptive_avg_pool{d}d": {
+            "x": ("fw.stack([img, img])",) if d == 3 else ("img",),
+            "output_size": ("3", "2"),
+        }
+        for d in (1, 2, 3)
+    },
     "nn.conv1d": _CONV | {"weight": ("img[:, :, :3]",)},
+    "nn.conv3d": _CONV
+    | {"x": ("fw.stack([img, img])",), "weight": ("fw.stack([img, img])[:, :, None, :3, :3]",)},
     "nn.conv2d": _CONV | {"weight": ("fw.stack([img, img])[:, :, :3, :3]",)},
     "nn.conv_transpose1d": _CONV
     | {"weight": ("fw.stack([w, w, w], axis=2)[:, :2]",), "groups": (None, "2")}

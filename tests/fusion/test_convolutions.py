@@ -70,6 +70,15 @@ def test_one_axis_without_a_batch() -> None:
     )
 
 
+def test_volumes_are_torchs() -> None:
+    x, w = np.asarray(normal(2, 4, 4, 5, 6)), np.asarray(normal(6, 2, 2, 3, 2, seed=1))
+    assert_like_torch(
+        lambda x, w: nn.conv3d(x, w, None, (1, 2, 1), 1, 1, 2),
+        lambda x, w: F.conv3d(x, w, None, (1, 2, 1), 1, 1, 2),
+        *(x, w),
+    )
+
+
 def test_columns_are_torchs() -> None:
     options = {"kernel_size": (3, 2), "dilation": (1, 2), "padding": 1, "stride": 2}
     assert_like_torch(lambda x: nn.unfold(x, **options), lambda x: F.unfold(x, **options), X)
@@ -156,6 +165,10 @@ def weight(*shape: int) -> Any:
         (
             lambda x: nn.conv_transpose2d(x, weight(6, 4, 3, 3), output_padding=1),
             "output_padding 1 with stride 1 and dilation 1: it must be smaller",
+        ),
+        (
+            lambda x: nn.conv_transpose2d(x, weight(6, 4, 1, 1), padding=5),
+            "axis 2 of size 9 becomes -1 with padding 5: a result has one element",
         ),
         (lambda x: nn.fold(x, (9, 8), 3), "columns are (batch, channels * places, windows)"),
         (lambda x: nn.fold(x[0], (9, 8), 4), "is no multiple of the 16 places of kernel_size=4"),

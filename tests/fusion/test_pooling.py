@@ -69,6 +69,22 @@ def test_pools_of_one_axis_without_a_batch() -> None:
     )
 
 
+def test_pools_of_volumes_are_torchs() -> None:
+    x = np.asarray(normal(1, 2, 5, 6, 7))
+    for m in (0, 1):
+        assert_like_torch(
+            lambda x, m=m: nn.max_pool3d(x, 3, 2, m), lambda x, m=m: F.max_pool3d(x, 3, 2, m), x
+        )
+        assert_like_torch(
+            lambda x, m=m: nn.avg_pool3d(x, 3, 2, m), lambda x, m=m: F.avg_pool3d(x, 3, 2, m), x
+        )
+    assert_like_torch(
+        lambda x: nn.adaptive_avg_pool3d(x, (2, 3, 5)),
+        lambda x: F.adaptive_avg_pool3d(x, (2, 3, 5)),
+        x,
+    )
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_adaptive_avg_pool2d_is_torchs(size: Any) -> None:
     assert_like_torch(

@@ -38,6 +38,7 @@ from fusewright.fusion.nn.batch_norms import (
 from fusewright.fusion.nn.convolutions import (
     conv1d,
     conv2d,
+    conv3d,
     conv_transpose1d,
     conv_transpose2d,
     fold,
@@ -100,10 +101,13 @@ from fusewright.fusion.nn.norms import (
 from fusewright.fusion.nn.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
     avg_pool1d,
     avg_pool2d,
+    avg_pool3d,
     max_pool1d,
     max_pool2d,
+    max_pool3d,
 )
 from fusewright.fusion.nn.resampling import (
     interpolate,
@@ -139,8 +143,10 @@ __all__ = [
     "BatchNorm",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward",
@@ -150,6 +156,7 @@ __all__ = [
     "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "cosine_embedding_loss",
@@ -196,6 +203,7 @@ __all__ = [
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
     "mish",
     "mse_loss",
     "multi_margin_loss",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, add, as_expr, constant_value, mul
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
@@ -62,6 +63,20 @@ def conv2d(
     """The sums of products of every window along the last two axes with each weight, plus the
     bias. "same" pads so that there are as many windows as elements, the odd one behind."""
     return _conv("conv2d", 2, x, weight, bias, (stride, padding, dilation), groups)
+
+
+def conv3d(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Array:
+    """The sums of products of every window along the last three axes with each weight, plus the
+    bias. "same" pads so that there are as many windows as elements, the odd one behind."""
+    return _conv("conv3d", 3, x, weight, bias, (stride, padding, dilation), groups)
 
 
 def _conv(
@@ -365,6 +380,11 @@ def _target_windows(
             )
         count = x.tensor.shape[x.ndim - axes + k]
         size = add(mul(add(count, -1), s), reach(n, d) + e - 2 * p)
+        if prove(less_equal(1, size)) is not True:
+            raise UserError(
+                f"{op}: axis {x.ndim - axes + k} of size {count} becomes {size} with padding {p}: "
+                "a result has one element or more; pad less"
+            )
         found.append(Window(x.ndim - axes + k, size, count, n, s, d, p))
     return found
 
@@ -431,6 +451,7 @@ def fold(
 __all__ = [
     "conv1d",
     "conv2d",
+    "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "fold",

@@ -71,6 +71,21 @@ def max_pool2d(
     return _max_pool("max_pool2d", x, windows, return_indices)
 
 
+def max_pool3d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Array | tuple[Array, Array]:
+    """The largest element of every window along the last three axes; NaN if any is. With
+    `return_indices` also its position in the volume in C order, as int64."""
+    windows = _windows("max_pool3d", x, kernel_size, stride, padding, dilation, ceil_mode, 3)
+    return _max_pool("max_pool3d", x, windows, return_indices)
+
+
 def _windows(
     op: str,
     x: Array,
@@ -215,7 +230,7 @@ def avg_pool1d(
 ) -> Array:
     """The mean of every window along the last axis, over its padding too if `count_include_pad`."""
     windows = _windows("avg_pool1d", x, kernel_size, stride, padding, 1, ceil_mode, 1)
-    return _avg_pool("avg_pool1d", x, windows, padding, count_include_pad, None)
+    return _avg_pool("avg_pool1d", x, windows, count_include_pad, None)
 
 
 def avg_pool2d(
@@ -230,14 +245,27 @@ def avg_pool2d(
     """The mean of every window along the last two axes, over its padding too if
     `count_include_pad`; the sum over `divisor_override` where that is given."""
     windows = _windows("avg_pool2d", x, kernel_size, stride, padding, 1, ceil_mode, 2)
-    return _avg_pool("avg_pool2d", x, windows, padding, count_include_pad, divisor_override)
+    return _avg_pool("avg_pool2d", x, windows, count_include_pad, divisor_override)
+
+
+def avg_pool3d(
+    x: Array,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """The mean of every window along the last three axes, as `avg_pool2d` has it."""
+    windows = _windows("avg_pool3d", x, kernel_size, stride, padding, 1, ceil_mode, 3)
+    return _avg_pool("avg_pool3d", x, windows, count_include_pad, divisor_override)
 
 
 def _avg_pool(
     op: str,
     x: Array,
     windows: Sequence[Window],
-    padding: Sizes,
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Array:
@@ -298,6 +326,12 @@ def adaptive_avg_pool2d(x: Array, output_size: int | Sequence[int | None] | None
     """The means of windows that cover the last two axes, `output_size` along each, as
     `adaptive_avg_pool1d` cuts them."""
     return _adaptive("adaptive_avg_pool2d", x, output_size, 2)
+
+
+def adaptive_avg_pool3d(x: Array, output_size: int | Sequence[int | None] | None) -> Array:
+    """The means of windows that cover the last three axes, `output_size` along each, as
+    `adaptive_avg_pool1d` cuts them."""
+    return _adaptive("adaptive_avg_pool3d", x, output_size, 3)
 
 
 def _adaptive(op: str, x: Array, output_size: object, axes: int) -> Array:
@@ -372,8 +406,11 @@ def covering_sums(x: Array, axis: int, count: Expr) -> Array:
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
 ]
