@@ -120,6 +120,7 @@ _POOL: Row = {
     "count_include_pad": (None, "False"),
     "divisor_override": (None, "3"),
 }
+_DEEP: Row = {"x": ("fw.stack([img, img, img, img, img, img], axis=1)",)}
 
 ROWS: dict[str, Row] = {
     **{f"bitwise_{o}": _WHOLE for o in ("and", "or", "xor", "invert", "left_shift", "right_shift")},
@@ -249,14 +250,8 @@ ROWS: dict[str, Row] = {
     "unstack": {"axis": (None, "1")},
     "where": {"condition": ("p",)},
     "zeros": {},
-    **{
-        f"nn.max_pool{d}d": _POOL | ({"x": ("fw.stack([img, img])",)} if d == 3 else {})
-        for d in (1, 2, 3)
-    },
-    **{
-        f"nn.avg_pool{d}d": _POOL | ({"x": ("fw.stack([img, img])",)} if d == 3 else {})
-        for d in (1, 2, 3)
-    },
+    **{f"nn.max_pool{d}d": _POOL | (_DEEP if d == 3 else {}) for d in (1, 2, 3)},
+    **{f"nn.avg_pool{d}d": _POOL | (_DEEP if d == 3 else {}) for d in (1, 2, 3)},
     **{
         f"nn.adaptive_avg_pool{d}d": {
             "x": ("fw.stack([img, img])",) if d == 3 else ("img",),
