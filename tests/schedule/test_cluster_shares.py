@@ -182,7 +182,8 @@ def test_parts_in_fewer_bits() -> None:
         s.lower("sm_90a")
 
 
-def test_a_product_on_tensor_cores() -> None:
+def product_in_a_cluster() -> fw.Schedule:
+    """The two parts of the depth over the blocks of a cluster."""
     specs = [fw.TensorSpec((64, 256), "bfloat16"), fw.TensorSpec((256, 64), "bfloat16")]
     s = fw.Schedule(fw.trace(fw.matmul, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
@@ -191,7 +192,16 @@ def test_a_product_on_tensor_cores() -> None:
         for i, x in enumerate(t.stage.loops):
             if x.parallel is fw.BIDx:
                 t.parallelize(i, fw.ClusterX)
+    return s
+
+
+def test_a_product_on_tensor_cores() -> None:
+    s = product_in_a_cluster()
     with pytest.raises(fw.ScheduleError, match="products on tensor cores run in blocks without a"):
+        s.lower("sm_90a")
+    for t in s.tensors:
+        t.stage.grid_mode = None
+    with pytest.raises(fw.ScheduleError, match="bulk copies and matrix instructions use x1, and"):
         s.lower("sm_90a")
 
 
