@@ -9,6 +9,8 @@ from itertools import groupby
 
 import fuzz_nn
 import fuzz_ops
+import fuzz_sorts
+import fuzz_windows
 import numpy as np
 from fuzz_ops import MAX_ELEMENTS, count
 
@@ -373,6 +375,8 @@ def makers() -> dict[str, fuzz_ops.Maker]:
 _MAKERS: dict[str, fuzz_ops.Maker] = {
     **fuzz_ops.MAKERS,
     **{f"nn.{n}": m for n, m in fuzz_nn.MAKERS.items()},
+    **fuzz_sorts.MAKERS,
+    **{f"nn.{n}": m for n, m in fuzz_windows.MAKERS.items()},
 }
 
 

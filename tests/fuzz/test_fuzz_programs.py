@@ -69,10 +69,11 @@ def test_every_operation_is_drawn() -> None:
     )
     assert set(ops.__all__) - known == set()
     from fuzz_nn import MAKERS, covered
+    from fuzz_windows import MAKERS as WINDOWS
 
     texts = set()
     for seed in range(40):
-        for name in MAKERS:
+        for name in (*MAKERS, *WINDOWS):
             r = fuzz_programs.single(f"nn.{name}", seed)
             texts |= {n for s in (r.steps if r else ()) for n in covered(s.text)}
     assert set(fw.nn.__all__) - texts - {"BatchNorm"} == set()
