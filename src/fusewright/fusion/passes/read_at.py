@@ -48,7 +48,7 @@ class ReadAt:
 
     def __init__(self, place: Callable[[Tensor, Map], Map] | None = None) -> None:
         self._made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
-        self._place = place or (lambda _, by: by)
+        self._place = place or _same_places
         self._stops = False
 
     def passes_joins(self, t: Tensor, by: Map) -> bool:
@@ -103,7 +103,8 @@ class ReadAt:
         if isinstance(t.op, Concat):
             return build.concat(parts, kept[t.op.axis])
         assert isinstance(t.op, Resize)
-        low, high = [ZERO] * len(by.shape), [ZERO] * len(by.shape)
+        low: list[Expr] = [ZERO] * len(by.shape)
+        high = list(low)
         for axis, position in kept.items():
             low[position], high[position] = t.op.low[axis], t.op.high[axis]
         return build.resize(parts[0], low, high, t.op.fill)
@@ -132,6 +133,10 @@ class ReadAt:
         out = build.reduce(op.fn, self.read(source, part), tuple(axes))
         places = [c for k, c in enumerate(at) if k not in axes]
         return build.permute(out, [places.index(c) for c in by.at])
+
+
+def _same_places(_: Tensor, by: Map) -> Map:
+    return by
 
 
 def _changed_axes(t: Tensor) -> tuple[int, ...]:

@@ -69,10 +69,11 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         fast = _short_run(t)
-        facts = PartitionFacts.of(t.op.operands[0], t.op.axes) if fast else None
+        if not fast or not isinstance(t.op, Reduce):
+            return None
+        facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
         if facts is None or to_fill(facts, target) is None:
             return None
-        assert isinstance(t.op, Reduce)
         slow = tuple(a for a in t.op.axes if a not in fast)
         first = build.reduce(t.op.fn, build.cast(operands[0], t.dtype.compute), slow)
         again = tuple(a - len(slow) for a in fast)
