@@ -147,6 +147,7 @@ def sync_at(position: Position, scopes: tuple[Scope, ...], scope: SyncScope) -> 
     return SyncPoint(position, scopes, scope, position)
 
 
+@lru_cache(maxsize=1 << 14)
 def position_of(path: Path) -> Position:
     """The position of a statement."""
     return tuple(2 * i for i in path)
@@ -235,13 +236,18 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
         return False
     if not point.orders_memory and hazard.kind not in RELAXED_KINDS:
         return False
+    is_between = False
+    if hazard.carried is None:
+        before, after = position_of(hazard.before), position_of(hazard.after)
+        is_between = before < point.since and point.position < after
+        if not (is_between or hazard.more_before or hazard.more_after):
+            return False
     roles = (s.path for s in point.scopes if isinstance(s, RoleScope))
     if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):
         return False
     if hazard.carried is not None:
         return _orders_carried(point, hazard, hazard.carried)
-    before, after = position_of(hazard.before), position_of(hazard.after)
-    if before < point.since and point.position < after:
+    if is_between:
         return _is_passed(point, hazard.before, hazard.after, 0)
     return _runs_again(point, hazard)
 
@@ -357,6 +363,14 @@ def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazar
 
 
 def unordered_by(points: Iterable[SyncPoint], found: Iterable[Hazard]) -> tuple[Hazard, ...]:
-    """The hazards that none of the syncs orders."""
-    listed = tuple(points)
-    return tuple(h for h in found if not any(orders(p, h) for p in listed))
+    """The hazards that none of the syncs orders. What orders one often orders the next, too, and is
+    asked first."""
+    listed = list(points)
+    left: list[Hazard] = []
+    for h in found:
+        k = next((k for k, p in enumerate(listed) if orders(p, h)), None)
+        if k is None:
+            left.append(h)
+        elif k:
+            listed.insert(0, listed.pop(k))
+    return tuple(left)

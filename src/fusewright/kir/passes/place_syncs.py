@@ -190,6 +190,8 @@ def _stretched(
     starts late."""
     scope = mine[0].scope
     point = _point(region, gap, scope)
+    if all(h.kind not in RELAXED_KINDS for h in mine):
+        return point
     others = [_point(region, g, scope) for g in chosen if g != gap]
     alone = [h for h in mine if orders(point, h) and not any(orders(p, h) for p in others)]
     if any(h.kind not in RELAXED_KINDS for h in alone) or gap != min(chosen):
