@@ -172,7 +172,7 @@ def _scan_problem(g: FusionGroup) -> str | None:
     """Why no block could walk along the lines of a kernel's scans. None for kernels without."""
     if not g.has_scans:
         return None
-    if len({type(r.op) for r in g.reductions}) > 1 or len(_sorts(g)) > 1:
+    if _sorts(g) and len(g.reductions) > 1:
         return "a kernel sorts once, and with no scan or reduction"
     if any(isinstance(r.op, Reduce) for r in g.reductions):
         return "a scan stands in no kernel with reductions"
