@@ -14,7 +14,8 @@ HEADER = ("predicted us", "limit", "blocks", "in flight", "candidate", "")
 def candidates_text(kernel: KernelLike) -> str:
     """One line a candidate in the order of the rules: predicted time, what limits it, and of a
     multiprocessor the blocks and the bytes of loads under way; then why it was not taken. Below,
-    what tuning measured. Empty for kernels without candidates."""
+    where the model overruled the rules, and what tuning measured. Empty for kernels without
+    candidates."""
     found = kernel.candidates
     if not found:
         return ""
@@ -34,12 +35,26 @@ def candidates_text(kernel: KernelLike) -> str:
         for c in found
     ]
     names = {c.params: c.what for c in found if isinstance(c, Rated)}
-    return "\n".join([table(HEADER, rows), *_tuned(kernel, names)])
+    return "\n".join([table(HEADER, rows), *_overruled(kernel), *_tuned(kernel, names)])
 
 
 def _against(us: float, own: float | None) -> str:
     """How a time compares with that of the candidate that was chosen."""
     return "" if own is None else f"{100 * (us / own - 1):+.1f} %"
+
+
+def _overruled(kernel: KernelLike) -> list[str]:
+    """That the model chose another candidate than the rules, which take the first one that applies,
+    and by which times; nothing where tuning chose."""
+    rated = [c for c in kernel.candidates if isinstance(c, Rated)]
+    chosen = next((c for c in rated if c.params == kernel.heuristic), None)
+    if kernel.measured or chosen is None or chosen is rated[0]:
+        return []
+    first = rated[0]
+    return [
+        f"the model overruled the rules: {chosen.what}, predicted {chosen.cost.us:.1f} us, instead "
+        f"of {first.what}, {first.cost.us:.1f} us"
+    ]
 
 
 def _tuned(kernel: KernelLike, names: dict[Params, str]) -> list[str]:
