@@ -8,6 +8,7 @@ not floats and for windows that do not fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -388,7 +389,9 @@ def covering_sums(x: Array, axis: int, count: Expr) -> Array:
     size = x.tensor.shape[axis]
     n, m = constant_value(size), constant_value(count)
     assert n is not None and m is not None
-    longest = max(-(-(c + 1) * n // m) - c * n // m for c in range(m))
+    each, rest = divmod(n, m)
+    # A window begins at a multiple of gcd / m behind an element, and ends behind rest / m more.
+    longest = each + (0 if rest == 0 else 1 if rest == math.gcd(n, m) else 2)
     shape = (*x.tensor.shape[:axis], count, as_expr(longest), *x.tensor.shape[axis + 1 :])
     at = build.coordinates(shape)
     index: list[Expr] = [as_expr(c) for k, c in enumerate(at) if k != axis + 1]
