@@ -32,6 +32,7 @@ from fusewright.runtime import builds  # noqa: E402
 from fusewright.sim.machine import SimResult  # noqa: E402
 
 driver = importlib.import_module("fusewright.driver")
+forms = importlib.import_module("fusewright.forms")
 
 
 class Fault(RuntimeError):
@@ -90,7 +91,7 @@ def arguments() -> tuple[Any, Any]:
 
 STAGES: dict[str, tuple[Any, str]] = {
     "trace": (region.Part, "trace"),
-    "form": (driver, "formed"),
+    "form": (forms, "formed"),
     "place": (driver, "place"),
     "schedule": (driver, "schedule_group"),
     "lower": (driver, "lower"),
