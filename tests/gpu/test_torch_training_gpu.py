@@ -10,7 +10,8 @@ import pytest
 import fusewright as fw
 
 torch = pytest.importorskip("torch")
-explain = pytest.importorskip("fusewright.frontends.torch").explain
+frontend = pytest.importorskip("fusewright.frontends.torch")
+backend, explain = frontend.backend, frontend.explain
 
 pytestmark = pytest.mark.gpu
 nn = torch.nn.functional
@@ -92,7 +93,7 @@ def test_models_with_products_agree_with_eager(products: str) -> None:
     ).to("cuda", torch.bfloat16)
     x = normal(4, 256, 512, dtype=torch.bfloat16)
     torch.compiler.reset()
-    run = torch.compile(model, backend="fusewright", options={"products": products})
+    run = torch.compile(model, backend=backend, options={"products": products})
     wanted = list(model.parameters())
     g = normal(4, 256, 512, dtype=torch.bfloat16, seed=3)
     y, exact = run(x), model(x)
@@ -114,5 +115,5 @@ def test_auto_takes_a_large_linear_layer_with_its_function() -> None:
     report = explain(layer, x, w, b)
     assert any("mm" in op for op in report.graphs[0].taken), str(report)
     torch.compiler.reset()
-    run = torch.compile(layer, backend="fusewright")
+    run = torch.compile(layer, backend=backend)
     torch.testing.assert_close(run(x, w, b), layer(x, w, b), rtol=2e-2, atol=0.5)
