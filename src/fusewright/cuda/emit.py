@@ -227,7 +227,7 @@ def _value(w: Writer, s: ir.Compute) -> str:
     result = _result_dtype(s.fn, dtype)
     if result is not target and result.is_integer and result.nbytes < 4:
         text = f"({scalars.ctype(result)})({text})"
-    return scalars.convert(text, result, target)
+    return scalars.convert(tensor.finished(w, text, result, target), result, target)
 
 
 def _shuffle(w: Writer, s: ir.Shuffle) -> None:

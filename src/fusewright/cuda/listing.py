@@ -18,6 +18,7 @@ _TARGET = re.compile(r"`\((.*?)\)")
 _GLOBAL: dict[str, Direction] = {"LDG": "read", "STG": "write"}
 """LD and ST take any address: a neighbour's shared memory is reached by them."""
 _NBYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+_CONDITION = re.compile(r"U?P\d")
 _DIVISION = re.compile(r"cuda_sm\d+_(div|rem)_[us](16|32|64)")
 
 
@@ -88,7 +89,7 @@ def innermost_loops(code: Sequence[Instruction]) -> tuple[tuple[Instruction, ...
 
     A loop is what can reach a jump back to an instruction that every way to the jump passes.
     """
-    after = _successors(code)
+    after = successors(code)
     before: list[list[int]] = [[] for _ in code]
     for i, following in enumerate(after):
         for j in following:
@@ -104,14 +105,17 @@ def innermost_loops(code: Sequence[Instruction]) -> tuple[tuple[Instruction, ...
     return tuple(tuple(code[i] for i in sorted(members)) for members in inner)
 
 
-def _successors(code: Sequence[Instruction]) -> list[list[int]]:
+def successors(code: Sequence[Instruction]) -> list[list[int]]:
+    """For each instruction the places of those that may run next. A call comes back; where threads
+    meet again (BSSY) they come by themselves."""
     places = {label: i for i, x in enumerate(code) for label in x.labels}
     out: list[list[int]] = []
     for i, x in enumerate(code):
-        is_call = x.operation == "CALL"
-        following = [places[x.target]] if x.target in places and not is_call else []
+        jumps = x.operation in ("BRA", "JMP")
+        following = [places[x.target]] if jumps and x.target in places else []
         goes_away = x.operation in ("BRA", "EXIT", "RET") and "DIV" not in x.modifiers
-        if (not goes_away or x.guard) and i + 1 < len(code):
+        is_conditional = bool(x.guard or _CONDITION.search(x.operands.split("`")[0]))
+        if (not goes_away or is_conditional) and i + 1 < len(code):
             following.append(i + 1)
         out.append(following)
     return out

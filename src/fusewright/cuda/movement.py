@@ -6,6 +6,7 @@ from fusewright.core.conditions import TRUE, Truth
 from fusewright.cuda import scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.scalars import converted
+from fusewright.cuda.tensor import finished
 from fusewright.cuda.writer import Writer
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError
@@ -136,7 +137,7 @@ def _stored_late(w: Writer, s: ir.Store) -> None:
 def _stored(w: Writer, s: ir.Store) -> None:
     source, target = s.src.buffer.dtype, s.dst.dtype
     if s.width == 1 and s.cache is Cache.DEFAULT:
-        element = converted(w.register(s.src), source, target)
+        element = converted(finished(w, w.register(s.src), source, target), source, target)
         w.line(f"{w.name(s.dst)}[{w.integer(s.index)}] = {element};")
         return
     value, address, count = _vector(w, s)
@@ -148,11 +149,13 @@ def _vector(w: Writer, s: ir.Store) -> tuple[str, str, int]:
     source, target = s.src.buffer.dtype, s.dst.dtype
     registers = [w.register(s.src, k) for k in range(s.width)]
     ctype, address, count = scalars.ctype(target), w.address(s.dst, s.index), s.width
-    elements = [converted(r, source, target) for r in registers]
     pairs = _packed(registers, source, target)
     if pairs is not None:
         ctype, elements, count = f"unsigned{' short' * (target.nbytes == 1)}", pairs, len(pairs)
         address = f"reinterpret_cast<{ctype}*>({address})"
+    else:
+        alone = [finished(w, r, source, target) for r in registers]
+        elements = [converted(r, source, target) for r in alone]
     return f"fw_vec<{ctype}, {count}>{{{{{', '.join(elements)}}}}}", address, count
 
 

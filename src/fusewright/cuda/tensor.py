@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fusewright import dtypes
 from fusewright.core.conditions import TRUE
 from fusewright.core.expr import ZERO, floordiv
 from fusewright.core.node import walk
 from fusewright.cuda import asynchronous, ptx
 from fusewright.cuda.writer import Spellings, Writer
+from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel, Reg
@@ -94,6 +96,17 @@ def _keep_accumulators(w: Writer) -> None:
     for b in dict.fromkeys(s.dst.buffer for s in w.products):
         if b in w.in_scope:
             w.line(f"fw_keep({w.name(b)});")
+
+
+def finished(w: Writer, text: str, source: DType, target: DType) -> str:
+    """A float that is about to be converted alone, in a kernel with products.
+
+    ptxas joins two conversions to 16 bits into one instruction, of which it then no longer knows
+    that it reads products: it lands in front of the wait for them. An addition of nothing in
+    between is not joined, and stays behind the wait.
+    """
+    narrows = source is dtypes.float32 and target in (dtypes.bfloat16, dtypes.float16)
+    return f"fw_finished({text})" if w.products and narrows else text
 
 
 # --- products -------------------------------------------------------------------------------------
