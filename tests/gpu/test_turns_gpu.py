@@ -172,7 +172,7 @@ def test_split_products(fn, mode: str, splits: int) -> None:
 
 @pytest.mark.parametrize("shape", [(256, 256, 131072), (64, 4096, 28672), (128, 128, 65536)])
 def test_products_of_a_long_depth(shape: tuple[int, int, int]) -> None:
-    """However blocks share the depth: sparse operands of small integers, sums exact in any order."""
+    """Sparse operands of small integers: sums are exact however blocks share the depth."""
     if not device.architecture().startswith("sm_90"):
         pytest.skip("there are no products by warpgroups")
     m, n, k = shape
