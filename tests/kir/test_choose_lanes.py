@@ -56,8 +56,13 @@ def touched(found: tuple[Vector, ...], t: int) -> list[int]:
             high = x.width if x.lanes.stop is None else value(x.lanes.stop, t)
             out += range(x.first + max(low, 0), x.first + min(high, x.width))
         else:
-            out += [x.first + k for k, c in enumerate(x.single) if holds(c, t)]
+            out += touched(x.parts, t)
     return out
+
+
+def widths(x: Vector) -> list[int]:
+    """Of the vector and of all its parts, as their text stands."""
+    return [x.width, *(w for p in x.parts for w in widths(p))]
 
 
 EVEN = 8 * T + V
@@ -65,14 +70,14 @@ ACCESSES = {
     "whole": access(EVEN),
     "all or none": access(EVEN, less(T, 9)),
     "in shared memory": access(EVEN, less(T, 9), memory=Memory.SHARED, may_lack=True),
-    "one by one at the end": access(EVEN, ROW),
+    "by halves at the end": access(EVEN, ROW),
     "some of them": access(EVEN, ROW, may_lack=True),
     "a first row too": access(EVEN, ROW, less_equal(3, EVEN), less(T, 15), may_lack=True),
     "no range": access(EVEN, equal(V, T), may_lack=True),
     "anywhere": access(9 * T + V, ROW, may_begin_anywhere=True, may_lack=True),
     "anywhere, one by one": access(9 * T + V, ROW, may_begin_anywhere=True),
     "two words": access(EVEN, ROW, dtype=float32, may_lack=True),
-    "two words, one by one": access(EVEN, ROW, dtype=float32),
+    "two words, by halves": access(EVEN, ROW, dtype=float32),
 }
 
 
@@ -90,12 +95,15 @@ def test_each_way_is_chosen_where_it_is_allowed() -> None:
     assert vectors(ACCESSES["all or none"]) == (Vector(0, 8, less(T, 9)),)
     (shared,) = vectors(ACCESSES["in shared memory"])
     assert shared.lanes == Lanes(first=Int(0), stop=Int(8)), "read where it stands"
-    (stored,) = vectors(ACCESSES["one by one at the end"])
-    assert stored.lanes == WHOLE and len(stored.single) == 8
+    # Of rows of 103 elements the last vector has seven: a half, and three.
+    (stored,) = vectors(ACCESSES["by halves at the end"])
+    assert stored.lanes == WHOLE and widths(stored) == [8, 4, 4, 1, 1, 1, 1]
     (some,) = vectors(ACCESSES["some of them"])
-    assert not some.lanes.all_exist and some.single == () and not some.lanes.is_cut
+    assert not some.lanes.all_exist and some.parts == () and not some.lanes.is_cut
     (none,) = vectors(ACCESSES["no range"])
-    assert none.lanes == WHOLE and len(none.single) == 8
+    assert none.lanes == WHOLE and [p.width for p in none.parts] == [4, 4]
+    (alone,) = vectors(ACCESSES["anywhere, one by one"])
+    assert alone.lanes.begins is None and [p.width for p in alone.parts] == [1] * 8
     (cut,) = vectors(ACCESSES["anywhere"])
     assert cut.lanes.begins is None and not cut.lanes.all_exist
     assert [x.first for x in vectors(ACCESSES["two words"])] == [0, 4]
@@ -107,9 +115,9 @@ def test_rows_of_whole_vectors_have_room_for_lanes_that_do_not_exist() -> None:
         return found
 
     assert tile(is_padded=True) == Vector(0, 8, TRUE)
-    assert len(tile(is_padded=False).single) == 8
+    assert len(tile(is_padded=False).parts) == 2
     (elsewhere,) = vectors(access(EVEN, ROW, is_padded=True))
-    assert elsewhere.single, "there is none beyond a row of global memory"
+    assert elsewhere.parts, "there is none beyond a row of global memory"
 
 
 @pytest.mark.parametrize(
@@ -140,8 +148,8 @@ def test_statements_stand_one_by_one_only_where_they_must() -> None:
         return Load(Reg(r, Int(first)), a.buffer, EVEN, width, predicate, lanes=lanes)
 
     assert isinstance(vectors(ACCESSES["some of them"])[0].statement(make), Load)
-    branch = vectors(ACCESSES["one by one at the end"])[0].statement(make)
-    assert isinstance(branch, If) and len(branch.then) == 1 and len(branch.otherwise) == 8
+    branch = vectors(ACCESSES["by halves at the end"])[0].statement(make)
+    assert isinstance(branch, If) and len(branch.then) == 1 and len(branch.otherwise) == 2
 
 
 @pytest.mark.parametrize("conditions", [(ROW,), (ROW, less(T, 9)), (ROW, less(3, EVEN))])

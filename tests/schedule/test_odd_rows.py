@@ -134,10 +134,10 @@ def test_large_arrays_are_read_in_vectors(name: str) -> None:
                 assert max(s.width for s in loads) > 1, str(k.heuristic)
 
 
-def test_a_row_is_stored_in_vectors_and_its_ends_one_by_one() -> None:
+def test_a_row_is_stored_in_vectors_and_its_ends_by_halves() -> None:
     (k,) = fw.compile(fw.trace(softmax, fw.TensorSpec((512, 4095), "bfloat16"))).kernels
-    widths = {s.width for s in walk_statements(k.ir) if isinstance(s, Store) and s.width > 1}
-    assert widths == {8}
+    widths = {s.width for s in walk_statements(k.ir) if isinstance(s, Store)}
+    assert widths == {8, 4, 1}
     assert all(s.width == 8 and not s.lanes.is_cut for s in loads_of(k.ir))
     assert any(not s.lanes.all_exist for s in loads_of(k.ir))
 
@@ -163,11 +163,14 @@ def test_even_rows_are_read_as_before() -> None:
     assert all(s.lanes == WHOLE for s in loads_of(k.ir))
 
 
-def test_arrays_that_begin_between_words_are_read_one_by_one() -> None:
-    specs = [fw.TensorSpec((601, 2045), "bfloat16", alignment=2)]
+@pytest.mark.parametrize("alignment", [2, 4, 8, 16])
+def test_arrays_that_begin_between_words_are_cut_out_of_words(alignment: int) -> None:
+    """Those that begin in the middle of one are read by halves of words."""
+    specs = [fw.TensorSpec((601, 2045), "bfloat16", alignment=alignment)]
     program = fw.compile(fw.trace(lambda x: fw.exp(x) + 1.0, *specs))
     (k,) = program.kernels
-    assert all(s.width == 1 for s in loads_of(k.ir))
+    assert {s.width for s in loads_of(k.ir)} == {4 if alignment == 8 else 8}
+    assert all(s.lanes.is_cut for s in loads_of(k.ir)) == (alignment < 8)
     given = arrays(((601, 2045),), "bfloat16")
     assert_near(program.simulate(*given).outputs[0], np.exp(given[0].astype("f8")) + 1, "bfloat16")
 

@@ -72,14 +72,17 @@ class Fit(Enum):
 
 def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) -> Fit:
     """How groups of `width` lanes lie, of elements of `itemsize` bytes in memory that begins at a
-    multiple of `alignment` bytes; wider groups than 16 bytes are several words."""
+    multiple of `alignment` bytes; wider groups than 16 bytes are several words. Memory that begins
+    inside of a word is cut out of two as well, unless it begins at its middle: halves of words are
+    as good then."""
     width = min(width, MAX_VECTOR_NBYTES // itemsize)
-    if alignment % (width * itemsize):
-        return Fit.NARROW
-    if vector_width(address, lane, (), width) == width:
+    nbytes = width * itemsize
+    begins_anywhere = alignment % nbytes != 0
+    if not begins_anywhere and vector_width(address, lane, (), width) == width:
         return Fit.WORDS
-    can_cut = width * itemsize % WORD_NBYTES == 0 and lane not in variables(address - lane)
-    return Fit.CUT if can_cut else Fit.NARROW
+    can_cut = nbytes % WORD_NBYTES == 0 and lane not in variables(address - lane)
+    is_half = begins_anywhere and 2 * alignment >= nbytes
+    return Fit.CUT if can_cut and not is_half else Fit.NARROW
 
 
 def _divides(width: int, e: Expr) -> bool:

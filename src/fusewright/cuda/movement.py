@@ -82,6 +82,11 @@ def _loaded(w: Writer, s: ir.Load) -> None:
 def _wide(w: Writer, s: ir.Load) -> str:
     """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
     base, load = w.name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
+    if s.lanes.is_cut and s.src.alignment % (s.width * s.src.dtype.nbytes):
+        if s.lanes.all_exist:
+            return f"fw_load_anywhere<{s.width}>({base}, {w.integer(s.index)})"
+        size = w.integer(s.src.size)
+        return f"fw_load_anywhere_within<{s.width}>({base}, {_place(w, s).operand}, {size})"
     if s.lanes.is_cut:
         cut = f"<{s.width}, {-1 if s.lanes.begins is None else s.lanes.begins}>"
         if s.lanes.all_exist:

@@ -3,7 +3,7 @@
 The one place that chooses. It sees an address and conditions, in which skews, sizes and offsets of
 rows have become terms, and what is known of the buffer:
 
-    x[4*t + v] where 4*t + v < 10       v < 4   ->   if (4*t < 7) whole else one by one
+    x[4*t + v] where 4*t + v < 10       v < 4   ->   if (4*t < 7) whole else by halves
     a read of which others hold anything        ->   lanes 0..10 - 4*t where 4*t < 10
     a tile that rows of whole vectors fill      ->   whole: what is beyond the row has a place
     x[9*i + v], neighbours that begin anywhere  ->   cut out of two words
@@ -11,7 +11,7 @@ rows have become terms, and what is known of the buffer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.contiguity import (
@@ -62,23 +62,22 @@ class LaneAccess:
 @dataclass(frozen=True, slots=True)
 class Vector:
     """One access to `width` lanes from `first` on, which takes place where `predicate` holds.
-    Elsewhere lanes are accessed one by one, each under its condition, if `single` has any."""
+    Elsewhere its `parts` do, if it has any."""
 
     first: int
     width: int
     predicate: Cond
     lanes: Lanes = WHOLE
-    single: tuple[Cond, ...] = ()
+    parts: tuple[Vector, ...] = ()
 
     def statement(self, make: Callable[[int, int, Cond, Lanes], Statement]) -> Statement:
         """The access, of statements that `make(first lane, width, predicate, lanes)` makes."""
-        if not self.single:
+        if not self.parts:
             return make(self.first, self.width, self.predicate, self.lanes)
-        one_by_one = (make(self.first + k, 1, c, WHOLE) for k, c in enumerate(self.single))
         return If(
             self.predicate,
             (make(self.first, self.width, TRUE, self.lanes),),
-            tuple(one_by_one),
+            tuple(p.statement(make) for p in self.parts),
         )
 
 
@@ -111,7 +110,12 @@ def choose_lanes(a: LaneAccess) -> tuple[Vector, ...] | TooNarrow:
     if a.count == 1 or a.lane is None:
         return (_shared_or_guarded(a, 0, 1),)
     itemsize, alignment = a.buffer.dtype.nbytes, a.buffer.alignment
-    width = min(a.count, MAX_VECTOR_NBYTES // itemsize, alignment // itemsize or 1)
+    width = min(a.count, MAX_VECTOR_NBYTES // itemsize)
+    fit = fit_of(a.index, a.lane, width, itemsize, alignment)
+    if alignment % (width * itemsize) and a.may_begin_anywhere and fit is Fit.CUT:
+        anywhere = Lanes(begins=None)
+        return tuple(_ragged(a, k, width, anywhere) for k in range(0, a.count, width))
+    width = min(width, alignment // itemsize or 1)
     firsts = range(0, a.count, width)
     if vector_width(a.index, a.lane, a.conditions, width) == width:
         return tuple(_shared_or_guarded(a, k, width) for k in firsts)
@@ -145,5 +149,13 @@ def _ragged(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
         found = lanes_where(here, within)
         if found is not None:
             return Vector(first, width, found.some, Lanes(lanes.begins, found.first, found.stop))
-    single = tuple(a.conditions_at(k) for k in range(first, first + width))
-    return Vector(first, width, whole, lanes, single)
+    return Vector(first, width, whole, lanes, tuple(_parts(a, first, width, lanes)))
+
+
+def _parts(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Iterator[Vector]:
+    """What is accessed of a vector that is not whole: halves of 8 bytes and many lanes, and of what
+    is no whole half each lane. More steps would keep more conditions in registers."""
+    is_word = width > 4 and width * a.buffer.dtype.nbytes == MAX_VECTOR_NBYTES
+    part = width // 2 if is_word and lanes == WHOLE else 1
+    for k in range(first, first + width, part):
+        yield _ragged(a, k, part, lanes) if part > 1 else Vector(k, 1, a.conditions_at(k))

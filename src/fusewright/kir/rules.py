@@ -34,15 +34,15 @@ def accesses_words(
     cache: Cache = Cache.DEFAULT,
 ) -> Iterator[str]:
     """What is wrong with an access of `width` elements: they are a word, unless they are cut out of
-    the two that hold them, which both are read through the cache of a multiprocessor. Policies are
-    for global memory."""
+    the two that hold them, which both are read through the cache of a multiprocessor. What begins
+    anywhere may be of a buffer that does. Policies are for global memory."""
     nbytes = width * buffer.dtype.nbytes
     if cache is not Cache.DEFAULT and buffer.memory is not Memory.GLOBAL:
         yield f"cache policy {cache.value} does not apply to {buffer.memory.value} memory"
     if width < 1 or width & (width - 1) or nbytes > MAX_VECTOR_NBYTES:
         limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
         yield f"{width} elements of {buffer.dtype} at once are not {limit}"
-    elif buffer.alignment % nbytes:
+    elif buffer.alignment % nbytes and lanes.begins is not None:
         yield f"{buffer} is aligned to {buffer.alignment} bytes, the access to {nbytes}"
     elif (lanes.first is None) != (lanes.stop is None):
         yield "a range of lanes has a first and a stop"

@@ -103,6 +103,35 @@ __device__ __forceinline__ fw_vec<T, N> fw_load_within(const T* base, I index, S
   return fw_cut<N, T>(a, b, static_cast<unsigned>(early) * sizeof(T));
 }
 
+//: fw_load_anywhere
+// N elements from any index of memory that itself begins anywhere.
+template <int N, class T, class I>
+__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere(const T* base, I index) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  const unsigned long long at = reinterpret_cast<unsigned long long>(base + index);
+  const unsigned early = (unsigned)at & (unsigned)(sizeof(word) - 1);
+  const word* const words = reinterpret_cast<const word*>(at - early);
+  return fw_cut<N, T>(words[0], words[early != 0], early);
+}
+
+//: fw_load_anywhere_within
+// The same where some of the elements may lie outside of the `size` that there are: words without
+// any are not read.
+template <int N, class T, class I, class S>
+__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere_within(const T* base, I index, S size) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  typedef unsigned long long address;
+  constexpr address inside = sizeof(word) - 1;
+  const address at = reinterpret_cast<address>(base + index);
+  const address begin = reinterpret_cast<address>(base) & ~inside;
+  const address last = reinterpret_cast<address>(base + (size - 1)) & ~inside;
+  const unsigned early = (unsigned)(at & inside);
+  const address first = at - early, next = early ? first + sizeof(word) : first;
+  const word a = *reinterpret_cast<const word*>(first < begin ? begin : first);
+  const word b = *reinterpret_cast<const word*>(next < last ? next : last);
+  return fw_cut<N, T>(a, b, early);
+}
+
 //: fw_as_words
 // The same bytes in 32-bit words.
 template <class T, int N>

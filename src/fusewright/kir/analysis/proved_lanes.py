@@ -12,7 +12,10 @@ from fusewright.memory import Memory
 
 def proved_lanes(s: Load) -> Lanes:
     """The lanes of a load with all that is proved of them."""
-    begins = constant_value(mod(s.index, s.width)) if s.lanes.is_cut else 0
+    begins: int | None = 0
+    if s.lanes.is_cut:
+        is_aligned = s.src.alignment % (s.width * s.src.dtype.nbytes) == 0
+        begins = constant_value(mod(s.index, s.width)) if is_aligned else None
     return replace(s.lanes, begins=begins, inside=_is_inside(s))
 
 

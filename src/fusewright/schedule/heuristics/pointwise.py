@@ -69,13 +69,14 @@ def reference_output(flow: Dataflow) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Elements of a vector, vectors of a thread, threads of a block, and how many blocks' vectors
-    lie between the vectors of a thread."""
+    """Elements of a vector, vectors of a thread, threads of a block, how many blocks' vectors lie
+    between the vectors of a thread, and which of the ways over all elements it takes."""
 
     width: int
     vectors: int
     threads: int
     apart: int = 1
+    walk: int = 0
 
     @property
     def params(self) -> Params:
@@ -87,6 +88,7 @@ class Flat:
                 ("vectors", self.vectors),
                 ("threads", self.threads),
                 *((("apart", self.apart),) if self.apart > 1 else ()),
+                *((("walk", self.walk),) if self.walk else ()),
             ),
         )
 
@@ -101,15 +103,18 @@ class PointwiseScheduler:
         self._target = target
         self._held = cache_inputs(flow)
         self._reference = reference_output(flow)
-        self._walk = _walk(flow, self._reference, target)
+        self._walks = _walks(flow, self._reference, target)
 
     def candidates(self) -> Iterator[Listed[Flat | None]]:
-        """What covers latency first, then more and fewer vectors a thread, larger blocks, and
-        narrower vectors; None for a single element."""
-        if self._walk is None:
+        """What covers latency first, then more and fewer vectors a thread, larger blocks, narrower
+        vectors, and other ways over all elements; None for a single element."""
+        if not self._walks:
             yield Candidate("one element", Params("pointwise", (("elements", 1),)), None)
             return
-        yield from distinct(self._flat_candidates(self._walk))
+        yield from distinct(self._flat_candidates(self._walks[0]))
+        for k, other in enumerate(self._walks[1:], start=1):
+            vectors, apart = self._vectors_a_thread(other)
+            yield _candidate(Flat(other.width, vectors, THREADS, apart, k))
 
     def _flat_candidates(self, walk: Walk) -> Iterator[Listed[Flat | None]]:
         width = walk.width
@@ -177,12 +182,12 @@ class PointwiseScheduler:
     def apply(self, plan: Flat | None) -> bool:
         """Binds the flat loop."""
         flow, reference = self._flow, self._reference
-        if plan is None or self._walk is None:
+        if plan is None or not self._walks:
             set_loops(flow, reference, ())
             transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        set_loops(flow, reference, _loops(flow, self._walk.loop, plan))
+        set_loops(flow, reference, _loops(flow, self._walks[plan.walk].loop, plan))
         transform_like(flow, reference, align=True)
         if plan.width > 1:
             vectorize_accesses(flow, reference)
@@ -196,6 +201,7 @@ def _candidate(plan: Flat) -> Candidate[Flat | None]:
     many = "a vector" if plan.vectors == 1 else f"{plan.vectors} vectors"
     many += f", {plan.apart} blocks apart," if plan.apart > 1 else ""
     what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
+    what += ", another way over all elements" if plan.walk else ""
     return Candidate(what, plan.params, plan)
 
 
@@ -242,13 +248,17 @@ class Walk:
     refused: frozenset[Stage] = frozenset()
 
 
-def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
-    """One loop over all axes. Where that allows vectors of a quarter of 16 bytes at most, or not
-    everywhere, rows that are each counted from an aligned address, if then nothing large is read
-    element by element, and half of it in whole words."""
+def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
+    """Loops over all axes, the one that the rules prefer first; none for a single element.
+
+    As elements lie in the result where that allows vectors of more than a quarter of 16 bytes
+    everywhere. Else rows that are each counted from an aligned address, if then nothing large is
+    read element by element, and half of it in whole words. Beside these, for the model to choose
+    from, what such rows replace, and whole words of the result of which each element is read alone.
+    """
     flat = merge_all(flow, reference.loops)
     if flat is None:
-        return None
+        return []
     full = _full_width(flow, reference, target)
     widths = [w for w in (16, 8, 4, 2) if w <= full]
     plain = [_measured(flow, reference, flat, w) for w in widths]
@@ -256,11 +266,12 @@ def _walk(flow: Dataflow, reference: Stage, target: Target) -> Walk | None:
     best = min(wide, key=lambda w: Fraction(w.accesses, w.width), default=Walk(flat, 1))
     is_short = are_short(best.width, full) or best.narrow or best.cut
     if full == 1 or not is_short:
-        return best
+        return [best]
     even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
     usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
     usable = [w for w in usable if w.refused <= plain[0].refused]
-    return max(usable, key=lambda w: w.aligned, default=best)
+    first = max(usable, key=lambda w: w.aligned, default=best)
+    return list(dict.fromkeys((first, best, plain[0])))
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:

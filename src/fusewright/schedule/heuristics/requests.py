@@ -9,7 +9,7 @@ permuted digits need no rule each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -92,7 +92,8 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     warps = -(-threads // WARP_SIZE)
     points = _points(a, loops, inner)
     address, active = _sampled(a, loops, inner, points)
-    sectors, lines = _counted(a, address, active, inner)
+    single = list(_single(a, address, active, inner))
+    sectors, lines = _counted(a, address, active, single)
     times = blocks * trips * warps
     is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
     return Request(
@@ -224,18 +225,40 @@ def _scattered(place: Points, v: Var) -> Points:
     return (mixed * extent) >> 32
 
 
-def _counted(
+def _single(
     a: GlobalAccess, address: Points, active: Points, inner: Loop | None
+) -> Iterator[tuple[Points, Points]]:
+    """The accesses of a warp one after the other: addresses, and which elements exist."""
+    own = address.shape[2]
+    per = 1
+    if inner is not None and inner.parallel is Parallel.VECTORIZE:
+        per = max(1, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+    for k in range(0, own, per):
+        x, on = address[:, :, k : k + per], active[:, :, k : k + per]
+        if a.tensor is a.stage:
+            yield from _by_halves(x, on, a.tensor.dtype.nbytes)
+        else:
+            yield x, on
+
+
+def _by_halves(address: Points, active: Points, itemsize: int) -> Iterator[tuple[Points, Points]]:
+    """The stores of vectors. Of those that are not whole, halves of many lanes are stored,
+    and of those that are not whole either each element (`kir/choose_lanes.py`)."""
+    whole = active.all(axis=2, keepdims=True)
+    if whole.any():
+        yield address, active & whole
+    rest, width = active & ~whole, address.shape[2]
+    if rest.any():
+        part = width // 2 if width > 4 and width * itemsize == MAX_VECTOR_NBYTES else 1
+        for k in range(0, width, part):
+            yield from _by_halves(address[:, :, k : k + part], rest[:, :, k : k + part], itemsize)
+
+
+def _counted(
+    a: GlobalAccess, address: Points, active: Points, single: Sequence[tuple[Points, Points]]
 ) -> tuple[float, float]:
     """Sectors and lines of a warp in the mean. A read finds in the first-level cache what the
     thread's accesses before it have brought; writes go on one by one."""
-    own = address.shape[2]
-    per = own
-    if inner is not None and inner.parallel is Parallel.VECTORIZE:
-        per = max(1, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
-    single = [(address[:, :, k : k + per], active[:, :, k : k + per]) for k in range(0, own, per)]
-    if inner is None or inner.parallel is Parallel.UNROLL:
-        single = [(address[:, :, k : k + 1], active[:, :, k : k + 1]) for k in range(own)]
     lines = sum(_distinct(x, on, LINE_NBYTES) for x, on in single)
     if a.tensor is a.stage:
         return sum(_distinct(x, on, SECTOR_NBYTES) for x, on in single), lines
