@@ -16,9 +16,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import ONE
+from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
-from fusewright.fusion.ir import Tensor, constant_shape
+from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
@@ -36,6 +36,9 @@ BYTES_PER_ROW = WARP_SIZE * MAX_VECTOR_NBYTES
 every lane."""
 HELD_SHARE = 50 / 64
 """Of the registers, for rows that a block keeps: of the 64 that each of 1,024 threads has."""
+
+SHARED_NBYTES_BESIDE = 8 * 1024
+"""Shared memory of a block beside what it holds of its operands: results of parts."""
 
 # What the following decide was measured: with half and with twice of each of them no more than 5 of
 # 129 programs get other kernels, whose predicted times change by the share that is given (one, two:
@@ -111,6 +114,28 @@ class PartitionFacts:
     def period(self) -> int:
         """After how many rows of slow axes vectors begin where they did."""
         return 1 if self.is_inner else period_of_rows(self.apart, self.nbytes)
+
+
+def fit_shared_memory(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
+    """Whether a block can hold columns in shared memory, `row_nbytes` an element, a sector of every
+    row side by side in whole vectors, and such blocks fill the chip."""
+    if f.is_inner or f.period > 1:
+        return False
+    side_by_side = SECTOR_NBYTES // f.nbytes
+    room = target.shared_nbytes_per_block - SHARED_NBYTES_BESIDE
+    fits = f.size * row_nbytes * side_by_side <= room
+    return fits and f.kept >= side_by_side * target.multiprocessors
+
+
+def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
+    """Whether anything of so many elements is computed from a reduction."""
+    after = {t}
+    for v in fusion.values:
+        if any(o in after for o in v.op.operands):
+            after.add(v)
+            if math.prod(constant_value(e) or 1 for e in v.shape) >= total:
+                return True
+    return False
 
 
 def large_inputs(t: Tensor) -> set[Tensor]:

@@ -29,7 +29,14 @@ from fusewright.dtypes import bool_, int64
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.partitioning import PartitionFacts, in_chunks, large_inputs, to_fill
+from fusewright.fusion.partitioning import (
+    PartitionFacts,
+    fit_shared_memory,
+    in_chunks,
+    is_read_again,
+    large_inputs,
+    to_fill,
+)
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import as_parts
@@ -66,7 +73,8 @@ class Pair:
 
 def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
-    the rows' size needs them again, a cluster of blocks holds them, on targets that have those.
+    the rows' size needs them again, a cluster of blocks holds them, on targets that have those, or
+    the shared memory of a block a few columns.
 
     checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
@@ -77,7 +85,7 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
         cut = None if pair is None else pair.partition(target)
         if pair is None or cut is None:
             continue
-        if not (_is_held_by_cluster(pair, target) and _is_read_again(pair, fusion)):
+        if not (_is_held(pair, target) and is_read_again(t, pair.facts.total, fusion)):
             wanted[pair.first] = pair, cut
     seconds = {p.second for p, _ in wanted.values()}
     made: dict[Tensor, Tensor] = {}
@@ -124,24 +132,15 @@ def _matched(body: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, str] 
     return None
 
 
-def _is_held_by_cluster(p: Pair, target: Target) -> bool:
+def _is_held(p: Pair, target: Target) -> bool:
     """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
-    to cut them for more blocks."""
-    if not p.facts.is_inner or to_fill(p.facts, target) is not None:
-        return False
+    to cut them for more blocks; or whether shared memory holds those of columns."""
     nbytes = sum(x.dtype.nbytes for x in large_inputs(p.source))
+    if not p.facts.is_inner:
+        return fit_shared_memory(p.facts, nbytes, target)
+    if to_fill(p.facts, target) is not None:
+        return False
     return p.facts.size * nbytes <= target.cluster_shared_nbytes
-
-
-def _is_read_again(p: Pair, fusion: Fusion) -> bool:
-    """Whether anything of the size of the rows is computed from the second reduction."""
-    after = {p.second}
-    for t in fusion.values:
-        if any(o in after for o in t.op.operands):
-            after.add(t)
-            if math.prod(constant_value(e) or 1 for e in t.shape) >= p.facts.total:
-                return True
-    return False
 
 
 def _stored(t: Tensor) -> Tensor:

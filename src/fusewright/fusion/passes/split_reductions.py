@@ -11,7 +11,13 @@ from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.partitioning import PartitionFacts, to_fill
+from fusewright.fusion.partitioning import (
+    PartitionFacts,
+    fit_shared_memory,
+    is_read_again,
+    large_inputs,
+    to_fill,
+)
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import LINE_NBYTES, Target
@@ -21,7 +27,8 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Splits reductions that would run in fewer blocks than the target has multiprocessors.
 
     checks:   constant sizes only; a reduction whose operand is needed again afterwards in the same
-              shape is split as well: its operand is then read twice, by more blocks
+              shape is split as well, unless shared memory holds it: its operand is then read twice,
+              by more blocks
     order:    after decompose, before the fusion is cut into kernels
 
     Parts are summed in the compute dtype and stored in it between the two kernels. Reductions of
@@ -37,11 +44,27 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
             return again
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
         partition = None if facts is None else to_fill(facts, target)
-        if facts is None or partition is None:
+        if facts is None or partition is None or _is_held(t, facts, fusion, target):
             return None
         return in_two_steps(t, operands[0], partition, parts_last=facts.is_inner)
 
     return cse(rebuild(_slow_axes_first(fusion, target), replace))
+
+
+def _is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
+    """Whether the operand of a reduction is needed again, and shared memory holds it together with
+    what others reduce along the same axes."""
+    if facts.is_inner or not is_read_again(t, facts.total, fusion):
+        return False
+    beside = (v for v in fusion.values if isinstance(v.op, Reduce) and _run_alike(v, t))
+    inputs = {x for v in beside for x in large_inputs(v.op.operands[0])}
+    return fit_shared_memory(facts, sum(x.dtype.nbytes for x in inputs), target)
+
+
+def _run_alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two reductions have operands of one shape and reduce the same axes of them."""
+    assert isinstance(a.op, Reduce) and isinstance(b.op, Reduce)
+    return a.op.axes == b.op.axes and a.op.operands[0].shape == b.op.operands[0].shape
 
 
 def _at_once(t: Tensor, source: Tensor, target: Target) -> Tensor | None:

@@ -8,7 +8,7 @@ read once, into registers or shared memory; where a row fits nowhere every pass 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
@@ -54,6 +54,13 @@ MAX_ALONE = 1 << 12
 """Elements that every thread may run through alone."""
 MAX_OPEN_TRIPS = 20
 """Vectors of a thread that are written out one by one where only some of them are guarded."""
+
+
+RANK_INNER = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+"""The order of the dimensions of what shared memory holds, where threads along y have rows of their
+own."""
+RANK_OUTER = {Parallel.UNROLL: 0, Parallel.TIDY: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+"""Where they share columns, several of them in a warp."""
 
 
 class ReductionScheduler:
@@ -104,7 +111,7 @@ class ReductionScheduler:
             set_loops(flow, s, tuple(loops))
         inline_most(flow)
         for s in in_shared:
-            set_allocation(flow, s, _side_by_side(s))
+            set_allocation(flow, s, _side_by_side(s, RANK_INNER if plan.inner else RANK_OUTER))
         if in_shared:
             for s in (*held, *self._read_ahead(held, plan)):
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
@@ -142,10 +149,9 @@ class ReductionScheduler:
         return Parallel.UNROLL if is_ragged else Parallel.SERIAL
 
 
-def _side_by_side(s: Stage) -> tuple[AxisClass, ...]:
-    """The classes of a tensor in shared memory with neighbouring threads next to each other: rows
-    of the block, then the trips that it outlives, then threads, then lanes."""
-    rank = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+def _side_by_side(s: Stage, rank: Mapping[Parallel, int]) -> tuple[AxisClass, ...]:
+    """The classes of a tensor in shared memory with neighbouring threads next to each other, then
+    lanes; the trips that it outlives come before the threads of a warp."""
     own = [
         x
         for i, x in enumerate(s.loops)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import Params
-from fusewright.target import WARP_SIZE, Target
+from fusewright.target import SECTOR_NBYTES, WARP_SIZE, Target
 
 PERSISTENT_BYTES_PER_THREAD = 128
 """Bytes of a row that a thread may hold in registers."""
@@ -93,7 +93,7 @@ class ReductionPlan:
         memory, or hold many rows in registers: caps what the compiler spends on loads ahead."""
         threads = self.reduce_threads * self.kept_threads
         crowded = self.held_in is Memory.SHARED or (self.held_in is Memory.LOCAL and not self.inner)
-        most = RESIDENT_THREADS // threads
+        most = min(RESIDENT_THREADS // threads, target.blocks_per_sm)
         if self.held_in is Memory.SHARED:
             most = min(most, target.shared_nbytes_per_sm // (self.held_nbytes + WORKSPACE_NBYTES))
         return max(1, most) if crowded else 0
@@ -330,9 +330,14 @@ def threads_along(
 
 def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Full warps of wide accesses where there are columns enough for every multiprocessor, else
-    narrower blocks; then fewer and more threads down the columns, and narrower vectors."""
+    narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
+    that are needed again and that registers do not hold are held in shared memory, if a block of
+    them fits there."""
     vector, kept, down = _outer_choice(rows, target)
-    yield _outer_plan(rows, vector, kept, down, target)
+    first = _outer_plan(rows, vector, kept, down, target)
+    if first.plan.held_in is None and rows.is_read_again and rows.held:
+        yield from _outer_shared(rows, target)
+    yield first
     for other in (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
             yield _outer_plan(rows, vector, kept, other, target)
@@ -342,6 +347,38 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
         yield _outer_plan(rows, vector // 2, kept, down, target)
     if kept > 8:
         yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
+
+
+def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Columns in shared memory: as many side by side as leave room for several blocks on a
+    multiprocessor, else for one, and leave it a block, but no less than a sector of each row."""
+    for limit, threads in (
+        (target.shared_nbytes_of_several, MAX_THREADS // 2),
+        (_shared_limit(target), MAX_THREADS),
+    ):
+        every = [_shared_columns(rows, kept, threads // kept) for kept in (32, 16, 8, 4, 2, 1)]
+        wide = [
+            p
+            for p in every
+            if p.kept_threads * rows.vector * rows.held >= SECTOR_NBYTES
+            and p.kept_threads * rows.vector <= rows.rows
+        ]
+        fit = [p for p in wide if p.held_nbytes <= limit]
+        least = rows.vector * target.multiprocessors // 2
+        busy = [p for p in fit if p.kept_threads * least <= rows.rows]
+        if fit and rows.vector > 1:
+            plan = (busy or fit[-1:])[0]
+            yield Candidate(plan.what, plan.params(target), plan)
+        else:
+            nbytes = min((p.held_nbytes for p in wide), default=0)
+            yield Refused("columns in shared memory", _no_shared(rows, nbytes, limit))
+
+
+def _shared_columns(rows: ReductionFacts, kept: int, down: int) -> ReductionPlan:
+    down = min(down, power_of_two(rows.columns))
+    trips = -(-rows.columns // down)
+    nbytes = down * trips * rows.vector * rows.held * kept
+    return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, 1, nbytes)
 
 
 def _outer_plan(
