@@ -14,7 +14,7 @@ import datetime
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Product:
     flop: int
     rows: tuple[int, ...] = (0,)
     """The arguments that are cut in rows as the result is, for the check."""
+    dtype: str = DTYPE
+    """Of the operands; products of float32 are tf32, here and in torch."""
 
 
 def _plain(layout: str, m: int, n: int, k: int) -> Product:
@@ -100,6 +102,11 @@ def _stacked(m: int, n: int, k: int) -> Product:
     )
 
 
+def _tf32(layout: str, m: int, n: int, k: int) -> Product:
+    plain = _plain(layout, m, n, k)
+    return replace(plain, name=f"tf32 {plain.name}", dtype="float32")
+
+
 PRODUCTS: tuple[Product, ...] = (
     _plain("TN", 4096, 4096, 4096),
     _plain("TN", 8192, 8192, 8192),
@@ -120,6 +127,9 @@ PRODUCTS: tuple[Product, ...] = (
     _plain("TN", 256, 256, 131072),
     _plain("TN", 512, 512, 4096),
     _plain("TN", 256, 4096, 4096),
+    _tf32("TN", 4096, 4096, 4096),
+    _tf32("TT", 4096, 4096, 4096),
+    _tf32("TN", 8192, 8192, 8192),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 
@@ -164,7 +174,8 @@ def _file(p: Product) -> str:
 def _program(p: Product, args: argparse.Namespace) -> Program:
     if args.load is not None:
         return fw.load(args.load / _file(p))
-    return fw.compile(fw.trace(p.ours, *(fw.TensorSpec(s, DTYPE) for s in p.shapes)))
+    with fw.config(float32_matmul="tf32"):
+        return fw.compile(fw.trace(p.ours, *(fw.TensorSpec(s, p.dtype) for s in p.shapes)))
 
 
 def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, Any]:
@@ -172,14 +183,13 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
 
     from bench.harness import interleaved
 
-    nbytes = sum(2 * _numel(s) for s in p.shapes)
+    dtype = getattr(torch, p.dtype)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    nbytes = sum(dtype.itemsize * _numel(s) for s in p.shapes)
     count = max(2, -(-COPIES_NBYTES // nbytes))
     generator = torch.Generator(device="cuda").manual_seed(0)
     copies = [
-        [
-            torch.randn(s, device="cuda", generator=generator).to(getattr(torch, DTYPE))
-            for s in p.shapes
-        ]
+        [torch.randn(s, device="cuda", generator=generator).to(dtype) for s in p.shapes]
         for _ in range(count)
     ]
     fns, errors, failures = {}, {}, {}

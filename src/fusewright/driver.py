@@ -18,8 +18,9 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.rules import traced_first
+from fusewright.fusion.rules import FUSION, traced_first
 from fusewright.host.assemble import Call
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, nbytes_estimate
@@ -44,6 +45,7 @@ from fusewright.program import Program
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.progress import told
+from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
 from fusewright.schedule.edits import EditCall
@@ -71,6 +73,10 @@ _PROGRAM = instance_of(
 class Schedule(HandSchedule):
     """A schedule by hand: nvFuser's vocabulary, and the way down to a kernel."""
 
+    @takes(ScheduleError, fusion=FUSION)
+    def __init__(self, fusion: Fusion) -> None:
+        super().__init__(_as_configured(fusion))
+
     @takes(name=TEXT)
     def lower(self, target: str | Target | None = "sm_90a", *, name: str = "kernel") -> Kernel:
         """The kernel of this schedule. Raises ScheduleError when it is not legal."""
@@ -84,6 +90,11 @@ class Schedule(HandSchedule):
         """
         kernel = self.lower(target)
         return predict(kernel.ir, kernel.target, requested=self.min_blocks)
+
+
+def _as_configured(fusion: Fusion) -> Fusion:
+    """The fusion with products that are as precise as the caller's configuration asks."""
+    return round_products(fusion) if active().float32_matmul == "tf32" else fusion
 
 
 def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
@@ -445,6 +456,7 @@ def compile_in_place(
     taken from there, others added."""
     logs.start()
     began = time.perf_counter()
+    fusion = _as_configured(fusion)
     form = chosen_form(fusion, target, in_place=bool(donated))
     whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels

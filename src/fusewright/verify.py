@@ -16,11 +16,13 @@ from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Fusion
+from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.rules import traced_first
 from fusewright.host.invariants import problems
 from fusewright.kernel import Kernel, Sync, TensorInfo, shaped_view, size_of, span
 from fusewright.program import Program
 from fusewright.programs.simulation import witnesses
+from fusewright.runtime.config import active
 from fusewright.schedule.schedule import Schedule
 from fusewright.sim.report import Kind, Race
 from fusewright.sim.verify import Case, verify_kernel
@@ -75,8 +77,10 @@ class VerifyReport:
 
 @takes(fusion=_PROGRAM)
 def evaluate(fusion: Fusion | Schedule, *arrays: Array) -> list[Array]:
-    """The outputs by the numpy oracle: float64 throughout, rounded at casts and outputs only."""
+    """The outputs by the numpy oracle: float64 throughout, rounded at casts and outputs only, and
+    operands of products to tf32 where `fw.config(float32_matmul="tf32")` holds."""
     whole = fusion.fusion() if isinstance(fusion, Schedule) else fusion
+    whole = round_products(whole) if active().float32_matmul == "tf32" else whole
     return oracle.evaluate(whole, *arrays)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 door = pytest.importorskip("fusewright.frontends.torch")
 products = pytest.importorskip("fusewright.frontends.torch.products")
 options = pytest.importorskip("fusewright.frontends.torch.options")
+dynamo = pytest.importorskip("fusewright.frontends.torch.dynamo")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
@@ -129,6 +130,42 @@ def test_types_and_targets_without_matrix_instructions_stay_torchs() -> None:
     assert "no matrix instructions for float32" in found
     (found,) = left(mlp, *shapes, target="sm_80")
     assert "sm_80 has no products by warpgroups" in found
+
+
+@pytest.fixture
+def allowed() -> Iterator[None]:
+    """torch allows tf32 for products of float32."""
+    old = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(old)
+
+
+@pytest.mark.usefixtures("allowed")
+def test_products_of_float32_are_taken_where_torch_rounds_them() -> None:
+    square = (4096, 4096)
+    linear = lambda x, w: torch.relu(torch.mm(x, w.t())) * 2  # noqa: E731
+    assert left(linear, square, square, dtype=torch.float32) == []
+    (found,) = left(mlp, square, square, dtype=torch.float32)
+    assert "to transpose its operands: too little to gain" in found
+    (found,) = left(mlp, square, square, dtype=torch.float64)
+    assert "no matrix instructions for float64" in found
+
+
+def test_regions_on_a_device_round_what_torch_rounds(allowed: None) -> None:
+    def chosen(device: str) -> str | None:
+        with FakeTensorMode():
+            x, w = (torch.empty(64, 64, device=device) for _ in range(2))
+        graph = make_fx(lambda x, w: torch.relu(torch.mm(x, w.t())), tracing_mode="fake")(x, w)
+        seen: list[Any] = []
+        wanted = options.Options(cpu="sim", products="always", target="sm_90a")
+        dynamo.fuse_graph(graph, wanted, observe=seen.append)
+        (region,) = seen[0].regions
+        return region.fused.float32_matmul
+
+    assert (chosen("cuda"), chosen("cpu")) == ("tf32", "ieee")
+    torch.set_float32_matmul_precision("highest")
+    assert chosen("cuda") == "ieee"
 
 
 def test_products_on_the_host_and_of_integers_are_torchs() -> None:

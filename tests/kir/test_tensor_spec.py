@@ -18,7 +18,8 @@ from fusewright.kir.spec import check_kernel
 from fusewright.kir.tensor_spec import TENSOR_CHECKS
 from fusewright.kir.text import parse_kernel, print_kernel
 
-MAP = "map m: x sizes (64, 64) strides (1, 64) box (64, 64) swizzle 128"
+MAP = """map m: x sizes (64, 64) strides (1, 64) box (64, 64) swizzle 128
+  map r: y sizes (64, 64) strides (1, 64) box (32, 64) swizzle 128 rounding tf32"""
 
 
 def _text(body: str, *, header: str = MAP, nthreads: int = 128, allocs: str = "") -> str:
@@ -35,6 +36,8 @@ def _text(body: str, *, header: str = MAP, nthreads: int = 128, allocs: str = ""
   shared b: bfloat16[4096] tile 32 x 128 swizzle 64
   shared p: bfloat16[4096] tile 64 x 64
   shared g: float32[1024] align 1024
+  shared w: float32[2048] tile 64 x 32 swizzle 128
+  shared i: int32[2048] tile 64 x 32 swizzle 128
   shared f: uint64[1]
   local acc: float32[160]
   local h: bfloat16[16]
@@ -54,6 +57,8 @@ GOOD = """
     mma acc[0] = k_major a[4096*(bx % 2) + 16*k] * mn_major a[1024*k] n 64 accumulate (0 < k)
   }
   mma acc[32] = h[0] * k_major b[1040] n 32
+  box_load w[0] = r at (0, 16*bx) on f[0] by thread 0
+  mma acc[96] = k_major w[8] * k_major w[0] n 32
   async_commit #1 kind(mma)  // stage
   async_wait #2 kind(mma) keep(1)
   h[0] = ldmatrix a[8*tx] count 4 transposed
@@ -71,6 +76,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("operands", "mma acc[0] = k_major a[0] * mn_major a[0] n 96", "96 columns are not whole panels of 64 of a"),
     ("operands", "mma acc[0] = k_major a[0] * k_major p[0] n 64", "p has no swizzled tile"),
     ("operands", "mma acc[0] = k_major a[0] * k_major g[0] n 64", "the operands of a product have one dtype"),
+    ("operands", "mma acc[0] = k_major w[0] * mn_major w[0] n 32", "of float32 they are k, as only elements of 2 bytes are read across"),
+    ("operands", "mma acc[0] = k_major w[4] * k_major w[0] n 32", "the index 4 is not at a multiple of 8 columns"),
+    ("operands", "mma acc[0] = acc[80] * k_major w[0] n 32", "acc is float32; operands in registers have 2 bytes"),
+    ("operands", "mma acc[0] = k_major i[0] * k_major i[0] n 64", "i is int32; products take bfloat16 and float16 and float8_e4m3 and float8_e5m2 and float32"),
+    ("operands", "box_store r at (0, 0) = w[0] by thread 0", "r rounds what is read to tf32; store through another"),
     ("operands", "mma h[0] = k_major a[0] * k_major a[0] n 16", "accumulators are float32, h is bfloat16"),
     ("operands", "warp_mma acc[0] = acc[4] * acc[12]", "acc is float32; products take bfloat16 and float16"),
     ("operands", "h[0] = ldmatrix a[8*tx] count 3", "3 matrices are not one of 1, 2, 4"),
@@ -99,6 +109,8 @@ MAPS: list[tuple[str, str]] = [
     ("map m: x sizes (64, 64) strides (1, 64) box (64, 257) swizzle 128", "257 elements of a box are not 1 to 256"),
     ("map m: x sizes (64, 64) strides (1) box (64, 64) swizzle 128", "2 sizes, 1 strides and a box of 2 dimensions"),
     ("map m: x sizes (64, 64) strides (1, 64) box (64, 64) swizzle 16", "swizzle 16 is not one of 0, 32, 64, 128"),
+    ("map m: x sizes (64, 64) strides (1, 64) box (64, 64) swizzle 128 rounding tf32", "it rounds bfloat16 to tf32; only float32 is rounded"),
+    ("map m: y sizes (64, 64) strides (1, 64) box (32, 64) swizzle 128 rounding tf16", "it rounds to 'tf16', which is not one of tf32"),
     ("map m: x sizes (64, 64) strides (1, 64) box (4, 64)", "rows of 8 bytes are not a multiple of 16"),
     ("map m: z sizes (64, 64) strides (1, 64) box (64, 64) swizzle 128", "z is aligned to 2 bytes, not to 16"),
 ]  # fmt: skip
@@ -177,7 +189,7 @@ def test_a_map_that_does_not_parse(header: str, message: str) -> None:
 
 
 def test_a_statement_with_an_unknown_map_does_not_parse() -> None:
-    with pytest.raises(SpecError, match=r"expected a tensor map of the header \(m\), found 'q'"):
+    with pytest.raises(SpecError, match=r"expected a tensor map of the header \(m, r\), found 'q'"):
         parse_kernel(_text("prefetch_map q by thread 0"))
 
 

@@ -119,6 +119,17 @@ def reinterpret(x: Array, dtype: DType) -> Array:
     return x.view(dtype.numpy)
 
 
+def round_tf32(x: Array) -> Array:
+    """`x` as float32 with 10 bits behind the point, rounded to the nearest, ties to even;
+    infinities and NaN stay. So the copy engine rounds what it reads through a tensor map of element
+    type TFLOAT32 (triton pull request 11751 compares both, ties included)."""
+    values = np.asarray(x, np.float32)
+    bits = values.view(np.uint32)
+    even = bits >> np.uint32(13) & np.uint32(1)
+    rounded = bits + np.uint32(0xFFF) + even & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(values), rounded, bits).view(np.float32)
+
+
 def convert(x: Array, dtype: DType) -> Array:
     """`x` in another dtype. Floats become integers by truncation, NaN as 0 and values out of range
     as the nearest integer; integers wrap; floats round to the nearest, ties to even."""

@@ -20,9 +20,17 @@ from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel, Reg
+from fusewright.kir.tensor import TRANSPOSED_NBYTES
 from fusewright.kir.tiles import CHUNK_NBYTES, Major
+from fusewright.target import MMA_DEPTH_NBYTES
 
-_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+_TYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "tf32",
+    "float8_e4m3": "e4m3",
+    "float8_e5m2": "e5m2",
+}
 _FRAGMENT_WORDS = 4
 
 
@@ -35,7 +43,8 @@ def _type_of(buffer: Buffer) -> str:
 
 def _name(s: ir.Mma) -> str:
     a = "registers" if isinstance(s.a, Reg) else s.a.major.value
-    return f"fw_mma_{s.n}_{_type_of(s.b.buffer)}_{a}_{s.b.major.value}"
+    kinds = "_".join(dict.fromkeys(_type_of(o.buffer) for o in (s.a, s.b)))
+    return f"fw_mma_{s.n}_{kinds}_{a}_{s.b.major.value}"
 
 
 def product_functions(kernels: Iterable[Kernel]) -> str:
@@ -45,15 +54,17 @@ def product_functions(kernels: Iterable[Kernel]) -> str:
 
 
 def _function(name: str, s: ir.Mma) -> str:
-    count, kind = s.n // 2, _type_of(s.b.buffer)
+    count, kinds = s.n // 2, f"{_type_of(s.a.buffer)}.{_type_of(s.b.buffer)}"
+    depth = MMA_DEPTH_NBYTES // s.b.buffer.dtype.nbytes
     words = _FRAGMENT_WORDS if isinstance(s.a, Reg) else 1
     accumulators = ", ".join(f"%{k}" for k in range(count))
     a = ", ".join(f"%{count + k}" for k in range(words))
     a = f"{{{a}}}" if words > 1 else a
     majors = [int(m.major is Major.MN) for m in (s.a, s.b) if isinstance(m, ir.Matrix)]
+    across = majors if s.b.buffer.dtype.nbytes == TRANSPOSED_NBYTES else []
     instruction = (
-        f"wgmma.mma_async.sync.aligned.m64n{s.n}k16.f32.{kind}.{kind} {{{accumulators}}}, {a}, "
-        f"%{count + words}, p, 1, 1, {', '.join(map(str, majors))};"
+        f"wgmma.mma_async.sync.aligned.m64n{s.n}k{depth}.f32.{kinds} {{{accumulators}}}, {a}, "
+        f"%{count + words}, p, {', '.join(map(str, (1, 1, *across)))};"
     )
     outputs = ", ".join(f'"+f"(d[{k}])' for k in range(count))
     given = "const T* a" if words > 1 else "unsigned long long a"

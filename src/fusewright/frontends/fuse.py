@@ -33,6 +33,7 @@ from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
 from fusewright.report.explain import Report
 from fusewright.runtime.arrays import ArrayInfo, describe, describe_target
+from fusewright.runtime.config import Float32Matmul, active, config
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.runtime.libraries import common
 from fusewright.runtime.locks import fork_safe_lock
@@ -145,8 +146,10 @@ class Fused:
         dynamic: Dynamic = None,
         donate: Sequence[str] = (),
         kernels: Kernels | None = None,
+        float32_matmul: Float32Matmul | None = None,
     ) -> None:
-        """`kernels`: a table to share kernels by with other functions."""
+        """`kernels`: a table to share kernels by with other functions. `float32_matmul`: what holds
+        instead of the caller's `fw.config`."""
         check_device_choice(device)
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -160,8 +163,9 @@ class Fused:
         self._donated = donated_roots(fn, donate)
         self._donate = tuple(donate)
         self._kernels = kernels
+        self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
-        self._programs: dict[tuple[Signature, Wishes], _Compiled] = {}
+        self._programs: dict[tuple[Signature, Wishes, Float32Matmul], _Compiled] = {}
         self._calls: dict[Hashable, _Call] = {}
         self.trainings: dict[Hashable, Any] = {}
         """Forward and backward programs, by what they were made for (frontends/torch/training)."""
@@ -302,6 +306,7 @@ class Fused:
             "out_layouts": self.out_layouts,
             "dynamic": self._dynamic,
             "donate": self._donate,
+            "float32_matmul": self.float32_matmul,
         }
 
     def _like(self, fn: Callable[..., Any]) -> Fused:
@@ -377,7 +382,8 @@ class Fused:
         tree: Tree,
         given: Sequence[ArrayInfo | None],
     ) -> _Compiled:
-        key = signature, wishes_of(infos, tree, given, self._donated)
+        precision = self._precision()
+        key = signature, wishes_of(infos, tree, given, self._donated), precision
         found = self._programs.get(key)
         if found is not None:
             return found
@@ -388,11 +394,16 @@ class Fused:
                 self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                program = compile_in_place(
-                    traced.fusion, self._target(), dict(key[1]), kernels=self._kernels
-                )
+                with config(float32_matmul=precision):
+                    program = compile_in_place(
+                        traced.fusion, self._target(), dict(key[1]), kernels=self._kernels
+                    )
                 found = self._programs[key] = _Compiled(program, traced.out_tree, layouts)
             return found
+
+    def _precision(self) -> Float32Matmul:
+        """What products of float32 may round."""
+        return self.float32_matmul or active().float32_matmul
 
     def _target(self) -> Target:
         """What code is made for."""
@@ -424,7 +435,9 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            self._programs[signature, ()] = _Compiled(program, traced.out_tree, layouts)
+            self._programs[signature, (), self._precision()] = _Compiled(
+                program, traced.out_tree, layouts
+            )
             self._calls.clear()
 
     def trace(
@@ -465,7 +478,7 @@ class Fused:
             return
         shapes = ", ".join(str(s) for s in signature.specs)
         number = len(self._programs) + 1
-        why = reason(signature, [known for known, _ in self._programs], tree, self._marks)
+        why = reason(signature, [known for known, _, _ in self._programs], tree, self._marks)
         _log.log(level, "%s: compile %d, for %s: %s", self.name, number, shapes, why)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fusewright.core import atoms, expr, substitution
 from fusewright.core.expr import Expr, Var
-from fusewright.core.functions import FUNCTIONS, convert, reinterpret
+from fusewright.core.functions import FUNCTIONS, convert, reinterpret, round_tf32
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
@@ -212,6 +212,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.TakeAlong():
             return _take_along(t, args, op.axis)
         case ir.MatMul():
+            if op.precision == "tf32":
+                args = [round_tf32(a).astype(a.dtype) for a in args]
             return np.matmul(*args)
         case ir.OwnKernel():
             return _own_kernel(t, op, args)

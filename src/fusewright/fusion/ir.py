@@ -315,9 +315,11 @@ class TakeAlong(OpBase):
 @dataclass(frozen=True, slots=True, eq=False)
 class MatMul(OpBase):
     """`(..., m, k) @ (..., k, n)`; leading axes equal (broadcast explicitly before). Products of
-    16-bit floats may be of dtype float32, in which they are summed anyway."""
+    16-bit floats may be of dtype float32, in which they are summed anyway. Operands of float32 are
+    multiplied as they are, or rounded to tf32 first (`precision`)."""
 
     operands: tuple[Tensor, ...]
+    precision: str = "ieee"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

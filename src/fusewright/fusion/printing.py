@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fusewright.fusion.ir import Fusion, Op, Tensor
 
 _IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
+_USUAL = {"precision": "ieee"}  # what a field that is not printed holds
 
 
 def print_fusion(fusion: Fusion) -> str:
@@ -42,8 +43,9 @@ def _print_type(t: Tensor) -> str:
 def _print_op(op: Op) -> str:
     parts = [t.name for t in op.operands]
     for f in dataclasses.fields(op):
-        if f.name not in _IMPLIED:
-            parts.append(f"{f.name}={_print_field(getattr(op, f.name))}")
+        value = getattr(op, f.name)
+        if f.name not in _IMPLIED and _USUAL.get(f.name) != value:
+            parts.append(f"{f.name}={_print_field(value)}")
     return f"{type(op).__name__}({', '.join(parts)})"
 
 

@@ -17,6 +17,7 @@ from fusewright.fusion.ir import Fusion, Shape, Tensor
 
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
 SCANS = ("add", "mul", "max", "min")
+PRECISIONS = ("ieee", "tf32")
 
 
 def check(fusion: Fusion) -> None:
@@ -308,11 +309,17 @@ def _check_gather(t: Tensor, op: ir.Take | ir.TakeAlong) -> None:
 
 def _check_matmul(t: Tensor, op: ir.MatMul) -> None:
     a, b = op.operands
-    if a.ndim != b.ndim or a.ndim < 2 or a.dtype is not b.dtype:
+    mixed = a.dtype is b.dtype or (t.dtype is float32 and a.dtype.nbytes == b.dtype.nbytes == 1)
+    if a.ndim != b.ndim or a.ndim < 2 or not mixed:
         _fail(t, f"operands {a!r} and {b!r} need one dtype and one rank of at least 2")
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         _fail(t, f"operands {a!r} and {b!r} do not fit; leading axes and the inner size are equal")
-    widened = t.dtype is float32 and a.dtype.is_float and a.dtype.nbytes == 2
+    if op.precision not in PRECISIONS:
+        _fail(t, f"the precision {op.precision!r} is not one of {', '.join(PRECISIONS)}")
+    if op.precision != "ieee" and a.dtype is not float32:
+        _fail(t, f"operands of {a.dtype} are not rounded to {op.precision}; those of float32 are")
+    floats = a.dtype.is_float and b.dtype.is_float
+    widened = t.dtype is float32 and floats and a.dtype.nbytes <= 2
     _expect(t, (*a.shape[:-1], b.shape[-1]), float32 if widened else a.dtype)
 
 

@@ -61,6 +61,7 @@ _OPS: dict[str, type[Any]] = {
 _EXPRESSIONS = ("strides", "low", "high", "index", "coordinates")  # tuples of them
 _LITERALS: dict[str, type] = {
     "axis": int, "axes": tuple, "fn": str, "alignment": int, "result": int,
+    "precision": str,
 }  # fmt: skip
 _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: expr.add,

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fusewright.core.expr import constant_value
+from fusewright.core.expr import ZERO, constant_value
 from fusewright.core.substitution import estimate
+from fusewright.dtypes import float32
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
 from fusewright.fusion.passes.slice_products import slice_products
 from fusewright.fusion.passes.store_operands import store_operands
@@ -22,7 +23,7 @@ from fusewright.schedule.heuristics.matmul import (
     least_split_us,
     least_us,
 )
-from fusewright.schedule.products import has_instructions
+from fusewright.schedule.products import axis_problem, has_instructions, needed_axis
 from fusewright.target import (
     BULK_ALIGNMENT,
     LINE_NBYTES,
@@ -59,14 +60,14 @@ def products_in_place(target: Target) -> Callable[[Tensor], bool]:
     """Which products matrix instructions compute, reading both operands where they lie."""
     return lambda t: (
         sum_of_products_reason(t, target) is None
-        and all(unfit_operand(t, o, target) is None for o in t.op.operands)
+        and all(stored_axis(t, i, target) is None for i in (0, 1))
     )
 
 
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
     """The products of instructions with operands that maps take, those of few rows with these in
     each other's place, long ones in slices."""
-    stored = store_operands(fusion, lambda t, o: unfit_operand(t, o, target), LINE_NBYTES // 2)
+    stored = store_operands(fusion, lambda t, i: stored_axis(t, i, target), LINE_NBYTES)
     swapped = swap_products(stored, lambda t: is_swapped(t, target))
     return slice_products(swapped, lambda t: product_slices(t, target))
 
@@ -83,13 +84,20 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
             continue
         if is_swapped(t, target):
             yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
-        for o in t.op.operands:
+        for i, o in enumerate(t.op.operands):
             if (wrong := map_problem(o)) is not None:
                 yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
+            elif (wrong := unread_axis(t, i)) is not None:
+                yield t.name, _transposed(o, wrong, target)
             elif is_copied_for_speed(t, o, target):
                 yield t.name, f"its operand {o.name} is copied first, into rows of whole lines"
         if (said := _shared_depth(t, target)) is not None:
             yield t.name, said
+
+
+def _transposed(o: Tensor, wrong: str, target: Target) -> str:
+    nbytes, us = 2 * _nbytes(o), _copy_us(o, target)
+    return f"its operand {o.name} is transposed first ({nbytes} bytes, {us:.1f} us): {wrong}"
 
 
 def _shared_depth(t: Tensor, target: Target) -> str | None:
@@ -121,14 +129,18 @@ def sum_rule(t: Tensor, why: str, target: Target) -> str:
 def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
     """Why a product is computed as a sum of products; None where matrix instructions do it."""
     if not isinstance(t.op, MatMul) or not has_instructions(t):
-        return f"there are no matrix instructions for {t.op.operands[0].dtype} here"
+        return _no_instructions(t, target)
     if not target.has(Feature.WGMMA):
         return f"{target} has no products by warpgroups"
     sizes = sizes_of(t)
     m, n, k = sizes.rows, sizes.columns, sizes.depth
     if min(m, n) < LEAST_EXTENT or k < LEAST_DEPTH or m * n * k < LEAST_SIZE:
         return f"{m} x {n} x {k} is too small for matrix instructions"
-    unfit = [(o, wrong) for o in t.op.operands if (wrong := map_problem(o)) is not None]
+    unfit = [
+        (o, wrong)
+        for i, o in enumerate(t.op.operands)
+        if (wrong := map_problem(o) or unread_axis(t, i)) is not None
+    ]
     for o, wrong in unfit:
         if any(constant_value(e) is None for e in o.shape[-2:]):
             return f"no tensor map takes its operand {o.name}, of unknown size: {wrong}"
@@ -138,10 +150,20 @@ def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
     return None
 
 
+def _no_instructions(t: Tensor, target: Target) -> str:
+    """Why there are no matrix instructions for a product, and what would change that."""
+    names = " and ".join(dict.fromkeys(o.dtype.name for o in t.op.operands))
+    why = f"there are no matrix instructions for {names} here"
+    if target.has(Feature.WGMMA) and all(o.dtype is float32 for o in t.op.operands):
+        return f"{why}; fw.config(float32_matmul='tf32') lets them round its operands"
+    return why
+
+
 def sizes_of(t: Tensor) -> Sizes:
     """The sizes of a product; symbolic ones are estimated."""
-    m, n, k = (estimate(e) for e in (*t.shape[-2:], t.op.operands[0].shape[-1]))
-    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k)
+    o = t.op.operands[0]
+    m, n, k = (estimate(e) for e in (*t.shape[-2:], o.shape[-1]))
+    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k, o.dtype.nbytes)
 
 
 def sums_us(sizes: Sizes, target: Target) -> float:
@@ -152,8 +174,14 @@ def sums_us(sizes: Sizes, target: Target) -> float:
 
 def _copy_us(o: Tensor, target: Target) -> float:
     """Microseconds of a kernel that stores an operand in other rows."""
-    nbytes = 2 * o.dtype.nbytes * math.prod(map(estimate, o.shape))
-    return target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
+    return target.calibration.launch_us + 2 * _nbytes(o) / target.memory_nbytes_per_us
+
+
+def _nbytes(o: Tensor) -> int:
+    """Bytes of an operand, what is repeated along an axis counted once."""
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    once = (e for e, stride in zip(o.shape, source.strides, strict=True) if stride != ZERO)
+    return o.dtype.nbytes * math.prod(map(estimate, once))
 
 
 # --- operands -------------------------------------------------------------------------------------
@@ -163,6 +191,23 @@ def map_problem(o: Tensor) -> str | None:
     """Why no tensor map takes an operand where it lies; None where one does."""
     source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
     return box_problem(source, o.dtype.nbytes, is_bound=True)
+
+
+def unread_axis(t: Tensor, position: int) -> str | None:
+    """Why instructions do not read an operand along the axis on which it is contiguous."""
+    o = t.op.operands[position]
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    return axis_problem(source, o.dtype, position)
+
+
+def stored_axis(t: Tensor, position: int, target: Target) -> int | None:
+    """Which of the last two axes of an operand is to be the fastest where it is stored for a
+    product; None for an operand that is read where it lies."""
+    o = t.op.operands[position]
+    axis, needed = unfit_operand(t, o, target), needed_axis(o.dtype, position)
+    if axis is not None or unread_axis(t, position) is not None:
+        return axis if needed is None else needed
+    return None
 
 
 def unfit_operand(t: Tensor, o: Tensor, target: Target) -> int | None:
@@ -248,10 +293,10 @@ def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
 def _counts(sizes: Sizes, target: Target) -> list[int]:
     """Numbers of slices that begin where a tensor map may, are no shorter than a tile is deep, and
     are no more than there are multiprocessors."""
-    unit = BULK_ALIGNMENT // 2
+    unit = BULK_ALIGNMENT // sizes.itemsize
     if sizes.depth % unit:
         return [1]
-    most = min(target.multiprocessors, max(1, 2 * sizes.depth // DEPTH_NBYTES))
+    most = min(target.multiprocessors, max(1, sizes.itemsize * sizes.depth // DEPTH_NBYTES))
     return [d for d in range(1, most + 1) if sizes.depth // unit % d == 0]
 
 

@@ -22,6 +22,7 @@ from fusewright.core.expr import (
 )
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import MatMul
 from fusewright.kir.ir import (
     Alloc,
     BoxLoad,
@@ -145,13 +146,23 @@ def tensor_map(storage: Storage, s: Stage) -> TensorMap:
     )
     buffer = storage.context.buffers[source.source]
     sizes = tuple(source.shape[j] for j in dims)
-    key = (buffer, sizes, strides, tuple(extents.get(j, 1) for j in dims), box.tile.swizzle)
+    rounding = _rounding(storage, s)
+    shape = tuple(extents.get(j, 1) for j in dims)
+    key = (buffer, sizes, strides, shape, box.tile.swizzle, rounding)
     maps = storage.context.maps
     if key not in maps:
         count = sum(m.buffer is buffer for m in maps.values())
         name = f"{buffer.name}_map{count or ''}"
-        maps[key] = TensorMap(name, buffer, sizes, strides, key[3], box.tile.swizzle)
+        maps[key] = TensorMap(name, buffer, sizes, strides, shape, box.tile.swizzle, rounding)
     return maps[key]
+
+
+def _rounding(storage: Storage, s: Stage) -> str:
+    """What the copy engine rounds a stage's elements to on their way in: what products of them
+    multiply."""
+    readers = storage.context.flow.consumers(s)
+    rounds = any(isinstance(r.op, MatMul) and r.op.precision == "tf32" for r in readers)
+    return "tf32" if rounds else ""
 
 
 def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:

@@ -111,7 +111,7 @@ class Substitution:
         strides = tuple(self.expr(e) for e in m.strides)
         same = all(a is b for a, b in zip((*sizes, *strides), (*m.sizes, *m.strides), strict=True))
         if not same or buffer is not m.buffer or name != m.name:
-            self._maps[m] = TensorMap(name, buffer, sizes, strides, m.box, m.swizzle)
+            self._maps[m] = TensorMap(name, buffer, sizes, strides, m.box, m.swizzle, m.rounding)
         else:
             self._maps[m] = m
         return self._maps[m]

@@ -50,7 +50,7 @@ class TensorMap:
     exchanged by `swizzle` (`kir/tiles.py`).
     """
 
-    __slots__ = ("box", "buffer", "name", "sizes", "strides", "swizzle")
+    __slots__ = ("box", "buffer", "name", "rounding", "sizes", "strides", "swizzle")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class TensorMap:
         strides: tuple[Expr, ...],
         box: tuple[int, ...],
         swizzle: int = 0,
+        rounding: str = "",
     ) -> None:
         self.name = name
         self.buffer = buffer
@@ -67,6 +68,7 @@ class TensorMap:
         self.strides = strides
         self.box = box
         self.swizzle = swizzle
+        self.rounding = rounding
 
     @property
     def box_size(self) -> int:

@@ -329,8 +329,9 @@ def parse_tile(reader: Reader, itemsize: int) -> Tile:
 
 
 def map_text(m: ir.TensorMap) -> str:
-    """`map w: x sizes (k, m) strides (1, k) box (64, 128) swizzle 128`."""
+    """`map w: x sizes (k, m) strides (1, k) box (64, 128) swizzle 128`, and `rounding tf32`."""
     swizzle = f" swizzle {m.swizzle}" if m.swizzle else ""
+    swizzle += f" rounding {m.rounding}" if m.rounding else ""
     parts = (f"{w} {_listed(v)}" for w, v in zip(_MAP, (m.sizes, m.strides, m.box), strict=True))
     return f"map {m.name}: {m.buffer.name} {' '.join(parts)}{swizzle}"
 
@@ -353,7 +354,8 @@ def parse_map(reader: Reader, name: str) -> ir.TensorMap:
     reader.expect(_MAP[2])
     box = cast("tuple[int, ...]", codec_of(tuple[int, ...]).parse(reader))
     swizzle = reader.integer() if reader.accept("swizzle") else 0
-    return ir.TensorMap(name, buffer, found[0], found[1], box, swizzle)
+    rounding = reader.word().text if reader.accept("rounding") else ""
+    return ir.TensorMap(name, buffer, found[0], found[1], box, swizzle, rounding)
 
 
 def limits_text(v: Var) -> str:

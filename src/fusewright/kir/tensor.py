@@ -9,7 +9,7 @@ behind it (`kir/tiles.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -48,7 +48,11 @@ from fusewright.target import (
     Feature,
 )
 
-MMA_DTYPES = ("bfloat16", "float16")
+MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2", "float32")
+"""Of float32 the instructions multiply 10 bits of the mantissa, and ignore the others."""
+WARP_MMA_DTYPES = ("bfloat16", "float16")
+TRANSPOSED_NBYTES = 2
+"""Of elements that the instructions read along either axis of a tile."""
 FRAGMENT = 8
 """Registers of an operand of 16 columns."""
 WARP_MMA_REGISTERS = (4, 8, 4)
@@ -143,7 +147,9 @@ class _BoxOut(_Box):
         return AsyncKind.BULK
 
     def problems(self) -> Iterator[str]:
-        return self._operand_problems(self.src, self.src_index)
+        yield from self._operand_problems(self.src, self.src_index)
+        if self.map.rounding:
+            yield f"{self.map} rounds what is read to {self.map.rounding}; store through another"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,8 +240,8 @@ class PrefetchMap(Statement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix(Node):
-    """An operand of a product in shared memory: 16 columns of k from `buffer[index]` on, in the
-    layout of the buffer's tile."""
+    """An operand of a product in shared memory: 32 bytes of each row of k from `buffer[index]` on,
+    in the layout of the buffer's tile."""
 
     major: Major
     buffer: Buffer
@@ -272,6 +278,11 @@ class Matrix(Node):
         depth = MMA_DEPTH_NBYTES // tile.itemsize
         if self.major is Major.K:
             yield from self._k_major_problems(tile, extent, depth)
+        elif tile.itemsize != TRANSPOSED_NBYTES:
+            yield (
+                f"rows of {b} are m or n; of {b.dtype} they are k, as only elements of "
+                f"{TRANSPOSED_NBYTES} bytes are read across"
+            )
         elif extent % tile.panel or tile.rows % GROUP_ROWS:
             yield f"{extent} columns are not whole panels of {tile.panel} of {b}"
         elif is_misaligned(self.index, GROUP_ROWS * tile.panel):
@@ -289,8 +300,8 @@ class Matrix(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mma(Statement):
-    """`dst = a @ b`, plus `dst` where `accumulate` holds: 64 x n of a warpgroup, 16 deep, in the
-    async proxy; completes with its group of kind MMA.
+    """`dst = a @ b`, plus `dst` where `accumulate` holds: 64 x n of a warpgroup, 32 bytes of both
+    deep, in the async proxy; completes with its group of kind MMA. Operands of 8 bits may differ.
 
     Register `4 j + 2 h + e` from `dst` on of lane l of warp w is row `16 w + 8 h + l // 4`, column
     `8 j + 2 (l % 4) + e`. An `a` in registers has elements `4 j + 2 h + e` in the same order, for
@@ -328,9 +339,14 @@ class Mma(Statement):
             )
         if self.dst.buffer.dtype is not float32:
             yield f"accumulators are float32, {self.dst.buffer} is {self.dst.buffer.dtype}"
-        yield from _factor_problems(self.a.buffer, self.b.buffer)
+        yield from _factor_problems(self.a.buffer, self.b.buffer, MMA_DTYPES)
         if isinstance(self.a, Matrix):
             yield from self.a.problems(MMA_ROWS)
+        elif self.a.buffer.dtype.nbytes != TRANSPOSED_NBYTES:
+            yield (
+                f"{self.a.buffer} is {self.a.buffer.dtype}; operands in registers have "
+                f"{TRANSPOSED_NBYTES} bytes"
+            )
         yield from self.b.problems(self.n)
 
 
@@ -357,7 +373,7 @@ class WarpMma(Statement):
     def problems(self) -> Iterator[str]:
         if self.dst.buffer.dtype is not float32:
             yield f"accumulators are float32, {self.dst.buffer} is {self.dst.buffer.dtype}"
-        yield from _factor_problems(self.a.buffer, self.b.buffer)
+        yield from _factor_problems(self.a.buffer, self.b.buffer, WARP_MMA_DTYPES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -431,10 +447,12 @@ class SetMaxRegisters(Statement):
             yield f"{self.count} registers are not a multiple of {unit} from {low} to {high}"
 
 
-def _factor_problems(a: Buffer, b: Buffer) -> Iterator[str]:
-    yield from same_dtype(a.dtype, b.dtype, "the operands of a product have one dtype")
-    if b.dtype.name not in MMA_DTYPES:
-        yield f"{b} is {b.dtype}; products take {' and '.join(MMA_DTYPES)}"
+def _factor_problems(a: Buffer, b: Buffer, known: Sequence[str]) -> Iterator[str]:
+    if a.dtype.nbytes != 1 or b.dtype.nbytes != 1:
+        yield from same_dtype(a.dtype, b.dtype, "the operands of a product have one dtype")
+    for x in dict.fromkeys((a, b)):
+        if x.dtype.name not in known:
+            yield f"{x} is {x.dtype}; products take {' and '.join(known)}"
 
 
 def _matrix_problems(memory: Buffer, register: Buffer, count: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, constant_value, variables
+from fusewright.dtypes import float32
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
 from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.ir import (
@@ -30,6 +31,8 @@ from fusewright.target import (
     REGISTERS_PER_SM,
     WARPGROUP_SIZE,
 )
+
+ROUNDINGS = ("", "tf32")
 
 # --- maps and tiles -------------------------------------------------------------------------------
 
@@ -62,6 +65,10 @@ def _map_problems(m: TensorMap, kernel: Kernel) -> Iterator[str]:
             yield f"{extent} elements of a box are not 1 to {MAX_BOX_EXTENT}"
     if m.buffer.alignment % BULK_ALIGNMENT:
         yield f"{m.buffer} is aligned to {m.buffer.alignment} bytes, not to {BULK_ALIGNMENT}"
+    if m.rounding not in ROUNDINGS:
+        yield f"it rounds to {m.rounding!r}, which is not one of {', '.join(ROUNDINGS[1:])}"
+    elif m.rounding and m.buffer.dtype is not float32:
+        yield f"it rounds {m.buffer.dtype} to {m.rounding}; only float32 is rounded"
     yield from _row_problems(m)
 
 

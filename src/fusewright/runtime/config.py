@@ -14,10 +14,12 @@ from typing import Any, Literal
 from fusewright.errors import UnsupportedError, UserError
 
 Execution = Literal["auto", "graph", "stream"]
+Float32Matmul = Literal["ieee", "tf32"]
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "execution": ("auto", "graph", "stream"),
     "deterministic": (True, False),
+    "float32_matmul": ("ieee", "tf32"),
 }
 
 
@@ -27,11 +29,15 @@ class Config:
     on the caller's stream ("stream"), or as a graph from three kernels on ("auto").
     `deterministic`: results are bitwise equal from run to run on one device. There are no kernels
     without that promise, so that False is refused.
+    `float32_matmul`: products of float32 that are compiled under "tf32" round their operands to 10
+    bits behind the point, to the nearest, ties to even, and sum in float32, where the target has
+    matrix instructions for it; "ieee" rounds nothing.
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 
     execution: Execution = "auto"
     deterministic: bool = True
+    float32_matmul: Float32Matmul = "ieee"
 
 
 _known: dict[tuple[object, ...], Config] = {}

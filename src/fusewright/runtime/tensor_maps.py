@@ -31,6 +31,7 @@ _TYPES = {
     "float64": "FLOAT64",
     "bfloat16": "BFLOAT16",
 }
+_ROUNDINGS = {"tf32": "TFLOAT32"}
 _OTHERS = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
 """What only moves is moved as unsigned integers of its size."""
 
@@ -51,7 +52,7 @@ class MapShape:
 def shape_of(m: TensorMap, sizes: Mapping[Var, int]) -> MapShape:
     """The shape of a tensor map for given values of the shape symbols."""
     dtype = m.buffer.dtype
-    known = _TYPES.get(dtype.name, _OTHERS[dtype.nbytes])
+    known = _ROUNDINGS.get(m.rounding) or _TYPES.get(dtype.name, _OTHERS[dtype.nbytes])
     extents = tuple(evaluate(e, sizes) for e in m.sizes)
     strides = tuple(evaluate(e, sizes) * dtype.nbytes for e in m.strides[1:])
     return MapShape(m.name, known, extents, strides, m.box, m.swizzle)

@@ -11,7 +11,7 @@ from fusewright.fusion.ir import MatMul, Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.schedule.products import MMA_DTYPES
+from fusewright.schedule.products import MMA_DTYPES, multiplies
 from fusewright.target import (
     MAX_MMA_COLUMNS,
     MAX_SET_REGISTERS,
@@ -85,11 +85,12 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
     what = f"mma({s.name})"
     if not isinstance(s.op, MatMul):
         raise ScheduleError(f"{what}: it is no product; matrix instructions compute fw.matmul")
-    kinds = {o.dtype.name for o in s.operands}
-    if len(kinds) > 1 or not kinds <= set(MMA_DTYPES):
+    kinds = dict.fromkeys(o.dtype for o in s.operands)
+    if len({d.nbytes for d in kinds}) > 1 or not multiplies(s.op, list(kinds)):
         raise ScheduleError(
-            f"{what}: operands of {', '.join(sorted(kinds))}; the instructions multiply "
-            f"{' or '.join(MMA_DTYPES)}: cast them, or leave mma() out"
+            f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions "
+            f"multiply {' or '.join(MMA_DTYPES)}, and float32 where fw.config(float32_matmul="
+            "'tf32') lets it be rounded: cast them, or leave mma() out"
         )
     if s.memory is not Memory.LOCAL:
         raise ScheduleError(

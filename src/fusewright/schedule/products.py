@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.dtypes import DType, float32
 from fusewright.fusion.ir import MatMul, Tensor
-from fusewright.fusion.strided import Strided, strided_view
+from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 
 MMA_DTYPES = ("bfloat16", "float16")
+"""Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
+TRANSPOSED_NBYTES = 2
+"""Of values that the instructions read along either axis of a tile; those of other sizes lie along
+the axis that is summed over (PTX ISA, "Matrix Descriptor Format": imm-trans-a and -b)."""
+
+
+def multiplies(op: MatMul, dtypes: Sequence[DType]) -> bool:
+    """Whether there are matrix instructions for operands of these dtypes."""
+    return all(d.name in MMA_DTYPES or (d is float32 and op.precision == "tf32") for d in dtypes)
 
 
 def has_instructions(t: Tensor) -> bool:
-    """Whether there are matrix instructions for a product: of matrices of 16-bit floats."""
-    return isinstance(t.op, MatMul) and all(o.dtype.name in MMA_DTYPES for o in t.op.operands)
+    """Whether there are matrix instructions for a product: of matrices of 16-bit floats, or of
+    float32 that may be rounded."""
+    return isinstance(t.op, MatMul) and multiplies(t.op, [o.dtype for o in t.op.operands])
+
+
+def needed_axis(dtype: DType, position: int) -> int | None:
+    """Which of its last two axes the first or second operand of an instruction is contiguous along:
+    the one that is summed over; None where it may be either."""
+    return None if dtype.nbytes == TRANSPOSED_NBYTES else (-1, -2)[position]
+
+
+def axis_problem(view: Strided[V], dtype: DType, position: int) -> str | None:
+    """Why instructions do not read an operand along the axis on which it is contiguous."""
+    needed, fastest = needed_axis(dtype, position), fastest_axis(view)
+    if needed is None or fastest is None or fastest == len(view.shape) + needed:
+        return None
+    return f"instructions read {dtype} along the axis that is summed over, on which it lies apart"
 
 
 def strided_operand(s: Stage) -> Strided[Stage] | None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.functions import FUNCTIONS
+from fusewright.core.functions import FUNCTIONS, round_tf32
 from fusewright.kir import ir
 from fusewright.kir.tiles import exchanged
 from fusewright.sim.accesses import elements_of
@@ -165,6 +165,7 @@ def box_step(
         if loads:
             value = np.zeros(len(elements), tensor.dtype)
             value[window.inside] = tensor[window.positions]
+            value = round_tf32(value) if s.map.rounding else value
             flat[elements] = value
             f.pool.mark(elements, itemsize, False)
         else:

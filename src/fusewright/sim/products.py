@@ -33,6 +33,7 @@ from fusewright.target import (
 
 _IN_MEMORY = Agent(with_group(ir.AsyncKind.MMA), in_async_proxy=True)
 _IN_REGISTERS = Agent(with_group(ir.AsyncKind.MMA))
+_TF32_BITS = np.uint32(0xFFFFE000)
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
 _WARP_ROWS = MMA_ROWS // _WARPS
 
@@ -59,8 +60,15 @@ def _held(f: Frame, buffer: ir.Buffer, first: int, count: int) -> HeldMatrix:
     return held
 
 
+def _multiplied(elements: Array) -> Array:
+    """What an instruction multiplies of elements, as float32: of float32 the upper 19 bits."""
+    if elements.dtype != np.float32:
+        return elements.astype(np.float32)
+    return (elements.view(np.uint32) & _TF32_BITS).view(np.float32)
+
+
 class _Operand:
-    """An operand in shared memory: `extent` rows of m or n, 16 columns of k."""
+    """An operand in shared memory: `extent` rows of m or n, 32 bytes of each row of k."""
 
     def __init__(self, s: ir.Mma, m: ir.Matrix, extent: int, run: Run) -> None:
         self.statement, self.matrix = s, m
@@ -99,7 +107,8 @@ class _Operand:
         if f.pool.unknown is not None and f.pool.unknown[at].any():
             what = f"an element of {self.matrix.buffer} that came from a register"
             f.undefined(self.statement, what, np.asarray(True))
-        return elements_of(f, self.matrix.buffer)[at // self.itemsize].astype(np.float32)
+        found = elements_of(f, self.matrix.buffer)[at // self.itemsize]
+        return _multiplied(found)
 
     def runs(self, start: int, first: int, stop: int) -> tuple[Array, int]:
         """The bytes of rows `first` .. `stop`-1 as first bytes of runs, and the bytes of a run."""

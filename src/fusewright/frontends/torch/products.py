@@ -14,9 +14,11 @@ from fusewright.frontends.torch.promotion import cast_to
 from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers
 from fusewright.fusion import ops
 from fusewright.fusion.array import Array
+from fusewright.runtime.config import Float32Matmul
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.schedule.heuristics.matmul import Sizes, least_us
-from fusewright.target import BULK_ALIGNMENT, Feature, target_of
+from fusewright.schedule.products import needed_axis
+from fusewright.target import BULK_ALIGNMENT, Feature, Target, target_of
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 GAIN = 1.02
@@ -71,6 +73,26 @@ def left_products(
     return {n: why for n, why in found.items() if why is not None}
 
 
+def float32_matmul() -> Float32Matmul:
+    """What torch allows of its own products of float32 on a GPU, which ours take over:
+    `torch.backends.cuda.matmul.allow_tf32`, or `torch.set_float32_matmul_precision`."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _dtype_reason(dtype: Any) -> str | None:
+    """Why matrix instructions multiply no values of a dtype; None where they do."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return None
+    if dtype is not torch.float32:
+        return f"there are no matrix instructions for {dtype_of(dtype)} here"
+    if float32_matmul() == "tf32":
+        return None
+    return (
+        "there are no matrix instructions for float32 that rounds nothing; "
+        "torch.set_float32_matmul_precision('high') allows tf32"
+    )
+
+
 def _reason(node: Any, reasons: Mapping[Any, str], options: Options) -> str | None:
     """Why torch's product and a kernel for what follows it are at least as fast as one kernel; None
     where that wins."""
@@ -82,25 +104,38 @@ def _reason(node: Any, reasons: Mapping[Any, str], options: Options) -> str | No
     target = target_of(options.target or architecture())
     if not target.has(Feature.WGMMA):
         return f"{target} has no products by warpgroups"
-    if value.dtype not in (torch.float16, torch.bfloat16):
-        return f"there are no matrix instructions for {dtype_of(value.dtype)} here"
+    if (why := _dtype_reason(value.dtype)) is not None:
+        return why
     a, b = (n.meta["val"] for n in node.all_input_nodes[-2:])
     if not all(isinstance(e, int) for e in (*a.shape, *b.shape)):
         return "its sizes are symbolic"
     if not all(_fits(t) for t in (a, b)):
         return f"the rows of an operand are no multiples of {BULK_ALIGNMENT} bytes"
     batch = a.shape[0] if a.ndim == 3 else 1
-    sizes = Sizes(batch, a.shape[-2], b.shape[-1], a.shape[-1])
+    sizes = Sizes(batch, a.shape[-2], b.shape[-1], a.shape[-1], value.dtype.itemsize)
     if (why := _read_elsewhere(node, reasons)) is not None:
         return why
-    ours = least_us(sizes, target)
+    ours, transposed = least_us(sizes, target), _transposed_us(a, b, target)
     nbytes = 2 * sizes.batch * sizes.rows * sizes.columns * value.dtype.itemsize
     rest = target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
-    if rest < (GAIN - 1) * ours:
+    if rest < transposed + (GAIN - 1) * ours:
+        first = f" and {transposed:.1f} to transpose its operands" if transposed else ""
         return (
-            f"what follows takes {rest:.1f} us beside a product of {ours:.1f}: too little to gain"
+            f"what follows takes {rest:.1f} us beside a product of {ours:.1f}{first}: too little "
+            "to gain"
         )
     return None
+
+
+def _transposed_us(a: Any, b: Any, target: Target) -> float:
+    """Microseconds in which operands are transposed that instructions read along one axis only."""
+    us = 0.0
+    for position, t in enumerate((a, b)):
+        needed = needed_axis(dtype_of(t.dtype), position)
+        if needed is not None and t.stride()[needed] != 1:
+            nbytes = 2 * t.numel() * t.dtype.itemsize
+            us += target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
+    return us
 
 
 def _fits(t: Any) -> bool:

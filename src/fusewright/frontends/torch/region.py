@@ -17,6 +17,7 @@ from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
+from fusewright.frontends.torch.products import float32_matmul
 from fusewright.frontends.torch.reproducer import write_reproducer
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
 from fusewright.fusion import ir, ops, trees
@@ -273,6 +274,7 @@ def _fused(
         out_layouts=layouts,
         dynamic=dynamic,
         kernels=kernels,
+        float32_matmul="ieee" if on_host else float32_matmul(),
     )
 
 

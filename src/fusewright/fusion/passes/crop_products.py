@@ -130,4 +130,4 @@ def _part_of_product(t: Tensor, crop: Resize) -> Tensor:
     left = build.resize(a, [*none, low[-2], ZERO], [*none, high[-2], ZERO], 0)
     right = build.resize(b, [*none, ZERO, low[-1]], [*none, ZERO, high[-1]], 0)
     shape = (*t.shape[:-2], left.shape[-2], right.shape[-1])
-    return build.value(shape, t.dtype, MatMul((left, right)))
+    return build.value(shape, t.dtype, with_operands(t.op, (left, right)))

@@ -1,4 +1,4 @@
-"""Products of widened 16-bit values."""
+"""Products of widened short floats."""
 
 from __future__ import annotations
 
@@ -16,38 +16,45 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.rebuild import rebuild
 
-NARROW = ("bfloat16", "float16")
+WIDE_PAIRS = ("bfloat16", "float16")
+SHORT = ("float8_e4m3", "float8_e5m2")
 
 
 def narrow_products(fusion: Fusion) -> Fusion:
-    """Multiply 16-bit values as they are where a product casts them to float32 first.
+    """Multiply short floats as they are where a product casts them to float32 first.
 
     rewrite:  MatMul(float32(a), float32(b).T)  ->  MatMul(a, b.T) of dtype float32
-    checks:   both operands were of one 16-bit dtype; products of two such values are exact in
-              float32, in which both forms add
+    checks:   both operands were of one 16-bit dtype, or each of one of 8 bits; products of two
+              such values are exact in float32, in which both forms add
     order:    before decompose, which looks at the dtype of operands
     """
 
     def narrow(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, MatMul) or t.dtype is not float32:
             return None
-        kinds = [_narrow_dtype(o) for o in operands]
-        if kinds[0] is None or kinds[0] is not kinds[1]:
+        if not are_multiplied(*map(_narrow_dtype, operands)):
             return None
         a, b = map(_as_it_was, operands)
-        return build.value(t.shape, t.dtype, MatMul((a, b)))
+        return build.value(t.shape, t.dtype, with_operands(t.op, (a, b)))
 
     return rebuild(fusion, narrow)
 
 
+def are_multiplied(a: DType | None, b: DType | None) -> bool:
+    """Whether values of two short dtypes are multiplied as they are, with sums in float32."""
+    if a is None or b is None:
+        return False
+    return (a is b and a.name in WIDE_PAIRS) or (a.name in SHORT and b.name in SHORT)
+
+
 def _narrow_dtype(t: Tensor) -> DType | None:
-    """The 16-bit dtype that a value was cast from, behind views."""
+    """The short dtype that a value was cast from, behind views."""
     while isinstance(t.op, Permute | Broadcast | Reshape):
         t = t.op.operands[0]
     if not isinstance(t.op, Pointwise) or t.op.fn != "cast":
         return None
     source = t.op.operands[0].dtype
-    return source if source.name in NARROW else None
+    return source if source.name in (*WIDE_PAIRS, *SHORT) else None
 
 
 def _as_it_was(t: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fusewright.core.expr import Int, constant_value
 from fusewright.dtypes import float32
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, MatMul, Tensor
+from fusewright.fusion.ir import Fusion, MatMul, Tensor, with_operands
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -26,7 +26,8 @@ def slice_products(fusion: Fusion, slices: Callable[[Tensor], int]) -> Fusion:
             return None
         a, b = operands
         left, right = _sliced(a, a.ndim - 1, count), _sliced(b, b.ndim - 2, count)
-        parts = build.value((*left.shape[:-1], t.shape[-1]), float32, MatMul((left, right)))
+        product = with_operands(t.op, (left, right))
+        parts = build.value((*left.shape[:-1], t.shape[-1]), float32, product)
         return build.cast(build.reduce("add", parts, (0,)), t.dtype)
 
     return rebuild(fusion, replace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, MatMul, Tensor
+from fusewright.fusion.ir import Fusion, MatMul, Tensor, with_operands
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -22,6 +22,6 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
             return None
         a, b = map(build.swap_last, operands)
         shape = (*t.shape[:-2], t.shape[-1], t.shape[-2])
-        return build.swap_last(build.value(shape, t.dtype, MatMul((b, a))))
+        return build.swap_last(build.value(shape, t.dtype, with_operands(t.op, (b, a))))
 
     return rebuild(fusion, replace)

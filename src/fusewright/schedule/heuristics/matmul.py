@@ -25,7 +25,7 @@ from fusewright.schedule.heuristics.common import Params, vectorize_accesses
 from fusewright.schedule.heuristics.work import product_clocks
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import boxed_memory, strided_operand
+from fusewright.schedule.products import axis_problem, boxed_memory, strided_operand
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
 from fusewright.target import MMA_COLUMNS_UNIT, WARPGROUP_SIZE, Feature, Target
 
@@ -132,12 +132,13 @@ class ProductPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a product of 16-bit values: matrices, rows, columns, and pairs that an element sums."""
+    """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value."""
 
     batch: int
     rows: int
     columns: int
     depth: int
+    itemsize: int = 2
 
     @property
     def pairs(self) -> int:
@@ -147,7 +148,7 @@ class Sizes:
     @property
     def nbytes(self) -> int:
         """Of both operands."""
-        return self.batch * (self.rows + self.columns) * self.depth * 2
+        return self.batch * (self.rows + self.columns) * self.depth * self.itemsize
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
@@ -156,8 +157,9 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     take from memory, which overlaps as everywhere in the cost model."""
     rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
-    clocks = steps * product_clocks(plan.rows, plan.columns, plan.depth) * plan.products
-    nbytes = _box_lines(sizes, plan) * plan.depth * 2 * steps
+    tile = product_clocks(plan.rows, plan.columns, plan.depth, sizes.itemsize)
+    clocks = steps * tile * plan.products
+    nbytes = _box_lines(sizes, plan) * plan.depth * sizes.itemsize * steps
     clocks = max(clocks, nbytes / target.calibration.l2_nbytes_per_clock)
     own, memory = rounds * clocks / target.clock_mhz, sizes.nbytes / target.memory_nbytes_per_us
     order = target.calibration.overlap
@@ -175,19 +177,19 @@ def _combine_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
 @lru_cache(maxsize=KEPT)
 def least_us(sizes: Sizes, target: Target) -> float:
     """Microseconds of a product with the best of the tiles, a block each."""
-    return min(predicted_us(sizes, p, target) for p in _menu_plans())
+    return min(predicted_us(sizes, p, target) for p in _menu_plans(sizes.itemsize))
 
 
 @lru_cache(maxsize=KEPT)
 def least_split_us(sizes: Sizes, target: Target) -> float:
     """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
-    plans = (q for p in _menu_plans() for q in with_splits(p, sizes, target))
+    plans = (q for p in _menu_plans(sizes.itemsize) for q in with_splits(p, sizes, target))
     return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)
 
 
-def _menu_plans() -> Iterator[ProductPlan]:
+def _menu_plans(itemsize: int) -> Iterator[ProductPlan]:
     for rows, columns, warpgroups in _MENU:
-        yield ProductPlan(rows, columns, DEPTH_NBYTES // 2, warpgroups, 1)
+        yield ProductPlan(rows, columns, DEPTH_NBYTES // itemsize, warpgroups, 1)
 
 
 def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
@@ -257,14 +259,15 @@ class MatmulScheduler:
     def _problem(self) -> str | None:
         if not self._target.has(Feature.WGMMA):
             return f"{self._target} has no products by warpgroups"
-        operands = dict.fromkeys(o for p in self._products for o in p.operands)
+        operands = {o: i for p in self._products for i, o in enumerate(p.operands)}
         if len(operands) > len(self._products) + 1:
             return f"{len(self._products)} products that share no operand; a kernel holds one"
-        for o in operands:
+        for o, position in operands.items():
             source = strided_operand(o)
             if source is None:
                 return f"{o.name} is no view by strides of what lies in memory"
             wrong = box_problem(source, o.dtype.nbytes)
+            wrong = wrong or axis_problem(source, o.dtype, position)
             if wrong is not None:
                 return f"{o.name}: {wrong}"
         return None
@@ -272,7 +275,8 @@ class MatmulScheduler:
     def _sizes(self) -> Sizes:
         p = self._product
         rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
-        return Sizes(math.prod(map(estimate, p.shape[:-2])), rows, columns, depth)
+        batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
+        return Sizes(batch, rows, columns, depth, itemsize)
 
     def _fits(self, rows: int, columns: int, warpgroups: int) -> bool:
         """Whether the accumulators of all products fit the registers, and rows of the operands'
@@ -324,7 +328,10 @@ class MatmulScheduler:
         group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
         tiles = math.prod(lead) * down * across
         sizes = self._sizes()
-        nbytes = sizes.nbytes + (len(self._products) - 1) * sizes.batch * n * sizes.depth * 2
+        nbytes = (
+            sizes.nbytes
+            + (len(self._products) - 1) * sizes.batch * n * sizes.depth * sizes.itemsize
+        )
         is_turned = down > group and across > 1
         serpentine = tiles > sms and is_turned and nbytes > self._target.l2_nbytes
         return group, sms if tiles > sms else 0, serpentine

@@ -38,7 +38,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, MMA_PER_CLOCK, REGISTER_UNIT, WARP_SIZE
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE, mma_per_clock
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -196,10 +196,9 @@ def _own_elements(s: Stage) -> int:
     return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
 
 
-def product_clocks(rows: int, columns: int, depth: int) -> float:
-    """Clocks of a multiprocessor for a product of 16-bit values: it multiplies
-    `MMA_PER_CLOCK` pairs."""
-    return rows * columns * depth / MMA_PER_CLOCK
+def product_clocks(rows: int, columns: int, depth: int, itemsize: int) -> float:
+    """Clocks of a multiprocessor for a product of values of so many bytes."""
+    return rows * columns * depth / mma_per_clock(itemsize)
 
 
 def _product_clocks(s: Stage) -> float:
@@ -207,7 +206,8 @@ def _product_clocks(s: Stage) -> float:
     if not s.is_mma:
         return 0.0
     inside = [x for x in s.loops if not x.parallel.is_block]
-    return math.prod(estimate(x.axis.extent) for x in inside) / MMA_PER_CLOCK
+    pairs = math.prod(estimate(x.axis.extent) for x in inside)
+    return pairs / mma_per_clock(s.operands[0].dtype.nbytes)
 
 
 def _lanes(s: Stage) -> int:
