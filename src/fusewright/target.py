@@ -120,6 +120,11 @@ class Target:
         return (self.shared_nbytes_per_sm - 8 * 1024) // 2
 
     @property
+    def shared_nbytes_of_one(self) -> int:
+        """The same of a block that has a multiprocessor to itself."""
+        return self.shared_nbytes_per_block - 8 * 1024
+
+    @property
     def cluster_shared_nbytes(self) -> int:
         """Bytes of shared memory that the blocks of a cluster can hold together, two blocks on a
         multiprocessor; 0 where there are no clusters."""

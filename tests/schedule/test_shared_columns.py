@@ -13,6 +13,7 @@ import fusewright as fw
 from fusewright.gates.code import code_problems
 from fusewright.kir.ir import Load
 from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, candidates
 from fusewright.target import target_of
 
@@ -48,10 +49,10 @@ def backward64(g: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("fn", "want", "operands", "rows", "columns", "dtype"),
     [
-        (norm, norm64, 1, 912, 2304, "bfloat16"),
-        (norm, norm64, 1, 1201, 2128, "float16"),
-        (norm, norm64, 1, 1031, 1064, "float32"),
-        (softmax, softmax64, 1, 1500, 2120, "bfloat16"),
+        (norm, norm64, 1, 1312, 2304, "bfloat16"),
+        (norm, norm64, 1, 2101, 1064, "float16"),
+        (norm, norm64, 1, 2031, 1064, "float32"),
+        (softmax, softmax64, 1, 2500, 1072, "bfloat16"),
         (backward, backward64, 2, 1024, 2112, "bfloat16"),
     ],
 )
@@ -65,7 +66,8 @@ def test_columns_are_read_once(
 ) -> None:
     program = fw.compile(fw.trace(fn, *[fw.TensorSpec((rows, columns), dtype)] * operands))
     (k,) = program.kernels
-    assert k.heuristic is not None and k.heuristic.scheduler == "outer_shared"
+    assert k.heuristic is not None
+    assert k.heuristic.scheduler in ("outer_shared", "outer_cluster_shared")
     read = [s.src for s in walk_statements(k.ir) if isinstance(s, Load) and s.src in k.ir.params]
     per_operand = {p: read.count(p) for p in read}
     assert len(per_operand) == operands
@@ -89,19 +91,30 @@ def test_columns_that_are_needed_once_are_held_nowhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "vector", "held", "kept"),
+    ("columns", "vector", "held", "kept", "cluster"),
     [
-        (912, 8, 2, 4),  # 64 columns side by side would leave a block alone
-        (3000, 8, 2, 2),  # a sector of 16 columns, a block alone
-        (8000, 8, 2, None),  # no sector fits
-        (3000, 1, 2, None),  # no vectors
+        (912, 8, 2, 8, 4),  # slices of 228 lines: several blocks on a multiprocessor
+        (3000, 8, 2, 8, 4),  # two of them
+        (8000, 8, 2, 8, 8),  # one
+        (16000, 8, 2, 0, 0),  # no room for a line of each row
+        (9000, 1, 2, 0, 0),  # no vectors
     ],
 )
-def test_how_many_columns_stand_side_by_side(
-    columns: int, vector: int, held: int, kept: int | None
+def test_how_columns_are_shared_out(
+    columns: int, vector: int, held: int, kept: int, cluster: int
 ) -> None:
     facts = ReductionFacts(False, columns, 1 << 15, vector, held, is_read_again=True)
     plans = [c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan")]
     first = plans[0]
-    assert first.kept_threads == kept if kept else first.held_in is None
+    if not kept:
+        assert first.held_in is None
+        return
+    assert first.held_in is Memory.SHARED
+    assert (first.kept_threads, first.cluster) == (kept, cluster)
     assert first.held_nbytes <= TARGET.shared_nbytes_per_block
+
+
+def test_without_clusters_a_block_holds_columns_alone() -> None:
+    facts = ReductionFacts(False, 600, 1 << 15, 8, 4, is_read_again=True)
+    plans = [c.plan for c in candidates(facts, target_of("sm_80")) if hasattr(c, "plan")]
+    assert [p.cluster for p in plans if p.held_in is Memory.SHARED] == [1]

@@ -37,9 +37,6 @@ every lane."""
 HELD_SHARE = 50 / 64
 """Of the registers, for rows that a block keeps: of the 64 that each of 1,024 threads has."""
 
-SHARED_NBYTES_BESIDE = 8 * 1024
-"""Shared memory of a block beside what it holds of its operands: results of parts."""
-
 # What the following decide was measured: with half and with twice of each of them no more than 5 of
 # 129 programs get other kernels, whose predicted times change by the share that is given (one, two:
 # half, twice; 1: none changes; `python -m bench.constants`, bench/constants-2026-11-23.json).
@@ -117,14 +114,15 @@ class PartitionFacts:
 
 
 def fit_shared_memory(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
-    """Whether a block can hold columns in shared memory, `row_nbytes` an element, a sector of every
-    row side by side in whole vectors, and such blocks fill the chip."""
+    """Whether a block, or the blocks of a cluster, can hold columns in shared memory, `row_nbytes`
+    an element, a line of every row side by side in whole vectors, and such blocks fill the chip."""
     if f.is_inner or f.period > 1:
         return False
-    side_by_side = SECTOR_NBYTES // f.nbytes
-    room = target.shared_nbytes_per_block - SHARED_NBYTES_BESIDE
-    fits = f.size * row_nbytes * side_by_side <= room
-    return fits and f.kept >= side_by_side * target.multiprocessors
+    side_by_side = LINE_NBYTES // f.nbytes
+    needed = f.size * row_nbytes * side_by_side
+    cluster = min(target.max_cluster, -(-needed // target.shared_nbytes_of_several))
+    room = max(target.shared_nbytes_of_several * cluster, target.shared_nbytes_of_one)
+    return needed <= room and f.kept * target.max_cluster >= side_by_side * target.multiprocessors
 
 
 def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:

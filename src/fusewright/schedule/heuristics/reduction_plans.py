@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
 from fusewright.schedule.heuristics.common import Params
-from fusewright.target import SECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
 
 PERSISTENT_BYTES_PER_THREAD = 128
 """Bytes of a row that a thread may hold in registers."""
 FEW_BYTES_PER_THREAD = 64
 """Bytes that leave registers for several blocks on a multiprocessor."""
+FEW_ELEMENTS_PER_THREAD = 48
+"""Elements, which may be computed with as floats, that fit beside others into the 64 registers of a
+thread of two blocks."""
 MAX_THREADS = 512
 SLICE_NBYTES = 16 * 1024
 SLICE_THREADS = 128
@@ -31,6 +34,9 @@ VECTORS_A_THREAD = 4
 """Vectors of a row that a thread takes where nothing else decides."""
 LEAST_BLOCK = 128
 """Threads of a block of several short rows."""
+LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
+"""Threads whose vectors fill a line of a row. Of columns in shared memory, measured on an H200 on
+2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines 0.8."""
 RESIDENT_THREADS = 1024
 WORKSPACE_NBYTES = 2048
 """Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
@@ -75,7 +81,7 @@ class ReductionPlan:
         """The parameters by name."""
         kind = "inner" if self.inner else "outer"
         if self.cluster > 1:
-            kind = "inner_cluster"
+            kind += "_cluster"
         where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
         return Params(
             f"{kind}_{where[self.held_in]}",
@@ -94,6 +100,8 @@ class ReductionPlan:
         threads = self.reduce_threads * self.kept_threads
         crowded = self.held_in is Memory.SHARED or (self.held_in is Memory.LOCAL and not self.inner)
         most = min(RESIDENT_THREADS // threads, target.blocks_per_sm)
+        if self.held_in is Memory.LOCAL and self.unrolled * self.vector > FEW_ELEMENTS_PER_THREAD:
+            most = 1
         if self.held_in is Memory.SHARED:
             most = min(most, target.shared_nbytes_per_sm // (self.held_nbytes + WORKSPACE_NBYTES))
         return max(1, most) if crowded else 0
@@ -105,7 +113,8 @@ class ReductionPlan:
         held = where[self.held_in]
         if not self.inner:
             size = f"{self.kept_threads} by {self.reduce_threads} threads, vectors of {self.vector}"
-            return f"columns {held}, {size}"
+            shared_out = f" of a cluster of {self.cluster}" if self.cluster > 1 else ""
+            return f"columns {held}{shared_out}, {size}"
         if self.cluster > 1:
             return (
                 f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
@@ -247,7 +256,7 @@ def _slices(
 def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """The whole row in a block that has a multiprocessor to itself."""
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
-    limit = _shared_limit(target)
+    limit = target.shared_nbytes_of_one
     if rows.vector > 1 and rows.nbytes <= limit:
         yield _plan(rows, Memory.SHARED, threads, trips, target)
     else:
@@ -260,11 +269,6 @@ def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
             f"row in registers, {threads} threads",
             f"{trips * rows.vector * rows.held} bytes a thread",
         )
-
-
-def _shared_limit(target: Target) -> int:
-    """Bytes of a row that shared memory may hold, with room for workspaces."""
-    return target.shared_nbytes_per_block - 8 * 1024
 
 
 def _other_threads(
@@ -331,11 +335,14 @@ def threads_along(
 def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Full warps of wide accesses where there are columns enough for every multiprocessor, else
     narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
-    that are needed again and that registers do not hold are held in shared memory, if a block of
-    them fits there."""
+    that are needed again are held in registers, of more threads if it takes these, else in shared
+    memory, if a block or a cluster of blocks has room."""
     vector, kept, down = _outer_choice(rows, target)
     first = _outer_plan(rows, vector, kept, down, target)
     if first.plan.held_in is None and rows.is_read_again and rows.held:
+        narrower = [k for k in (kept, kept // 2, kept // 4) if k >= LINE_THREADS]
+        others = [_outer_plan(rows, vector, k, MAX_THREADS // k, target) for k in narrower]
+        yield from [c for c in others if c.plan.held_in is not None][:1]
         yield from _outer_shared(rows, target)
     yield first
     for other in (down // 2, 2 * down):
@@ -350,35 +357,37 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
 
 
 def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
-    """Columns in shared memory: as many side by side as leave room for several blocks on a
-    multiprocessor, else for one, and leave it a block, but no less than a sector of each row."""
-    for limit, threads in (
-        (target.shared_nbytes_of_several, MAX_THREADS // 2),
-        (_shared_limit(target), MAX_THREADS),
-    ):
-        every = [_shared_columns(rows, kept, threads // kept) for kept in (32, 16, 8, 4, 2, 1)]
-        wide = [
+    """Columns in shared memory, whole lines of each row side by side: in slices, shared out among
+    the blocks of a cluster, of which so many stand on a multiprocessor that some always move data,
+    then larger ones, then one alone."""
+    what = "columns in shared memory"
+    if rows.vector == 1:
+        yield Refused(what, _no_shared(rows, 0, 0))
+        return
+    small = 2 * SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
+    for limit in (small, target.shared_nbytes_of_several, target.shared_nbytes_of_one):
+        plans = [
             p
-            for p in every
-            if p.kept_threads * rows.vector * rows.held >= SECTOR_NBYTES
-            and p.kept_threads * rows.vector <= rows.rows
+            for cluster in (1, *sorted(n for n in CLUSTERS if n <= target.max_cluster))
+            for kept in (32, 16, LINE_THREADS)
+            if (p := _slice_of_columns(rows, kept, cluster)).held_nbytes <= limit
+            and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
         ]
-        fit = [p for p in wide if p.held_nbytes <= limit]
-        least = rows.vector * target.multiprocessors // 2
-        busy = [p for p in fit if p.kept_threads * least <= rows.rows]
-        if fit and rows.vector > 1:
-            plan = (busy or fit[-1:])[0]
-            yield Candidate(plan.what, plan.params(target), plan)
+        if plans:
+            yield Candidate(plans[0].what, plans[0].params(target), plans[0])
         else:
-            nbytes = min((p.held_nbytes for p in wide), default=0)
-            yield Refused("columns in shared memory", _no_shared(rows, nbytes, limit))
+            nbytes = _slice_of_columns(rows, LINE_THREADS, target.max_cluster).held_nbytes
+            yield Refused(what, _no_shared(rows, nbytes, limit))
 
 
-def _shared_columns(rows: ReductionFacts, kept: int, down: int) -> ReductionPlan:
-    down = min(down, power_of_two(rows.columns))
-    trips = -(-rows.columns // down)
+def _slice_of_columns(rows: ReductionFacts, kept: int, cluster: int) -> ReductionPlan:
+    """Vectors of so many threads side by side, the rows shared out among the blocks of a cluster
+    and the other threads of a block."""
+    own = -(-rows.columns // cluster)
+    down = min(2 * SLICE_THREADS // kept, power_of_two(own))
+    trips = -(-own // down)
     nbytes = down * trips * rows.vector * rows.held * kept
-    return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, 1, nbytes)
+    return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, cluster, nbytes)
 
 
 def _outer_plan(

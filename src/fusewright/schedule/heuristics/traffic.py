@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import Atom, AxisClass, AxisGraph
-from fusewright.axes.frames import Gathered, Pinned
-from fusewright.core.expr import ONE, Expr, constant_value, is_multiple
+from fusewright.axes.frames import Computed, Gathered, OperandAxis, Pinned
+from fusewright.core.expr import ONE, Expr, constant_value, is_multiple, variables
 from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -25,11 +25,13 @@ from fusewright.target import MAX_VECTOR_NBYTES
 @dataclass(frozen=True, slots=True)
 class Walk:
     """One access to global memory: operand `position` of `stage`, or for None what it writes.
-    `strides` in elements, for the dimensions that the tensor has."""
+    `strides` in elements, for the dimensions that the tensor has. `moved`: those along which it
+    goes to other places, of its own for each coordinate, as a flip, a roll or a pad does."""
 
     stage: Stage
     position: int | None
     strides: dict[AxisClass, Expr]
+    moved: frozenset[AxisClass] = frozenset()
 
     @property
     def tensor(self) -> Stage:
@@ -47,8 +49,11 @@ class Walk:
         return next((d for d, stride in self.strides.items() if stride == ONE), None)
 
     def width(self) -> int:
-        """Elements along the fast dimension that one access may take, at most 16 bytes."""
+        """Elements along the fast dimension that one access may take, at most 16 bytes; what is
+        moved along it one by one."""
         fast = self.fast
+        if fast in self.moved:
+            return 1
         tensor = self.tensor
         width = min(tensor.alignment, MAX_VECTOR_NBYTES) // tensor.dtype.nbytes or 1
         while fast is not None and width > 1:
@@ -76,6 +81,7 @@ class _Access:
     stage: Stage
     position: int | None
     axes: tuple[tuple[AxisClass, Expr], ...]
+    moved: frozenset[AxisClass]
 
 
 def traffic(flow: Dataflow, reference: Stage) -> Traffic:
@@ -90,7 +96,10 @@ def traffic(flow: Dataflow, reference: Stage) -> Traffic:
     merged = _merged(graph, dims, [t for _, t in told])
     walks = [
         Walk(
-            a.stage, a.position, {m: t[group[-1]] for m, group in merged.items() if group[-1] in t}
+            a.stage,
+            a.position,
+            {m: t[group[-1]] for m, group in merged.items() if group[-1] in t},
+            frozenset(m for m in merged if graph.depends(m, tuple(a.moved))),
         )
         for a, t in told
     ]
@@ -98,7 +107,8 @@ def traffic(flow: Dataflow, reference: Stage) -> Traffic:
 
 
 def _accesses(s: Stage) -> Iterable[_Access]:
-    """The accesses of a stage whose places classes decide, not data or expressions."""
+    """The accesses of a stage whose places classes decide, or one coordinate for each axis; not
+    data."""
     reads = [(k, p, s.frame.operands[k]) for k, p in enumerate(s.operands)]
     for position, tensor, axes in [*reads, (None, s, s.frame.output)]:
         if tensor.memory is not Memory.GLOBAL or any(isinstance(c, Gathered) for c in axes):
@@ -108,9 +118,23 @@ def _accesses(s: Stage) -> Iterable[_Access]:
             for c, stride, extent in zip(axes, strides_of(tensor), tensor.shape, strict=True)
             if extent != ONE and not isinstance(c, Pinned)
         ]
-        known = [(c, stride) for c, stride in sized if isinstance(c, AxisClass)]
-        if len(known) == len(sized):
-            yield _Access(s, position, tuple(known))
+        told = [(_class_of(s, c), stride) for c, stride in sized]
+        known = [(c, stride) for c, stride in told if c is not None]
+        if len(known) == len(sized) == len({c for c, _ in known}):
+            computed_at = (isinstance(c, Computed) for c, _ in sized)
+            moved = (c for (c, _), m in zip(known, computed_at, strict=True) if m)
+            yield _Access(s, position, tuple(known), frozenset(moved))
+
+
+def _class_of(s: Stage, c: OperandAxis) -> AxisClass | None:
+    """The class along which an axis is accessed: that of the one coordinate which decides the
+    place; None for several, or none."""
+    if isinstance(c, AxisClass):
+        return c
+    if not isinstance(c, Computed):
+        return None
+    deciding = [k for k, v in enumerate(c.coordinates) if v in variables(c.index)]
+    return s.frame.output[deciding[0]] if len(deciding) == 1 else None
 
 
 def _borders(classes: Iterable[AxisClass]) -> dict[Atom, list[int]]:

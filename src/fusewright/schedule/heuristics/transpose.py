@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
-from fusewright.schedule.copies import put_first, tile_after, tile_before
+from fusewright.memory import Memory
+from fusewright.schedule.copies import copy_after, put_first, tile_after, tile_before
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Listed, distinct
@@ -253,18 +254,28 @@ def _allocation(
     return planes, rows, permuted, above, *words
 
 
+def _tile_of(flow: Dataflow, moved: Stage) -> tuple[Stage, Stage, Stage]:
+    """A stage that reads an input at other places, its tile, and what its readers read instead."""
+    tile = copy_after(flow, moved, memory=Memory.SHARED)
+    return moved, tile, copy_after(flow, tile)
+
+
 def _insert_tiles(flow: Dataflow, plan: TransposePlan) -> _Tiles:
     """The copies of far tensors, tied to what they copy; loops are set later."""
     written = [w.tensor for w in plan.walks if w.position is None]
     read = [(w.stage, w.position, w.tensor) for w in plan.walks if w.position is not None]
     stores = [tile_before(flow, s) for s in written]
     computed_by = {s: near for s, (near, _) in zip(written, stores, strict=True)}
+    moved = dict.fromkeys(w.stage for w in plan.walks if w.position is not None and w.moved)
     reads: dict[object, tuple[Stage, list[Stage]]] = {}
     for stage, position, tensor in read:
+        if stage in moved:
+            continue
         user = computed_by.get(stage, stage)
         key = (tensor, user.frame.operands[position])
         reads.setdefault(key, (tensor, []))[1].append(user)
     chains = [tile_after(flow, x, users) for x, users in reads.values()]
+    chains += [_tile_of(flow, computed_by.get(s, s)) for s in moved]
     return _Tiles(
         tuple(c[0] for c in chains),
         tuple(c[1] for c in chains),

@@ -1,0 +1,61 @@
+"""What goes to other places goes through a tile where its input is fast along another dimension
+than the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.gates.code import code_problems
+
+MOVES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "flip both": (lambda x: fw.flip(x) * 2, lambda x: np.flip(x) * 2),
+    "flip rows": (lambda x: fw.flip(x, axis=0) + 1, lambda x: np.flip(x, 0) + 1),
+    "roll": (lambda x: fw.roll(x, 17, axis=1) * 2, lambda x: np.roll(x, 17, 1) * 2),
+    "roll plus itself": (lambda x: fw.roll(x, 5, axis=0) + x, lambda x: np.roll(x, 5, 0) + x),
+    "pad edge": (
+        lambda x: fw.pad(x, ((0, 0), (5, 3)), mode="edge") * 2,
+        lambda x: np.pad(x, ((0, 0), (5, 3)), mode="edge") * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", [(136, 264), (131, 257)])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_of_a_transposed_input_go_through_tiles(
+    name: str, shape: tuple[int, int], dtype: str
+) -> None:
+    fn, want = MOVES[name]
+    rows, columns = shape
+    program = fw.compile(fw.trace(lambda x: fn(x.T), fw.TensorSpec((columns, rows), dtype)))
+    (k,) = program.kernels
+    assert k.heuristic is not None and k.heuristic.scheduler == "transpose"
+    assert code_problems(k) == []
+    x = np.random.default_rng(rows).integers(-9, 9, (columns, rows))
+    x = x.astype(getattr(fw, dtype).numpy)
+    result = program.simulate(x)
+    assert not result.races
+    np.testing.assert_array_equal(
+        result.outputs[0].astype(np.float64), want(x.T.astype(np.float64))
+    )
+    found = fw.verify(k, x)
+    assert not found.missing and not found.redundant
+
+
+def test_what_two_coordinates_decide_is_read_as_it_lies() -> None:
+    """The place along an axis depends on both coordinates: no tile holds it."""
+
+    def diagonal(x: Any) -> Any:
+        r = fw.arange(128)
+        return fw.take_along_axis(x.T, (r[:, None] + r[None, :]) % 128, axis=1)
+
+    program = fw.compile(fw.trace(diagonal, fw.TensorSpec((128, 128), "float32")))
+    x = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)
+    r = np.arange(128)
+    want = np.take_along_axis(x.T, (r[:, None] + r[None, :]) % 128, axis=1)
+    np.testing.assert_array_equal(program.simulate(x).outputs[0], want)
