@@ -40,8 +40,12 @@ class Product:
     flop: int
     rows: tuple[int, ...] = (0,)
     """The arguments that are cut in rows as the result is, for the check."""
-    dtype: str = DTYPE
-    """Of the operands; products of float32 are tf32, here and in torch."""
+    dtypes: tuple[str, ...] = ()
+    """Of the arguments, where not all are bfloat16; products of float32 are tf32, as in torch."""
+
+    def dtype(self, k: int) -> str:
+        """The dtype of argument `k`."""
+        return self.dtypes[k] if self.dtypes else DTYPE
 
 
 def _plain(layout: str, m: int, n: int, k: int) -> Product:
@@ -104,7 +108,24 @@ def _stacked(m: int, n: int, k: int) -> Product:
 
 def _tf32(layout: str, m: int, n: int, k: int) -> Product:
     plain = _plain(layout, m, n, k)
-    return replace(plain, name=f"tf32 {plain.name}", dtype="float32")
+    return replace(plain, name=f"tf32 {plain.name}", dtypes=("float32", "float32"))
+
+
+def _float8(m: int, n: int, k: int) -> Product:
+    """With a scale for each operand, and a result of bfloat16."""
+
+    def ours(x: Any, w: Any, a: Any, b: Any) -> Any:
+        wide = (fw.astype(v, "float32") for v in (x, w.T))
+        return fw.astype(fw.matmul(*wide) * a * b, "bfloat16")
+
+    def torch_(torch: Any, x: Any, w: Any, a: Any, b: Any) -> Any:
+        if x.dtype is torch.float64:
+            return x @ w.T * a * b
+        return torch._scaled_mm(x, w.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16)
+
+    dtypes = ("float8_e4m3", "float8_e4m3", "float32", "float32")
+    shapes = ((m, k), (n, k), (), ())
+    return Product(f"fp8 {m}x{n}x{k}", ours, torch_, shapes, 2 * m * n * k, dtypes=dtypes)
 
 
 PRODUCTS: tuple[Product, ...] = (
@@ -130,6 +151,8 @@ PRODUCTS: tuple[Product, ...] = (
     _tf32("TN", 4096, 4096, 4096),
     _tf32("TT", 4096, 4096, 4096),
     _tf32("TN", 8192, 8192, 8192),
+    _float8(4096, 4096, 4096),
+    _float8(8192, 8192, 8192),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 
@@ -175,7 +198,8 @@ def _program(p: Product, args: argparse.Namespace) -> Program:
     if args.load is not None:
         return fw.load(args.load / _file(p))
     with fw.config(float32_matmul="tf32"):
-        return fw.compile(fw.trace(p.ours, *(fw.TensorSpec(s, p.dtype) for s in p.shapes)))
+        specs = (fw.TensorSpec(s, p.dtype(k)) for k, s in enumerate(p.shapes))
+        return fw.compile(fw.trace(p.ours, *specs))
 
 
 def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, Any]:
@@ -183,13 +207,14 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
 
     from bench.harness import interleaved
 
-    dtype = getattr(torch, p.dtype)
     torch.backends.cuda.matmul.allow_tf32 = True
-    nbytes = sum(dtype.itemsize * _numel(s) for s in p.shapes)
+    dtypes = [_torch_dtype(torch, p.dtype(k)) for k in range(len(p.shapes))]
+    kinds = list(zip(p.shapes, dtypes, strict=True))
+    nbytes = sum(d.itemsize * _numel(s) for s, d in kinds)
     count = max(2, -(-COPIES_NBYTES // nbytes))
     generator = torch.Generator(device="cuda").manual_seed(0)
     copies = [
-        [torch.randn(s, device="cuda", generator=generator).to(dtype) for s in p.shapes]
+        [torch.randn(s, device="cuda", generator=generator).to(d) for s, d in kinds]
         for _ in range(count)
     ]
     fns, errors, failures = {}, {}, {}
@@ -210,6 +235,10 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
         "failures": failures,
         "kernels": [f"{k.name}: {k.heuristic}" for k in program.kernels],
     }
+
+
+def _torch_dtype(torch: Any, name: str) -> Any:
+    return getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(name, name))
 
 
 def _numel(shape: Sequence[int]) -> int:

@@ -3,6 +3,7 @@ what is said of those that no instruction takes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 import fusewright as fw
 from fusewright.core.functions import round_tf32
 from fusewright.errors import SpecError, UserError
+from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.text import parse_fusion, print_fusion
 from fusewright.kir.ir import Mma
 from fusewright.kir.traverse import walk_statements
-from fusewright.target import mma_per_clock
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.target import mma_per_clock, target_of
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -211,3 +214,171 @@ def test_the_instruction_is_that_of_tf32() -> None:
     (kernel,) = compiled(tn, ((256, 512), (256, 512))).kernels
     assert "k8.f32.tf32.tf32" in kernel.cuda and kernel.resources().warnings == ()
     assert "HGMMA" in kernel.sass() and ".TF32" in kernel.sass()
+
+
+# --- 8 bits ---------------------------------------------------------------------------------------
+
+E4M3, E5M2 = "float8_e4m3", "float8_e5m2"
+Dtypes = tuple[str, ...]
+
+
+def wide(*values: Any) -> list[Any]:
+    return [fw.astype(v, "float32") for v in values]
+
+
+def scaled(x: Any, w: Any, *scales: Any) -> Any:
+    a, b = wide(x, w)
+    y = fw.matmul(a, b.T)
+    for scale in scales:
+        y = y * scale
+    return y
+
+
+def short(fn: Callable[..., Any], shapes: Shapes, dtypes: Dtypes) -> fw.Fusion:
+    """Arrays beyond the dtypes that are named are float32."""
+    more = ("float32",) * (len(shapes) - len(dtypes))
+    pairs = zip(shapes, (*dtypes, *more), strict=True)
+    return fw.trace(fn, *(fw.TensorSpec(s, d) for s, d in pairs))
+
+
+def short_arrays(fusion: fw.Fusion, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.normal(size=tuple(int(str(e)) for e in t.shape)).astype(t.dtype.numpy)
+        for t in fusion.inputs
+    ]
+
+
+def sums_of_magnitudes(fusion: fw.Fusion, arrays: list[Any]) -> Any:
+    """The oracle's results of the operands' magnitudes, by which errors of sums are bounded."""
+    return fw.evaluate(fusion, *(np.abs(a) for a in arrays))[0].astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "dtypes", "launches"),
+    [
+        (scaled, ((128, 512), (128, 512)), (E4M3, E4M3), 1),
+        (scaled, ((128, 512), (128, 512), ()), (E5M2, E4M3), 1),
+        (scaled, ((150, 272), (75, 272), (150, 1), (75,)), (E4M3, E5M2), 1),
+        (scaled, ((300, 1100), (264, 1100), (300, 1), ()), (E5M2, E5M2), 2),
+        (lambda x, w: fw.matmul(*wide(x, w)), ((1024, 1024), (1024, 1024)), (E4M3, E4M3), 2),
+        (
+            lambda x, w, s: fw.astype(fw.nn.gelu(scaled(x, w, s)), "bfloat16"),
+            ((2, 96, 256), (72, 256), ()),
+            (E4M3, E4M3),
+            1,
+        ),
+        (
+            lambda x, g, u: fw.nn.silu(scaled(x, g)) * scaled(x, u),
+            ((96, 384), (64, 384), (64, 384)),
+            (E4M3, E4M3, E4M3),
+            1,
+        ),
+        (scaled, ((64, 65536), (64, 65536)), (E4M3, E4M3), 2),
+    ],
+)  # fmt: skip
+def test_products_of_8_bits_agree_with_the_oracle(
+    fn: Callable[..., Any], shapes: Shapes, dtypes: Dtypes, launches: int
+) -> None:
+    """Within what accumulators of 14 bits lose in a batch of 128 pairs: one bit an instruction."""
+    fusion = short(fn, shapes, dtypes)
+    program, arrays = fw.compile(fusion), short_arrays(fusion)
+    assert instructions(program) and program.host.stats["launches"] == launches
+    made = program.simulate(*arrays)
+    (expected,) = fw.evaluate(fusion, *arrays)
+    assert made.races == []
+    bound = 4 * 2**-13 * sums_of_magnitudes(fusion, arrays)
+    if made.outputs[0].dtype != np.float32:
+        bound = bound + 2**-8 * np.abs(expected.astype(np.float64))
+    found = made.outputs[0].astype(np.float64)
+    assert (np.abs(found - expected.astype(np.float64)) <= 2 * bound + 1e-6).all()
+
+
+def test_sums_leave_the_accumulators_every_128_pairs() -> None:
+    """Of products of one sign each instruction loses up to a bit, so that a long sum falls short;
+    with promotion it is as right as a short one."""
+    fusion = short(scaled, ((64, 8192), (64, 8192)), (E4M3, E4M3))
+    plan = ProductPlan(64, 32, 128, warpgroups=1, stages=4, promoted=True)
+    arrays = [np.abs(a) for a in short_arrays(fusion)]
+    (expected,) = fw.evaluate(fusion, *arrays)
+    kernel = by_plan(fusion, plan)
+    named = dict(zip((t.name for t in fusion.inputs), arrays, strict=True))
+    given = [named[i.name] for i in kernel.inputs]
+
+    def worst(k: fw.Kernel) -> float:
+        (found,) = k.simulate(*given).outputs
+        return float((np.abs(found - expected) / expected).max())
+
+    assert worst(kernel) < 3 * 2**-13
+    text = re.sub(r"accumulate \(false\)", "accumulate (0 < i0)", str(kernel.ir))
+    total = next(m[1] for m in re.finditer(r"local (\w+)_sums:", text))
+    text = re.sub(rf"{total}\[(\d+)\] = add\(.*", rf"{total}[\1] = copy({total}_sums[\1])", text)
+    assert worst(replace(kernel, ir=fw.parse_kernel(text), companions=[])) > 2**-8
+
+
+def by_plan(fusion: fw.Fusion, plan: ProductPlan) -> fw.Kernel:
+    s = fw.Schedule(narrow_products(fusion))
+    schedule_products(s, MatmulScheduler(s.flow, target_of("sm_90a"))._products, plan)
+    return s.lower()
+
+
+PROMOTED = ProductPlan(64, 32, 128, warpgroups=1, stages=2, promoted=True)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PROMOTED,
+        replace(PROMOTED, stages=1),
+        replace(PROMOTED, stages=3, blocks=2),
+        replace(PROMOTED, rows=128, warpgroups=2, blocks=1),
+        replace(PROMOTED, depth=256),
+        replace(PROMOTED, splits=2, mode="slices"),
+        replace(PROMOTED, splits=2, mode="vector"),
+    ],
+    ids=str,
+)
+def test_no_sync_of_a_promoted_product_is_missing_or_redundant(plan: ProductPlan) -> None:
+    fusion = short(scaled, ((128, 1280), (64, 1280), ()), (E4M3, E4M3))
+    kernel, arrays = by_plan(fusion, plan), short_arrays(fusion)
+    named = dict(zip((t.name for t in fusion.inputs), arrays, strict=True))
+    given = [named[i.name] for i in kernel.inputs]
+    report = fw.verify(kernel, *given)
+    assert report.missing == [] and report.redundant == [] and report.necessary
+    (expected,) = fw.evaluate(fusion, *arrays)
+    (found,) = kernel.simulate(*given).outputs
+    bound = 8 * 2**-13 * sums_of_magnitudes(fusion, arrays)
+    assert (np.abs(found - expected) <= np.abs(bound) + 1e-6).all()
+
+
+def test_a_stage_is_handed_back_in_the_trip_that_adds_its_sums() -> None:
+    fusion = short(scaled, ((128, 2560), (64, 2560)), (E4M3, E4M3))
+    text = str(by_plan(fusion, replace(PROMOTED, stages=3)).ir)
+    assert "mbar_arrive" in text and "if (0 < i0)" not in text
+    assert "kind(mma) keep" not in text
+
+
+def test_instructions_of_8_bits_hold_both_dtypes_and_do_not_spill() -> None:
+    fusion = short(scaled, ((4096, 4096), (4096, 4096), ()), (E5M2, E4M3))
+    (kernel,) = fw.compile(fusion).kernels
+    assert "k32.f32.e5m2.e4m3" in kernel.cuda
+    used = kernel.resources()
+    assert used.warnings == () and used.spill_stores == used.stack_nbytes == 0
+    assert "QGMMA.64x192x32.F32.E5M2.E4M3" in kernel.sass()
+
+
+def test_8_and_16_bits_are_no_product_of_instructions() -> None:
+    program = fw.compile(short(scaled, ((256, 512), (256, 512)), (E4M3, "bfloat16")))
+    assert not instructions(program)
+    alone = fw.compile(short(scaled, ((256, 512), (256, 512)), (E4M3, E4M3)), "sm_80")
+    assert not instructions(alone)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, "bfloat16", "float16"])
+def test_casts_of_short_floats_are_not_rounded_to_tf32(dtype: str) -> None:
+    fusion = short(scaled, ((128, 512), (128, 512)), (dtype, dtype))
+    with fw.config(float32_matmul="tf32"):
+        program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert instructions(program) and "tf32" not in str(kernel.ir)
+    assert "precision" not in print_fusion(program.fusion)

@@ -256,10 +256,10 @@ class _Tree:
                     registers=s.registers,
                 )
                 table.setdefault(self.nest.shared(s), []).append(alloc)
-            carry = self.storage.carry(s)
-            if carry is not None:
-                scope = self._carry_scope(s)
-                table.setdefault(scope, []).append(Alloc(carry))
+            for carried in (self.storage.carry(s), self.storage.sums(s)):
+                if carried is not None:
+                    scope = self._carry_scope(s)
+                    table.setdefault(scope, []).append(Alloc(carried))
         return table
 
     def _carry_scope(self, s: Stage) -> LoopNode:
@@ -288,9 +288,12 @@ class _Tree:
 
     def _overlap(self, node: LoopNode) -> int:
         """How many iterations the compiler may interleave: those of a product over its rows some,
-        those over tiles one, which hold all that a block does."""
+        those over tiles one, which hold all that a block does, and those that add what they sum to
+        other registers one: ptxas keeps the sums of several of them, and spills."""
         products = [s for s in self.context.flow.stages if s.is_mma]
         if any(node in self.nest.nodes[s][: s.inline_depth] for s in products):
+            return 1
+        if any(node in self.nest.nodes[s] for s in self.context.sums):
             return 1
         if any(node in self.nest.nodes[s] for s in products):
             return OVERLAP

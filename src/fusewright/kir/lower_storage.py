@@ -20,6 +20,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, moves_data
 from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.products import is_promoted
 from fusewright.target import MAX_VECTOR_NBYTES
 
 Strides: TypeAlias = Callable[[Stage], tuple[Expr, ...]]
@@ -40,6 +41,7 @@ class Context:
     multiprocessors: int
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
+    sums: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     temporaries: list[int] = field(default_factory=list[int])
     inside: dict[tuple[Stage, int], Var] = field(default_factory=dict[tuple[Stage, int], Var])
     maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
@@ -173,6 +175,16 @@ class Storage:
         buffer = Buffer(f"{s.name}_acc", dtype, size, Memory.LOCAL, dtype.nbytes)
         self.context.carries[s] = buffer
         return buffer
+
+    def sums(self, s: Stage) -> Buffer | None:
+        """What instructions sum before it is added to the accumulators of a product, which keep
+        more. It is one buffer for all trips, so that these share its registers."""
+        if not s.is_mma or not is_promoted(s.operands[0].dtype.nbytes):
+            return None
+        total = self.context.buffers[s]
+        found = Buffer(f"{s.name}_sums", total.dtype, total.size, Memory.LOCAL, total.alignment)
+        self.context.sums[s] = found
+        return found
 
     def carried_lanes(self, s: Stage) -> tuple[int, ...]:
         """The kept loops inside the outermost carrying loop: one accumulator for each point."""

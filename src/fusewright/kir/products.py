@@ -27,7 +27,10 @@ from fusewright.kir.ir import (
     Alloc,
     BoxLoad,
     BoxStore,
+    Buffer,
     Compute,
+    For,
+    Imm,
     Matrix,
     Mma,
     Reg,
@@ -43,6 +46,7 @@ from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.products import PROMOTED_DEPTH
 from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_BOX_EXTENT, WARP_SIZE, WARPGROUP_SIZE
 
@@ -167,7 +171,11 @@ def _rounding(storage: Storage, s: Stage) -> str:
 
 def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """The matrix instructions of a product at one place: for each step of the tile's depth, one for
-    every 64 rows of a warpgroup. Accumulators begin with the first step."""
+    every 64 rows of a warpgroup. Accumulators begin with the first step; those of promoted sums
+    begin again every `PROMOTED_DEPTH` pairs, when they are added to the stage's own:
+
+        sums[0..n] = a[0..128] @ b[0..128];  dst[0..n] = dst[0..n] + sums[0..n]
+    """
     graph = storage.graph
     seen = view(graph, s, values)
     step, inside, several, word, half, element = range(len(s.loops) - 6, len(s.loops))
@@ -178,15 +186,38 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
     fixed |= {values[thread]: group * WARPGROUP_SIZE}
     count = extent[word] * 8
     again = _again(storage, s, values)
+    total = storage.context.buffers[s]
+    sums, every = storage.context.sums.get(s, total), extent[step]
+    if sums is not total:
+        again, every = FALSE, max(1, PROMOTED_DEPTH // extent[inside])
     out: list[Statement] = []
     for k in range(extent[step]):
         for r in range(extent[several]):
             here = {**fixed, values[step]: Int(k), values[several]: Int(r)}
             here = {v: e for v, e in here.items() if isinstance(v, Var)}
             a, b = (_matrix(storage, seen, p, here, group, values[thread]) for p in (0, 1))
-            accumulator = Reg(storage.context.buffers[s], Int(r * count // 2))
-            out.append(Mma(accumulator, a, b, count, TRUE if k else again))
+            accumulator = Reg(sums, Int(r * count // 2))
+            out.append(Mma(accumulator, a, b, count, TRUE if k % every else again))
+        if sums is not total and (k % every == every - 1 or k == extent[step] - 1):
+            out.append(_added(total, sums))
     return out
+
+
+def _added(total: Buffer, sums: Buffer) -> Statement:
+    """`total[j] = total[j] + sums[j]` for all registers."""
+    j = Var("j", 0, total.size - 1)
+    one = Compute("add", Reg(total, j), (Reg(total, j), Reg(sums, j)))
+    return For(j, total.size, (one,), unroll=True)
+
+
+def zeros(storage: Storage, s: Stage) -> list[Statement]:
+    """What accumulators hold before the first instruction, where it adds to them."""
+    total = storage.context.buffers[s]
+    if s not in storage.context.sums:
+        return []
+    j = Var("j", 0, total.size - 1)
+    zero = Compute("copy", Reg(total, j), (Imm(0.0, total.dtype),))
+    return [For(j, total.size, (zero,), unroll=True)]
 
 
 def _again(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> Cond:

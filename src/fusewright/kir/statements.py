@@ -32,7 +32,7 @@ from fusewright.kir.lower_turns import (
     staged_part,
     turns_of_stage,
 )
-from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores
+from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores, zeros
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 
@@ -56,7 +56,8 @@ class Statements:
             return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):
             products = instructions(self.storage, s, values)
-            return [*products, *self.finish(s)] if standalone else products
+            alone = [*self.initialise(s), *products, *self.finish(s)]
+            return alone if standalone else products
         d = Definition(self.storage, s, values)
         if isinstance(s.op, Reduce):
             body = d.accumulate()
@@ -71,7 +72,7 @@ class Statements:
         """Sets the accumulators of a reduction or scan to the identity."""
         op = s.op
         if isinstance(op, MatMul):
-            return []
+            return zeros(self.storage, s)
         assert isinstance(op, Reduce | Scan)
         first_of = scan_identity if isinstance(op, Scan) else reduction_identity
 

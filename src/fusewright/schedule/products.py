@@ -10,11 +10,22 @@ from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 
-MMA_DTYPES = ("bfloat16", "float16")
+MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 """Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
 TRANSPOSED_NBYTES = 2
 """Of values that the instructions read along either axis of a tile; those of other sizes lie along
 the axis that is summed over (PTX ISA, "Matrix Descriptor Format": imm-trans-a and -b)."""
+
+
+PROMOTED_DEPTH = 128
+"""Pairs of 8-bit floats that the accumulators of instructions sum before the sum is added to other
+registers: they keep about 14 bits (DeepSeek-V3 technical report, 3.3.2, which adds as often)."""
+
+
+def is_promoted(itemsize: int) -> bool:
+    """Whether sums of products of values of so many bytes leave the accumulators of instructions
+    for others on the way."""
+    return itemsize == 1
 
 
 def multiplies(op: MatMul, dtypes: Sequence[DType]) -> bool:
@@ -23,8 +34,8 @@ def multiplies(op: MatMul, dtypes: Sequence[DType]) -> bool:
 
 
 def has_instructions(t: Tensor) -> bool:
-    """Whether there are matrix instructions for a product: of matrices of 16-bit floats, or of
-    float32 that may be rounded."""
+    """Whether there are matrix instructions for a product: of matrices of floats of 16 or 8 bits,
+    or of float32 that may be rounded."""
     return isinstance(t.op, MatMul) and multiplies(t.op, [o.dtype for o in t.op.operands])
 
 

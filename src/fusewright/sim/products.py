@@ -33,6 +33,7 @@ from fusewright.target import (
 
 _IN_MEMORY = Agent(with_group(ir.AsyncKind.MMA), in_async_proxy=True)
 _IN_REGISTERS = Agent(with_group(ir.AsyncKind.MMA))
+_SHORT_BITS = np.uint32(0xFFFFFC00)
 _TF32_BITS = np.uint32(0xFFFFE000)
 _WARPS = WARPGROUP_SIZE // WARP_SIZE
 _WARP_ROWS = MMA_ROWS // _WARPS
@@ -65,6 +66,13 @@ def _multiplied(elements: Array) -> Array:
     if elements.dtype != np.float32:
         return elements.astype(np.float32)
     return (elements.view(np.uint32) & _TF32_BITS).view(np.float32)
+
+
+def _kept(sums: Array) -> Array:
+    """What accumulators keep of sums of products of 8-bit floats: 14 bits of float32, the rest cut
+    off, as it was measured on an H800 (DeepSeek-V3 technical report, 3.3.2). The bits of a device
+    may differ within that."""
+    return (sums.astype(np.float32).view(np.uint32) & _SHORT_BITS).view(np.float32)
 
 
 class _Operand:
@@ -213,12 +221,13 @@ class _Product:
         if a is None or b is None:
             return
         product = np.matmul(a, b.transpose(0, 2, 1)).reshape(len(p.rows), _WARPS, _WARP_ROWS, -1)
+        is_short = self.s.b.buffer.dtype.nbytes == 1
         adds = np.array([bool(value_at(np.atleast_2d(accumulate), r, p.first)) for r in p.rows])  # type: ignore[arg-type]
-        if adds.all():
+        if adds.all() and not is_short:
             held.matrix[p.rows, warps] += product
             return
         old = np.where(adds[:, None, None, None], held.matrix[p.rows, warps], 0)
-        held.matrix[p.rows, warps] = product + old
+        held.matrix[p.rows, warps] = _kept(product + old) if is_short else product + old
         if held.unknown is not None:
             fresh = np.zeros((f.nblocks, f.nthreads), bool)
             fresh[p.rows[~adds], p.first : p.first + WARPGROUP_SIZE] = True

@@ -25,7 +25,7 @@ def narrow_products(fusion: Fusion) -> Fusion:
 
     rewrite:  MatMul(float32(a), float32(b).T)  ->  MatMul(a, b.T) of dtype float32
     checks:   both operands were of one 16-bit dtype, or each of one of 8 bits; products of two
-              such values are exact in float32, in which both forms add
+              such values are exact in float32, in which both forms add; nothing is rounded then
     order:    before decompose, which looks at the dtype of operands
     """
 
@@ -35,7 +35,7 @@ def narrow_products(fusion: Fusion) -> Fusion:
         if not are_multiplied(*map(_narrow_dtype, operands)):
             return None
         a, b = map(_as_it_was, operands)
-        return build.value(t.shape, t.dtype, with_operands(t.op, (a, b)))
+        return build.value(t.shape, t.dtype, MatMul((a, b)))
 
     return rebuild(fusion, narrow)
 

@@ -44,6 +44,7 @@ from fusewright.kir.ir import (
 from fusewright.kir.passes.ring_protocol import RingProtocol, ring_protocol
 from fusewright.kir.passes.specialise_warps import load_role_warps, with_roles
 from fusewright.kir.substitute import Substitution
+from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import WARP_SIZE, Feature, Target
 
@@ -210,7 +211,7 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
         for site in users
         for u in site.statement.memory_uses()
         if not u.writes
-    )
+    ) and not _takes_results(body, [site.statement for site in users])
     is_loop = bool(scopes) and isinstance(scopes[-1], LoopScope)
     found = _Stage(home, tuple(allocs), fills, loops, is_loop, late)
     _check_depth(found)
@@ -219,6 +220,17 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
             outer = tuple(x.node for x in scopes[: scopes.index(s)] if isinstance(x, LoopScope))
             _check_counted(found, s.node.condition if s.taken else negate(s.node.condition), outer)
     return found
+
+
+def _takes_results(body: Sequence[Statement], products: Sequence[Statement]) -> bool:
+    """Whether a body itself uses what products in it sum, and so waits until they are done."""
+    sums = {u.reg.buffer for p in products for u in p.register_uses() if _is_under_way(u)}
+    uses = (u for s in body for x in (s, *walk_statements(s)) for u in x.register_uses())
+    return any(u.reg.buffer in sums and not _is_under_way(u) for u in uses)
+
+
+def _is_under_way(u: RegisterUse) -> bool:
+    return u.completes.kind is AsyncKind.MMA
 
 
 def _check_counted(s: _Stage, c: Cond, outer: Sequence[For]) -> None:

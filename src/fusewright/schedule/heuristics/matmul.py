@@ -25,7 +25,7 @@ from fusewright.schedule.heuristics.common import Params, vectorize_accesses
 from fusewright.schedule.heuristics.work import product_clocks
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import axis_problem, boxed_memory, strided_operand
+from fusewright.schedule.products import axis_problem, boxed_memory, is_promoted, strided_operand
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
 from fusewright.target import MMA_COLUMNS_UNIT, WARPGROUP_SIZE, Feature, Target
 
@@ -54,6 +54,9 @@ LARGE_TILE = 128 * 192
 LARGE_REGISTERS = (40, 232)
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
+MAX_PROMOTED = 192
+"""Registers of a thread for accumulators and the float32 sums that these are added to, where
+warps that multiply have `LARGE_REGISTERS`."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -87,7 +90,8 @@ class ProductPlan:
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
-    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says."""
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
+    Sums that are `promoted` are added to a second set of registers on the way."""
 
     rows: int
     columns: int
@@ -101,6 +105,7 @@ class ProductPlan:
     serpentine: bool = False
     splits: int = 1
     mode: str = "slices"
+    promoted: bool = False
 
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes."""
@@ -110,7 +115,8 @@ class ProductPlan:
     def registers(self) -> tuple[int, int] | None:
         """Those that a thread which loads keeps, and one that multiplies gets, where many
         accumulators need more than an equal share."""
-        return LARGE_REGISTERS if self.rows * self.columns * self.products >= LARGE_TILE else None
+        held = self.rows * self.columns * self.products * (2 if self.promoted else 1)
+        return LARGE_REGISTERS if held >= LARGE_TILE else None
 
     @property
     def params(self) -> Params:
@@ -159,6 +165,8 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     tile = product_clocks(plan.rows, plan.columns, plan.depth, sizes.itemsize)
     clocks = steps * tile * plan.products
+    if plan.promoted and plan.warpgroups == 1:  # nobody multiplies while it adds
+        clocks += steps * plan.rows * plan.columns * plan.products / WARPGROUP_SIZE
     nbytes = _box_lines(sizes, plan) * plan.depth * sizes.itemsize * steps
     clocks = max(clocks, nbytes / target.calibration.l2_nbytes_per_clock)
     own, memory = rounds * clocks / target.clock_mhz, sizes.nbytes / target.memory_nbytes_per_us
@@ -189,7 +197,17 @@ def least_split_us(sizes: Sizes, target: Target) -> float:
 
 def _menu_plans(itemsize: int) -> Iterator[ProductPlan]:
     for rows, columns, warpgroups in _MENU:
-        yield ProductPlan(rows, columns, DEPTH_NBYTES // itemsize, warpgroups, 1)
+        promoted = is_promoted(itemsize)
+        depth = DEPTH_NBYTES // itemsize
+        plan = ProductPlan(rows, columns, depth, warpgroups, 1, promoted=promoted)
+        if _holds(plan):
+            yield plan
+
+
+def _holds(plan: ProductPlan) -> bool:
+    """Whether the accumulators of all products fit the registers of a thread."""
+    held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
+    return 2 * held <= MAX_PROMOTED if plan.promoted else held <= MAX_ACCUMULATORS
 
 
 def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
@@ -229,7 +247,8 @@ class MatmulScheduler:
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile)]
+        plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile[:2])]
+        plans = [p for p in plans if _holds(p)]
         splits = dict.fromkeys(q for p in plans for q in self._with_splits(p))
         for p in (*self._ranked(plans), *self._ranked(list(splits))):
             shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
@@ -278,12 +297,8 @@ class MatmulScheduler:
         batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
         return Sizes(batch, rows, columns, depth, itemsize)
 
-    def _fits(self, rows: int, columns: int, warpgroups: int) -> bool:
-        """Whether the accumulators of all products fit the registers, and rows of the operands'
-        tiles are wide enough for an exchange of chunks."""
-        held = rows * columns * len(self._products)
-        if held > MAX_ACCUMULATORS * warpgroups * WARPGROUP_SIZE:
-            return False
+    def _fits(self, rows: int, columns: int) -> bool:
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
             extent, axis = (rows, columns)[position], position - 2
@@ -310,7 +325,7 @@ class MatmulScheduler:
         group, blocks, serpentine = self._raster(rows, columns)
         return ProductPlan(
             rows, columns, depth, warpgroups, stages, staged, group, blocks, len(self._products),
-            serpentine,
+            serpentine, promoted=is_promoted(itemsize),
         )  # fmt: skip
 
     def _raster(self, rows: int, columns: int) -> tuple[int, int, bool]:
