@@ -14,6 +14,7 @@ from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.copies import tile_after, tile_before
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.handle import TensorHandle
+from fusewright.schedule.nest import is_loop
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.terms import Term, axis_term, class_of
 
@@ -77,7 +78,7 @@ class TensorPasses(TensorHandle):
 
     def allocate_by(self, axes: Sequence[Term]) -> TensorPasses:
         """Indexes its buffer in shared memory by these axes, outermost first; with the loops bound
-        to the grid they tell each of its elements from all others."""
+        to the grid, and serial ones that its readers share, they tell each element from others."""
         s, flow = self.stage, self._schedule.flow
         if s.memory is not Memory.SHARED:
             raise ScheduleError(
@@ -85,7 +86,9 @@ class TensorPasses(TensorHandle):
                 "set_memory(fw.SHARED) first"
             )
         classes = tuple(class_of(flow, a) for a in axes)
-        given = [*(x.axis for x in s.loops if x.parallel.is_block), *classes]
+        shared = s.loops[: s.inline_depth]
+        around = [x for x in s.loops if x.parallel.is_block or (x in shared and is_loop(x))]
+        given = [*(x.axis for x in around), *classes]
         known = [(c, Var(f"a{k}", 0, c.extent - 1)) for k, c in enumerate(given)]
         path = domain_path(flow.graph, known, s.frame.output)
         if isinstance(path, Refusal):

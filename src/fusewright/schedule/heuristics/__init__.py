@@ -17,6 +17,7 @@ from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
 from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics.sort import SortScheduler
+from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import Target
 
@@ -74,6 +75,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     elif sums_of(flow) is not None:
         yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
+        yield TiledSumsScheduler(flow, target)
         yield ReductionScheduler(flow, target)
     else:
         yield TransposeScheduler(flow, target)
