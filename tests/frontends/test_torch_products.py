@@ -168,6 +168,28 @@ def test_regions_on_a_device_round_what_torch_rounds(allowed: None) -> None:
     assert chosen("cuda") == "ieee"
 
 
+def test_the_backward_pass_rounds_what_the_forward_pass_rounded() -> None:
+    """Gradients are asked for where another choice holds, as in threads of torch."""
+    fused = fw.fuse(lambda x, w: x @ w.T, target="sm_90a", device="sim")
+    shape = 256, 512
+    x, w, g = (
+        rand(*s, dtype=torch.float32, seed=k) for k, s in enumerate((shape, shape, (256, 256)))
+    )
+    x.requires_grad_()
+
+    def gradient(forward: str, backward: str) -> Any:
+        with fw.config(float32_matmul=forward):
+            y = fused(x, w)
+        with fw.config(float32_matmul=backward):
+            return torch.autograd.grad(y, x, g)[0]
+
+    exact, rounded = gradient("ieee", "tf32"), gradient("tf32", "ieee")
+    wanted = g.double() @ w.double()
+    assert (exact - wanted).abs().max() < 1e-4
+    assert (rounded - wanted).abs().max() > 1e-3
+    assert torch.equal(gradient("ieee", "ieee"), exact)
+
+
 def test_products_on_the_host_and_of_integers_are_torchs() -> None:
     x, w = rand(32, 32), rand(32, 32, seed=1)
     report = door.explain(lambda x, w: torch.mm(x, w).relu() + 1, x, w)

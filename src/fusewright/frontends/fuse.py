@@ -244,11 +244,18 @@ class Fused:
         common(infos)
         return module.differentiated(self, [x.owner for x in infos], tree)
 
-    def derived(self, fn: Callable[..., Any], out_layouts: Order | None = None) -> Fused:
+    def derived(
+        self,
+        fn: Callable[..., Any],
+        out_layouts: Order | None = None,
+        *,
+        precision: Float32Matmul | None = None,
+    ) -> Fused:
         """A function that belongs to this one, such as its backward pass: for the same target and
-        device, keeping all its arguments."""
+        device, keeping all its arguments. `precision` holds for its products of float32 instead of
+        the caller's `fw.config`."""
         options: dict[str, Any] = self._options()
-        options.update(donate=(), dynamic=None, out_layouts=out_layouts)
+        options.update(donate=(), dynamic=None, out_layouts=out_layouts, float32_matmul=precision)
         return Fused(fn, kernels=self._kernels, **options)
 
     def _given(
@@ -382,7 +389,7 @@ class Fused:
         tree: Tree,
         given: Sequence[ArrayInfo | None],
     ) -> _Compiled:
-        precision = self._precision()
+        precision = self.precision
         key = signature, wishes_of(infos, tree, given, self._donated), precision
         found = self._programs.get(key)
         if found is not None:
@@ -401,8 +408,9 @@ class Fused:
                 found = self._programs[key] = _Compiled(program, traced.out_tree, layouts)
             return found
 
-    def _precision(self) -> Float32Matmul:
-        """What products of float32 may round."""
+    @property
+    def precision(self) -> Float32Matmul:
+        """What products of float32 round in a call that is made now."""
         return self.float32_matmul or active().float32_matmul
 
     def _target(self) -> Target:
@@ -435,7 +443,7 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            self._programs[signature, (), self._precision()] = _Compiled(
+            self._programs[signature, (), self.precision] = _Compiled(
                 program, traced.out_tree, layouts
             )
             self._calls.clear()

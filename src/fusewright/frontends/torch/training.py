@@ -17,6 +17,7 @@ from fusewright.fusion.array import Array
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.transforms.derived import Derived, recorded_again
 from fusewright.fusion.trees import Tree
+from fusewright.runtime.config import Float32Matmul
 from fusewright.runtime.torch_calls import has_tangents
 
 
@@ -35,6 +36,9 @@ class Training:
             return fused.fn(*instances(args), **kwargs)
 
         self._fused = fused
+        self._precision: Float32Matmul = (
+            fused.precision
+        )  # of both passes: gradients are asked for elsewhere
         self.name = fused.name
         self._derived = derived = Derived(called, specs, tree, wanted)
         seeds, gradients = derived.gradients(derived.is_reached)
@@ -62,7 +66,9 @@ class Training:
         forward.__name__ = f"{self._fused.name}_forward"
         orders = self._fused.out_layouts
         return self._fused.derived(
-            forward, None if orders is None else [*orders, *[None] * len(made)]
+            forward,
+            None if orders is None else [*orders, *[None] * len(made)],
+            precision=self._precision,
         )
 
     @property
@@ -96,7 +102,7 @@ class Training:
 
         made = [gradients.get(k) is not None for k in range(len(d.arguments))]
         backward.__name__ = f"{self._fused.name}_backward"
-        fused = self._fused.derived(backward) if wanted else None
+        fused = self._fused.derived(backward, precision=self._precision) if wanted else None
         return _Backward(fused, tuple(s is not None for s in seeds), made)
 
 
@@ -150,10 +156,11 @@ def differentiated(fused: Fused, tensors: Sequence[Any], tree: Tree) -> Any:
         )
     wanted = tuple(x.requires_grad and x.is_floating_point() for x in tensors)
     types = tuple((tuple(map(int, x.shape)), x.dtype) for x in tensors)
-    training = fused.trainings.get((tree, types, wanted))
+    key = (tree, types, wanted, fused.precision)
+    training = fused.trainings.get(key)
     if training is None:
         if len(fused.trainings) >= MAX_PROGRAMS:
             del fused.trainings[next(iter(fused.trainings))]
         specs = [TensorSpec(shape, dtype_of(dtype)) for shape, dtype in types]
-        training = fused.trainings[tree, types, wanted] = Training(fused, specs, tree, wanted)
+        training = fused.trainings[key] = Training(fused, specs, tree, wanted)
     return trees.unflatten(training.out_tree, list(_Node.apply(training, *tensors)))
