@@ -42,6 +42,8 @@ class Product:
     """The arguments that are cut in rows as the result is, for the check."""
     dtypes: tuple[str, ...] = ()
     """Of the arguments, where not all are bfloat16; products of float32 are tf32, as in torch."""
+    precision: str = "tf32"
+    """Of products of float32: "tf32" or "ieee"."""
 
     def dtype(self, k: int) -> str:
         """The dtype of argument `k`."""
@@ -128,6 +130,19 @@ def _float8(m: int, n: int, k: int) -> Product:
     return Product(f"fp8 {m}x{n}x{k}", ours, torch_, shapes, 2 * m * n * k, dtypes=dtypes)
 
 
+def _ieee(layout: str, m: int, n: int, k: int) -> Product:
+    """A product of float32 that nothing rounds, here or in torch."""
+    plain = _plain(layout, m, n, k)
+    return replace(
+        plain, name=f"ieee {plain.name}", dtypes=("float32", "float32"), precision="ieee"
+    )
+
+
+def _ieee_gelu(m: int, n: int, k: int) -> Product:
+    plain = _gelu(m, n, k)
+    return replace(plain, name=f"ieee {plain.name}", dtypes=("float32",) * 3, precision="ieee")
+
+
 PRODUCTS: tuple[Product, ...] = (
     _plain("TN", 4096, 4096, 4096),
     _plain("TN", 8192, 8192, 8192),
@@ -153,6 +168,12 @@ PRODUCTS: tuple[Product, ...] = (
     _tf32("TN", 8192, 8192, 8192),
     _float8(4096, 4096, 4096),
     _float8(8192, 8192, 8192),
+    _ieee("TN", 4096, 4096, 4096),
+    _ieee("TT", 4096, 4096, 4096),
+    _ieee("TN", 1024, 1024, 1024),
+    _ieee("TT", 4097, 4099, 4101),
+    _ieee_gelu(8192, 4096, 4096),
+    _plain("TN", 4096, 4096, 4099),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 
@@ -197,7 +218,7 @@ def _file(p: Product) -> str:
 def _program(p: Product, args: argparse.Namespace) -> Program:
     if args.load is not None:
         return fw.load(args.load / _file(p))
-    with fw.config(float32_matmul="tf32"):
+    with fw.config(float32_matmul=p.precision):
         specs = (fw.TensorSpec(s, p.dtype(k)) for k, s in enumerate(p.shapes))
         return fw.compile(fw.trace(p.ours, *specs))
 
@@ -207,7 +228,7 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
 
     from bench.harness import interleaved
 
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = p.precision == "tf32"
     dtypes = [_torch_dtype(torch, p.dtype(k)) for k in range(len(p.shapes))]
     kinds = list(zip(p.shapes, dtypes, strict=True))
     nbytes = sum(d.itemsize * _numel(s) for s, d in kinds)
