@@ -56,8 +56,9 @@ class Statements:
             return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):
             products = instructions(self.storage, s, values)
-            alone = [*self.initialise(s), *products, *self.finish(s)]
-            return alone if standalone else products
+            if not standalone:
+                return products
+            return [*self.initialise(s), *products, *self.finish(s)]
         d = Definition(self.storage, s, values)
         if isinstance(s.op, Reduce):
             body = d.accumulate()
