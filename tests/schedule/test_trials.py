@@ -16,6 +16,7 @@ from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import cache_inputs
+from fusewright.schedule.heuristics.rating import Rated
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.parallel import Loop, Parallel
@@ -164,3 +165,13 @@ def test_schedules_are_the_same_beside_trials() -> None:
         schedule_group(second, target_of("sm_90a"))
     schedule_group(second, target_of("sm_90a"))
     assert print_schedule(first) == print_schedule(second)
+
+
+def test_what_a_trial_finds_is_forgotten_with_it() -> None:
+    """Lines that a trial makes leave their numbers to others: a tile was tried, then a flat loop
+    that was taken for one of the tile's, so that every thread walked over all elements."""
+    spec = fw.TensorSpec((35773, 5120), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.permute_dims(x, (1, 0)), spec)).kernels
+    rated = [c for c in kernel.candidates if isinstance(c, Rated)]
+    assert {c.params.scheduler for c in rated} == {"transpose", "pointwise"}
+    assert all(c.cost.us < 1e4 for c in rated)

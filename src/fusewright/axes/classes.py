@@ -69,7 +69,6 @@ class GraphMark:
     domains: int
     makings: int
     answers: Answers
-    normal: tuple[int, dict[AxisClass, AxisClass]]
     memo: tuple[int, dict[object, object]]
 
 
@@ -88,6 +87,7 @@ class AxisGraph:
         self._units: dict[Atom, AxisClass] = {}
         self._anonymous = AxisClass((), None)
         self._normal: dict[AxisClass, AxisClass] = {}
+        self._marked: list[tuple[int, dict[AxisClass, AxisClass]]] = []
         self._variables: dict[tuple[str, Expr], Var] = {}
         self._epoch = 0
 
@@ -96,18 +96,24 @@ class AxisGraph:
     def mark(self) -> GraphMark:
         """The state, to go back to by `undo`; until then, or `keep`, every write is recorded. Marks
         are undone or kept in the reverse of the order in which they are set."""
+        self._marked.append((self._epoch, self._normal))
+        self._normal = {}
         return GraphMark(
             self.lines.mark(),
             len(self.domains.words),
             len(self.makings),
-            self.independence.answers,
-            (self._epoch, self._normal),
+            self.independence.mark(),
             (self._memo_version, self.memo),
         )
 
     def keep(self) -> None:
         """Keep what was done since the last mark."""
         self.lines.keep()
+        self.independence.keep()
+        epoch, normal = self._marked.pop()
+        if epoch == self._epoch:
+            normal.update(self._normal)
+            self._normal = normal
 
     def undo(self, mark: GraphMark) -> None:
         """Go back to a mark, the last one, and to all that was known then. Classes that were made
@@ -116,7 +122,7 @@ class AxisGraph:
         self.domains.forget_behind(mark.domains)
         del self.makings[mark.makings :]
         self.independence.answers = mark.answers
-        self._epoch, self._normal = mark.normal
+        self._epoch, self._normal = self._marked.pop()
         self._memo_version, self.memo = mark.memo
 
     # ----- classes
@@ -151,7 +157,7 @@ class AxisGraph:
         if self._epoch != self.lines.epoch:
             self._normal = {}
             self._epoch = self.lines.epoch
-        found = self._normal.get(cls)
+        found = self._normal.get(cls) or self._known(cls)
         if found is None:
             if cls.atom is not None:
                 found = self._of_atom(self.lines.canonical(cls.atom))
@@ -159,6 +165,16 @@ class AxisGraph:
                 found = self._of_word(self.lines.normal(cls.digits))
             self._normal[cls] = found
         return found
+
+    def _known(self, cls: AxisClass) -> AxisClass | None:
+        """What a class was found to be before the last marks. What is found after one is kept
+        apart: lines that are undone leave their numbers to others."""
+        for epoch, normal in reversed(self._marked):
+            if epoch != self._epoch:
+                return None
+            if cls in normal:
+                return normal[cls]
+        return None
 
     # ----- edges
 
@@ -274,26 +290,26 @@ class AxisGraph:
     def depends(self, cls: AxisClass, on: Sequence[AxisClass]) -> bool:
         """Whether the class may share a digit with one of these, through boxes and lines too, when
         what it is twisted by is known."""
-        known = self.independence.current().classes
+        known = self.independence.current()
         key = ("depends", cls, *on)
-        found = known.get(key)
+        found = known.of_classes(key)
         if found is None:
             here = self.normal(cls).word
             found = any(self._words(d, self.normal(c).word) for c in on for d in here)
-            known[key] = found
+            known.classes[key] = found
         return found
 
     def is_moved_by(self, cls: AxisClass, by: Sequence[AxisClass]) -> bool:
         """Whether the class is twisted by digits of one of these, so that its values mean other
         things for other values of these."""
-        known = self.independence.current().classes
+        known = self.independence.current()
         key = ("is moved", cls, *by)
-        found = known.get(key)
+        found = known.of_classes(key)
         if found is None:
             here = self.normal(cls).word
             moved = (c for c in by if not self.depends(cls, [c]))
             found = any(self.independence.words(here, self.normal(c).word) for c in moved)
-            known[key] = found
+            known.classes[key] = found
         return found
 
     def _twists(self, d: Digit, w: Digit) -> bool:

@@ -25,14 +25,32 @@ def _same_atom(x: Digit, y: Digit) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What was found in one structure of the lines."""
+    """What was found in one structure of the lines since a mark; `before`: what was known at it.
+    Lines that are made after a mark and undone leave their numbers to others, so that what was
+    found since is forgotten with them."""
 
     structure: int
+    before: Answers | None = None
     heights: dict[int, int] = field(default_factory=dict[int, int])
     depend: dict[tuple[Digit, Digit, bool], bool] = field(
         default_factory=dict[tuple[Digit, Digit, bool], bool]
     )
     classes: dict[tuple[object, ...], bool] = field(default_factory=dict[tuple[object, ...], bool])
+
+    def height(self, root: int) -> int | None:
+        """The height of a line, if it is known."""
+        found = self.heights.get(root)
+        return found if found is not None or self.before is None else self.before.height(root)
+
+    def digits(self, key: tuple[Digit, Digit, bool]) -> bool | None:
+        """Whether digits depend on each other, if it is known."""
+        found = self.depend.get(key)
+        return found if found is not None or self.before is None else self.before.digits(key)
+
+    def of_classes(self, key: tuple[object, ...]) -> bool | None:
+        """The answer to a question about classes, if it is known."""
+        found = self.classes.get(key)
+        return found if found is not None or self.before is None else self.before.of_classes(key)
 
 
 class Independence:
@@ -48,9 +66,24 @@ class Independence:
             self.answers = Answers(self._lines.structure)
         return self.answers
 
+    def mark(self) -> Answers:
+        """What is known, to go back to; what is found from now on is kept apart."""
+        before = self.answers
+        self.answers = Answers(before.structure, before)
+        return before
+
+    def keep(self) -> None:
+        """Adds what was found since the last mark to what was known then."""
+        found, before = self.answers, self.answers.before
+        if before is not None:
+            before.heights.update(found.heights)
+            before.depend.update(found.depend)
+            before.classes.update(found.classes)
+            self.answers = before
+
     def height(self, root: int) -> int:
         """The number of definitions below a representative line."""
-        found = self.current().heights.get(root)
+        found = self.current().height(root)
         if found is None:
             lower = {self._lines.root(d.atom.line): None for d in self._lines.below(root)}
             found = 1 + max(self.height(r) for r in lower) if lower else 0
@@ -80,7 +113,7 @@ class Independence:
         `twisted=False` looks at what `x` adds when the operand it is twisted by is known.
         """
         key = (x, y, twisted)
-        found = self.current().depend.get(key)
+        found = self.current().digits(key)
         if found is None:
             found = self.answers.depend[key] = self._depend(x, y, twisted=twisted)
         return found
