@@ -50,6 +50,14 @@ def test_mixed_radix_digits_fold() -> None:
     assert (t // 4) // 8 == t // 32
 
 
+def test_a_place_whose_digits_are_counted_in_other_units_folds() -> None:
+    """Elements of 173 runs of rows of 173 * 15: no run is a number of rows."""
+    run, i, t = Var("run", 0, 172), Var("i", 0, 607), Var("t", 0, 511)
+    place = 311340 * run + 512 * i + t
+    digits = place // 2595, (place // 15) % 173, place % 15
+    assert 2595 * digits[0] + 15 * digits[1] + digits[2] == place
+
+
 def test_digits_below_a_divisor_stay_outside() -> None:
     a, lane = Var("a", 0, 1 << 20), Var("lane", 0, 3)
     assert (4 * a + lane) % 8192 == 4 * (a % 2048) + lane

@@ -163,6 +163,43 @@ def test_even_rows_are_read_as_before() -> None:
     assert all(s.lanes == WHOLE for s in loads_of(k.ir))
 
 
+SUMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str]] = {
+    "runs of no whole rows": (lambda x: (fw.max(x), fw.min(x)), (4151, 519), None, "float32"),
+    "padded rows": (lambda x: fw.sum(x), (2048, 141), (149, 1), "bfloat16"),
+    "padded rows of several results": (
+        lambda x: fw.sum(x, axis=(0, 2)),
+        (69, 40, 77),
+        (40 * 79, 79, 1),
+        "float16",
+    ),
+    "windows of rows": (
+        lambda x: fw.max(fw.reshape(x, (x.shape[0] // 2, 2, -1)), axis=1),
+        (8192, 1157),
+        None,
+        "bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_rows_that_no_vector_divides_are_read_in_whole_words(name: str) -> None:
+    fn, shape, strides, dtype = SUMS[name]
+    program = fw.compile(fw.trace(fn, fw.TensorSpec(shape, dtype, strides=strides)))
+    first = program.kernels[0]
+    width = 16 // getattr(fw, dtype).nbytes
+    loads = [s for s in loads_of(first.ir) if s.src is first.ir.params[0]]
+    assert {s.width for s in loads} <= {width, 1}
+    assert max(s.width for s in loads) == width
+    assert first.resources().spill_stores == 0
+    rows = shape if strides is None else (*shape[:-1], strides[-2])
+    given = np.random.default_rng(3).standard_normal(rows)
+    x = given.astype(getattr(fw, dtype).numpy)[..., : shape[-1]]
+    result = program.simulate(x)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(program.fusion, x), strict=True):
+        assert_near(got, want, dtype)
+
+
 @pytest.mark.parametrize("alignment", [2, 4, 8, 16])
 def test_arrays_that_begin_between_words_are_cut_out_of_words(alignment: int) -> None:
     """Those that begin in the middle of one are read by halves of words."""

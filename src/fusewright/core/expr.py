@@ -5,7 +5,7 @@ An expression is `constant + sum(coefficient * monomial)`, a monomial a product 
 below keep the normal form, so two expressions that print the same are equal. Every expression knows
 an interval that contains it and a divisor of it. Division is floor division; divisors are positive.
 
-Source of the rules: mixed-radix identities `f*(r//f) + r%f == r`, `(r%(a*b))//b == (r//b)%a`.
+Source of the rules: `f*(r//f) + r%f == r`, `(r%(a*b))//b == (r//b)%a`.
 """
 
 from __future__ import annotations
@@ -244,7 +244,8 @@ def _fold_digit(
             if atoms[:position] + atoms[position + 1 :] != scale.atoms:
                 continue
             f, quotient = low.denominator, low.quotient
-            if high == quotient:
+            whole = _in_one_division(quotient) if isinstance(quotient, FloorDiv) else quotient
+            if high in (quotient, whole):
                 return atoms, low.numerator
             if isinstance(high, FloorDiv) and f == high.denominator:
                 rest = mod(high.numerator, f)
@@ -253,6 +254,16 @@ def _fold_digit(
             if isinstance(high, Mod) and high.numerator == quotient:
                 return atoms, mod(low.numerator, mul(low.denominator, high.denominator))
     return None
+
+
+def _in_one_division(e: FloorDiv) -> Expr:
+    """`(a//k + c)//b` as `(a + k*c)//(k*b)`."""
+    for t in parts_of(e.numerator)[1]:
+        inner = t.atoms[0]
+        if isinstance(inner, FloorDiv) and t.coefficient == len(t.atoms) == 1:
+            rest = mul(add(e.numerator, mul(inner, -1)), inner.denominator)
+            return floordiv(add(inner.numerator, rest), mul(e.denominator, inner.denominator))
+    return e
 
 
 def _scale_above(low: Mod, others: tuple[Atom, ...], c: int) -> Term | None:
@@ -466,20 +477,14 @@ def ceildiv(a: IntLike, b: IntLike) -> Expr:
 
 def is_natural(e: Expr) -> bool:
     """Whether `e` is known never to be negative."""
-    if intervals.is_natural(e.interval):
-        return True
-    low = lower_bound(e)
+    low = 0 if intervals.is_natural(e.interval) else lower_bound(e)
     return low is not None and low >= 0
 
 
 def lower_bound(e: Expr) -> int | None:
-    """An integer that `e` never falls below, or None.
-
-    Besides interval arithmetic it replaces variables that have symbolic limits by those limits,
-    the ones whose limits mention others first, so that `n - i - 1` with `0 <= i < n` gives 0, and
-    whole multiples of quotients and remainders by the bounds of rounding: `f*(x//f) > x - f`.
-    Where that says nothing it looks at a multiple of `e`, so that `n - n//2` gives 0.
-    """
+    """An integer that `e` never falls below, or None: by intervals, with symbolic limits in place
+    of variables (`n - i - 1 >= 0` for `i < n`), those first whose limits mention others, with the
+    bounds of rounding (`f*(x//f) > x - f`), and else by a multiple of `e` (`n - n//2 >= 0`)."""
     low = e.interval[0]
     for _ in range(8):
         smaller = _limited(e)
@@ -495,8 +500,7 @@ def lower_bound(e: Expr) -> int | None:
 
 
 def _lower_bound_of_multiple(e: Expr) -> int | None:
-    """The bound of `e` that follows from one of `f*e`, where `f` makes the coefficient of a
-    quotient by a constant a multiple of that constant."""
+    """The bound of `e` that follows from one of `f*e`; it has whole multiples of a quotient."""
     for t in parts_of(e)[1]:
         d = _divisor(t)
         if d is not None and t.coefficient % d:
@@ -517,8 +521,7 @@ def _limited(e: Expr) -> Expr | None:
 
 
 def _unrounded(e: Expr) -> Expr | None:
-    """A lower bound of `e` without its first `f*(x//f)` or negative `x%f` with a symbolic f; the
-    quotients that finer ones bound more tightly come first."""
+    """A lower bound without its first `f*(x//f)` or negative `x%f`; tighter bounds come first."""
     constant, terms = parts_of(e)
     rounded = [k for k, t in enumerate(terms) if _has_division(t)]
     for rule in (_through_finer, _unrounded_term):
@@ -530,8 +533,7 @@ def _unrounded(e: Expr) -> Expr | None:
 
 
 def _through_finer(t: Term, terms: tuple[Term, ...]) -> Expr | None:
-    """A lower bound of `d*(x//d)` beside a negative `x//f` where f divides d: it is
-    `f * (d//f) * ((x//f) // (d//f))`, and so at least `f*(x//f) - d + f`."""
+    """A lower bound of `d*(x//d)` beside a negative `x//f`, f dividing d: `f*(x//f) - d + f`."""
     d = _divisor(t)
     if d is None or t.coefficient <= 0 or t.coefficient % d:
         return None

@@ -16,30 +16,74 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import Expr, Int, is_multiple, mod, variables
+from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
 from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.common import by_stride, global_accesses, merge_all, numel
+from fusewright.schedule.heuristics.common import (
+    by_stride,
+    fast_axis,
+    global_accesses,
+    merge_all,
+    numel,
+    split,
+)
 from fusewright.schedule.heuristics.reduction_facts import inputs_width, is_inner, widest_vector
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
+
+LEAST_WORDS = 4
+"""Words of 16 bytes that a row should have: of fewer, those that are not whole are too many."""
 
 
 def aligned_columns(
     flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None
 ) -> Loop | None:
     """The loop over the reduced axes, counted from an aligned address in every row, where rows
-    begin at addresses that allow short vectors only."""
-    if kept is None or reduced is None or not is_inner(reference):
+    begin at addresses that allow short vectors only. Reduced axes that memory does not join are
+    rows, too, but for the last."""
+    if reduced is None or not is_inner(reference):
         return reduced
-    axes = tuple(c for c in reference.frame.output if c.extent != Int(1))
-    uneven = _uneven_strides(flow, reference, axes, reduced)
-    rows = merge_all(flow, by_stride(flow, tuple(uneven)))
-    if rows is None:
+    others = by_stride(flow, reference.frame.output)
+    axes = joined_axes(flow, reference, by_stride(flow, reference.frame.reduced), others)
+    axes = [*axes[:-1], *_by_memory(flow, axes[-1])] if axes else [reduced]
+    width = inputs_width(flow)
+    if len(axes) < 2 or estimate(axes[-1].axis.extent) < LEAST_WORDS * width:
+        axes = [reduced]
+    plain = widest_vector(flow, reference, kept, reduced, inner=True)
+    if not are_short(plain, width):
         return reduced
-    return _aligned_by(flow, reference, kept, reduced, (rows, min(uneven.values(), key=estimate)))
+    for even in _even_columns(flow, reference, others, axes, width):
+        whole = merge_all(flow, [*axes[:-1], even])
+        if _helps(flow, reference, kept, (reduced, whole), plain):
+            return whole
+    return reduced
+
+
+def _even_columns(
+    flow: Dataflow, reference: Stage, kept: Sequence[Loop], axes: Sequence[Loop], width: int
+) -> Iterator[Loop]:
+    """The last of the reduced axes counted from an aligned address in the rows of the largest
+    input, if only kept axes move it, as registers hold no row from which others begin elsewhere;
+    and in whole vectors that begin with each row, at any address."""
+    columns, slow = axes[-1], axes[:-1]
+    rows = tuple(x.axis for x in (*kept, *slow) if x.axis.extent != Int(1))
+    uneven = _uneven_strides(flow, reference, rows, columns)
+    several = merge_all(flow, by_stride(flow, tuple(uneven)))
+    if several is not None and all(x.axis not in uneven for x in slow):
+        yield _aligned(flow, several, columns, min(uneven.values(), key=estimate), width)
+    yield Loop(flow.graph.resize(columns.axis, 0, mod(-columns.axis.extent, width)))
+
+
+def _by_memory(flow: Dataflow, columns: Loop) -> list[Loop]:
+    """Columns that are rows of the largest input, one behind the other, as rows and columns."""
+    fast = fast_axis(flow)
+    size = None if fast is None else constant_value(fast.extent)
+    if size is None or not is_multiple(columns.axis.extent, size):
+        return [columns]
+    rows, row = split(flow, columns, size)
+    return [rows, row] if row.axis is fast and rows.axis.extent != Int(1) else [columns]
 
 
 def aligned_parts(
@@ -53,7 +97,12 @@ def aligned_parts(
     if rows is None or len(uneven) != 1 or each.axis in uneven:
         return columns
     ((moving, stride),) = uneven.items()
-    return _aligned_by(flow, partial, rows, columns, (Loop(moving), stride))
+    width = inputs_width(flow)
+    plain = widest_vector(flow, partial, rows, columns, inner=True)
+    if not are_short(plain, width):
+        return columns
+    even = _aligned(flow, Loop(moving), columns, stride, width)
+    return even if _helps(flow, partial, rows, (columns, even), plain, anywhere=False) else columns
 
 
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
@@ -74,11 +123,26 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
         even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
         if even is not axes[-1]:
             return merge_all(flow, [*axes[:-1], even])
-    fast = axes[-1].axis
-    padded = Loop(flow.graph.resize(fast, 0, mod(-fast.extent, width)))
-    candidate = merge_all(flow, [*axes[:-1], padded])
-    cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
-    return kept if are_short(cut, width) else candidate
+    for even in _ragged(flow, reference, axes, reduced, width):
+        candidate = merge_all(flow, [*axes[:-1], even])
+        cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
+        if not are_short(cut, width):
+            return candidate
+    return kept
+
+
+def _ragged(
+    flow: Dataflow, reference: Stage, axes: Sequence[Loop], reduced: Loop | None, width: int
+) -> Iterator[Loop]:
+    """The last of some axes in whole vectors that begin with each row, and in words of the largest
+    result: reads are cut out of two words, stores are not."""
+    fast = axes[-1]
+    yield Loop(flow.graph.resize(fast.axis, 0, mod(-fast.axis.extent, width)))
+    rows = tuple(x.axis for x in (*axes[:-1], reduced) if x is not None)
+    uneven = _uneven_strides(flow, reference, rows, fast, of_results=True)
+    several = merge_all(flow, by_stride(flow, tuple(uneven)))
+    if several is not None and (reduced is None or reduced.axis not in uneven):
+        yield _aligned(flow, several, fast, min(uneven.values(), key=estimate), width)
 
 
 def even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
@@ -104,42 +168,55 @@ def _aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int
     return Loop(flow.graph.resize(skewed, 0, beyond))
 
 
-def _aligned_by(
-    flow: Dataflow, reference: Stage, rows: Loop, columns: Loop, uneven: tuple[Loop, Expr]
-) -> Loop:
-    """The columns counted from an aligned address, where `uneven` rows follow each other at a
-    distance; as they are where vectors that are long enough fit without, and where that helps no
-    access or some value cannot follow."""
-    width = inputs_width(flow)
-    plain = widest_vector(flow, reference, rows, columns, inner=True)
-    if not are_short(plain, width):
-        return columns
-    even = _aligned(flow, uneven[0], columns, uneven[1], width)
-    strays = _strays(flow, reference, (rows, even)) - _strays(flow, reference, (rows, columns))
-    better = widest_vector(flow, reference, rows, even, inner=True) > plain
-    return even if better and not strays else columns
+def _helps(
+    flow: Dataflow,
+    reference: Stage,
+    rows: Loop | None,
+    columns: tuple[Loop, Loop | None],
+    plain: int,
+    *,
+    anywhere: bool = True,
+) -> bool:
+    """Whether the second of these columns allows longer vectors than `plain` elements, with
+    `anywhere` reads that begin at any address, and all values follow that follow the first."""
+    before, after = columns
+    width = widest_vector(flow, reference, rows, after, inner=True, anywhere=anywhere)
+    strays = _strays(flow, reference, (rows, after)) - _strays(flow, reference, (rows, before))
+    return width > plain and not strays
 
 
 def _uneven_strides(
-    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
+    flow: Dataflow,
+    reference: Stage,
+    rows: tuple[AxisClass, ...],
+    columns: Loop,
+    *,
+    of_results: bool = False,
 ) -> dict[AxisClass, Expr]:
     """By how much the addresses of rows grow along axes that do not keep them aligned."""
-    strides = _row_strides(flow, reference, rows, columns)
+    strides = _row_strides(flow, reference, rows, columns, of_results=of_results)
     width = inputs_width(flow)
     return {c: stride for c, stride in strides.items() if not is_multiple(stride, width)}
 
 
 def _row_strides(
-    flow: Dataflow, reference: Stage, rows: tuple[AxisClass, ...], columns: Loop
+    flow: Dataflow,
+    reference: Stage,
+    rows: tuple[AxisClass, ...],
+    columns: Loop,
+    *,
+    of_results: bool,
 ) -> dict[AxisClass, Expr]:
-    """By how much the address of an access to the largest tensor grows with each of these axes;
-    without those along which it grows unevenly."""
+    """By how much the address of an access to the largest tensor, or the largest result, grows with
+    each of these axes; without those along which it grows unevenly."""
     lane = flow.graph.variable("lane", columns.axis.extent)
     with flow.trial():
         reference.loops = (*(Loop(c) for c in rows), columns)
         transform_like(flow, reference, align=True)
         loops = {s: s.loops for s in flow.stages}
         accesses = global_accesses(flow, columns.axis, lane)
+    if of_results:
+        accesses = [a for a in accesses if a.tensor is a.stage]
     if not accesses:
         return {}
     largest = max(accesses, key=lambda a: numel(a.tensor.shape))
@@ -154,8 +231,8 @@ def _row_strides(
     return strides
 
 
-def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop, ...]) -> set[Stage]:
+def _strays(flow: Dataflow, reference: Stage, loops: tuple[Loop | None, ...]) -> set[Stage]:
     """The stages that could not take these loops."""
     with flow.trial():
-        reference.loops = loops
+        reference.loops = tuple(x for x in loops if x is not None)
         return set(transform_like(flow, reference, align=True))

@@ -72,22 +72,36 @@ def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
     return Loop(axis)
 
 
+def _largest_read(flow: Dataflow) -> tuple[Stage, int] | None:
+    """The stage that reads the largest input, and which of its operands that is."""
+    reads = [
+        (numel(p.shape), -i, s, k)
+        for i, s in enumerate(computed(flow.stages))
+        for k, p in enumerate(s.operands)
+        if p.is_input
+    ]
+    return max(reads, key=lambda found: found[:2])[2:] if reads else None
+
+
+def fast_axis(flow: Dataflow) -> AxisClass | None:
+    """The axis by which neighbours in the largest input are read."""
+    largest = _largest_read(flow)
+    if largest is None:
+        return None
+    s, k = largest
+    for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
+        if isinstance(index, AxisClass) and stride == Int(1) and index.extent != Int(1):
+            return flow.graph.normal(index)
+    return None
+
+
 def by_stride(flow: Dataflow, axes: tuple[AxisClass, ...]) -> list[Loop]:
     """Loops over the axes, the one that is fastest in the largest input innermost. An axis along
     which that input is read in other steps than its own counts as in the result of the read."""
-    largest = max(
-        (
-            (numel(p.shape), -i, s, k)
-            for i, s in enumerate(computed(flow.stages))
-            for k, p in enumerate(s.operands)
-            if p.is_input
-        ),
-        key=lambda found: found[:2],
-        default=None,
-    )
+    largest = _largest_read(flow)
     strides: dict[AxisClass, int] = {}
     if largest is not None:
-        _, _, s, k = largest
+        s, k = largest
         natural = zip(s.frame.output, contiguous_strides(s.shape), strict=False)
         strides = {c: estimate(stride) for c, stride in natural if not s.is_reduction}
         for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):

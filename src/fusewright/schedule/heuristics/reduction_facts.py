@@ -49,7 +49,7 @@ def facts_of(
     vector = 1
     if (reduced if inner else kept) is not None:
         vector = widest_vector(flow, reference, kept, reduced, inner=inner)
-        if not inner and are_short(vector, inputs_width(flow)):
+        if are_short(vector, inputs_width(flow)):
             cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
             vector = max(vector, cut)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
