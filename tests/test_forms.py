@@ -66,3 +66,49 @@ def test_what_is_predicted_to_be_slower_is_not_taken() -> None:
     short, long = (fw.trace(flipped, S(n, "bfloat16")) for n in ((500000, 32), (4096, 4096)))
     assert len(chosen_form(short, TARGET).formation.groups) == 2
     assert len(chosen_form(long, TARGET).formation.groups) == 1
+
+
+def scaled_rows(x: Any) -> Any:
+    scale = fw.max(fw.abs(x), axis=1, keepdims=True) / 127
+    return x / scale, scale
+
+
+def pooled(x: Any) -> Any:
+    return fw.sum(fw.reshape(x, (x.shape[0] // 2, 2, -1)), axis=1)
+
+
+def twice(x: Any, y: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1) * fw.nn.softmax(y, axis=-1)
+
+
+def across(shape: tuple[int, int], dtype: str = "float32") -> fw.TensorSpec:
+    return S(shape, dtype, strides=(1, shape[0]))
+
+
+@pytest.mark.parametrize("fn", [scaled_rows, pooled, twice])
+def test_inputs_that_lie_across_are_stored_first(fn: Any) -> None:
+    shape = (2048, 1152)
+    count = 2 if fn is twice else 1
+    large = fw.trace(fn, *[across((32768, 4608), "bfloat16")] * count)
+    groups = chosen_form(large, TARGET).formation.groups
+    stored = [t for g in groups for t in g if t.name.endswith("_stored")]
+    assert stored
+    assert all(len(g) == 1 for g in groups if stored[0] in g)
+    program = fw.compile(fw.trace(fn, *[across(shape)] * count))
+    x = np.random.default_rng(5).standard_normal(shape[::-1]).astype("float32").T
+    found = program.simulate(*[x] * count)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(program.fusion, *[x] * count), strict=True):
+        np.testing.assert_allclose(np.asarray(got, "f8"), np.asarray(want, "f8"), 1e-4, 1e-4)
+
+
+def test_explain_says_that_an_input_is_stored_first() -> None:
+    program = fw.compile(fw.trace(scaled_rows, across((32768, 4608), "bfloat16")))
+    assert any("stored in the order of the program" in str(r) for r in program.reasons)
+
+
+@pytest.mark.parametrize("fn", [fw.sum, fw.exp, lambda x: fw.sum(x, axis=1)])
+def test_inputs_are_read_where_they_lie_if_that_costs_little(fn: Any) -> None:
+    assert len(fw.compile(fw.trace(fn, across((32768, 4608)))).kernels) <= 2
+    form = chosen_form(fw.trace(fn, across((32768, 4608))), TARGET)
+    assert not any(t.name.endswith("_stored") for g in form.formation.groups for t in g)

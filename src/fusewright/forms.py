@@ -9,12 +9,12 @@ forms are scheduled then, and the one that is predicted to take less time is kep
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Fusion, OwnKernel, Tensor
+from fusewright.fusion.ir import Fusion, OwnKernel, Shape, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_joins import crop_joins
@@ -37,11 +37,13 @@ from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
+from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions
 from fusewright.fusion.passes.select_joins import select_joins
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
+from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -53,8 +55,11 @@ from fusewright.host.segment import Segment, segments, structure_of
 from fusewright.schedule.heuristics.rating import predicted
 from fusewright.target import Target
 
+MAX_ALONE = 3
+"""Values that lie across of which each is looked at alone; of more, all together only."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """A fusion as its kernels compute it, and what each of them computes."""
 
@@ -69,6 +74,24 @@ def chosen_form(fusion: Fusion, target: Target, *, in_place: bool = False) -> Fo
     simple = moves_to_hoist(moves, target)
     if in_place:
         return Form(*formed(_cut(moves, simple, target), target))
+    forms = _forms(moves, simple, target)
+    across = values_across(fusion)
+    if not across and len(forms) == 1:
+        return forms[0]
+    clock = _Clock(target)
+    best = min(forms, key=clock.us)
+    for chosen in _choices(across):
+        least = _copy_us(chosen, target) + clock.bytes_us(fusion)
+        if clock.us(best) > least:
+            other = _moves_folded(store_across(fusion, chosen), target)
+            more = _forms(other, moves_to_hoist(other, target), target)
+            best = min((best, *more), key=clock.us)
+    return best
+
+
+def _forms(moves: Fusion, simple: frozenset[Tensor], target: Target) -> list[Form]:
+    """The fusion with the moves hoisted that cost nothing, then with others, where there are any,
+    and with joins as selections."""
     listed = [(moves, simple)]
     more = moves_to_hoist(moves, target, reductions=True)
     if more != simple:
@@ -76,8 +99,14 @@ def chosen_form(fusion: Fusion, target: Target, *, in_place: bool = False) -> Fo
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
-    forms = [Form(*formed(_cut(m, hoisted, target), target)) for m, hoisted in listed]
-    return forms[0] if len(forms) == 1 else min(forms, key=_predicted_us(target))
+    return [Form(*formed(_cut(m, hoisted, target), target)) for m, hoisted in listed]
+
+
+def _choices(across: list[Tensor]) -> list[frozenset[Tensor]]:
+    """Which of some values to store in the order of the program: all of them, and each alone."""
+    if not 1 < len(across) <= MAX_ALONE:
+        return [frozenset(across)] if across else []
+    return [frozenset(across), *(frozenset((t,)) for t in across)]
 
 
 def prepare(fusion: Fusion, target: Target) -> Fusion:
@@ -102,32 +131,42 @@ def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)))
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    nested = nest_reductions(chunk_reductions(narrow, target))
+    nested = rows_of_reductions(nest_reductions(chunk_reductions(narrow, target)))
     cut = split_reductions(split_scans(row_partials(nested, target), target), target)
     return own_operands(name_parts(cut))
 
 
-def _predicted_us(target: Target) -> Callable[[Form], float]:
-    """Predicts the time of all launches of a form, one after the other. Kernels of one structure
-    are scheduled once."""
-    known: dict[object, float] = {}
+class _Clock:
+    """Predicts times for a target. Kernels of one structure are scheduled once."""
 
-    def of(form: Form) -> float:
-        placed = place(form.fusion, form.formation)
-        total = 0.0
-        items = segments(form.fusion, placed.items, placed.sites, placed.joined)
-        for item in attach_fills(items):
-            if isinstance(item, Moves):
-                total += _of_moves(item, target)
-            elif not all(is_empty(s.tensor) for s in item.writes):
-                structure, _ = structure_of(item.fusion)
-                key = structure, tuple(s.layout for s in item.writes)
-                if key not in known:
-                    known[key] = _of_group(item, target)
-                total += known[key]
-        return total
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._forms: dict[Form, float] = {}
+        self._groups: dict[object, float] = {}
 
-    return of
+    def us(self, form: Form) -> float:
+        """Microseconds of all launches of a form, one after the other."""
+        if form not in self._forms:
+            placed = place(form.fusion, form.formation)
+            items = segments(form.fusion, placed.items, placed.sites, placed.joined)
+            self._forms[form] = sum(map(self._of_item, attach_fills(items)))
+        return self._forms[form]
+
+    def bytes_us(self, fusion: Fusion) -> float:
+        """Microseconds in which memory moves the arguments and the results once."""
+        values = (*fusion.inputs, *fusion.outputs)
+        return _moved_us(sum(t.dtype.nbytes * _numel(t.shape) for t in values), self._target)
+
+    def _of_item(self, item: Segment | Moves) -> float:
+        if isinstance(item, Moves):
+            return _of_moves(item, self._target)
+        if all(is_empty(s.tensor) for s in item.writes):
+            return 0.0
+        structure, _ = structure_of(item.fusion)
+        key = structure, tuple(s.layout for s in item.writes)
+        if key not in self._groups:
+            self._groups[key] = _of_group(item, self._target)
+        return self._groups[key]
 
 
 def _of_group(segment: Segment, target: Target) -> float:
@@ -145,8 +184,18 @@ def _of_group(segment: Segment, target: Target) -> float:
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
     known = target.calibration
-    moved = 0.0
-    for s in (*moves.reads, *moves.writes):
-        moved += s.root.dtype.nbytes * math.prod(map(estimate, s.shape))
-    start = known.launch_us + known.start_us + known.memory_latency_us
-    return start + moved / (target.memory_nbytes_per_us * known.read_share)
+    moved = sum(s.root.dtype.nbytes * _numel(s.shape) for s in (*moves.reads, *moves.writes))
+    return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
+
+
+def _copy_us(values: Iterable[Tensor], target: Target) -> float:
+    """The least time in which these values are copied."""
+    return _moved_us(2 * sum(t.dtype.nbytes * _numel(t.shape) for t in values), target)
+
+
+def _moved_us(nbytes: float, target: Target) -> float:
+    return nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
+
+
+def _numel(shape: Shape) -> int:
+    return math.prod(map(estimate, shape))

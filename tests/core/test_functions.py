@@ -17,7 +17,7 @@ neg abs sign sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin aco
 tanh asinh acosh atanh erf floor ceil trunc round reciprocal bitwise_not logical_not isnan isinf
 isfinite signbit add sub mul div floordiv rem pow atan2 max min hypot copysign nextafter logaddexp
 bitwise_and bitwise_or bitwise_xor shl shr eq ne lt le gt ge and or xor where fma philox cast copy
-bitcast
+segment_set bitcast
 """.split()  # noqa: SIM905
 INF, NAN = math.inf, math.nan
 

@@ -62,7 +62,8 @@ def test_every_dtype_has_a_type_and_every_table_only_known_functions() -> None:
 
     assert list(scalars.CTYPES) == [d.name for d in ALL]
     spelled = {fn for d in ALL for fn in FUNCTIONS if scalars.supports(fn, d)}
-    assert spelled == set(FUNCTIONS) - {"bitcast"}  # which `scalars.bitcast` spells, of two types
+    # `scalars.bitcast` spells casts of two types; schedules know a segment_set as a copy.
+    assert spelled == set(FUNCTIONS) - {"bitcast", "segment_set"}
 
 
 def test_no_piece_synchronises_or_touches_shared_memory() -> None:

@@ -222,7 +222,7 @@ def test_parts_beside_rows_are_never_more_than_blocks() -> None:
     for size in (700, 4099, 8192, 100_000):
         facts = PartitionFacts((size,), 1024, 1024, 2, is_inner=False)
         for blocks in range(9):
-            found = beside_rows(facts, blocks, TARGET)
+            found = beside_rows(facts, blocks, 1024, TARGET)
             assert found is None or found.count <= blocks * TARGET.multiprocessors
             assert found is None or (found.is_interleaved and 4 * found.count <= size)
             assert found is not None or not blocks

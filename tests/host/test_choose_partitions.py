@@ -45,7 +45,7 @@ def test_parts_that_a_kernel_of_rows_makes_are_its_blocks() -> None:
     assert again is fusion and formation == form(fusion)
     (found,) = partitions_of(again)
     blocks = -(-found.count // TARGET.multiprocessors)
-    assert found == beside_rows(COLUMNS, blocks, TARGET) != to_fill(COLUMNS, TARGET)
+    assert found == beside_rows(COLUMNS, blocks, SHAPE[1], TARGET) != to_fill(COLUMNS, TARGET)
 
 
 def test_rows_that_are_refused_leave_parts_that_fill_the_chip() -> None:

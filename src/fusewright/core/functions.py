@@ -252,6 +252,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cast": _identity,
     "bitcast": _identity,
     "copy": _identity,
+    "segment_set": _identity,
 }
 _UNARY_TO_BOOL: dict[str, Callable[..., Any]] = {
     "logical_not": np.logical_not,

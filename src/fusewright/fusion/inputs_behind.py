@@ -29,6 +29,7 @@ from fusewright.fusion.ir import (
     Sort,
     Take,
     TakeAlong,
+    contiguous_strides,
 )
 from fusewright.fusion.strided import V
 
@@ -59,7 +60,10 @@ def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]
     while stack and len(seen) <= MAX_VISITS:
         v, at = stack.pop()
         if isinstance(v.op, Input):
-            found[v] = _behind(v, v.op, at)
+            found[v] = _behind(v, v.op.strides, at)
+        if isinstance(v.op, Pointwise) and v.op.fn == "segment_set":
+            found[v] = _behind(v, contiguous_strides(v.shape), at)
+            continue
         sources = operands(v)
         reads = _read(v.op, v.shape, [o.shape for o in sources], at)
         for o, places in reversed(list(zip(sources, reads, strict=False))):
@@ -84,12 +88,22 @@ def reduces_fast_axis(t: V, operands: Callable[[V], Sequence[V]]) -> bool:
     return holds_fast_axis(operands(t)[0], t.op.axes, operands)
 
 
+def in_memory_order(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> list[int]:
+    """Axes of a value, those first along which neighbours lie far apart in the memory of the
+    largest input behind it; as they are given where that input has not all of them."""
+    behind = inputs_behind(t, operands)
+    if not behind or any(a not in behind[0].apart for a in axes):
+        return list(axes)
+    apart = behind[0].apart
+    return sorted(axes, key=lambda a: -apart[a])
+
+
 def _numel(shape: Shape) -> int:
     return math.prod(map(estimate, shape))
 
 
-def _behind(v: V, op: Input, at: Places) -> Behind[V]:
-    sized = [(estimate(op.strides[a]), -a) for a, e in enumerate(v.shape) if e != ONE]
+def _behind(v: V, strides: Shape, at: Places) -> Behind[V]:
+    sized = [(estimate(strides[a]), -a) for a, e in enumerate(v.shape) if e != ONE]
     order = [(stride, at[-a]) for stride, a in sorted(sized, reverse=True)]
     apart = {place: stride for stride, place in order if place is not None}
     return Behind(v, order[-1][1] if order else None, apart)

@@ -196,7 +196,8 @@ class Size(OpBase):
 @dataclass(frozen=True, slots=True, eq=False)
 class Pointwise(OpBase):
     """`fn` (a name in core.functions) of operands that all have the result's shape. "cast"
-    rounds to the result's dtype; "copy" is nvFuser's `set`."""
+    rounds to the result's dtype; "copy" is nvFuser's `set`, and "segment_set" its `segment_set`: a
+    copy that a kernel makes which does nothing else, and that others read."""
 
     operands: tuple[Tensor, ...]
     fn: str
@@ -435,6 +436,11 @@ def topological(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...] = ()) ->
             stack.append((t, True))
             stack.extend((o, False) for o in reversed(t.op.operands) if o not in seen)
     return tuple(seen)
+
+
+def is_alone(t: Tensor) -> bool:
+    """Whether a kernel makes a value and nothing else; to others it is like an argument."""
+    return isinstance(t.op, Pointwise) and t.op.fn == "segment_set"
 
 
 def constant_shape(t: Tensor) -> tuple[int, ...] | None:

@@ -183,9 +183,11 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
     return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
 
 
-def beside_rows(f: PartitionFacts, blocks: int, target: Target) -> Partition | None:
-    """A part of the rows for every one of the blocks that a multiprocessor holds."""
-    most = min(blocks * target.multiprocessors, f.size // LEAST_ROWS_OF_BLOCK)
+def beside_rows(f: PartitionFacts, blocks: int, length: int, target: Target) -> Partition | None:
+    """A part of the rows, of `length` elements, for every one of the blocks that a multiprocessor
+    holds. Axes that are kept beside those of a row have parts of their own."""
+    several = max(1, f.kept // length)
+    most = min(blocks * target.multiprocessors // several, f.size // LEAST_ROWS_OF_BLOCK)
     count = number_of_rows(f.lengths, most, f.period, 0.0)
     return Partition.by_count(f.size, count, is_interleaved=True) if 1 < count <= most else None
 

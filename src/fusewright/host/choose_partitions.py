@@ -7,8 +7,10 @@ choice, from the facts of the group as it formed, then gives the number of parts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from fusewright.core.expr import constant_value
 from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor
@@ -62,9 +64,11 @@ def _partitions(
     for none at all."""
     read = {o for t in group for o in t.op.operands if not is_rematerialisable(o)}
     inputs = read.difference(group)
-    beside = any(
-        isinstance(t.op, Reduce) and reduces_fast_axis(t, lambda v: v.op.operands) for t in group
-    )
+    lengths = [
+        math.prod(constant_value(t.op.operands[0].shape[a]) or 0 for a in t.op.axes)
+        for t in group
+        if isinstance(t.op, Reduce) and reduces_fast_axis(t, lambda v: v.op.operands)
+    ]
     out: dict[Tensor, Partition | None] = {}
     for t in partials:
         cut = t.op.operands[0].op
@@ -72,9 +76,10 @@ def _partitions(
         facts = PartitionFacts.of(cut.operands[0], cut.axes)
         if facts is None:
             continue
-        if beside and not facts.is_inner:
-            blocks = held_of(inputs, facts.total, facts.kept, len(partials)).blocks(facts.kept)
-            found = beside_rows(facts, blocks, target)
+        if lengths and not facts.is_inner:
+            row = lengths[0]
+            blocks = held_of(inputs, facts.total, row, len(partials)).blocks(row)
+            found = beside_rows(facts, blocks, row, target)
         else:
             found = to_fill(facts, target)
         out |= {} if found == cut.partition else {t: found}

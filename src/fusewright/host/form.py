@@ -24,6 +24,7 @@ from fusewright.fusion.ir import (
     Pointwise,
     Resize,
     Tensor,
+    is_alone,
 )
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import (
@@ -208,7 +209,7 @@ class _Former:
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
             is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
-            if len(found) == MAX_RECOMPUTED or not is_cheap:
+            if len(found) == MAX_RECOMPUTED or is_alone(t) or not is_cheap:
                 return []
             found[t] = None
             stack.extend(t.op.operands)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
     Take,
     TakeAlong,
     Tensor,
+    is_alone,
 )
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
@@ -104,7 +105,7 @@ def union(groups: Sequence[FusionGroup], number: int, graph: AxisGraph) -> Fusio
     when that cannot be."""
     if len(groups) == 1:
         return _copy(groups[0], number)
-    problem = own_problem([t for g in groups for t in islice(g.members, 1)])
+    problem = own_problem([t for g in groups for t in _first(g)])
     if problem is not None:
         return problem
     out = FusionGroup(number, graph)
@@ -168,7 +169,7 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     one value reach all others is asked once all ops that belong together are in."""
     if len(g.members) >= MAX_OPS:
         return f"the kernel has {MAX_OPS} ops already"
-    problem = own_problem([*islice(g.members, 1), t]) or _move_problem(g, t) or _place(g, t)
+    problem = own_problem([*_first(g), t]) or _move_problem(g, t) or _place(g, t)
     if problem is not None:
         return problem
     g.members[t] = None
@@ -197,11 +198,19 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
 
 def own_problem(members: Sequence[Tensor]) -> str | None:
     """Why ops, of each group one, are no kernel: one of them is a result of a kernel of the
-    program's own, which holds the results of that call and nothing else."""
+    program's own, which holds the results of that call and nothing else; or it is stored alone."""
+    alone = [t for t in members if is_alone(t)]
+    if alone and len(members) > 1:
+        return f"{alone[0].name} is stored in the order of the program by a kernel of its own"
     own = [t.op for t in members if isinstance(t.op, OwnKernel)]
     if not own or (len(own) == len(members) and all(_is_one_call(own[0], o) for o in own)):
         return None
     return f"{own[0].fn} is a kernel of the program's own, which nothing joins"
+
+
+def _first(g: FusionGroup) -> Iterator[Tensor]:
+    """The first member that is no view."""
+    return islice((t for t in g.members if not is_view(t)), 1)
 
 
 def _is_one_call(a: OwnKernel, b: OwnKernel) -> bool:

@@ -50,7 +50,7 @@ def _word(t: Tensor) -> str:
     if t.source is not None and t.source.call:
         return re.sub(r"\W", "_", t.source.call)
     match t.op:
-        case Pointwise(fn="cast" | "copy"):
+        case Pointwise(fn="cast" | "copy" | "segment_set"):
             return ""
         case Pointwise(fn=fn):
             return fn

@@ -15,10 +15,12 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.axes.cover import coincide, covers, overlap
 from fusewright.axes.frames import Frame
 from fusewright.core.expr import constant_value
+from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
     Parts,
+    Permute,
     Reduce,
     Reshape,
     Resize,
@@ -54,9 +56,15 @@ def relate_reductions(g: FusionGroup) -> None:
 
 def _relate_parts(g: FusionGroup) -> None:
     readers: dict[Tensor, list[Frame]] = {}
+    rows = _cuts(g)
     for t, frame in g.frames.items():
-        if isinstance(t.op, Parts | Reshape) and t.op.operands[0] not in g.members:
-            readers.setdefault(t.op.operands[0], []).append(frame)
+        if not isinstance(t.op, Parts | Reshape):
+            continue
+        (o,) = t.op.operands
+        if isinstance(o.op, Permute) and t in rows and o in g.frames:
+            (o,), frame = o.op.operands, g.frames[o]
+        if o not in g.members:
+            readers.setdefault(o, []).append(frame)
     for o, frames in readers.items():
         if o in g.axes or len(frames) > 1:
             axes = axes_of_source(g, o)
@@ -149,10 +157,16 @@ def _partials_problem(
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
         return "one of the kernel's reductions would run over what another one has in parts"
-    if any(not depends(c, whole) for r in rows for c in g.axes[r] if not c.is_unit):
+    if not all(
+        reduces_fast_axis(r, lambda v: v.op.operands if v in g.members else ()) for r in rows
+    ):
+        return "one of the kernel's reductions keeps the axis along which memory runs"
+    kept = [c for c in g.axes[partials[0]] if all(depends(c, g.axes[p]) for p in partials)]
+    if any(not depends(c, [*whole, *kept]) for r in rows for c in g.axes[r] if not c.is_unit):
         return "one of the kernel's reductions leaves columns that another one makes results of"
     (source,) = cuts[0].operands
-    length = _numel(source.shape[len(cuts[0].axes) :])
+    (row,) = rows[0].op.operands
+    length = _numel(tuple(row.shape[a] for a in form(rows[0])[1]))
     if not length:
         return "parts of rows of unknown size have no partial results"
     blocks = _numel(partials[0].shape) // length

@@ -37,6 +37,7 @@ from fusewright.fusion.ir import (
     Sort,
     Tensor,
     contiguous_strides,
+    is_alone,
     topological,
     with_operands,
 )
@@ -224,8 +225,9 @@ class Dataflow:
         self._names: dict[str, int] = {}
         made: dict[Tensor, Stage] = {}
         for t in topological(fusion.outputs, fusion.inputs):
+            op = Pointwise((), "copy") if is_alone(t) else t.op
             stage = Stage(
-                self._unique(t.name), t.shape, t.dtype, t.op, [made[o] for o in t.op.operands]
+                self._unique(t.name), t.shape, t.dtype, op, [made[o] for o in t.op.operands]
             )
             made[t] = stage
             self.stages.append(stage)

@@ -21,7 +21,7 @@ from fusewright import dtypes
 from fusewright.core.expr import ZERO, Expr, mul
 from fusewright.fusion import build, ir
 from fusewright.fusion.evaluate import carried, pointwise
-from fusewright.fusion.ir import Broadcast, Fusion, Pointwise, Take, TakeAlong, Tensor
+from fusewright.fusion.ir import Broadcast, Fusion, Pointwise, Take, TakeAlong, Tensor, is_alone
 from fusewright.fusion.passes.rebuild import rebuild
 
 Array = npt.NDArray[Any]
@@ -40,7 +40,7 @@ def hoist_gathers(fusion: Fusion) -> Fusion:
         source, indices = operands
         if source.shape[t.op.axis] == ZERO:
             return _outside(t)
-        if not isinstance(source.op, Pointwise) or len(source.op.operands) != 1:
+        if not _is_function(source):
             return None
         hoisted, outside = _hoisted(t, source, indices)
         if _same(outside, t.dtype.outside):
@@ -51,9 +51,15 @@ def hoist_gathers(fusion: Fusion) -> Fusion:
     return rebuild(fusion, replace)
 
 
+def _is_function(t: Tensor) -> bool:
+    """Whether a value is computed from one other, element by element, where it is read."""
+    return isinstance(t.op, Pointwise) and len(t.op.operands) == 1 and not is_alone(t)
+
+
 def _hoisted(t: Tensor, source: Tensor, indices: Tensor) -> tuple[Tensor, Array]:
     """The gather below the functions, and what that is where the index is outside."""
-    if isinstance(source.op, Pointwise) and len(source.op.operands) == 1:
+    if _is_function(source):
+        assert isinstance(source.op, Pointwise)
         below, read = _hoisted(t, source.op.operands[0], indices)
         out = build.value(t.shape, source.dtype, Pointwise((below,), source.op.fn))
         with np.errstate(all="ignore"):

@@ -35,6 +35,7 @@ from fusewright.fusion.ir import (
     Resize,
     Size,
     Tensor,
+    is_alone,
     topological,
 )
 from fusewright.fusion.passes.fold_crops import crop_of, is_crop, only_grows, padded
@@ -133,7 +134,7 @@ def moves_to_hoist(
         moves = tuple(u for u in uses[v] if is_move(u) or crop_of(u) is not None)
         if not moves or not _is_value(v) or (v in reduced and not reductions):
             continue
-        region = topological((v,))
+        region = _region(v)
         is_output = v in fusion.outputs
         is_in_place = is_output or len(moves) < len(uses[v])
         found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
@@ -168,27 +169,39 @@ def _passes_joins(found: _Moved) -> bool:
     return True
 
 
+def _region(v: Tensor) -> tuple[Tensor, ...]:
+    """A value and what it is computed from, down to arguments and what is stored."""
+    found: dict[Tensor, None] = {}
+    stack = [v]
+    while stack:
+        t = stack.pop()
+        if t not in found:
+            found[t] = None
+            stack.extend(() if is_alone(t) else t.op.operands)
+    return tuple(found)
+
+
 def _is_value(t: Tensor) -> bool:
-    return isinstance(t.op, Pointwise) and not is_rematerialisable(t)
+    return isinstance(t.op, Pointwise) and not is_alone(t) and not is_rematerialisable(t)
 
 
 def _pays(found: _Moved, target: Target) -> bool:
     """Whether the moves take no more time from the arguments than from the value in memory; where
     reductions are computed again, no more bytes. All moves of a value together read each byte once:
     the others find it in a cache."""
-    steps = [t for t in found.region if isinstance(t.op, Pointwise | Reduce)]
+    stored = [t for t in found.region if isinstance(t.op, Input) or is_alone(t)]
+    steps = [t for t in found.region if isinstance(t.op, Pointwise | Reduce) and t not in stored]
     if len(steps) * len(found.moves) > MAX_OPS:
         return False
     read = sum(map(_numel, found.moves))
     count, nbytes = _numel(found.value), found.value.dtype.nbytes
-    inputs = [t for t in found.region if isinstance(t.op, Input)]
     again = 0.0
-    for t in inputs:
+    for t in stored:
         size = _numel(t)
         again += max(min(size, read), size * min(1.0, read / count)) * t.dtype.nbytes
     spared = min(count, read) * nbytes + (0 if found.is_output else count * nbytes)
     if not found.is_in_place:
-        spared += sum(_numel(t) * t.dtype.nbytes for t in inputs)
+        spared += sum(_numel(t) * t.dtype.nbytes for t in stored)
     if found.is_reduced:
         return again <= spared
     repeated = read if found.is_in_place else max(0, read - count)

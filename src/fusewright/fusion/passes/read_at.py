@@ -36,6 +36,7 @@ from fusewright.fusion.ir import (
     Reduce,
     Resize,
     Tensor,
+    is_alone,
     with_operands,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
@@ -72,7 +73,7 @@ class ReadAt:
     def _read(self, t: Tensor, by: Map) -> Tensor:
         if isinstance(t.op, Iota):
             return _coordinates(t, t.op.axis, by)
-        if isinstance(t.op, Pointwise):
+        if isinstance(t.op, Pointwise) and not is_alone(t):
             operands = tuple(self.read(o, by) for o in t.op.operands)
             return build.value(by.shape, t.dtype, with_operands(t.op, operands))
         if isinstance(t.op, Reduce):

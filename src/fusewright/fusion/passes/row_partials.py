@@ -9,6 +9,10 @@ A block that walks over the rows p, p + P, .. makes their part of dx and of dw_p
 
 from __future__ import annotations
 
+import math
+
+from fusewright.core.expr import ONE, constant_value
+from fusewright.fusion.inputs_behind import in_memory_order, reduces_fast_axis
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -41,32 +45,44 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
         wanted |= _partitions(reductions, target)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return in_two_steps(t, operands[0], wanted[t]) if t in wanted else None
+        if t not in wanted or not isinstance(t.op, Reduce):
+            return None
+        return in_two_steps(t, operands[0], wanted[t], t.op.axes)
 
     return rebuild(fusion, replace) if wanted else fusion
 
 
 def _partitions(reductions: list[Tensor], target: Target) -> dict[Tensor, Partition]:
     """How column reductions among those of values of one shape are cut."""
-    rows = [t for t in reductions if _axes(t)[-1] == t.op.operands[0].ndim - 1]
-    columns = [t for t in reductions if any(_are_beside(t, r) for r in rows)]
-    inputs = {x for t in (*columns, *rows) for x in inputs_of(t.op.operands[0])}
+    rows = [t for t in reductions if reduces_fast_axis(t, lambda v: v.op.operands)]
+    beside = {t: r for t in reductions for r in rows if _are_beside(t, r)}
+    inputs = {x for t in (*beside, *rows) for x in inputs_of(t.op.operands[0])}
     out: dict[Tensor, Partition] = {}
-    for t in columns:
+    for t, row in beside.items():
         facts = PartitionFacts.of(t.op.operands[0], _axes(t))
-        if facts is not None and facts.total >= LEAST_TOTAL:
-            held = held_of(inputs, facts.total, facts.kept, len(columns))
-            partition = beside_rows(facts, held.blocks(facts.kept), target)
+        length = _length(row)
+        if facts is not None and facts.total >= LEAST_TOTAL and length:
+            held = held_of(inputs, facts.total, length, len(beside))
+            blocks = held.blocks(length)
+            partition = beside_rows(facts, blocks, length, target)
             out |= {} if partition is None else {t: partition}
     return out
 
 
 def _are_beside(t: Tensor, row: Tensor) -> bool:
-    """Whether a reduction is over the leading axes, another one over all others, and both read a
-    large input."""
-    (source,), first = t.op.operands, len(_axes(t))
-    across = _axes(t) == tuple(range(first)) and _axes(row) == tuple(range(first, source.ndim))
-    return across and not large_inputs(source).isdisjoint(large_inputs(row.op.operands[0]))
+    """Whether a reduction keeps the rows that another one reduces, which run along the fast axes in
+    memory, and both read a large input."""
+    (source,), (other,) = t.op.operands, row.op.operands
+    sized = [a for a, e in enumerate(other.shape) if e != ONE]
+    order = in_memory_order(other, sized, lambda v: v.op.operands)
+    fast = [a for a in _axes(row) if a in sized]
+    across = sorted(order[len(order) - len(fast) :]) == fast and not set(fast) & set(_axes(t))
+    return across and not large_inputs(source).isdisjoint(large_inputs(other))
+
+
+def _length(row: Tensor) -> int:
+    """The elements of a row, 0 where they are not known."""
+    return math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in _axes(row))
 
 
 def _axes(t: Tensor) -> tuple[int, ...]:

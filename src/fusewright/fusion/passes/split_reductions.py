@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 
+from fusewright.core.expr import ONE
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
+from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -42,13 +44,20 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         again = _at_once(t, source, target)
         if again is not None:
             return again
-        facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
+        axes = _memory_order(t.op.operands[0], t.op.axes)
+        facts = PartitionFacts.of(t.op.operands[0], axes)
         partition = None if facts is None else to_fill(facts, target)
         if facts is None or partition is None or _is_held(t, facts, fusion, target):
             return None
-        return in_two_steps(t, operands[0], partition, parts_last=facts.is_inner)
+        return in_two_steps(t, operands[0], partition, axes, parts_last=facts.is_inner)
 
     return cse(rebuild(_slow_axes_first(fusion, target), replace))
+
+
+def _memory_order(source: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
+    sized = [a for a in axes if source.shape[a] != ONE]
+    ordered = iter(in_memory_order(source, sized, lambda v: v.op.operands))
+    return tuple(next(ordered) if a in sized else a for a in axes)
 
 
 def _is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
@@ -127,12 +136,18 @@ def _is_of_parts(t: Tensor) -> bool:
 
 
 def in_two_steps(
-    t: Tensor, source: Tensor, partition: Partition, *, parts_last: bool = False
+    t: Tensor,
+    source: Tensor,
+    partition: Partition,
+    axes: tuple[int, ...],
+    *,
+    parts_last: bool = False,
 ) -> Tensor:
-    """A reduction as one of parts and one of their results. The parts come first in the partial
-    result, so that it is stored in runs, or last where the fast axis is cut."""
+    """A reduction as one of parts and one of their results, its axes cut in this order. The parts
+    come first in the partial result, so that it is stored in runs, or last where the fast axis is
+    cut."""
     assert isinstance(t.op, Reduce)
-    fn, axes = t.op.fn, t.op.axes
+    fn = t.op.fn
     wide = build.cast(source, t.dtype.compute)
     parts = as_parts(wide, axes, partition, reduction_identity(fn, wide.dtype), last=parts_last)
     return build.cast(reduce_in_parts(fn, parts), t.dtype)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Parts, Reshape
+from fusewright.fusion.ir import Broadcast, Parts, Permute, Reshape
 from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
@@ -134,7 +134,7 @@ def _moves_in_rows(flow: Dataflow) -> list[Stage]:
 
 def _stays_in_its_row(s: Stage) -> bool:
     """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
-    return isinstance(s.op, Reshape | Broadcast | Parts)
+    return isinstance(s.op, Reshape | Broadcast | Parts | Permute)
 
 
 def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:

@@ -1,0 +1,84 @@
+"""Reductions of one value along different axes: one walk over its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str]] = {
+    "rows and columns": (
+        lambda x: (fw.sum(x, axis=0), fw.max(x, axis=1)),
+        (3001, 512),
+        None,
+        "float32",
+    ),
+    "columns in memory": (
+        lambda x: (fw.sum(x, axis=0), fw.max(x, axis=1)),
+        (1280, 1793),
+        (1, 1280),
+        "float32",
+    ),
+    "an axis that both keep": (
+        lambda x: (fw.max(x, axis=1), fw.max(x, axis=(0, 2, 3))),
+        (4, 1152, 2, 256),
+        None,
+        "float16",
+    ),
+    "axes between": (
+        lambda x: (fw.sum(x, axis=(0, 3)), fw.sum(x, axis=(1, 2))),
+        (4, 32, 16, 1000),
+        None,
+        "float32",
+    ),
+    "axes between, odd rows": (
+        lambda x: (fw.sum(x, axis=(0, 3)), fw.sum(x, axis=(1, 2))),
+        (4, 32, 16, 981),
+        None,
+        "bfloat16",
+    ),
+    "rows that no block holds": (
+        lambda x: (fw.max(x, axis=0), fw.min(x, axis=1)),
+        (37, 3209 * 32),
+        None,
+        "bfloat16",
+    ),
+    "three directions": (
+        lambda x: (fw.sum(x, axis=0), fw.max(x, axis=(1, 2)), fw.sum(x)),
+        (1046, 20, 128),
+        None,
+        "bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_read_the_value_once(name: str) -> None:
+    fn, shape, strides, dtype = CASES[name]
+    program = fw.compile(fw.trace(fn, fw.TensorSpec(shape, dtype, strides=strides)))
+    readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
+    assert [k.heuristic.scheduler for k in readers if k.heuristic] == ["rows"]
+    rng = np.random.default_rng(len(name))
+    x = rng.standard_normal(shape if strides is None else shape[::-1])
+    x = (x if strides is None else x.T).astype(getattr(fw, dtype).numpy)
+    found = program.simulate(x)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(program.fusion, x), strict=True):
+        got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2 * np.abs(want).max())
+    report = fw.verify(program, x)
+    assert not report.missing and not report.redundant
+    assert all(k.resources().spill_stores == 0 for k in program.kernels)
+
+
+def test_what_all_reduce_or_keep_stays() -> None:
+    def fn(x: Any) -> Any:
+        return fw.sum(x, axis=(1, 2)), fw.max(x, axis=(0, 2))
+
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((600, 700, 9), "float32")))
+    readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
+    assert len(readers) == 2
