@@ -108,10 +108,10 @@ def test_rows_of_whole_vectors_are_shared_by_threads() -> None:
     assert any("rows of 64 bytes, which are whole vectors" in c for c in refused)
 
 
-def test_rows_of_many_narrow_accesses_are_shared_by_threads() -> None:
+def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
     def way(n: int) -> str:
         (kernel,) = fw.compile(fw.trace(softmax, T((1 << 20, n), "float16"))).kernels
         return str(kernel.heuristic)
 
-    assert "short_rows(vector=4, rows=4" in way(15)
-    assert "inner_persistent" in way(17)
+    assert "short_rows(vector=8, rows=8" in way(9)
+    assert "short_rows_staged" in way(17)

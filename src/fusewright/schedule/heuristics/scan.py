@@ -18,6 +18,7 @@ from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.heuristics import staged_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -32,11 +33,12 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.heuristics.reduction_facts import widest_vector
 from fusewright.schedule.heuristics.reduction_plans import power_of_two, threads_along
 from fusewright.schedule.heuristics.space import joined_axes
+from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import SECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE, Target
 
 THREADS = 256
 """Threads of a block of several lines."""
@@ -49,13 +51,15 @@ RUN = 4
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
-    for all of them), threads along the line, and lines of a block."""
+    for all of them), threads along the line, lines of a block, and whether these go through shared
+    memory."""
 
     inner: bool
     vector: int
     run: int
     along: int
     beside: int
+    is_staged: bool = False
 
     @property
     def candidate(self) -> Candidate[ScanPlan]:
@@ -64,6 +68,8 @@ class ScanPlan:
         what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
         if not self.run:
             what = f"a line a thread, blocks of {self.beside}"
+        if self.is_staged:
+            kind, what = "rows_staged", f"{what}, through shared memory"
         values = (
             ("vector", self.vector),
             ("run", self.run),
@@ -104,6 +110,9 @@ class ScanScheduler:
         if self._has_runs:
             yield from self._rows() if self._inner else self._columns()
         yield ScanPlan(False, 1, 0, 1, THREADS // 2)
+        if self._inner and self._length <= staged_rows.LONGEST:
+            vector = MAX_VECTOR_NBYTES // self._nbytes
+            yield ScanPlan(True, vector, 0, 1, staged_rows.THREADS, is_staged=True)
 
     def _rows(self) -> Iterator[ScanPlan]:
         run = self._vector if self._vector > 1 else RUN
@@ -129,8 +138,15 @@ class ScanScheduler:
                 yield ScanPlan(False, self._vector, RUN, along, side)
 
     def apply(self, plan: ScanPlan) -> bool:
-        """Cuts the lines in runs, and binds the loops."""
+        """Cuts the lines in runs, and binds the loops; False, and the dataflow as it was, where
+        lines do not lie one behind the other."""
         flow = self._flow
+        if plan.is_staged:
+            with flow.trial() as trial:
+                fits = self._apply_staged(plan)
+                if fits:
+                    trial.keep()
+            return fits
         for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
@@ -140,6 +156,17 @@ class ScanScheduler:
             vectorize_accesses(flow, reference)
         inline_most(flow)
         return True
+
+    def _apply_staged(self, plan: ScanPlan) -> bool:
+        flow, reference = self._flow, self._scans[0]
+        staged = StagedRows(flow, self._length * self._lines)
+        loops = _loops(flow, reference, self._axis, plan)
+        if len(loops) != 3:
+            return False
+        set_loops(flow, reference, loops)
+        transform_like(flow, reference, align=True)
+        block, thread, line = (x.axis for x in loops)
+        return staged.bind(block, thread, line, plan.vector)
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:

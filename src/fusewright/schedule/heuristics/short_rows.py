@@ -9,6 +9,9 @@ Lanes run along what is contiguous in memory: over the reduced axes that lie ins
 one and over the thread's rows together, so that a vector holds the end of a row and the beginning
 of the next. Reduced axes outside of it are walked over vector by vector. Nothing is exchanged
 between threads.
+
+Where rows are too long for that and no vector divides them, a block's rows, which lie one behind
+the other, go through shared memory: in whole vectors to and from memory, row by row to threads.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from fusewright.core.expr import Int, constant_value
 from fusewright.memory import Memory
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics import staged_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import (
     Params,
@@ -33,6 +37,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
+from fusewright.schedule.heuristics.staged_rows import THREADS, StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -45,7 +50,6 @@ HELD = 80
 """Elements of all rows of a thread."""
 HELD_NBYTES = 192
 """Bytes of inputs that a thread holds of all its rows."""
-THREADS = 128
 ROWS = (1, 2, 4, 8)
 """Rows of a thread that are looked at."""
 
@@ -56,18 +60,22 @@ which its first-level cache bears for that long (predicted break-even between 11
 
 @dataclass(frozen=True, slots=True)
 class ShortRows:
-    """Rows of a thread, and the elements of a vector of the largest tensor."""
+    """Rows of a thread, and the elements of a vector of the largest tensor; whether these go
+    through shared memory."""
 
     rows: int
     vector: int
     length: int
+    is_staged: bool = False
 
     @property
     def candidate(self) -> Candidate[ShortRows]:
         """The plan with its parameters by name."""
         what = f"{self.rows} rows of {self.length} elements in registers of a thread"
+        what += ", through shared memory" if self.is_staged else ""
         values = (("vector", self.vector), ("rows", self.rows), ("threads", THREADS))
-        return Candidate(what, Params("short_rows", values), self)
+        name = "short_rows_staged" if self.is_staged else "short_rows"
+        return Candidate(what, Params(name, values), self)
 
 
 class ShortRowsPlanner:
@@ -95,27 +103,33 @@ class ShortRowsPlanner:
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
-        """As many rows as make the widest vectors, the fewest of those."""
-        why = self._problem()
+        """As many rows as make the widest vectors, the fewest of those; and rows through shared
+        memory where no such vectors are whole words."""
+        width = 1
+        why = self._problem(LONGEST)
+        if why is None:
+            most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
+            rows = numel(self._reference.shape)
+            most = min(most, rows // (THREADS * self._target.multiprocessors))
+            counts = [n for n in ROWS if n <= max(most, 1)]
+            widths = {n: self._width(n) for n in counts}
+            best = max(counts, key=lambda n: (widths[n], -n))
+            width, accesses = widths[best], best * self._length // widths[best]
+            if self._inner is not None and accesses > MOST_ACCESSES:
+                why = f"{accesses} accesses ask for the same sectors; at most {MOST_ACCESSES}"
+            else:
+                yield ShortRows(best, width, self._length).candidate
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
-            return
-        most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
-        most = min(most, numel(self._reference.shape) // (THREADS * self._target.multiprocessors))
-        counts = [n for n in ROWS if n <= max(most, 1)]
-        widths = {n: self._width(n) for n in counts}
-        best = max(counts, key=lambda n: (widths[n], -n))
-        accesses = best * self._length // widths[best]
-        if self._inner is not None and accesses > MOST_ACCESSES:
-            why = f"{accesses} accesses ask for the same sectors; at most {MOST_ACCESSES}"
-            yield Refused("whole rows in registers of a thread", why)
-            return
-        yield ShortRows(best, widths[best], self._length).candidate
+        full = MAX_VECTOR_NBYTES // max(self._nbytes)
+        is_one_run = self._outer is None and self._inner is not None
+        if is_one_run and width < full and self._problem(staged_rows.LONGEST) is None:
+            yield ShortRows(1, full, self._length, is_staged=True).candidate
 
-    def _problem(self) -> str | None:
+    def _problem(self, longest: int) -> str | None:
         rows = numel(self._reference.shape)
-        if not 0 < self._length <= LONGEST or self._kept is None:
-            return f"only rows of 1 to {LONGEST} elements are held so"
+        if not 0 < self._length <= longest or self._kept is None:
+            return f"only rows of 1 to {longest} elements are held so"
         if rows < THREADS * self._target.multiprocessors:
             return f"{rows} rows are too few for a thread each"
         inner = 1 if self._inner is None else constant_value(self._inner.axis.extent) or 1
@@ -183,7 +197,14 @@ class ShortRowsPlanner:
         return []
 
     def apply(self, plan: ShortRows) -> bool:
-        """Binds the loops."""
+        """Binds the loops; False, and the dataflow as it was, where rows do not lie one behind the
+        other."""
+        if plan.is_staged:
+            with self._flow.trial() as trial:
+                fits = self._apply_staged(plan)
+                if fits:
+                    trial.keep()
+            return fits
         lanes = self._set_loops(plan.rows)
         for s in computed(self._flow.stages):
             self._widened(s, lanes)
@@ -191,6 +212,14 @@ class ShortRowsPlanner:
             vectorize_accesses(self._flow, self._reference)
         inline_most(self._flow)
         return True
+
+    def _apply_staged(self, plan: ShortRows) -> bool:
+        flow = self._flow
+        staged = StagedRows(flow, self._length * numel(self._reference.shape))
+        self._set_loops(plan.rows)
+        assert self._inner is not None
+        block, thread = (x.axis for x in self._reference.loops[:2])
+        return staged.bind(block, thread, self._inner.axis, plan.vector)
 
 
 def _is_at_memory(s: Stage) -> bool:

@@ -1,0 +1,69 @@
+"""Rows of a block that lie one behind the other in memory, brought through shared memory.
+
+    rows of 19 elements of 2 bytes, a thread each, 128 a block: 4864 bytes that lie together
+
+    memory -> registers -> shared memory    in whole vectors, whichever rows they are of
+    shared memory -> registers              row by row, by the thread that has the row
+
+and back. Every sector is asked for once, although no vector divides a row.
+"""
+
+from __future__ import annotations
+
+from fusewright.axes.classes import AxisClass
+from fusewright.schedule.copies import tile_after, tile_before
+from fusewright.schedule.edits import inline_to, set_allocation, set_loops
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.common import numel, vectorize_accesses
+from fusewright.schedule.inline import inline_most, misplaced
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Loop, Parallel
+
+LONGEST = 64
+"""Elements of a row: of 128 threads, two arrays of 4 bytes then fill a quarter of shared memory."""
+THREADS = 128
+"""Threads, and rows, of a block: vectors of any width divide what it brings."""
+
+
+class StagedRows:
+    """The tiles of all inputs and results of a group that have `total` elements."""
+
+    def __init__(self, flow: Dataflow, total: int) -> None:
+        self._flow = flow
+        reads: dict[Stage, list[Stage]] = {}
+        for s in computed(flow.stages):
+            for p in s.operands:
+                if p.is_input and numel(p.shape) == total:
+                    reads.setdefault(p, []).append(s)
+        loads = [tile_after(flow, p, readers) for p, readers in reads.items()]
+        stores = [y for y in flow.outputs if numel(y.shape) == total]
+        self._filled = [tile for _, tile, _ in loads]
+        self._emptied = [tile_before(flow, y)[1] for y in stores]
+        self._moving = [*(far for far, _, _ in loads), *self._filled, *stores]
+
+    def bind(self, block: AxisClass, rows: AxisClass, row: AxisClass, vector: int) -> bool:
+        """Lets all threads of a block move its rows in vectors, and inlines all stages; the loops
+        of those that compute are set before. False where rows do not lie so."""
+        flow, tiles = self._flow, (*self._filled, *self._emptied)
+        whole = flow.graph.merge(rows, row)
+        vectors, lanes = flow.graph.split(whole, vector)
+        trips, threads = flow.graph.split(vectors, THREADS)
+        walk = (
+            Loop(block, Parallel.BIDX),
+            Loop(threads, Parallel.TIDX),
+            Loop(trips, Parallel.UNROLL),
+            Loop(lanes, Parallel.UNROLL),
+        )
+        for s in self._moving:
+            set_loops(flow, s, walk)
+        if not self._moving:
+            return False
+        vectorize_accesses(flow, self._moving[0], tiles)
+        if any(s.loops[-1].parallel is not Parallel.VECTORIZE for s in self._moving):
+            return False
+        for tile in tiles:
+            set_allocation(flow, tile, (whole,))
+        inline_most(flow)
+        for tile in tiles:
+            inline_to(flow, {tile: min(tile.inline_depth, 1)})
+        return not any(misplaced(flow))
