@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.lot.draws import Draw
+from bench.lot.draws import Draw, seeds_of
 from bench.lot.families import draw
 from bench.lot.forecast import Forecast, compiled, forecast, from_json
 from bench.lot.report import Row, page, text
@@ -33,7 +33,7 @@ INDEX = "index.json"
 def main() -> None:
     """Predicts or measures draws, prints tables, and writes the JSON and its page."""
     args = _arguments()
-    seeds = [s for part in args.seeds.split(",") for s in _range(part)]
+    seeds = seeds_of(args.seeds)
     low, high = (float(x) * 1e6 for x in args.mb.split(":"))
     draws = [draw(s, low, high) for s in seeds]
     begun = time.monotonic()
@@ -73,11 +73,6 @@ def _arguments() -> argparse.Namespace:
     if args.save is not None:
         args.save.mkdir(parents=True, exist_ok=True)
     return args
-
-
-def _range(part: str) -> range:
-    first, *rest = (int(x) for x in part.split(":"))
-    return range(first, rest[0] if rest else first + 1)
 
 
 def _programs(

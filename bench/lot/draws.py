@@ -128,6 +128,12 @@ class Least:
         return self.read > READ_MOSTLY * self.written
 
 
+def seeds_of(text: str) -> list[int]:
+    """The seeds of a list of numbers and ranges, such as 3,17,40:60."""
+    bounds = ([int(x) for x in part.split(":")] for part in text.split(","))
+    return [s for first, *rest in bounds for s in range(first, rest[0] if rest else first + 1)]
+
+
 def held_nbytes(a: Argument, axes: tuple[int, ...]) -> int:
     """The bytes of an argument that have to stay on the chip together until a reduction over axes
     is known: one result's elements, in whole sectors."""

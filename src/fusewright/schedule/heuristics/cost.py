@@ -110,14 +110,14 @@ def _rounds(waves: float) -> float:
 
 def _asked(work: Work) -> tuple[float, float]:
     """Bytes that warps ask the first-level cache and shared memory for, and the second-level cache,
-    where a sector that is not filled is read, merged and written. What several stages read between
-    two exchanges, and small arrays, are found nearby."""
+    which reads sectors by twos, and reads, merges and writes those that are not filled. What
+    several stages read between two exchanges, and small arrays, are found nearby."""
     near, far = work.blocks * work.through_shared, 0.0
     for a in work.arrays:
         total = sum(a.requested)
         again = total if work.exchanges or a.is_written else max(a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
-        far += 0.0 if small else again + a.unfilled
+        far += 0.0 if small else again + a.beside + a.unfilled
         near += total
     return near, far
 

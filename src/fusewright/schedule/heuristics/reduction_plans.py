@@ -335,13 +335,15 @@ def threads_along(
 def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Full warps of wide accesses where there are columns enough for every multiprocessor, else
     narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
-    that are needed again are held in registers, of more threads if it takes these, else in shared
-    memory, if a block or a cluster of blocks has room."""
+    that are needed again are held in registers, if it takes that of more threads, with shorter
+    vectors or fewer columns, in this order, as measured (bench/variants-2026-11-23-h200.json); else
+    in shared memory, if a block or a cluster of blocks has room."""
     vector, kept, down = _outer_choice(rows, target)
     first = _outer_plan(rows, vector, kept, down, target)
     if first.plan.held_in is None and rows.is_read_again and rows.held:
-        narrower = [k for k in (kept, kept // 2, kept // 4) if k >= LINE_THREADS]
-        others = [_outer_plan(rows, vector, k, MAX_THREADS // k, target) for k in narrower]
+        shapes = [(vector, kept), *([(vector // 2, kept)] if vector > 1 else ())]
+        shapes += [(vector, k) for k in (kept // 2, kept // 4) if k >= LINE_THREADS]
+        others = [_outer_plan(rows, v, k, MAX_THREADS // k, target) for v, k in shapes]
         yield from [c for c in others if c.plan.held_in is not None][:1]
         yield from _outer_shared(rows, target)
     yield first

@@ -51,13 +51,15 @@ Points = npt.NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class Request:
     """The accesses of a stage to one array. Of a launch: `nbytes` in whole sectors that warps ask
-    for, `lines` that the first-level cache looks up, `unfilled` bytes of sectors that a write asks
-    for and leaves as they were. Of a thread: instructions for addresses.
+    for, `beside` those in sectors that the second-level cache reads along with them, as it reads
+    them by twos, `lines` that the first-level cache looks up, `unfilled` bytes of sectors that a
+    write asks for and leaves as they were. Of a thread: instructions for addresses.
     `visits`: where in the array the sampled warps are, in bytes, and when: which share of the
     blocks come before."""
 
     tensor: Stage
     nbytes: float
+    beside: float
     lines: float
     unfilled: float
     instructions: float
@@ -93,12 +95,13 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     points = _points(a, loops, inner)
     address, active = _sampled(a, loops, inner, points)
     single = list(_single(a, address, active, inner))
-    sectors, lines = _counted(a, address, active, single)
+    sectors, pairs, lines = _counted(a, address, active, single)
     times = blocks * trips * warps
     is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
     return Request(
         a.tensor,
         times * sectors * SECTOR_NBYTES,
+        0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
         times * _unfilled(a, sectors, active),
         _instructions(a, _serial(loops, is_wide=is_wide), parts),
@@ -256,13 +259,16 @@ def _by_halves(address: Points, active: Points, itemsize: int) -> Iterator[tuple
 
 def _counted(
     a: GlobalAccess, address: Points, active: Points, single: Sequence[tuple[Points, Points]]
-) -> tuple[float, float]:
-    """Sectors and lines of a warp in the mean. A read finds in the first-level cache what the
-    thread's accesses before it have brought; writes go on one by one."""
+) -> tuple[float, float, float]:
+    """Sectors, pairs of sectors and lines of a warp in the mean. A read finds in the first-level
+    cache what the thread's accesses before it have brought; writes go on one by one."""
     lines = sum(_distinct(x, on, LINE_NBYTES) for x, on in single)
-    if a.tensor is a.stage:
-        return sum(_distinct(x, on, SECTOR_NBYTES) for x, on in single), lines
-    return _distinct(address, active, SECTOR_NBYTES), lines
+    counted = single if a.tensor is a.stage else [(address, active)]
+    sectors, pairs = (
+        sum(_distinct(x, on, unit) for x, on in counted)
+        for unit in (SECTOR_NBYTES, 2 * SECTOR_NBYTES)
+    )
+    return sectors, pairs, lines
 
 
 def _unfilled(a: GlobalAccess, sectors: float, active: Points) -> float:

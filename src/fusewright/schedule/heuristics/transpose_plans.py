@@ -59,6 +59,9 @@ START_CLOCKS = 40 / (ISSUE_PER_CLOCK * WARP_SIZE)
 LONG_RUN_NBYTES = 128
 SHORT_RUN_COST = 0.1
 """By so much more shorter runs cost, for every time that they are shorter."""
+WRITE_COST = 3
+"""What a sector that is written in part costs, in sectors read: it is read, merged and written. A
+run of 64 to 512 bytes costs 80 bytes more (bench/variants-2026-11-23-h200.json, seed 9249)."""
 ROW_NBYTES = SHARED_BANKS * SHARED_BANK_NBYTES
 """Bytes in one pass through the banks."""
 
@@ -265,7 +268,7 @@ def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
     for (tile, dim, width, walks), through in zip(sides, (2 * loads, 2 * stores), strict=True):
         extent = estimate(dim.extent)
         lanes *= -(-extent // tile) * tile / extent
-        nbytes += sum(_asked(w.tensor.dtype.nbytes, min(tile, extent), width) for w in walks)
+        nbytes += sum(_asked(w, min(tile, extent), width) for w in walks)
         sizes = [*(w.tensor.dtype.nbytes for w in walks), *[c.nbytes] * through]
         narrow += sum(width * n < MAX_VECTOR_NBYTES for n in sizes) / width
     start = START_CLOCKS * plan.threads / plan.size
@@ -274,11 +277,13 @@ def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
     return nbytes / NBYTES_PER_CLOCK + lanes * (narrow * each + start) + (lanes - 1) * IDLE_CLOCKS
 
 
-def _asked(nbytes: int, run: int, width: int) -> float:
-    """What an element of so many bytes moves, in runs of so many elements: whole sectors, one more
-    where runs begin anywhere, and more for short runs."""
+def _asked(walk: Walk, run: int, width: int) -> float:
+    """The bytes that an element moves, in runs of so many elements: whole sectors, one more where
+    runs begin anywhere, which costs a write more, and more for short runs."""
+    nbytes = walk.tensor.dtype.nbytes
     length = run * nbytes
     beyond = 0 if width * nbytes >= MAX_VECTOR_NBYTES else SECTOR_NBYTES - width * nbytes
+    beyond *= WRITE_COST if walk.position is None else 1
     sectors = max(1.0, (length + beyond) / length, SECTOR_NBYTES / length)
     return nbytes * (sectors + SHORT_RUN_COST * max(0, LONG_RUN_NBYTES // length - 1))
 

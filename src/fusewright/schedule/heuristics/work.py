@@ -63,8 +63,9 @@ class Array:
     counted in whole sectors, and whether it is written. Of operands of products the tiles of the
     result, of which those that are made together share what they read; 0 for other arrays.
     `between`: of accesses that ask for the same bytes one after the other, as a window's do, the
-    share of the launch's blocks that lie between each and the next. `unfilled`: of the bytes that
-    writes ask for those that they leave as they were, as they fill no whole sectors."""
+    share of the launch's blocks that lie between each and the next. `beside`: bytes in sectors that
+    the second-level cache moves along. `unfilled`: of the bytes that writes ask for those that they
+    leave as they were, as they fill no whole sectors."""
 
     name: str
     nbytes: int
@@ -72,6 +73,7 @@ class Array:
     is_written: bool
     tiles: int = 0
     between: tuple[float, ...] = ()
+    beside: float = 0.0
     unfilled: float = 0.0
 
 
@@ -285,6 +287,7 @@ def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
             tuple(r.nbytes for r in own),
             is_written,
             between=() if is_written else _between(own),
+            beside=sum(r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
         )
         for (t, is_written), own in found.items()
