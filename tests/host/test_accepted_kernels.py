@@ -97,6 +97,15 @@ def test_columns_that_a_row_reduction_leaves_stand_in_no_kernel_of_partial_resul
     assert not any("cut in two" in str(r) for r in program.reasons)
 
 
+def test_parts_of_a_scan_that_rows_are_scaled_for_stand_in_no_kernel_with_the_rows() -> None:
+    def fn(x: Any) -> Any:
+        y = x / fw.max(fw.abs(x), axis=1, keepdims=True)
+        return fw.cumulative_sum(y * y, axis=0)
+
+    program = fw.compile(fw.trace(fn, S((2097152, 11), "float16")))
+    assert not any("cut in two" in str(r) for r in program.reasons)
+
+
 def test_a_piece_of_no_elements_has_no_borders() -> None:
     """An axis of one element is padded in front and cropped behind: all of it is padding."""
 

@@ -157,6 +157,8 @@ def _partials_problem(
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
         return "one of the kernel's reductions would run over what another one has in parts"
+    if not all(isinstance(p.op.operands[0].op, Parts) for p in partials):
+        return "one of the kernel's reductions takes parts of the rows in another order"
     if not all(
         reduces_fast_axis(r, lambda v: v.op.operands if v in g.members else ()) for r in rows
     ):
