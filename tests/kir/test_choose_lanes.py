@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fusewright.core.conditions import TRUE, Cond, equal, less, less_equal, substitute_condition
-from fusewright.core.expr import Expr, Int, Var, constant_value
+from fusewright.core.expr import Expr, Int, Var, constant_value, mod
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType, bfloat16, float32
 from fusewright.kir.choose_lanes import LaneAccess, TooNarrow, Vector, choose_lanes, somewhere
 from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Load, Reg, Statement
 from fusewright.memory import Memory
 
+SIZE = 128
 T, V = Var("t", 0, 15), Var("v", 0, 7)
 ROW = less(8 * T + V, 103)
 """Vector 12 of a row of 103 elements lacks one, 13 to 15 have none."""
@@ -25,7 +26,7 @@ def access(
     alignment: int = 16,
     **more: bool,
 ) -> LaneAccess:
-    buffer = Buffer("x", dtype, Int(128), memory, alignment)
+    buffer = Buffer("x", dtype, Int(SIZE), memory, alignment)
     return LaneAccess(buffer, index, V, 8, conditions, **more)
 
 
@@ -74,11 +75,18 @@ ACCESSES = {
     "some of them": access(EVEN, ROW, may_lack=True),
     "a first row too": access(EVEN, ROW, less_equal(3, EVEN), less(T, 15), may_lack=True),
     "no range": access(EVEN, equal(V, T), may_lack=True),
+    "no range, over both ends": access(
+        9 * T + V - 4, less(mod(V + T, 5), 3), may_begin_anywhere=True, may_lack=True
+    ),
+    "no range, exactly": access(EVEN, equal(V, T)),
     "anywhere": access(9 * T + V, ROW, may_begin_anywhere=True, may_lack=True),
     "anywhere, one by one": access(9 * T + V, ROW, may_begin_anywhere=True),
     "two words": access(EVEN, ROW, dtype=float32, may_lack=True),
     "two words, by halves": access(EVEN, ROW, dtype=float32),
 }
+
+NO_RANGE = ("no range", "no range, over both ends")
+"""Reads of lanes apart, which take those between them along, as far as the buffer goes."""
 
 
 @pytest.mark.parametrize("name", ACCESSES)
@@ -87,6 +95,9 @@ def test_exactly_the_lanes_that_exist_are_accessed(name: str) -> None:
     found = vectors(a)
     for t in range(16):
         exist = [k for k in range(8) if holds(a.conditions_at(k), t)]
+        if exist and name in NO_RANGE:
+            begin = constant_value(substitute(a.index, {T: t, V: 0}))
+            exist = [k for k in range(8) if begin is not None and 0 <= begin + k < SIZE]
         assert touched(found, t) == exist, (name, t, found)
 
 
@@ -100,7 +111,9 @@ def test_each_way_is_chosen_where_it_is_allowed() -> None:
     assert stored.lanes == WHOLE and widths(stored) == [8, 4, 4, 1, 1, 1, 1]
     (some,) = vectors(ACCESSES["some of them"])
     assert not some.lanes.all_exist and some.parts == () and not some.lanes.is_cut
-    (none,) = vectors(ACCESSES["no range"])
+    (apart,) = vectors(ACCESSES["no range"])
+    assert not apart.lanes.all_exist and apart.parts == ()
+    (none,) = vectors(ACCESSES["no range, exactly"])
     assert none.lanes == WHOLE and [p.width for p in none.parts] == [4, 4]
     (alone,) = vectors(ACCESSES["anywhere, one by one"])
     assert alone.lanes.begins is None and [p.width for p in alone.parts] == [1] * 8

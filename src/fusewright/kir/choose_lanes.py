@@ -5,6 +5,7 @@ rows have become terms, and what is known of the buffer:
 
     x[4*t + v] where 4*t + v < 10       v < 4   ->   if (4*t < 7) whole else by halves
     a read of which others hold anything        ->   lanes 0..10 - 4*t where 4*t < 10
+    such a read of lanes that are no one range  ->   those that the buffer has, where any is needed
     a tile that rows of whole vectors fill      ->   whole: what is beyond the row has a place
     x[9*i + v], neighbours that begin anywhere  ->   cut out of two words
 """
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 
 from fusewright.axes.contiguity import (
     Fit,
+    LaneRange,
     fit_of,
     holds_throughout,
     lanes_where,
     vector_width,
 )
+from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
     TRUE,
     Cond,
@@ -29,7 +32,8 @@ from fusewright.core.conditions import (
     negate,
     substitute_condition,
 )
-from fusewright.core.expr import ZERO, Expr, Int, Var, variables
+from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.substitution import substitute
 from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Statement
 from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES
@@ -146,10 +150,22 @@ def _ragged(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
     if whole == common or (a.is_padded and a.buffer.memory is Memory.SHARED):
         return Vector(first, width, common, lanes)
     if a.may_lack and a.buffer.memory is Memory.GLOBAL:
-        found = lanes_where(here, within)
-        if found is not None:
-            return Vector(first, width, found.some, Lanes(lanes.begins, found.first, found.stop))
+        found = lanes_where(here, within) or _all_in_memory(a, first, here, within)
+        return Vector(first, width, found.some, Lanes(lanes.begins, found.first, found.stop))
     return Vector(first, width, whole, lanes, tuple(_parts(a, first, width, lanes)))
+
+
+def _all_in_memory(a: LaneAccess, first: int, conditions: Sequence[Cond], lane: Var) -> LaneRange:
+    """The lanes of a vector that its buffer has, where conditions hold for any of them."""
+    assert a.lane is not None and lane.upper is not None
+    begin, end = substitute(a.index, {a.lane: first}), lane.upper + 1
+    width = constant_value(end)
+    assert width is not None
+    return LaneRange(
+        maximum(ZERO, -begin),
+        minimum(end, a.buffer.size - begin),
+        somewhere(conditions, lane, width),
+    )
 
 
 def _parts(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Iterator[Vector]:
