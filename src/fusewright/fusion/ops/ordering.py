@@ -1,7 +1,7 @@
 """Sorts, and searches in what is sorted.
 
 The order of floats is that of numbers, with every NaN equal and above all of them. What is sorted
-are unsigned integers in the same order (`order_bits`), or pairs of these and positions in 64 bits.
+are unsigned integers in the same order (`order_keys`), or pairs of these and positions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from fusewright import dtypes
 from fusewright.core.expr import constant_value
-from fusewright.dtypes import DType
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_operand, as_tensor, check_array, common_dtype
@@ -19,47 +18,18 @@ from fusewright.fusion.ir import Tensor
 from fusewright.fusion.operands import check_category, check_flag
 from fusewright.fusion.ops.elementwise import astype, equal, isnan, less, less_equal, where
 from fusewright.fusion.ops.gather import take, take_along_axis
+from fusewright.fusion.ops.order_keys import (
+    HALF,
+    from_order_bits,
+    low_half,
+    order_bits,
+    paired,
+    sort_keys,
+)
 
 MAX_ROUNDS = 4
 """Elements that `topk` takes by so many maxima of a row; more are taken from its sort. A maximum is
 a pass over what a block holds, a sort of 1024 elements 55 exchanges."""
-_HALF = 32
-
-
-# --- order as integers --------------------------------------------------------------------------
-
-
-def order_bits(x: Array) -> Array:
-    """Unsigned integers of 32 or 64 bits in the order of the elements. -0 comes before 0."""
-    compute = x.dtype.compute
-    if compute.kind == "bool" or compute.kind == "uint":
-        return astype(x, dtypes.uint64 if compute.nbytes == 8 else dtypes.uint32)
-    wide = dtypes.uint64 if compute.nbytes == 8 else dtypes.uint32
-    top = 1 << (8 * wide.nbytes - 1)
-    if compute.kind == "int":
-        return astype(x, wide) ^ top
-    wider = astype(x, compute)
-    bits = Array(build.bitcast(wider.tensor, wide))
-    ordered = where(equal(bits & top, 0), bits | top, ~bits)
-    return where(isnan(wider), wide.integer_range[1], ordered)
-
-
-def _from_order_bits(bits: Array, dtype: DType) -> Array:
-    compute = dtype.compute
-    top = 1 << (8 * bits.dtype.nbytes - 1)
-    if compute.kind == "bool" or compute.kind == "uint":
-        return astype(bits, dtype)
-    if compute.kind == "int":
-        return astype(bits ^ top, dtype)
-    floats = where(equal(bits & top, 0), ~bits, bits ^ top)
-    return astype(Array(build.bitcast(floats.tensor, compute)), dtype)
-
-
-def _keys(x: Array, *, descending: bool) -> Array:
-    """What the elements are compared by: equal numbers have equal keys."""
-    plain = where(equal(x, 0), 0, x) if x.dtype.is_float else x
-    keys = order_bits(plain)
-    return ~keys if descending else keys
 
 
 def _sorted(bits: Array, axis: int) -> Array:
@@ -107,7 +77,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         return x
     bits = order_bits(x)
     ordered = ~_sorted(~bits, along) if descending else _sorted(bits, along)
-    out = _from_order_bits(ordered, x.dtype)
+    out = from_order_bits(ordered, x.dtype)
     if x.dtype.is_float:
         out.tensor.rule = GivenRule(
             (x.tensor,), lambda g: [_unsorted(x, g, along, descending=descending)]
@@ -129,7 +99,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     check_flag("argsort", "descending", descending)
     check_flag("argsort", "stable", stable)
     along, _ = _row("argsort", x, axis)
-    return astype(_positions(_keys(x, descending=bool(descending)), along), dtypes.int64)
+    return astype(_positions(sort_keys(x, descending=bool(descending)), along), dtypes.int64)
 
 
 def _positions(keys: Array, axis: int) -> Array:
@@ -139,25 +109,16 @@ def _positions(keys: Array, axis: int) -> Array:
         return own
     if keys.dtype is dtypes.uint32:
         return sorted_pairs(keys, axis)[1]
-    by_low = _low(_sorted(_paired(_low(keys), own), axis))
-    high = take_along_axis(astype(keys >> _HALF, dtypes.uint32), by_low, axis=axis)
-    return take_along_axis(by_low, _low(_sorted(_paired(high, own), axis)), axis=axis)
+    by_low = low_half(_sorted(paired(low_half(keys), own), axis))
+    high = take_along_axis(astype(keys >> HALF, dtypes.uint32), by_low, axis=axis)
+    return take_along_axis(by_low, low_half(_sorted(paired(high, own), axis)), axis=axis)
 
 
 def sorted_pairs(keys: Array, axis: int) -> tuple[Array, Array]:
     """Keys of 32 bits in order, and the positions, as uint32, that put them so."""
     own = Array(build.iota(keys.tensor.shape, axis, dtypes.uint32))
-    pairs = _sorted(_paired(keys, own), axis)
-    return _low(pairs >> _HALF), _low(pairs)
-
-
-def _paired(high: Array, low: Array) -> Array:
-    """Two numbers of 32 bits in one of 64."""
-    return (astype(high, dtypes.uint64) << _HALF) | astype(low, dtypes.uint64)
-
-
-def _low(x: Array) -> Array:
-    return astype(x, dtypes.uint32)
+    pairs = _sorted(paired(keys, own), axis)
+    return low_half(pairs >> HALF), low_half(pairs)
 
 
 class TopK(NamedTuple):
@@ -178,7 +139,7 @@ def topk(x: Array, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
     along, size = _row("topk", x, axis)
     if not 0 <= build.integer("topk", "k", k) <= size:
         raise UserError(f"topk: k={k} of axis {along} of size {size}: k goes from 0 to that size")
-    keys = _keys(x, descending=bool(largest))
+    keys = sort_keys(x, descending=bool(largest))
     if k <= MAX_ROUNDS and keys.dtype is dtypes.uint32 and k < size:
         at = _first_rounds(keys, k, along)
     else:
@@ -194,14 +155,14 @@ def _first(x: Array, count: int, axis: int) -> Array:
 def _first_rounds(keys: Array, k: int, axis: int) -> Array:
     """The positions of the k least keys, each found by a minimum over what the last ones left."""
     shape = keys.tensor.shape
-    pairs = _paired(keys, Array(build.iota(shape, axis, dtypes.uint32)))
+    pairs = paired(keys, Array(build.iota(shape, axis, dtypes.uint32)))
     found: list[Tensor] = []
     left = pairs
     for _ in range(k):
         least = Array(build.reduce("min", left.tensor, (axis,), keepdims=True))
-        found.append(_low(least).tensor)
+        found.append(low_half(least).tensor)
         left = where(equal(left, least), dtypes.uint64.integer_range[1], left)
-    return Array(build.concat(found, axis)) if found else _first(_low(pairs), 0, axis)
+    return Array(build.concat(found, axis)) if found else _first(low_half(pairs), 0, axis)
 
 
 # --- searches -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fusewright.fusion.ir import Tensor
 from fusewright.fusion.operands import check_category
 from fusewright.fusion.ops.elementwise import astype, sqrt, where
 from fusewright.fusion.ops.manipulation import concat
+from fusewright.fusion.ops.order_keys import first_extremes
 
 Axes = int | tuple[int, ...] | None
 
@@ -162,8 +163,8 @@ def std(
 # --- positions ----------------------------------------------------------------------------------
 
 
-def _position(op: str, fn: str, x: Array, axis: int | None, keepdims: bool) -> Array:
-    """The first position of an extreme: where x equals it or is NaN, the least coordinate."""
+def _position(op: str, x: Array, axis: int | None, keepdims: bool, *, is_largest: bool) -> Array:
+    """The first position of an extreme."""
     x = check_array(op, x)
     check_category(op, x.dtype, "numeric")
     t, rank = x.tensor, x.ndim
@@ -171,26 +172,34 @@ def _position(op: str, fn: str, x: Array, axis: int | None, keepdims: bool) -> A
         t = build.reshape(op, t, (build.element_count(t.shape),))
     along = build.axis_of(op, 0 if axis is None else axis, t.ndim)
     _check_not_empty(op, Array(t), (along,))
-    extreme = build.reduce(fn, t, (along,), keepdims=True)
+    inside = keepdims and axis is not None
+    out = first_extremes(Array(t), along, is_largest=is_largest, keepdims=inside)
+    if out is None:
+        out = _position_by_value(t, along, "max" if is_largest else "min", inside)
+    if keepdims and axis is None:
+        out = Array(build.reshape(op, out.tensor, (build.as_expr(1),) * rank))
+    return out
+
+
+def _position_by_value(t: Tensor, axis: int, fn: str, keepdims: bool) -> Array:
+    """Where t equals its extreme or is NaN, the least coordinate."""
+    extreme = build.reduce(fn, t, (axis,), keepdims=True)
     found = build.pointwise("eq", t, build.spread(extreme, t.shape))
     if t.dtype.is_float:
         found = build.pointwise("or", found, build.pointwise("isnan", t))
-    end = Array(build.size(t.shape[along], dtypes.int64))
-    at = where(Array(found), Array(build.iota(t.shape, along)), end)
-    out = build.reduce("min", at.tensor, (along,), keepdims=keepdims and axis is not None)
-    if keepdims and axis is None:
-        out = build.reshape(op, out, (build.as_expr(1),) * rank)
-    return Array(out)
+    end = Array(build.size(t.shape[axis], dtypes.int64))
+    at = where(Array(found), Array(build.iota(t.shape, axis)), end)
+    return Array(build.reduce("min", at.tensor, (axis,), keepdims=keepdims))
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first position of the largest element, as int64; of the first NaN if there is one."""
-    return _position("argmax", "max", x, axis, keepdims)
+    return _position("argmax", x, axis, keepdims, is_largest=True)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first position of the smallest element, as int64; of the first NaN if there is one."""
-    return _position("argmin", "min", x, axis, keepdims)
+    return _position("argmin", x, axis, keepdims, is_largest=False)
 
 
 # --- prefixes -----------------------------------------------------------------------------------
