@@ -106,14 +106,15 @@ def report(found: Sequence[Variant]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="9000:9010")
+    parser.add_argument("--seeds", help="with --load all that were saved, unless said otherwise")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--load", type=Path)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found: list[Variant] = []
     table = args.load and json.loads((args.load / "variants.json").read_text())
-    for seed in seeds_of(args.seeds):
+    saved = sorted({v["seed"] for v in table or ()})
+    for seed in seeds_of(args.seeds or "9000:9010") if args.seeds or not table else saved:
         d = draw(seed, LOW, HIGH)
         if table:
             own = [Variant(**v) for v in table if v["seed"] == seed]
@@ -129,7 +130,7 @@ def main() -> None:
             continue
         for v, us in zip(own, measured(d, programs) if programs else [], strict=True):
             found.append(Variant(**{**asdict(v), "measured_us": us}))
-        print(report(found[-len(own) :]), flush=True)
+        print(report(found[len(found) - len(own) :]), flush=True)
     rows = [asdict(v) for v in found]
     if args.save:
         (args.save / "variants.json").write_text(json.dumps(rows))
