@@ -28,6 +28,19 @@ def mean_and_variance(x: Any) -> Any:
     return fw.mean(y, axis=(2, 4)), fw.var(y, axis=(0, 1, 3))
 
 
+def backward_of_rows(x: Any, g: Any, w: Any) -> tuple[Any, Any]:
+    """As in the backward of a norm: each row from its own sum, and a sum of each column."""
+    wide, up = fw.astype(x, "float32"), fw.astype(g, "float32")
+    scaled = up * fw.astype(w, "float32")
+    along = fw.mean(scaled * wide, axis=-1, keepdims=True)
+    return fw.astype(scaled - wide * along, x.dtype), fw.sum(up * wide, axis=0)
+
+
+def halves_exchanged(x: Any) -> Any:
+    n = int(x.shape[-1]) // 2
+    return fw.sqrt(fw.abs(fw.concat([-x[..., n:], x[..., :n]], axis=-1)))
+
+
 def list_of_steps(*ts: Any) -> list[Any]:
     return [p - 0.1 * g for p, g in zip(ts[::2], ts[1::2], strict=True)]
 
@@ -49,6 +62,20 @@ CASES: list[tuple[str, Callable[..., Any], list[fw.TensorSpec], float, int]] = [
         1,
     ),
     ("other axes", mean_and_variance, [S((27, 4, 56, 32, 1024), "bfloat16")], 0.3, 6),
+    (
+        "backward of short rows",
+        backward_of_rows,
+        [S((12_181_504, 8), "bfloat16"), S((12_181_504, 8), "bfloat16"), S((8,), "bfloat16")],
+        0.85,
+        2,
+    ),
+    (
+        "the position of the least of a column",
+        lambda x: fw.argmin(x, axis=0),
+        [S((1430, 32, 5120), "float16")],
+        0.75,
+        1,
+    ),
     (
         "tensors of a model",
         list_of_steps,
@@ -88,6 +115,12 @@ def _numel(t: Any) -> Any:
         (lambda x: fw.cumulative_sum(x, axis=1), [S((5, 1237, 4), "float32")]),
         (lambda x: fw.cumulative_sum(x, axis=0), [S((977, 3, 5), "float32")]),
         (mean_and_variance, [S((9, 2, 7, 4, 24), "float32")]),
+        (
+            backward_of_rows,
+            [S((70_001, 8), "float32"), S((70_001, 8), "float32"), S((8,), "float32")],
+        ),
+        (halves_exchanged, [S((7, 9, 335), "float32")]),
+        (lambda x: fw.roll(halves_exchanged(x), 1, axis=1), [S((3, 5, 7, 333), "float32")]),
     ],
 )
 def test_results_are_those_of_the_oracle(

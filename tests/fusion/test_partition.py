@@ -38,7 +38,9 @@ def partitions(draw: st.DrawFn) -> Partition:
     size = draw(st.integers(1, 60))
     count, each = draw(st.integers(1, 12)), draw(st.integers(1, 12))
     each = max(each, -(-size // count))
-    return Partition(size, count, each, draw(st.booleans()))
+    is_interleaved = draw(st.booleans())
+    packs = [n for n in range(1, each + 1) if each % n == 0] if is_interleaved else [1]
+    return Partition(size, count, each, is_interleaved, draw(st.sampled_from(packs)))
 
 
 def parts_of(fusion: Fusion) -> list[Partition]:
@@ -51,7 +53,7 @@ def cut(x: np.ndarray, p: Partition, fill: float = -1.0) -> np.ndarray:
     out = build.parts(fusion.inputs[0], (0,), p, fill)
     out.name = "parts"
     (found,) = fw.evaluate(Fusion(fusion.inputs, (out,), (*fusion.inputs, out)), x)
-    return found.T if p.is_interleaved else found
+    return np.moveaxis(found, p.part_axis, 0).reshape(p.count, p.each)
 
 
 # --- the value ----------------------------------------------------------------------------------
@@ -66,8 +68,10 @@ def test_every_element_lies_in_one_part_in_order(p: Partition) -> None:
     for row in found:
         own = row[row >= 0]
         assert list(own) == sorted(own) and (row[: len(own)] >= 0).all()
-    step = p.count if p.is_interleaved else 1
-    assert all(row[1] - row[0] == step for row in found if p.each > 1 and row[1] >= 0)
+    for k in range(1, p.each):
+        is_next = not p.is_interleaved or k % p.pack
+        step = 1 if is_next else (p.count - 1) * p.pack + 1
+        assert all(row[k] - row[k - 1] == step for row in found if row[k] >= 0)
 
 
 @given(partitions())
@@ -98,6 +102,9 @@ def test_the_axes_are_in_the_order_of_the_elements() -> None:
     assert [str(n) for n in dealt.shape] == ["4", "3"] and dealt.part_axis == 1
     np.testing.assert_array_equal(cut(np.arange(10.0, dtype="f4"), runs)[1], [4, 5, 6, 7])
     np.testing.assert_array_equal(cut(np.arange(10.0, dtype="f4"), dealt)[1], [1, 4, 7, -1])
+    packs = Partition(10, 3, 4, is_interleaved=True, pack=2)
+    assert [str(n) for n in packs.shape] == ["2", "3", "2"] and packs.place_axes == (0, 2)
+    np.testing.assert_array_equal(cut(np.arange(10.0, dtype="f4"), packs)[1], [2, 3, 8, 9])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,9 @@ def test_the_axes_are_in_the_order_of_the_elements() -> None:
         ((0, 1, 1), "a partition has elements, parts and places in them"),
         ((10, 0, 10), "a partition has elements, parts and places in them"),
         ((10, 10, -1), "a partition has elements, parts and places in them"),
+        ((10, 3, 4, True, 3), "3 places are no pack of interleaved 4"),
+        ((10, 3, 4, True, 0), "0 places are no pack of interleaved 4"),
+        ((10, 3, 4, False, 2), "2 places are no pack of interleaved 4"),
     ],
 )
 def test_rejects_parts_that_do_not_hold_all(numbers: tuple[int, ...], message: str) -> None:
@@ -157,10 +167,8 @@ def test_rejects_parts_that_do_not_fit(fields: str, message: str) -> None:
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_parts_print_as_text_that_parses_back(fill: str, is_interleaved: bool) -> None:
     each, count = (2, 4) if is_interleaved else (4, 2)
-    partition = f"Partition(size=6, count={count}, each={each}, is_interleaved={is_interleaved})"
-    text = TEXT.format(f"axes=(0, 1), partition={partition}, fill={fill}")
-    if not is_interleaved:
-        text = text.replace("[2, 4, 5]", "[2, 4, 5]")
+    partition = f"Partition(size=6, count={count}, each={each}, is_interleaved={is_interleaved}"
+    text = TEXT.format(f"axes=(0, 1), partition={partition}, pack=1), fill={fill}")
     parsed = parse_fusion(text)
     assert str(parsed) == text
     x = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
@@ -170,12 +178,14 @@ def test_parts_print_as_text_that_parses_back(fill: str, is_interleaved: bool) -
 
 
 @settings(max_examples=25, deadline=None)
-@given(partitions(), st.sampled_from(["add", "max"]), st.integers(0, 1))
-def test_kernels_read_parts_as_the_oracle_does(p: Partition, fn: str, reduced: int) -> None:
+@given(partitions(), st.sampled_from(["add", "max"]), st.booleans())
+def test_kernels_read_parts_as_the_oracle_does(p: Partition, fn: str, is_of_parts: bool) -> None:
     """Around other axes, through a function, with a fill that shows."""
     shape = (3, p.size, 2)
     fusion = fw.trace(lambda x: fw.exp(x), fw.TensorSpec(shape, "float32"))
-    out = build.reduce(fn, build.parts(fusion.outputs[0], (1,), p, 0.5), (1 + reduced,))
+    reduced = p.place_axes if is_of_parts else (p.part_axis,)
+    axes = tuple(1 + a for a in reduced)
+    out = build.reduce(fn, build.parts(fusion.outputs[0], (1,), p, 0.5), axes)
     values = topological((out,), fusion.inputs)
     for k, t in enumerate(values):
         t.name = f"v{k}"

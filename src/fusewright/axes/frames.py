@@ -177,12 +177,15 @@ def _unmerged(graph: AxisGraph, flat: AxisClass, operand: Shape) -> tuple[Operan
 def _parts(
     graph: AxisGraph, op: Parts, out: tuple[AxisClass, ...], operand: Shape
 ) -> tuple[OperandAxis, ...]:
-    """The two axes of the parts as one, without the places that have no element, cut as the operand
+    """The axes of the parts as one, without the places that have no element, cut as the operand
     is."""
     first, last = op.axes[0], op.axes[-1] + 1
-    flat = graph.merge(out[first], out[first + 1])
+    behind = first + len(op.partition.shape)
+    flat = out[first]
+    for c in out[first + 1 : behind]:
+        flat = graph.merge(flat, c)
     flat = _resized(graph, flat, Int(0), Int(op.partition.missing))
-    return (*out[:first], *_unmerged(graph, flat, operand[first:last]), *out[first + 2 :])
+    return (*out[:first], *_unmerged(graph, flat, operand[first:last]), *out[behind:])
 
 
 def _resized(graph: AxisGraph, c: AxisClass, low: Expr, high: Expr) -> AxisClass:

@@ -278,14 +278,13 @@ def _resize(t: Tensor, op: ir.Resize, a: Array, sizes: Sizes) -> Array:
 
 
 def _parts(t: Tensor, op: ir.Parts, a: Array) -> Array:
-    """The axes as one, longer where the partition has more places than elements, and cut in two."""
+    """The axes as one, longer where there are more places than elements, and cut in parts."""
     before, after = a.shape[: op.axes[0]], a.shape[op.axes[-1] + 1 :]
     flat = a.reshape((*before, op.partition.size, *after))
     missing = (*before, op.partition.missing, *after)
     fill = np.full(missing, _literal(op.fill, t.dtype), carrier(t.dtype))
-    first, second = (n.value for n in op.partition.shape)
     full = np.concatenate([flat, fill], len(before)) if op.partition.missing else flat
-    return full.reshape((*before, first, second, *after))
+    return full.reshape((*before, *(n.value for n in op.partition.shape), *after))
 
 
 def _index_map(t: Tensor, op: ir.IndexMap, a: Array, sizes: Sizes) -> Array:

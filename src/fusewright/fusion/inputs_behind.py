@@ -124,8 +124,9 @@ def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterato
         case Parts():
             first, last = op.axes[0], op.axes[-1] + 1
             own = sources[0][first:last]
-            along = _unshaped(op.partition.shape, own, at[first : first + 2])
-            yield (*at[:first], *along, *at[first + 2 :])
+            behind = first + len(op.partition.shape)
+            along = _unshaped(op.partition.shape, own, at[first:behind])
+            yield (*at[:first], *along, *at[behind:])
         case IndexMap():
             places = dict(zip(op.coordinates, at, strict=True))
             mentioned = ([c for c in op.coordinates if c in variables(e)] for e in op.index)

@@ -53,6 +53,8 @@ EVEN_SHARE = 1 / 8
 """
 LEAST_ROWS_OF_BLOCK = 4
 """Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
+LEAST_PACKS = 8
+"""Packs of rows that a part has at least: the last one is not full, and others wait for it."""
 LEAST_CHUNKED_TOTAL = 1 << 20
 """Elements below which reading twice costs less than a second kernel. (1, 1)"""
 CHUNK = 8192
@@ -185,11 +187,23 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 
 def beside_rows(f: PartitionFacts, blocks: int, length: int, target: Target) -> Partition | None:
     """A part of the rows, of `length` elements, for every one of the blocks that a multiprocessor
-    holds. Axes that are kept beside those of a row have parts of their own."""
+    holds; of short rows packs, so that a block reads runs of memory. Axes that are kept beside
+    those of a row have parts of their own."""
     several = max(1, f.kept // length)
     most = min(blocks * target.multiprocessors // several, f.size // LEAST_ROWS_OF_BLOCK)
     count = number_of_rows(f.lengths, most, f.period, 0.0)
-    return Partition.by_count(f.size, count, is_interleaved=True) if 1 < count <= most else None
+    if not 1 < count <= most:
+        return None
+    pack = _pack(f, length) if f.size >= LEAST_PACKS * count * _pack(f, length) else 1
+    return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
+
+
+def _pack(f: PartitionFacts, length: int) -> int:
+    """Rows of so many elements that are a vector for every lane of a warp; one where rows are no
+    whole vectors: those of a part then begin alike."""
+    rows = BYTES_PER_ROW // (length * f.nbytes)
+    is_whole = length % lanes_of_word(f.nbytes) == 0
+    return 1 << (rows.bit_length() - 1) if rows > 1 and is_whole else 1
 
 
 def in_chunks(

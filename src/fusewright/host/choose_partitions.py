@@ -49,7 +49,7 @@ def _is_partial(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:
     if not isinstance(t.op, Reduce) or not isinstance((cut := t.op.operands[0]).op, Parts):
         return False
     place = cut.op.axes[0]
-    if t.op.axes != (place + 1 - cut.op.partition.part_axis,) or not uses[t]:
+    if t.op.axes != tuple(place + a for a in cut.op.partition.place_axes) or not uses[t]:
         return False
     readers = all(isinstance(u.op, Reduce) for u in uses[cut])
     return readers and all(

@@ -129,18 +129,22 @@ def _regrouping_problem(g: FusionGroup) -> str | None:
 
 
 def _cuts(g: FusionGroup) -> list[Tensor]:
-    """The members that make two of leading axes."""
+    """The members that cut leading axes in parts."""
     return [t for t in g.frames if isinstance(t.op, Parts) and t.op.axes[0] == 0]
 
 
 def _partials(g: FusionGroup) -> list[Tensor]:
-    """The reductions over one of the two axes that rows became in parts."""
+    """The reductions over some of the axes that rows became in parts."""
     normal = g.graph.normal
-    cut = {normal(c) for t in _cuts(g) for c in g.axes[t][:2]}
+    cuts = [
+        {normal(c) for c in g.axes[t][: len(t.op.partition.shape)]}
+        for t in _cuts(g)
+        if isinstance(t.op, Parts)
+    ]
     found: list[Tensor] = []
-    for r in g.reductions if cut else ():
-        reduced = [normal(c) for c in _reduced(g, r) if not c.is_unit]
-        if len(reduced) == 1 and reduced[0] in cut:
+    for r in g.reductions if cuts else ():
+        reduced = {normal(c) for c in _reduced(g, r) if not c.is_unit}
+        if reduced and any(reduced < own for own in cuts):
             found.append(r)
     return found
 

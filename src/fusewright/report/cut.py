@@ -108,7 +108,8 @@ def op_text(t: Tensor) -> str:
         case Input() | Constant() | Size() | Broadcast() | Reshape() | Resize() | IndexMap():
             return _word(t)
         case Parts(axes=axes, partition=p):
-            order = "interleaved" if p.is_interleaved else "runs"
+            packs = f" by packs of {p.pack}" if p.pack > 1 else ""
+            order = f"interleaved{packs}" if p.is_interleaved else "runs"
             return f"{p.count} parts of {p.each} along {', '.join(map(str, axes))}, {order}"
         case MatMul():
             return "matmul"

@@ -40,6 +40,8 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, Reduce) or _is_of_parts(t.op.operands[0]):
             return None
+        if isinstance(t.op.operands[0].op, Parts):
+            return None
         (source,) = operands
         again = _at_once(t, source, target)
         if again is not None:
@@ -157,7 +159,8 @@ def reduce_in_parts(fn: str, parts: Tensor) -> Tensor:
     """Reduces every part, then their results."""
     assert isinstance(parts.op, Parts)
     place = parts.op.axes[0]
-    partial = build.reduce(fn, parts, (place + 1 - parts.op.partition.part_axis,))
+    axes = tuple(place + a for a in parts.op.partition.place_axes)
+    partial = build.reduce(fn, parts, axes)
     return build.reduce(fn, partial, (place,))
 
 

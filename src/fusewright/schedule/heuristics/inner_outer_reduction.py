@@ -32,7 +32,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import is_inner, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import is_inner, vector_of_rows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -85,7 +85,7 @@ class InnerOuterScheduler:
         self._columns = aligned_parts(flow, partial, [parts], each, columns)
         self._is_skewed = self._columns is not columns
         rows = merge_all(flow, [each, parts])
-        self._vector = widest_vector(flow, partial, rows, self._columns, inner=True)
+        self._vector = vector_of_rows(flow, partial, rows, self._columns, inner=True)
 
     def candidates(self) -> Iterator[Listed[PersistentRows]]:
         """The ways for the widest vectors, then for narrower ones."""

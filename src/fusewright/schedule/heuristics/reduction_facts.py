@@ -48,10 +48,7 @@ def facts_of(
     inner = is_inner(reference)
     vector = 1
     if (reduced if inner else kept) is not None:
-        vector = widest_vector(flow, reference, kept, reduced, inner=inner)
-        if are_short(vector, inputs_width(flow)):
-            cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
-            vector = max(vector, cut)
+        vector = vector_of_rows(flow, reference, kept, reduced, inner=inner)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     again = constant and _is_normalisation(flow, reference)
@@ -106,6 +103,18 @@ def inputs_width(flow: Dataflow) -> int:
     """Lanes that the smallest input allows."""
     inputs = [o for s in computed(flow.stages) for o in s.operands if o.is_input]
     return full_width(inputs, [*inputs, *flow.outputs])
+
+
+def vector_of_rows(
+    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
+) -> int:
+    """The lanes that all large accesses allow, where these are few also with reads that begin at
+    any address."""
+    vector = widest_vector(flow, reference, kept, reduced, inner=inner)
+    if not are_short(vector, inputs_width(flow)):
+        return vector
+    cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
+    return max(vector, cut)
 
 
 def widest_vector(
