@@ -77,8 +77,13 @@ class Target:
 
     Sources: CUDA C++ Programming Guide, "Compute Capabilities"; for clock, memory and cache, on
     which predicted times rest but no result does, the data sheet of one product of the
-    architecture: A100 40 GB, A40, RTX 4090, H200, B200, RTX 5090. `calibration` is what was
-    measured.
+    architecture: A100 40 GB, A40, RTX 4090, H200, B200, RTX 5090. `warp_mma_per_clock` are the
+    pairs of 16-bit values that instructions of single warps multiply in a clock, with sums of
+    float32: of the same data sheets (312, 150, 165 and 210 TFLOP/s of the A100, the A40, the RTX
+    4090 and the RTX 5090); on Hopper 0.63 of what instructions of warpgroups reach (Luo et al.,
+    "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024, H800); for Blackwell's
+    data-centre chips nobody publishes one, and that of the A100 is taken. `calibration` is what
+    was measured.
     """
 
     arch: str
@@ -92,6 +97,7 @@ class Target:
     has_bulk: bool
     has_cluster: bool
     has_wgmma: bool
+    warp_mma_per_clock: int
     clock_mhz: int
     memory_nbytes_per_us: int
     l2_nbytes: int
@@ -138,9 +144,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """What the architectures differ in: kibibytes of shared memory, MHz, GB/s, mebibytes."""
+    """What the architectures differ in: pairs a clock, kibibytes of shared memory, MHz, GB/s,
+    mebibytes."""
 
     sms: int
+    warp_mma: int
     shared_per_block: int
     shared_per_sm: int
     threads: int
@@ -151,14 +159,14 @@ class _Chip:
 
 
 _CHIPS = {
-    "sm_80": _Chip(108, 163, 164, 2048, 32, 1410, 1555, 40),
-    "sm_86": _Chip(84, 99, 100, 1536, 16, 1740, 696, 6),
-    "sm_89": _Chip(128, 99, 100, 1536, 24, 2520, 1008, 72),
-    "sm_90": _Chip(132, 227, 228, 2048, 32, 1830, 4800, 50),
-    "sm_90a": _Chip(132, 227, 228, 2048, 32, 1830, 4800, 50),
-    "sm_100": _Chip(148, 227, 228, 2048, 32, 1965, 8000, 126),
-    "sm_100a": _Chip(148, 227, 228, 2048, 32, 1965, 8000, 126),
-    "sm_120": _Chip(170, 99, 100, 1536, 24, 2407, 1792, 96),
+    "sm_80": _Chip(108, 1024, 163, 164, 2048, 32, 1410, 1555, 40),
+    "sm_86": _Chip(84, 512, 99, 100, 1536, 16, 1740, 696, 6),
+    "sm_89": _Chip(128, 256, 99, 100, 1536, 24, 2520, 1008, 72),
+    "sm_90": _Chip(132, 1280, 227, 228, 2048, 32, 1830, 4800, 50),
+    "sm_90a": _Chip(132, 1280, 227, 228, 2048, 32, 1830, 4800, 50),
+    "sm_100": _Chip(148, 1024, 227, 228, 2048, 32, 1965, 8000, 126),
+    "sm_100a": _Chip(148, 1024, 227, 228, 2048, 32, 1965, 8000, 126),
+    "sm_120": _Chip(170, 256, 99, 100, 1536, 24, 2407, 1792, 96),
 }
 
 
@@ -176,6 +184,7 @@ def _target(arch: str, chip: _Chip) -> Target:
         has_bulk=number >= 90,
         has_cluster=number >= 90,
         has_wgmma=arch == "sm_90a",
+        warp_mma_per_clock=chip.warp_mma,
         clock_mhz=chip.clock,
         memory_nbytes_per_us=chip.bandwidth * 1000,
         l2_nbytes=chip.l2 * 1024 * 1024,

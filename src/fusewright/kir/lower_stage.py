@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
-from fusewright.core.conditions import TRUE, Cond, all_of, equal
+from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType, bool_, int64
-from fusewright.errors import InternalError
+from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
     Concat,
     Constant,
@@ -401,6 +401,11 @@ class Definition(Reader):
         buffer = self.storage.context.buffers[s]
         lanes = len(values)
         index = self.own_element()
+        if self.storage.is_filled(s) and prove(less(index, buffer.size)) is not True:
+            raise ScheduleError(
+                f"{s.name} is a tile that is filled beyond the edges of the tensor, but its loops "
+                f"go beyond the tile, too (to {index} of {buffer.size}); split by divisors of it"
+            )
         source = self._gathered_registers(values, buffer.dtype)
 
         def store(first: int, width: int, predicate: Cond, lanes: Lanes) -> Statement:

@@ -116,6 +116,13 @@ class Storage:
             self.context.boxes[s] = box_of(self.graph, s)
         return self.context.boxes[s]
 
+    def is_filled(self, s: Stage) -> bool:
+        """Whether a stage is a tile that matrix instructions read whole: what lies beyond an edge
+        is zero."""
+        if s.memory is not Memory.SHARED or s.boxed:
+            return False
+        return any(r.warps for r in self.context.flow.consumers(s))
+
     def boxed_reader(self, s: Stage) -> Stage:
         """The output that boxes copy a staged value to."""
         found = [r for r in self.context.flow.consumers(s) if r.boxed]

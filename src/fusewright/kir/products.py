@@ -213,7 +213,7 @@ def _added(total: Buffer, sums: Buffer) -> Statement:
 def zeros(storage: Storage, s: Stage) -> list[Statement]:
     """What accumulators hold before the first instruction, where it adds to them."""
     total = storage.context.buffers[s]
-    if s not in storage.context.sums:
+    if s not in storage.context.sums and not s.warps:
         return []
     j = Var("j", 0, total.size - 1)
     zero = Compute("copy", Reg(total, j), (Imm(0.0, total.dtype),))

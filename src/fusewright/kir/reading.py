@@ -52,6 +52,7 @@ from fusewright.memory import Cache, Memory
 from fusewright.schedule.graph import Stage, moves_data
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.products import strided_operand
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
 
 
@@ -75,7 +76,9 @@ class Reader:
         """When the statement runs. A write to memory that other threads see also needs one copy
         of every dimension that the definition is only repeated over."""
         s = self.s
-        conditions = [*self.view.path.predicates, *self._guards()]
+        conditions = self._guards()
+        if not (writes and self.storage.is_filled(s)):
+            conditions = [*self.view.path.predicates, *conditions]
         reducing = reduced_loops(self.graph, s)
         if writes:
             across_blocks = s.memory is Memory.GLOBAL
@@ -150,16 +153,20 @@ class Reader:
             return self._inside([literal] * self.width, p.dtype.compute, conditions)
         if gathered:
             return self._gather(p, found, gathered)
-        index = self.element(p, found)
+        if p.is_viewed:
+            p, index = self._in_place(p, found)
+        else:
+            index = self.element(p, found)
         if p.memory is Memory.LOCAL:
             conditions = () if only_inside else found.predicates
             return self._read_registers(p, index, conditions)
         conditions = (*self.predicates(writes=False), *found.predicates)
-        return self._load(p, index, conditions, exact=bool(found.predicates) and not only_inside)
+        exact = bool(found.predicates) and not only_inside
+        return self._load(p, index, conditions, exact=exact or self.storage.is_filled(self.s))
 
     def literal(self, p: Stage, *, in_text: bool = False) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""
-        if not p.is_virtual:
+        if not p.is_virtual or p.is_viewed:
             return None
         while p.operands:
             p = p.operands[0]
@@ -198,6 +205,16 @@ class Reader:
                 )
             index = index * axis.extent + value
         return index
+
+    def _in_place(self, p: Stage, read: Access) -> tuple[Stage, Expr]:
+        """The input that a view is read in, and the place of the element there."""
+        found = strided_operand(p)
+        assert found is not None, "what is viewed in place is a view by strides"
+        index = found.offset
+        for c, stride in zip(read.coordinates, found.strides, strict=True):
+            assert c is not None
+            index = index + c * stride
+        return found.source, index
 
     def _tile_place(self, p: Stage, read: Access) -> Expr:
         box = self.storage.box(p)

@@ -399,7 +399,8 @@ def _no_decided_conditions(facts: KernelFacts) -> Iterator[Problem]:
                 yield s, "the condition is decided; there is nothing to choose"
         elif isinstance(s, Guarded) and s.predicate != TRUE:
             known = prove(s.predicate)
-            if known is not None:
+            stays = known is False and s.where_false() == (s,)  # zeros are written all the same
+            if known is not None and not stays:
                 yield s, f"the predicate is always {str(known).lower()}"
 
 

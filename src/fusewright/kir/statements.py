@@ -33,6 +33,7 @@ from fusewright.kir.lower_turns import (
     turns_of_stage,
 )
 from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores, zeros
+from fusewright.kir.warp_products import warp_instructions
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 
@@ -55,7 +56,7 @@ class Statements:
         if s.is_staged:
             return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):
-            products = instructions(self.storage, s, values)
+            products = (warp_instructions if s.warps else instructions)(self.storage, s, values)
             if not standalone:
                 return products
             return [*self.initialise(s), *products, *self.finish(s)]

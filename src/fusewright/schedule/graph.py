@@ -56,10 +56,12 @@ class Stage:
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
     `registers` for their threads and for others. `from_any_address`: vectors that it reads may
     begin between two words.
-    `is_viewed`: a view of an input that copies by boxes read in place. `is_staged`: in shared
+    `is_viewed`: a view of an input that asynchronous copies read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     `grid_mode`: how blocks reduce it in turns, None where nobody asked for that; `work_dtype`: in
-    which dtype they hand on their parts, None for that of the accumulators.
+    which dtype they hand on their parts, None for that of the accumulators. `warps`: how many warps
+    share the rows and the columns of a product's tile, where instructions of single warps compute
+    it; empty where those of warpgroups do.
     """
 
     __slots__ = (
@@ -87,6 +89,7 @@ class Stage:
         "stages",
         "strides",
         "warp_specialized",
+        "warps",
         "work_dtype",
     )
 
@@ -112,6 +115,7 @@ class Stage:
         self.is_staged = False
         self.grid_mode: str | None = None
         self.work_dtype: DType | None = None
+        self.warps: tuple[int, ...] = ()
         self.cache = Cache.DEFAULT
         self.allocation_order: tuple[int, ...] | None = None
         self.strides: tuple[Expr, ...] | None = None
@@ -128,7 +132,7 @@ class Stage:
 
     @property
     def is_virtual(self) -> bool:
-        """A literal in registers, or one spread over a shape, or a view that boxes read: read in
+        """A literal in registers, or one spread over a shape, or a view that copies read: read in
         place, never computed."""
         if self.memory is not Memory.LOCAL:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from fusewright.axes.classes import AxisGraph
@@ -11,7 +12,7 @@ from fusewright.fusion.ir import MatMul, Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.schedule.products import MMA_DTYPES, multiplies
+from fusewright.schedule.products import MMA_DTYPES, WARP_MMA_DTYPES, multiplies
 from fusewright.target import (
     MAX_MMA_COLUMNS,
     MAX_SET_REGISTERS,
@@ -21,10 +22,14 @@ from fusewright.target import (
     MMA_DEPTH_NBYTES,
     MMA_ROWS,
     REGISTER_UNIT,
+    WARP_SIZE,
     WARPGROUP_SIZE,
 )
 
 _WARP_ROWS, _GROUP_ROWS, _PAIR = 16, 8, 2
+_WARP_COLUMNS = 2 * MMA_COLUMNS_UNIT
+"""Of a warp's tile, at least: one load of matrices brings the second operand for two
+instructions."""
 
 
 def check_instruction(s: Stage, i: int, what: str) -> None:
@@ -83,23 +88,10 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
     """The loops of a product with those of its tile (the last three: rows, columns, depth) inside
     of matrix instructions. Raises ScheduleError, with the numbers, for what no instruction does."""
     what = f"mma({s.name})"
-    if not isinstance(s.op, MatMul):
-        raise ScheduleError(f"{what}: it is no product; matrix instructions compute fw.matmul")
-    kinds = dict.fromkeys(o.dtype for o in s.operands)
-    if len({d.nbytes for d in kinds}) > 1 or not multiplies(s.op, list(kinds)):
-        raise ScheduleError(
-            f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions "
-            f"multiply {' or '.join(MMA_DTYPES)}, and float32 where fw.config(float32_matmul="
-            "'tf32') lets it be rounded: cast them, or leave mma() out"
-        )
-    if s.memory is not Memory.LOCAL:
-        raise ScheduleError(
-            f"{what}: results are in registers first; call cache_before() and mma() of what it "
-            "returns"
-        )
+    _check_product(s, what, MMA_DTYPES)
     outer, (m, n, k) = _tile(graph, s, what)
     depth = MMA_DEPTH_NBYTES // s.operands[0].dtype.nbytes
-    rows, columns, deep = (constant_value(x.axis.extent) or 0 for x in (m, n, k))
+    rows, columns = (constant_value(x.axis.extent) or 0 for x in (m, n))
     groups = warpgroups if warpgroups is not None else rows // MMA_ROWS
     if not rows or groups < 1 or rows % (MMA_ROWS * groups):
         raise ScheduleError(
@@ -116,11 +108,7 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
             f"{what}: {columns} columns are no multiple of {MMA_COLUMNS_UNIT} up to "
             f"{MAX_MMA_COLUMNS}; split the columns by one"
         )
-    if not deep or deep % depth:
-        raise ScheduleError(
-            f"{what}: a depth of {deep} is no multiple of {depth}; split the axis that is summed "
-            "over by one"
-        )
+    _check_depth(k, depth, what)
     group, m = graph.split(m.axis, rows // groups)
     several, m = graph.split(m, MMA_ROWS)
     warp, m = graph.split(m, _WARP_ROWS)
@@ -128,15 +116,82 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
     word, n = graph.split(n.axis, MMA_COLUMNS_UNIT)
     pair, element = graph.split(n, _PAIR)
     step, inside = graph.split(k.axis, depth)
-    thread = group
-    for c in (warp, row, pair):
-        thread = graph.merge(thread, c)
     instruction = (step, inside, several, word, half, element)
-    return (
-        *outer,
-        Loop(thread, Parallel.TIDX),
-        *(Loop(c, Parallel.MMA) for c in instruction),
-    )
+    return _bound(graph, outer, (group, warp, row, pair), instruction)
+
+
+def warp_loops(graph: AxisGraph, s: Stage, warps: tuple[int, int]) -> tuple[Loop, ...]:
+    """The same for the instructions of single warps, which share rows and columns of the tile."""
+    what, (down, across) = f"mma({s.name}, warps={warps})", warps
+    _check_product(s, what, WARP_MMA_DTYPES)
+    outer, (m, n, k) = _tile(graph, s, what)
+    rows, columns = (constant_value(x.axis.extent) or 0 for x in (m, n))
+    if not rows or rows % (_WARP_ROWS * down) or not columns or columns % (_WARP_COLUMNS * across):
+        raise ScheduleError(
+            f"{what}: {rows} x {columns} are not {_WARP_ROWS} rows and {_WARP_COLUMNS} columns, or "
+            f"multiples of them, for each of {down} x {across} warps; split rows and columns by "
+            "such numbers"
+        )
+    if down * across * WARP_SIZE > MAX_THREADS_PER_BLOCK:
+        raise ScheduleError(
+            f"{what}: {down * across} warps are more than {MAX_THREADS_PER_BLOCK} threads; give "
+            "each of fewer warps more rows or columns"
+        )
+    depth = MMA_DEPTH_NBYTES // s.operands[0].dtype.nbytes
+    _check_depth(k, depth, what)
+    of_rows, m = graph.split(m.axis, rows // down)
+    several, m = graph.split(m, _WARP_ROWS)
+    half, row = graph.split(m, _GROUP_ROWS)
+    of_columns, n = graph.split(n.axis, columns // across)
+    word, n = graph.split(n, MMA_COLUMNS_UNIT)
+    pair, element = graph.split(n, _PAIR)
+    step, inside = graph.split(k.axis, depth)
+    instruction = (step, inside, several, word, half, element)
+    return _bound(graph, outer, (of_rows, of_columns, row, pair), instruction)
+
+
+def _bound(
+    graph: AxisGraph,
+    outer: tuple[Loop, ...],
+    threads: Sequence[AxisClass],
+    instruction: Sequence[AxisClass],
+) -> tuple[Loop, ...]:
+    thread = functools.reduce(graph.merge, threads)
+    inside = (Loop(c, Parallel.MMA) for c in instruction)
+    return (*outer, Loop(thread, Parallel.TIDX), *inside)
+
+
+def _check_product(s: Stage, what: str, dtypes: Sequence[str]) -> None:
+    """Raises ScheduleError for what is no product in registers that instructions for operands of
+    these dtypes compute."""
+    if not isinstance(s.op, MatMul):
+        raise ScheduleError(f"{what}: it is no product; matrix instructions compute fw.matmul")
+    kinds = dict.fromkeys(o.dtype for o in s.operands)
+    if dtypes == WARP_MMA_DTYPES and (len(kinds) > 1 or any(d.name not in dtypes for d in kinds)):
+        raise ScheduleError(
+            f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions of "
+            f"single warps multiply two of {' or '.join(dtypes)}: cast them, or leave mma() out"
+        )
+    if len({d.nbytes for d in kinds}) > 1 or not multiplies(s.op, list(kinds)):
+        raise ScheduleError(
+            f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions "
+            f"multiply {' or '.join(dtypes)}, and float32 where fw.config(float32_matmul="
+            "'tf32') lets it be rounded: cast them, or leave mma() out"
+        )
+    if s.memory is not Memory.LOCAL:
+        raise ScheduleError(
+            f"{what}: results are in registers first; call cache_before() and mma() of what it "
+            "returns"
+        )
+
+
+def _check_depth(k: Loop, depth: int, what: str) -> None:
+    deep = constant_value(k.axis.extent) or 0
+    if not deep or deep % depth:
+        raise ScheduleError(
+            f"{what}: a depth of {deep} is no multiple of {depth}; split the axis that is summed "
+            "over by one"
+        )
 
 
 def _tile(graph: AxisGraph, s: Stage, what: str) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.core.expr import ONE, is_multiple
 from fusewright.dtypes import DType, float32
 from fusewright.fusion.ir import MatMul, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.target import MAX_VECTOR_NBYTES
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 """Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
+WARP_MMA_DTYPES = ("bfloat16", "float16")
+"""Of operands that the instructions of single warps multiply."""
 TRANSPOSED_NBYTES = 2
 """Of values that the instructions read along either axis of a tile; those of other sizes lie along
 the axis that is summed over (PTX ISA, "Matrix Descriptor Format": imm-trans-a and -b)."""
@@ -53,6 +57,24 @@ def axis_problem(view: Strided[V], dtype: DType, position: int) -> str | None:
     return f"instructions read {dtype} along the axis that is summed over, on which it lies apart"
 
 
+def copy_width(view: Strided[V], itemsize: int) -> int:
+    """Elements along the contiguous axis that threads copy together: as many, up to 16 bytes, as
+    every row is made of and begins aligned to. 0 where neither of the last two axes is
+    contiguous."""
+    fastest = fastest_axis(view)
+    if fastest is None:
+        return 0
+    axes = enumerate(zip(view.shape, view.strides, strict=True))
+    steps = [stride for a, (extent, stride) in axes if a != fastest and extent != ONE]
+    steps += [view.shape[fastest], view.offset]
+    width = MAX_VECTOR_NBYTES // itemsize
+    while width > 1 and not (
+        view.alignment % (width * itemsize) == 0 and all(is_multiple(e, width) for e in steps)
+    ):
+        width //= 2
+    return width
+
+
 def strided_operand(s: Stage) -> Strided[Stage] | None:
     """A stage as strides over an input; None where it is no such view."""
     return strided_view(s, lambda t: t.operands, lambda t: strides_of(t) if t.is_input else None)
@@ -67,7 +89,7 @@ def boxed_memory(s: Stage) -> Strided[Stage] | None:
 
 
 def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage | None:
-    """The view that copies by boxes read where its input lies, for some of its readers; None, and
+    """The view that asynchronous copies read where its input lies, for some of its readers; None, and
     nothing changed, for what is no view by strides. Views that others read, too, are cloned."""
     if s.is_input or strided_operand(s) is None:
         return None

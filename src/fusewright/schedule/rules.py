@@ -44,6 +44,13 @@ def _order(value: Any) -> Any:
     return AXES.taken(value)
 
 
+def _warps(value: Any) -> Any:
+    pair = several(COUNT, "").taken(value)
+    if len(pair) != 2 or 0 in pair:
+        raise Unfit
+    return pair
+
+
 def _without_quotes(value: Any) -> str:
     """The way out where a name stands in quotes."""
     known = {m.value.lower(): f"fw.{m.value}" for m in Parallel}
@@ -93,6 +100,7 @@ MODE = instance_of(str, words="the name of a mode")
 SIZE = Rule("an integer or an expression in the sizes", _size)
 TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
 LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
+WARPS = Rule("two positive integers: the warps along the rows and along the columns", _warps)
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
 GRID_MODES = ("vector", "tma", "slices")
@@ -116,7 +124,7 @@ ON_TENSORS: Edits = {
     "cache_before": {"by": COPY},
     "rfactor": {"axes": AXIS_OR_AXES},
     "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
-    "mma": {"warpgroups": optional(COUNT)},
+    "mma": {"warpgroups": optional(COUNT), "warps": optional(WARPS)},
     "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},
     "recompute": {},
     "loop_over": {"loops": LOOPS},

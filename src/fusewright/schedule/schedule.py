@@ -28,6 +28,7 @@ from fusewright.schedule.instructions import (
     check_registers,
     check_staging,
     mma_loops,
+    warp_loops,
 )
 from fusewright.schedule.nest import build_nest, reduced_loops
 from fusewright.schedule.parallel import Loop, Parallel
@@ -259,8 +260,7 @@ class ScheduledTensor(TensorPasses):
     ) -> ScheduledTensor:
         """`t -> c = copy(t)`; every reader of t, or those given, read c. Returns c, in registers,
         or in shared `memory`; `by` "cp_async" or "bulk" in shared memory, filled by copies that
-        pass by the registers. By "bulk" a view by strides of an input is copied from where the
-        input lies."""
+        pass by the registers, of a view by strides of an input from where the input lies."""
         check_by(self.stage, by, ("cp_async", "bulk"))
         flow = self._schedule.flow
         users = flow.consumers(self.stage)
@@ -274,7 +274,7 @@ class ScheduledTensor(TensorPasses):
         if not chosen:
             raise ScheduleError(f"cache_after({self.name}): nothing reads it; use cache_before")
         s = self.stage
-        if by == "bulk":
+        if by is not None:
             s = view_in_place(flow, s, chosen) or s
         if by is not None and not s.is_input and not s.is_viewed:
             raise ScheduleError(
@@ -431,21 +431,31 @@ class ScheduledTensor(TensorPasses):
         self.stage.work_dtype = None if work is compute else work
         return self
 
-    def mma(self, warpgroups: int | None = None) -> ScheduledTensor:
-        """Computes a product by the matrix instructions of warpgroups. Its last three loops run
-        over a tile of rows, of columns and of the axis that is summed over:
+    def mma(
+        self, warpgroups: int | None = None, warps: tuple[int, int] | None = None
+    ) -> ScheduledTensor:
+        """Computes a product by the matrix instructions of warpgroups, or of single `warps`. Its
+        last three loops run over a tile of rows, of columns and of the axis that is summed over:
 
             [.., m, n, k]  ->  [.., TIDx{128 warpgroups}, k/16, 16, m/(64 warpgroups), n/8, 2, 2]
 
         of which the last six are inside of instructions; the last four count a thread's registers.
         Thread 128 g + 32 w + l holds row 64 (m/64/warpgroups g + i) + 16 w + 8 h + l // 4, column
-        8 j + 2 (l % 4) + e. `warpgroups` share the rows, by default 64 each.
+        8 j + 2 (l % 4) + e. `warpgroups` share the rows, by default 64 each. `warps` (a, b) share
+        rows and columns; TIDx has 32 a b threads, m/(16 a) follows, and warp b v + w has rows
+        m/a v + 16 i and columns n/b w + 8 j on.
         """
-        s = self.stage
-        loops = mma_loops(self._schedule.flow.graph, s, warpgroups)
+        s, graph = self.stage, self._schedule.flow.graph
+        if warps is not None and warpgroups is not None:
+            raise ScheduleError(
+                f"mma({self.name}, warpgroups={warpgroups}, warps={warps}): instructions are those "
+                "of warpgroups or of single warps; give one of the two"
+            )
+        loops = warp_loops(graph, s, warps) if warps else mma_loops(graph, s, warpgroups)
         if s.inline_depth > len(s.loops) - 3:
             raise ScheduleError(f"mma({self.name}): its tile is shared with readers; inline after")
         self._commit(loops)
+        s.warps = warps or ()
         return self
 
 

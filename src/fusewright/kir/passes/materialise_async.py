@@ -25,6 +25,7 @@ from fusewright.kir.ir import (
     For,
     If,
     Kernel,
+    LdMatrix,
     Load,
     MbarExpect,
     MbarInit,
@@ -462,7 +463,7 @@ def _moved(s: Statement, buffer: Buffer, offset: Expr) -> Statement:
 
     def edit(node: Node) -> Node:
         match node:
-            case Load() if node.src is buffer:
+            case Load() | LdMatrix() if node.src is buffer:
                 return replace(node, index=add(node.index, offset))
             case CpAsync() if node.dst is buffer:
                 return replace(node, index=add(node.index, offset))

@@ -19,6 +19,7 @@ from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics.sort import SortScheduler
 from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
+from fusewright.schedule.heuristics.warp_matmul import WarpMatmulScheduler
 from fusewright.target import Target
 
 
@@ -68,6 +69,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     separate_coordinates(flow)
     if any(isinstance(s.op, MatMul) for s in flow.stages):
         yield MatmulScheduler(flow, target)
+        yield WarpMatmulScheduler(flow, target)
     elif any(isinstance(s.op, Sort) for s in flow.stages):
         yield SortScheduler(flow, target)
     elif any(isinstance(s.op, Scan) for s in flow.stages):

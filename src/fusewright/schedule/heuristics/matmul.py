@@ -230,6 +230,13 @@ def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
     return rows + columns * plan.products
 
 
+def sizes_of_product(p: Stage) -> Sizes:
+    """The sizes of a product; symbolic ones are estimated."""
+    rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
+    batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
+    return Sizes(batch, rows, columns, depth, itemsize)
+
+
 class MatmulScheduler:
     """One product, or several that share an operand, and what is computed of the results."""
 
@@ -292,10 +299,7 @@ class MatmulScheduler:
         return None
 
     def _sizes(self) -> Sizes:
-        p = self._product
-        rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
-        batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
-        return Sizes(batch, rows, columns, depth, itemsize)
+        return sizes_of_product(self._product)
 
     def _fits(self, rows: int, columns: int) -> bool:
         """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
@@ -339,8 +343,7 @@ class MatmulScheduler:
         *lead, m, n = (e or 1 for e in shape)
         down, across = -(-m // rows), -(-n // columns)
         sms = self._target.multiprocessors
-        fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
-        group = min(fits, key=lambda g: g * rows + -(-sms // g) * columns)
+        group = rows_of_group(down, rows, columns, sms)
         tiles = math.prod(lead) * down * across
         sizes = self._sizes()
         nbytes = (
@@ -359,7 +362,7 @@ class MatmulScheduler:
 
 def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -> None:
     """The kernel of products and their suffix."""
-    products = [_in_registers(ScheduledTensor(s, t)) for t in stages]
+    products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
     operands = _operands(s, products)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
@@ -400,7 +403,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         p.inline_at(ScheduledTensor(s, reader), around)
 
 
-def _in_registers(product: ScheduledTensor) -> ScheduledTensor:
+def in_registers(product: ScheduledTensor) -> ScheduledTensor:
     """A product whose accumulators something else stores."""
     return product if product.memory is Memory.LOCAL else product.cache_before()
 
@@ -454,20 +457,8 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
-    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`: groups of tiles
-    that run together share rows of the first operand and columns of the second."""
-    lead = len(product.stage.shape) - 2
-    product.split(lead, plan.rows)
-    product.split(lead + 2, plan.columns)
-    product.split(lead + 4, plan.depth)
-    first = [*range(lead), lead, lead + 2]
-    product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
-    product.split(lead, plan.group)
-    product.reorder({lead + 1: lead + 2})
-    if plan.serpentine:
-        product.serpentine(lead + 1, by=lead)
-    for _ in range(lead + 2):
-        product.merge(0)
+    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`."""
+    by_tiles(product, (plan.rows, plan.columns, plan.depth), plan.group, plan.serpentine)
     if plan.blocks:
         product.split(0, plan.blocks)
     if plan.splits > 1:
@@ -476,3 +467,30 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
         product.request_serial_grid_reduction(plan.mode)
         return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
+
+
+def by_tiles(
+    product: ScheduledTensor, tile: tuple[int, int, int], group: int, serpentine: bool = False
+) -> None:
+    """`[.., m, n, k] -> [tiles, k/depth, rows, columns, depth]`: groups of tiles that run together
+    share rows of the first operand and columns of the second."""
+    rows, columns, depth = tile
+    lead = len(product.stage.shape) - 2
+    product.split(lead, rows)
+    product.split(lead + 2, columns)
+    product.split(lead + 4, depth)
+    first = [*range(lead), lead, lead + 2]
+    product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
+    product.split(lead, group)
+    product.reorder({lead + 1: lead + 2})
+    if serpentine:
+        product.serpentine(lead + 1, by=lead)
+    for _ in range(lead + 2):
+        product.merge(0)
+
+
+def rows_of_group(down: int, rows: int, columns: int, sms: int) -> int:
+    """How many of `down` rows of tiles make a group: they divide all, and the tiles that run
+    together read the fewest rows and columns."""
+    fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
+    return min(fits, key=lambda g: g * rows + -(-sms // g) * columns)

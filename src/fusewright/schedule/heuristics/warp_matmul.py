@@ -1,0 +1,171 @@
+"""Products on the instructions of single warps: operands by copies of threads to a ring of tiles in
+shared memory, sums in registers. For every target with these copies, and every view by strides.
+
+    for k: copy a tile of each operand; load matrices; multiply    ->   accumulators in registers
+    suffix over the accumulators                                   ->   global memory
+
+Everything is done by public calls on a schedule by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.core.expr import constant_value
+from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import MatMul
+from fusewright.fusion.strided import fastest_axis
+from fusewright.schedule.edits import set_allocation
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
+from fusewright.schedule.heuristics.common import vectorize_accesses
+from fusewright.schedule.heuristics.matmul import (
+    by_tiles,
+    in_registers,
+    rows_of_group,
+    separate_operands,
+    sizes_of_product,
+)
+from fusewright.schedule.heuristics.warp_plans import WarpPlan, warp_plans, warp_us
+from fusewright.schedule.nest import computed
+from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.products import WARP_MMA_DTYPES, copy_width, strided_operand
+from fusewright.schedule.schedule import Schedule, ScheduledTensor
+from fusewright.target import CP_ASYNC_NBYTES, LINE_NBYTES, MAX_VECTOR_NBYTES, Feature, Target
+
+WHAT = "tiles on the instructions of single warps"
+
+
+class WarpMatmulScheduler:
+    """One product, or several that share an operand, and what is computed of the results."""
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        self._flow, self._target = flow, target
+        self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
+        for p in self._products:
+            separate_operands(flow, p)
+
+    def candidates(self) -> Iterator[Listed[WarpPlan]]:
+        """Tiles in the order of their predicted time."""
+        problem = self._problem()
+        if problem is not None:
+            yield Refused(WHAT, problem)
+            return
+        sizes = sizes_of_product(self._products[0])
+        plans = [self._grouped(p) for p in warp_plans(sizes, self._target, len(self._products))]
+        first, second = (_width(o) for o in self._products[0].operands)
+        us = {p: warp_us(sizes, p, (first, second), self._target) for p in plans}
+        for p in sorted(plans, key=lambda p: us[p]):
+            what = f"tiles of {p.rows} x {p.columns} by single warps, {p.stages} stages"
+            yield Candidate(what, p.params, p)
+
+    def _problem(self) -> str | None:
+        if not self._target.has(Feature.CP_ASYNC):
+            return f"{self._target} has no copies by threads to shared memory"
+        operands = list(dict.fromkeys(o for p in self._products for o in p.operands))
+        if len(operands) > len(self._products) + 1:
+            return f"{len(self._products)} products that share no operand; a kernel holds one"
+        for o in operands:
+            if o.dtype.name not in WARP_MMA_DTYPES:
+                return f"{o.name} is {o.dtype}; single warps multiply {' or '.join(WARP_MMA_DTYPES)}"
+            if strided_operand(o) is None:
+                return f"{o.name} is no view by strides of what lies in memory"
+            if _width(o) * o.dtype.nbytes not in CP_ASYNC_NBYTES:
+                return f"rows of {o.name} begin at no multiple of {CP_ASYNC_NBYTES[0]} bytes"
+        if len({o.dtype for o in operands}) > 1:
+            return "operands of two dtypes"
+        return None
+
+    def _grouped(self, plan: WarpPlan) -> WarpPlan:
+        rows, columns = (constant_value(e) for e in self._products[0].shape[-2:])
+        if rows is None or columns is None:
+            return plan
+        down, sms = -(-rows // plan.rows), self._target.multiprocessors
+        return replace(plan, group=rows_of_group(down, plan.rows, plan.columns, sms))
+
+    def apply(self, plan: WarpPlan) -> bool:
+        """Schedules by public calls."""
+        schedule_warp_products(Schedule.of(self._flow), self._products, plan)
+        return True
+
+
+def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan) -> None:
+    """The kernel of products and their suffix."""
+    products = [in_registers(ScheduledTensor(s, t)) for t in stages]
+    operands = _copies(s, products)
+    apart = [t.stage for t in (*products, *operands)]
+    suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
+    for p in products:
+        by_tiles(p, (plan.rows, plan.columns, plan.depth), plan.group)
+        p.parallelize(0, Parallel.BIDX)
+    s.transform_like(products[0], operands)
+    for p in products:
+        p.mma(warps=(plan.down, plan.across))
+    for o in operands:
+        _copy_tile(s.flow, o, plan)
+        if plan.stages > 1:
+            o.circular_buffer(plan.stages)
+        o.inline_at(next(p for p in products if o.stage in p.stage.operands), 2)
+    s.transform_like(products[0], suffix)
+    vectorize_accesses(s.flow, suffix[-1].stage)
+    s.inline_most(suffix)
+    for p in products:
+        p.inline_at(ScheduledTensor(s, s.flow.consumers(p.stage)[0]), 1)
+
+
+def _copies(s: Schedule, products: Sequence[ScheduledTensor]) -> list[ScheduledTensor]:
+    """Copies of the operands by threads, one for all products that share an operand."""
+    found: list[ScheduledTensor] = []
+    for stage in dict.fromkeys(o for p in products for o in p.stage.operands):
+        readers = [p for p in products if stage in p.stage.operands]
+        found.append(ScheduledTensor(s, stage).cache_after(by="cp_async", readers=readers))
+    return found
+
+
+def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> None:
+    """`[BIDx, k/depth, m, depth] -> [BIDx, k/depth, trips, TIDx, Vectorize]`: along the memory of
+    the operand, into chunks of 16 bytes that are exchanged within lines of the banks."""
+    source = strided_operand(o.stage.operands[0])
+    assert source is not None, "the problems of the group were looked at"
+    width = copy_width(source, o.stage.dtype.nbytes)
+    slow, fast = (x.axis for x in o.stage.loops[-2:])
+    along = o.stage.frame.output[fastest_axis(source) or 0]
+    if not flow.graph.depends(fast, [along]):
+        slow, fast = fast, slow
+        o.reorder({-1: -2})
+    exchanged = _exchanged(flow.graph, slow, fast, o.stage.dtype.nbytes)
+    o.split(-1, width)
+    o.merge(-3, -2)
+    o.split(-2, plan.threads)
+    o.parallelize(-2, Parallel.TIDX).parallelize(-1, Parallel.VECTORIZE)
+    if constant_value(o.stage.loops[-3].axis.extent) != 1:
+        o.parallelize(-3, Parallel.UNROLL)
+    set_allocation(flow, o.stage, exchanged)
+
+
+def _exchanged(
+    graph: AxisGraph, slow: AxisClass, fast: AxisClass, itemsize: int
+) -> tuple[AxisClass, ...]:
+    """A tile of rows along `fast`, the chunks of each line of the banks exchanged by the number of
+    the line, so that loads of eight neighbouring rows at one place meet every bank once:
+
+        64 elements of 2 bytes and more a row:    row r, chunk c    lies at    c ^ r % 8
+        32 elements a row, two rows a line:       chunk c of row r  lies at    (4 (r % 2) + c) ^ r // 2 % 8
+    """
+    chunks, within = graph.split(fast, MAX_VECTOR_NBYTES // itemsize)
+    of_line, count = LINE_NBYTES // MAX_VECTOR_NBYTES, estimate(chunks.extent)
+    if count >= of_line:
+        panels, chunk = graph.split(chunks, of_line)
+        _, by = graph.split(slow, min(of_line, estimate(slow.extent)))
+        return slow, panels, graph.swizzle(by, chunk)[1], within
+    lines, row = graph.split(slow, of_line // count)
+    _, by = graph.split(lines, min(of_line, estimate(lines.extent)))
+    return lines, graph.swizzle(by, graph.merge(row, chunks))[1], within
+
+
+def _width(o: Stage) -> int:
+    """Elements of an operand that a thread copies together."""
+    source = strided_operand(o)
+    return 0 if source is None else copy_width(source, o.dtype.nbytes)

@@ -1,0 +1,170 @@
+"""Tiles of products on the instructions of single warps, and their predicted times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.matmul import BLOCK_US, KEPT, Sizes
+from fusewright.target import (
+    ISSUE_PER_CLOCK,
+    MAX_VECTOR_NBYTES,
+    SHARED_NBYTES_PER_CLOCK,
+    WARP_SIZE,
+    Target,
+)
+
+_MENU = (
+    (128, 256, 2, 4),
+    (256, 128, 4, 2),
+    (128, 128, 2, 2),
+    (128, 64, 2, 2),
+    (64, 128, 2, 2),
+    (64, 64, 2, 2),
+    (64, 32, 2, 2),
+    (32, 64, 2, 2),
+    (32, 32, 2, 2),
+    (16, 128, 1, 4),
+    (16, 64, 1, 4),
+)
+"""Rows and columns of a block's tile, and the warps that share each."""
+WARP_DEPTH = 32
+"""Of a tile: rows of 64 bytes that lie along the depth, two of them in a line of the banks."""
+MAX_STAGES = 4
+"""Tiles of each operand under way: with more, loads wait for nothing that these do not cover."""
+STEP = 16
+"""Of the depth: what an instruction multiplies."""
+MAX_WARP_ACCUMULATORS = 128
+"""Registers of a thread for them: half of those it has, as fragments of two steps are held beside
+them."""
+BESIDE = 40
+"""Registers of a thread for addresses and counters (NVRTC 13.0, sm_80, 2026-11-23)."""
+FRAGMENT_NBYTES = 512
+"""That a warp loads at once: 16 x 16 elements of 2 bytes."""
+COPY_INSTRUCTIONS = 3
+"""Of a copy: its address, its condition, and itself."""
+TRIP_INSTRUCTIONS = 30
+"""Of a warp for a tile of the depth beside copies, loads and products: the places in the ring, a
+wait, a barrier and the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpPlan:
+    """A tile of the result, its depth, the warps `down` and `across` that share its rows and its
+    columns, the tiles of each operand in memory together, and the rows of tiles of a group."""
+
+    rows: int
+    columns: int
+    depth: int
+    down: int
+    across: int
+    stages: int
+    group: int = 1
+    products: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.down * self.across * WARP_SIZE
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread for the sums of all products."""
+        return self.rows * self.columns * self.products // self.threads
+
+    @property
+    def fragments(self) -> int:
+        """Loads of matrices of a warp, for a step of the depth."""
+        own = self.rows // self.down, self.columns // self.across
+        return own[0] // STEP + self.products * (own[1] // STEP)
+
+    @property
+    def registers(self) -> int:
+        """Of a thread: sums, fragments of two steps, addresses."""
+        held = 2 * self.fragments * FRAGMENT_NBYTES // (4 * WARP_SIZE)
+        return min(255, self.accumulators + held + BESIDE)
+
+    def tiles(self, sizes: Sizes) -> int:
+        """The tiles of a product of these sizes."""
+        return sizes.batch * -(-sizes.rows // self.rows) * -(-sizes.columns // self.columns)
+
+    @property
+    def params(self) -> Params:
+        """The parameters by name."""
+        values = (
+            ("tile", f"{self.rows}x{self.columns}x{self.depth}"),
+            ("warps", f"{self.down}x{self.across}"),
+            ("stages", self.stages),
+            ("group", self.group),
+        )
+        return Params("warp_matmul", values, min_blocks=1)
+
+
+def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan]:
+    """The menu's tiles for a product of these sizes, with the stages that fit."""
+    plans = [_staged(WarpPlan(r, c, WARP_DEPTH, d, a, 1, 1, products), sizes, target)
+             for r, c, d, a in _MENU]  # fmt: skip
+    return [p for p in plans if p.accumulators <= MAX_WARP_ACCUMULATORS]
+
+
+def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
+    """The plan with as many stages as leave room for a second block, where registers do too."""
+    blocks = 2 if 2 * plan.threads * plan.registers <= target.registers_per_sm else 1
+    room = min(target.shared_nbytes_per_block, target.shared_nbytes_per_sm // blocks - 1024)
+    stage = (plan.rows + plan.columns * plan.products) * plan.depth * sizes.itemsize
+    trips = -(-sizes.depth // plan.depth)
+    stages = max(1, min(MAX_STAGES, room // stage, trips))
+    return WarpPlan(
+        plan.rows, plan.columns, plan.depth, plan.down, plan.across, stages, plan.group,
+        plan.products,
+    )  # fmt: skip
+
+
+def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target) -> float:
+    """Microseconds of a product whose operands are copied by so many elements at once: rounds of
+    tiles, each what its multiprocessor multiplies, issues, moves through shared memory and reads
+    from the second-level cache; beside that what both operands take from memory."""
+    known = target.calibration
+    steps = -(-sizes.depth // plan.depth)
+    parts = _clocks_of_step(sizes, plan, widths, target)
+    clocks = _norm(parts, known.overlap) * steps
+    rounds = -(-plan.tiles(sizes) // target.multiprocessors)
+    own = rounds * clocks / target.clock_mhz
+    memory = sizes.nbytes / (target.memory_nbytes_per_us * known.read_share)
+    resident = max(1, target.registers_per_sm // (plan.threads * plan.registers))
+    starts = -(-rounds // resident)
+    return known.launch_us + _norm((own, memory), known.overlap) + starts * BLOCK_US
+
+
+def _clocks_of_step(
+    sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target
+) -> tuple[float, ...]:
+    """Clocks of a multiprocessor for a tile of the depth, by what it is busy with."""
+    known, warps = target.calibration, plan.threads // WARP_SIZE
+    lines = plan.rows, plan.columns * plan.products
+    nbytes = sum(lines) * plan.depth * sizes.itemsize
+    copies = [n * plan.depth / (w * WARP_SIZE) for n, w in zip(lines, widths, strict=True)]
+    narrow = sum(c for c, w in zip(copies, widths, strict=True)
+                 if w * sizes.itemsize < MAX_VECTOR_NBYTES)  # fmt: skip
+    loads = warps * plan.fragments * plan.depth // STEP
+    multiplied = plan.rows * plan.columns * plan.products * plan.depth
+    instructions = multiplied / (STEP * 16 * 8) + loads + COPY_INSTRUCTIONS * sum(copies)
+    return (
+        multiplied / target.warp_mma_per_clock,
+        (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK,
+        (instructions + warps * TRIP_INSTRUCTIONS) / ISSUE_PER_CLOCK,
+        narrow * known.narrow_clocks,
+        nbytes / known.l2_nbytes_per_clock,
+    )
+
+
+def _norm(parts: tuple[float, ...], order: float) -> float:
+    return math.fsum(p**order for p in parts) ** (1 / order)
+
+
+@lru_cache(maxsize=KEPT)
+def least_warp_us(sizes: Sizes, widths: tuple[int, int], target: Target) -> float:
+    """Microseconds of a product with the best of the tiles."""
+    return min(warp_us(sizes, p, widths, target) for p in warp_plans(sizes, target))
