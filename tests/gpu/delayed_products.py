@@ -56,7 +56,7 @@ class DelayedProgram:
             assert np.abs(got.reshape(wanted.shape) - wanted).max() <= limit, self.name
 
 
-OF_PROGRAMS = ("halves", "halves of rows", "batched", "rows of 1028", "slices", "prologue")
+OF_PROGRAMS = ("halves", "halves of rows", "batched", "rows of 1029", "slices", "prologue")
 """Programs beside the kernels by hand: stacked weights, a batch, two kernels, slices of k."""
 
 

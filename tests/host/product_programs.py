@@ -123,7 +123,7 @@ CASES = (
     Case("glu", lambda x, w: fw.nn.glu(fw.matmul(x, w)), ((200, 136), (136, 144))),
     Case("halves written twice", _halves_twice, ((200, 136), (136, 144))),
     Case("a part", lambda x, w: fw.matmul(x, w)[8:, :64] * 2, ((200, 136), (136, 144))),
-    Case("rows of 1028", lambda a, b: fw.matmul(a, b), ((520, 1028), (1028, 328)), kernels=2),
+    Case("rows of 1029", lambda a, b: fw.matmul(a, b), ((520, 1029), (1029, 328)), kernels=2),
     Case(
         "odd and transposed",
         lambda a, b: fw.matmul(a.T, b.T),
@@ -138,9 +138,9 @@ CASES = (
         kernels=2,
     ),
     Case(
-        "prologue of 1028",
+        "prologue of 1029",
         lambda a, b: fw.matmul(fw.exp(a), b),
-        ((520, 1028), (1028, 328)),
+        ((520, 1029), (1029, 328)),
         kernels=2,
     ),
     Case(

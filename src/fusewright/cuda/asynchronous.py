@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import TRUE, equal
 from fusewright.cuda import ptx, scalars
 from fusewright.cuda.writer import Spellings, Writer
@@ -55,12 +56,22 @@ def cp_async(w: Writer, s: ir.CpAsync) -> None:
         ptx.in_global(w.address(s.src, s.src_index)),
     ]
     predicate, counts = s.predicate, s.zero_fill and s.predicate != TRUE
-    if counts:
-        operands.append(ptx.number(f"({w.condition(predicate)}) ? {nbytes} : 0"))
-        predicate = TRUE
+    if counts or s.stop is not None:
+        operands.append(ptx.number(_read_nbytes(w, s)))
+        predicate, counts = TRUE, True
     bypass = s.cache is Cache.NO_ALLOCATE
     text = ptx.assembly(ptx.copy_instruction(nbytes, bypass=bypass, counts=counts), operands)
     w.guarded(predicate, lambda: w.line(text))
+
+
+def _read_nbytes(w: Writer, s: ir.CpAsync) -> str:
+    """The bytes that are read; the others are zeros."""
+    itemsize = s.dst.dtype.nbytes
+    count = str(s.width * itemsize)
+    if s.stop is not None:
+        some = minimum(maximum(s.stop, 0), s.width)
+        count = w.integer(some * itemsize)
+    return count if s.predicate == TRUE else f"({w.condition(s.predicate)}) ? {count} : 0"
 
 
 def bulk(w: Writer, s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> None:

@@ -23,11 +23,20 @@ from fusewright.schedule.heuristics.matmul import (
     least_split_us,
     least_us,
 )
-from fusewright.schedule.products import axis_problem, has_instructions, needed_axis
+from fusewright.schedule.heuristics.warp_plans import least_warp_us
+from fusewright.schedule.products import (
+    WARP_MMA_DTYPES,
+    axis_problem,
+    copy_width,
+    has_instructions,
+    needed_axis,
+    rows_copy_problem,
+)
 from fusewright.target import (
     BULK_ALIGNMENT,
     LINE_NBYTES,
     MAX_BOX_RANK,
+    MAX_VECTOR_NBYTES,
     MMA_COLUMNS_UNIT,
     MMA_ROWS,
     WARP_SIZE,
@@ -82,6 +91,9 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
         if why is not None:
             yield t.name, sum_rule(t, why, target)
             continue
+        if is_by_warps(t, target):
+            yield from _warp_forms(t, target)
+            continue
         if is_swapped(t, target):
             yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
         for i, o in enumerate(t.op.operands):
@@ -95,6 +107,22 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
             yield t.name, said
 
 
+def _warp_forms(t: Tensor, target: Target) -> Iterator[tuple[str, str]]:
+    """What `explain` says of a product on the instructions of single warps."""
+    times = _times_in_place(t, target) if target.has(Feature.WGMMA) else None
+    if times is not None:
+        own, copied = times
+        yield (
+            t.name,
+            f"single warps multiply it in {own:.1f} us, reading its operands in place; copies for "
+            f"tensor maps and warpgroups take {copied:.1f} us",
+        )
+    for o, wrong in unfit_operands(t, target):
+        yield t.name, f"its operand {o.name} is copied first: {wrong}"
+    if (said := _shared_depth(t, target)) is not None:
+        yield t.name, said
+
+
 def _transposed(o: Tensor, wrong: str, target: Target) -> str:
     nbytes, us = 2 * _nbytes(o), _copy_us(o, target)
     return f"its operand {o.name} is transposed first ({nbytes} bytes, {us:.1f} us): {wrong}"
@@ -103,12 +131,12 @@ def _transposed(o: Tensor, wrong: str, target: Target) -> str:
 def _shared_depth(t: Tensor, target: Target) -> str | None:
     """What `explain` says of a product whose tiles are too few for the chip, with the predicted
     times of all forms; None for others."""
-    sizes, count = placed_sizes(t, target), product_slices(t, target)
+    count = product_slices(t, target)
     if count == 1:
         return None
     sliced, slices = two_kernels(t, target)
     times = [
-        (least_us(sizes, target), "whole"),
+        (_product_us(t, 1, target), "whole"),
         (_split_us(t, target), "blocks of one kernel, which fw.tune tries"),
         (sliced, f"{slices} slices and a second kernel"),
     ]
@@ -130,24 +158,30 @@ def sum_of_products_reason(t: Tensor, target: Target) -> str | None:
     """Why a product is computed as a sum of products; None where matrix instructions do it."""
     if not isinstance(t.op, MatMul) or not has_instructions(t):
         return _no_instructions(t, target)
-    if not target.has(Feature.WGMMA):
-        return f"{target} has no products by warpgroups"
+    if not target.has(Feature.WGMMA) and not multiplied_by_warps(t, target):
+        names = " and ".join(dict.fromkeys(o.dtype.name for o in t.op.operands))
+        return f"{target} has no matrix instructions for {names}"
     sizes = sizes_of(t)
     m, n, k = sizes.rows, sizes.columns, sizes.depth
     if min(m, n) < LEAST_EXTENT or k < LEAST_DEPTH or m * n * k < LEAST_SIZE:
         return f"{m} x {n} x {k} is too small for matrix instructions"
-    unfit = [
-        (o, wrong)
-        for i, o in enumerate(t.op.operands)
-        if (wrong := map_problem(o) or unread_axis(t, i)) is not None
-    ]
+    unfit = unfit_operands(t, target)
     for o, wrong in unfit:
         if any(constant_value(e) is None for e in o.shape[-2:]):
-            return f"no tensor map takes its operand {o.name}, of unknown size: {wrong}"
+            return f"no instruction reads its operand {o.name}, of unknown size: {wrong}"
     if unfit and sum(_copy_us(o, target) for o, _ in unfit) >= sums_us(sizes, target):
         names = " and ".join(f"{o.name} ({wrong})" for o, wrong in unfit)
         return f"it is done before {names} would be copied to where a tensor map takes it"
     return None
+
+
+def unfit_operands(t: Tensor, target: Target) -> list[tuple[Tensor, str]]:
+    """The operands that a product does not read where they lie, and why."""
+    if is_by_warps(t, target):
+        found = ((o, rows_problem(o)) for o in t.op.operands)
+    else:
+        found = ((o, map_problem(o) or unread_axis(t, i)) for i, o in enumerate(t.op.operands))
+    return [(o, wrong) for o, wrong in found if wrong is not None]
 
 
 def _no_instructions(t: Tensor, target: Target) -> str:
@@ -204,6 +238,8 @@ def stored_axis(t: Tensor, position: int, target: Target) -> int | None:
     """Which of the last two axes of an operand is to be the fastest where it is stored for a
     product; None for an operand that is read where it lies."""
     o = t.op.operands[position]
+    if is_by_warps(t, target):
+        return None if rows_problem(o) is None else fastest_of(o)
     axis, needed = unfit_operand(t, o, target), needed_axis(o.dtype, position)
     if axis is not None or unread_axis(t, position) is not None:
         return axis if needed is None else needed
@@ -215,6 +251,11 @@ def unfit_operand(t: Tensor, o: Tensor, target: Target) -> int | None:
     product: the one that is now. None for an operand that is read where it lies."""
     if map_problem(o) is None and not is_copied_for_speed(t, o, target):
         return None
+    return fastest_of(o)
+
+
+def fastest_of(o: Tensor) -> int:
+    """Which of the last two axes of an operand is the fastest in memory."""
     source = view_of(o)
     rows, columns = (0, 0) if source is None else map(estimate, source.strides[-2:])
     return -2 if 0 < rows < columns else -1
@@ -234,6 +275,64 @@ def is_copied_for_speed(t: Tensor, o: Tensor, target: Target) -> bool:
     return gain > SURE * _copy_us(o, target)
 
 
+# --- single warps ---------------------------------------------------------------------------------
+
+
+def multiplied_by_warps(t: Tensor, target: Target) -> bool:
+    """Whether the instructions of single warps multiply values like a product's operands."""
+    kinds = {o.dtype for o in t.op.operands}
+    known = len(kinds) == 1 and all(d.name in WARP_MMA_DTYPES for d in kinds)
+    return known and target.has(Feature.CP_ASYNC)
+
+
+def rows_problem(o: Tensor) -> str | None:
+    """Why threads do not copy an operand's tiles from where it lies; None where they do."""
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    return rows_copy_problem(source, o.dtype.nbytes)
+
+
+def is_by_warps(t: Tensor, target: Target) -> bool:
+    """Whether the instructions of single warps compute a product: where there are no others, and
+    where these read both operands in place, boxes do not, and copies of the operands with the
+    instructions of warpgroups are predicted to take longer."""
+    if not multiplied_by_warps(t, target):
+        return False
+    if not target.has(Feature.WGMMA):
+        return True
+    return _times_in_place(t, target) is not None
+
+
+def _times_in_place(t: Tensor, target: Target) -> tuple[float, float] | None:
+    """Where single warps read operands in place that no map takes and are faster: their
+    microseconds, and those of copies and warpgroups; None where they are not."""
+    unfit = [o for i, o in enumerate(t.op.operands) if map_problem(o) or unread_axis(t, i)]
+    if not unfit or any(rows_problem(o) is not None for o in t.op.operands):
+        return None
+    sizes, widths = sizes_of(t), _widths(t)
+    placed = [sizes, *([_exchanged(sizes)] if sizes.rows <= MMA_ROWS else [])]
+    counts = _counts(sizes, target)
+    copied = sum(_copy_us(o, target) for o in unfit)
+    copied += min(_sliced_us(z, n, target) for z in placed for n in counts)
+    own = min(_by_warps_us(sizes, n, widths, target) for n in counts)
+    return (own, copied) if own < copied else None
+
+
+def _widths(t: Tensor) -> tuple[int, int]:
+    """Elements of each operand of a product that threads copy together, 16 bytes of one that is
+    stored in rows of whole lines first."""
+    found: list[int] = []
+    for o in t.op.operands:
+        source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+        whole = MAX_VECTOR_NBYTES // o.dtype.nbytes
+        found.append(whole if rows_problem(o) else copy_width(source, o.dtype.nbytes))
+    first, second = found
+    return first, second
+
+
+def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Target) -> float:
+    return _in_slices_us(sizes, count, target, lambda s: least_warp_us(s, widths, target))
+
+
 # --- few rows -------------------------------------------------------------------------------------
 
 
@@ -244,7 +343,7 @@ def is_swapped(t: Tensor, target: Target) -> bool:
     sizes = sizes_of(t)
     if sizes.rows > MMA_ROWS or constant_value(t.shape[-2]) is None:
         return False
-    if sum_of_products_reason(t, target) is not None:
+    if sum_of_products_reason(t, target) is not None or is_by_warps(t, target):
         return False
     return least_us(_exchanged(sizes), target) < least_us(sizes, target)
 
@@ -268,8 +367,7 @@ def product_slices(t: Tensor, target: Target) -> int:
     extents = (*t.shape, t.op.operands[0].shape[-1])
     if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
-    sizes = placed_sizes(t, target)
-    us = {count: _sliced_us(sizes, count, target) for count in _counts(sizes, target)}
+    us = {n: _product_us(t, n, target) for n in _counts(placed_sizes(t, target), target)}
     return min(count for count in us if us[count] <= ALIKE * min(us.values()))
 
 
@@ -277,7 +375,7 @@ def _split_us(t: Tensor, target: Target) -> float:
     """Microseconds where blocks of one kernel share the depth; infinite where none can."""
     assert isinstance(t.op, MatMul)
     extents = (*t.shape, t.op.operands[0].shape[-1])
-    if any(constant_value(e) is None for e in extents):
+    if any(constant_value(e) is None for e in extents) or is_by_warps(t, target):
         return math.inf
     return least_split_us(placed_sizes(t, target), target)
 
@@ -287,7 +385,7 @@ def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
     infinite where there are none."""
     sizes = placed_sizes(t, target)
     counts = [n for n in _counts(sizes, target) if n > 1 and t.ndim + 1 <= MAX_BOX_RANK]
-    return min(((_sliced_us(sizes, n, target), n) for n in counts), default=(math.inf, 1))
+    return min(((_product_us(t, n, target), n) for n in counts), default=(math.inf, 1))
 
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:
@@ -300,13 +398,26 @@ def _counts(sizes: Sizes, target: Target) -> list[int]:
     return [d for d in range(1, most + 1) if sizes.depth // unit % d == 0]
 
 
+def _product_us(t: Tensor, count: int, target: Target) -> float:
+    """Microseconds of a product by its instructions, in so many slices."""
+    sizes = placed_sizes(t, target)
+    if is_by_warps(t, target):
+        return _by_warps_us(sizes, count, _widths(t), target)
+    return _sliced_us(sizes, count, target)
+
+
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
-    """Microseconds of the products of slices and of the kernel that sums them: a slice's products
-    are written and read as float32, and what follows waits for a launch, instead of being computed
-    where the products are."""
+    """The same of warpgroups."""
+    return _in_slices_us(sizes, count, target, lambda s: least_us(s, target))
+
+
+def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
+    """Microseconds of the products of slices, each of which takes `us`, and of the kernel that sums
+    them: a slice's products are written and read as float32, and what follows waits for a launch,
+    instead of being computed where the products are."""
     if count == 1:
-        return least_us(sizes, target)
+        return us(sizes)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
     sums = target.calibration.launch_us + moved / target.memory_nbytes_per_us
-    return least_us(part, target) + sums
+    return us(part) + sums

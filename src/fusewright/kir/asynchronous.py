@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.conditions import TRUE, Cond, all_of, less
 from fusewright.core.expr import ZERO, Expr
 from fusewright.kir.rules import accesses_words, is_misaligned, lives_in, same_dtype
 from fusewright.kir.symbols import Buffer, Reg
@@ -44,8 +44,9 @@ BULK_REDUCTIONS = {
 @dataclass(frozen=True, slots=True, eq=False)
 class CpAsync(Guarded):
     """`dst[index .. index+width) = src[src_index .. +width)` from global to shared memory, complete
-    when its group is; where the predicate fails, zeros if `zero_fill`, else nothing. Moves 4, 8 or
-    16 bytes; `cache` NO_ALLOCATE (16 bytes only) passes by the first-level cache."""
+    when its group is; where the predicate fails, zeros if `zero_fill`, else nothing. With `stop`
+    only elements before it are read, and the others are zeros, too. Moves 4, 8 or 16 bytes; `cache`
+    NO_ALLOCATE (16 bytes only) passes by the first-level cache."""
 
     dst: Buffer
     index: Expr
@@ -54,6 +55,7 @@ class CpAsync(Guarded):
     width: int = 1
     predicate: Cond = TRUE
     zero_fill: bool = False
+    stop: Expr | None = None
     cache: Cache = Cache.DEFAULT
 
     def where_false(self) -> Body:
@@ -63,8 +65,20 @@ class CpAsync(Guarded):
         done = with_group(AsyncKind.CP_ASYNC)
         where = TRUE if self.zero_fill else self.predicate
         return (
-            MemoryUse(self.src, False, self.src_index, self.width, self.predicate, completes=done),
+            *(
+                MemoryUse(self.src, False, index, width, predicate, completes=done)
+                for index, width, predicate in self.read_parts()
+            ),
             MemoryUse(self.dst, True, self.index, self.width, where, completes=done),
+        )
+
+    def read_parts(self) -> tuple[tuple[Expr, int, Cond], ...]:
+        """What is read of the source: where, how many elements, and when."""
+        if self.stop is None:
+            return ((self.src_index, self.width, self.predicate),)
+        return tuple(
+            (self.src_index + k, 1, all_of((self.predicate, less(k, self.stop))))
+            for k in range(self.width)
         )
 
     def group(self) -> AsyncKind:
@@ -82,6 +96,8 @@ class CpAsync(Guarded):
             return
         yield from accesses_words(self.dst, self.index, self.width)
         yield from accesses_words(self.src, self.src_index, self.width)
+        if self.stop is not None and not self.zero_fill:
+            yield f"elements from {self.stop} on are zeros, so that it fills with zeros: zero_fill"
         if self.cache not in (Cache.DEFAULT, Cache.NO_ALLOCATE):
             yield f"cache policy {self.cache.value} does not apply to asynchronous copies"
         if self.cache is Cache.NO_ALLOCATE and nbytes != max(CP_ASYNC_NBYTES):

@@ -8,6 +8,7 @@ from fusewright.axes.frames import Gathered
 from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove
 from fusewright.core.expr import ZERO, Expr, Int, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
+from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType, bool_, int64
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
@@ -401,11 +402,8 @@ class Definition(Reader):
         buffer = self.storage.context.buffers[s]
         lanes = len(values)
         index = self.own_element()
-        if self.storage.is_filled(s) and prove(less(index, buffer.size)) is not True:
-            raise ScheduleError(
-                f"{s.name} is a tile that is filled beyond the edges of the tensor, but its loops "
-                f"go beyond the tile, too (to {index} of {buffer.size}); split by divisors of it"
-            )
+        if self.storage.is_filled(s):
+            self._check_filled(index, buffer)
         source = self._gathered_registers(values, buffer.dtype)
 
         def store(first: int, width: int, predicate: Cond, lanes: Lanes) -> Statement:
@@ -415,6 +413,18 @@ class Definition(Reader):
 
         found = self.vectors(s, index, conditions, lanes, may_lack=False)
         self.out += [v.statement(store) for v in found]
+
+    def _check_filled(self, index: Expr, buffer: Buffer) -> None:
+        """Raises ScheduleError where a tile that is stored beyond the edges of its tensor, by
+        threads that its loops have, has no room for that."""
+        pairs = zip(self.s.loops, self.view.variables, strict=True)
+        own = {v: Var(v.name, 0, x.axis.extent - 1) for x, v in pairs if isinstance(v, Var)}
+        if prove(less(substitute(index, own), buffer.size)) is not True:
+            raise ScheduleError(
+                f"{self.s.name} is a tile that is filled beyond the edges of the tensor, but its "
+                f"loops go beyond the tile, too (to {index} of {buffer.size}); split by divisors "
+                "of it"
+            )
 
     def _gathered_registers(self, values: Sequence[Operand], dtype: DType) -> Reg:
         """The lanes in consecutive registers of the buffer's type."""

@@ -118,7 +118,7 @@ class Storage:
 
     def is_filled(self, s: Stage) -> bool:
         """Whether a stage is a tile that matrix instructions read whole: what lies beyond an edge
-        is zero."""
+        is zero, as copies by cp.async leave it."""
         if s.memory is not Memory.SHARED or s.boxed:
             return False
         return any(r.warps for r in self.context.flow.consumers(s))

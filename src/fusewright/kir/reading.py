@@ -162,7 +162,8 @@ class Reader:
             return self._read_registers(p, index, conditions)
         conditions = (*self.predicates(writes=False), *found.predicates)
         exact = bool(found.predicates) and not only_inside
-        return self._load(p, index, conditions, exact=exact or self.storage.is_filled(self.s))
+        exact = exact or (self.storage.is_filled(self.s) and self.s.copied is None)
+        return self._load(p, index, conditions, exact=exact)
 
     def literal(self, p: Stage, *, in_text: bool = False) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""

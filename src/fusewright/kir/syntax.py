@@ -487,7 +487,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.Role, "role warps ", "{first}", "..", "{stop}", " ", Braces("body")),
     _template(ir.CpAsync, "cp_async ", "{dst}", "[", "{index}", "] = ", "{src}", "[",
               "{src_index}", "]", (" width ", "{width}"), _IF, Flag("zero_fill", "zero_fill"),
-              _CACHE),
+              (" stop ", "{stop}"), _CACHE),
     _template(ir.BulkLoad, "bulk_load ", *_BULK, " on ", "{barrier}", "[", "{slot}", "]", *_BY),
     _template(ir.BulkStore, "bulk_store ", *_BULK, *_BY),
     _template(ir.BulkReduce, "bulk_reduce.", Word("fn"), " ", *_BULK, *_BY),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from fusewright.axes.classes import AxisGraph
+from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import Int, constant_value
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Pointwise

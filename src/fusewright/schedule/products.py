@@ -10,7 +10,7 @@ from fusewright.fusion.ir import MatMul, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 """Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
@@ -59,20 +59,31 @@ def axis_problem(view: Strided[V], dtype: DType, position: int) -> str | None:
 
 def copy_width(view: Strided[V], itemsize: int) -> int:
     """Elements along the contiguous axis that threads copy together: as many, up to 16 bytes, as
-    every row is made of and begins aligned to. 0 where neither of the last two axes is
-    contiguous."""
+    every row begins aligned to. 0 where neither of the last two axes is contiguous."""
     fastest = fastest_axis(view)
     if fastest is None:
         return 0
     axes = enumerate(zip(view.shape, view.strides, strict=True))
     steps = [stride for a, (extent, stride) in axes if a != fastest and extent != ONE]
-    steps += [view.shape[fastest], view.offset]
+    steps.append(view.offset)
     width = MAX_VECTOR_NBYTES // itemsize
     while width > 1 and not (
         view.alignment % (width * itemsize) == 0 and all(is_multiple(e, width) for e in steps)
     ):
         width //= 2
     return width
+
+
+def rows_copy_problem(view: Strided[V], itemsize: int) -> str | None:
+    """Why threads do not copy tiles of a view to shared memory past the registers; None where they
+    do."""
+    width = copy_width(view, itemsize)
+    if width == 0:
+        shown = ", ".join(map(str, view.strides))
+        return f"none of its last two axes is contiguous (strides {shown})"
+    if width * itemsize < CP_ASYNC_NBYTES[0]:
+        return f"its rows begin at no multiple of {CP_ASYNC_NBYTES[0]} bytes"
+    return None
 
 
 def strided_operand(s: Stage) -> Strided[Stage] | None:
@@ -89,8 +100,8 @@ def boxed_memory(s: Stage) -> Strided[Stage] | None:
 
 
 def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage | None:
-    """The view that asynchronous copies read where its input lies, for some of its readers; None, and
-    nothing changed, for what is no view by strides. Views that others read, too, are cloned."""
+    """The view that asynchronous copies read where its input lies, for some of its readers; None,
+    and nothing changed, for what is no view by strides. Views that others read, too, are cloned."""
     if s.is_input or strided_operand(s) is None:
         return None
     first: Stage | None = None

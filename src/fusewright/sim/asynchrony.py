@@ -31,7 +31,8 @@ _Bulk: TypeAlias = "ir.BulkLoad | ir.BulkStore | ir.BulkReduce"
 def _cp_async(s: ir.CpAsync, run: Run) -> Step:
     refresh = run.refresh(s, s.predicate)
     holds = run.scope.condition(s.predicate)
-    source, to = (reach_of(s, use, run) for use in s.memory_uses())
+    *sources, to = (reach_of(s, use, run) for use in s.memory_uses())
+    exist = [run.scope.condition(predicate) for _, _, predicate in s.read_parts()]
 
     def step(f: Frame) -> None:
         for r in refresh:
@@ -41,17 +42,22 @@ def _cp_async(s: ir.CpAsync, run: Run) -> Step:
         if not some and not s.zero_fill:
             return
         issue = f.record(SyncEvent(s, target))
-        value: Array = np.zeros((1, 1), s.dst.dtype.numpy)
-        where = None
-        if some:
-            where, inside, some = source.positions(f, inside, issue)
+        values: list[Array] = []
+        for source, there in zip(sources, exist, strict=True):
+            inside, some = narrow(f.mask, there(f.values))
+            where = None
+            if some:
+                where, inside, some = source.positions(f, inside, issue)
+            for k in range(s.width // len(sources)):
+                value: Array = np.zeros((1, 1), s.dst.dtype.numpy)
+                if where is not None and some:
+                    value = elements_of(f, s.src).take(where + k)
+                    value = value if inside is None else np.where(inside, value, 0)
+                values.append(value)
         places, target, fits = to.positions(f, target, issue)
         if not fits:
             return
-        for k in range(s.width):
-            if where is not None and some:
-                value = elements_of(f, s.src).take(where + k)
-                value = value if inside is None else np.where(inside, value, 0)
+        for k, value in enumerate(values):
             _scatter(f, s.dst, places + k, value, target)
 
     return step

@@ -322,7 +322,7 @@ def _tile(alloc: Alloc, body: Sequence[Statement]) -> _Tile:
             f"{b} is filled by {len(nests)} statements of the body it lives in, not by one copy; "
             "inline it where all of it is copied at once"
         )
-    pairs = tuple(_pairs(nests, b, ()))
+    pairs = tuple(_pairs(nests, alloc, ()))
     return _Tile(alloc, nests[0], pairs)
 
 
@@ -352,18 +352,19 @@ def _writes(s: Statement, buffer: Buffer) -> bool:
     return isinstance(s, Store) and s.dst is buffer
 
 
-def _pairs(body: Sequence[Statement], buffer: Buffer, loops: tuple[For, ...]) -> Iterator[Pair]:
+def _pairs(body: Sequence[Statement], alloc: Alloc, loops: tuple[For, ...]) -> Iterator[Pair]:
+    buffer = alloc.buffer
     loads: dict[Buffer, Load] = {}
     for s in body:
         match s:
             case Alloc():
                 pass
             case For():
-                yield from _pairs(s.body, buffer, (*loops, s))
+                yield from _pairs(s.body, alloc, (*loops, s))
             case Load() if s.src.memory is Memory.GLOBAL:
                 loads[s.dst.buffer] = s
             case Store() if s.dst is buffer and _is_same(loads.get(s.src.buffer), s):
-                _check_whole(loads[s.src.buffer], buffer)
+                _check_whole(loads[s.src.buffer], alloc)
                 yield Pair(loads[s.src.buffer], s, loops)
             case _:
                 raise ScheduleError(
@@ -381,13 +382,16 @@ def _is_same(load: Load | None, store: Store) -> bool:
     return same.index == store.src.index and load.width == store.width
 
 
-def _check_whole(load: Load, buffer: Buffer) -> None:
-    if load.lanes != WHOLE:
-        raise ScheduleError(
-            f"{buffer} is to be filled by asynchronous copies of {load.width} elements of "
-            f"{load.src} at once, of which the last ones do not all exist; such copies move all or "
-            "none, so let the sizes divide, or vectorise the copy by a divisor of them"
-        )
+def _check_whole(load: Load, alloc: Alloc) -> None:
+    """Copies by threads count the bytes that they read, from the first one on; others do not."""
+    counts = alloc.copied is AsyncKind.CP_ASYNC
+    if load.lanes == WHOLE or (counts and not load.lanes.is_cut and load.lanes.first == ZERO):
+        return
+    raise ScheduleError(
+        f"{alloc.buffer} is to be filled by asynchronous copies of {load.width} elements of "
+        f"{load.src} at once, of which the last ones do not all exist; such copies move all or "
+        "none, so let the sizes divide, or vectorise the copy by a divisor of them"
+    )
 
 
 def _mentions(s: Statement, buffer: Buffer) -> bool:
@@ -423,7 +427,7 @@ def _with_copies(nest: Statement, tile: _Tile) -> Statement:
     return rewrite(nest, edit)
 
 
-def _copy(p: Pair) -> CpAsync:
+def _copy(p: Pair) -> Statement:
     load, store = p.load, p.store
     nbytes = load.width * load.src.dtype.nbytes
     if nbytes not in CP_ASYNC_NBYTES:
@@ -432,15 +436,19 @@ def _copy(p: Pair) -> CpAsync:
             f"{store.dst} is copied {nbytes} bytes at once, cp_async takes {known}; vectorise the "
             "copy along its contiguous axis"
         )
-    predicate, zero_fill = store.predicate, False
-    if load.predicate != TRUE and load.predicate != store.predicate:
-        if load.fill is not None and (store.predicate != TRUE or load.fill.value != 0):
-            raise ScheduleError(
-                f"{store.dst} is filled with {load.fill.value} where there is nothing to copy; "
-                "cp_async fills with zeros only: copy first, and choose what to use afterwards"
-            )
-        predicate, zero_fill = load.predicate, load.fill is not None
-    return CpAsync(store.dst, store.index, load.src, load.index, load.width, predicate, zero_fill)
+    copy = CpAsync(store.dst, store.index, load.src, load.index, load.width, store.predicate)
+    stop = load.lanes.stop
+    if stop is None and load.predicate in (TRUE, store.predicate):
+        return copy
+    if load.fill is not None and load.fill.value != 0:
+        raise ScheduleError(
+            f"{store.dst} is filled with {load.fill.value} where there is nothing to copy; "
+            "cp_async fills with zeros only: copy first, and choose what to use afterwards"
+        )
+    fills = load.fill is not None or stop is not None
+    copy = replace(copy, predicate=load.predicate, zero_fill=fills, stop=stop)
+    is_whole = store.predicate == TRUE or not fills
+    return copy if is_whole else If(store.predicate, (copy,))
 
 
 def _row_copies(rows: BulkRows, barrier: Buffer, slot: Expr, offset: Expr) -> Statement:

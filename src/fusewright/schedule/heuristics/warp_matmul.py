@@ -28,12 +28,17 @@ from fusewright.schedule.heuristics.matmul import (
     separate_operands,
     sizes_of_product,
 )
-from fusewright.schedule.heuristics.warp_plans import WarpPlan, warp_plans, warp_us
+from fusewright.schedule.heuristics.warp_plans import WarpPlan, ranked, warp_plans
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import WARP_MMA_DTYPES, copy_width, strided_operand
+from fusewright.schedule.products import (
+    WARP_MMA_DTYPES,
+    copy_width,
+    rows_copy_problem,
+    strided_operand,
+)
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import CP_ASYNC_NBYTES, LINE_NBYTES, MAX_VECTOR_NBYTES, Feature, Target
+from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, Feature, Target
 
 WHAT = "tiles on the instructions of single warps"
 
@@ -56,8 +61,7 @@ class WarpMatmulScheduler:
         sizes = sizes_of_product(self._products[0])
         plans = [self._grouped(p) for p in warp_plans(sizes, self._target, len(self._products))]
         first, second = (_width(o) for o in self._products[0].operands)
-        us = {p: warp_us(sizes, p, (first, second), self._target) for p in plans}
-        for p in sorted(plans, key=lambda p: us[p]):
+        for p in ranked(plans, sizes, (first, second), self._target):
             what = f"tiles of {p.rows} x {p.columns} by single warps, {p.stages} stages"
             yield Candidate(what, p.params, p)
 
@@ -69,11 +73,14 @@ class WarpMatmulScheduler:
             return f"{len(self._products)} products that share no operand; a kernel holds one"
         for o in operands:
             if o.dtype.name not in WARP_MMA_DTYPES:
-                return f"{o.name} is {o.dtype}; single warps multiply {' or '.join(WARP_MMA_DTYPES)}"
-            if strided_operand(o) is None:
+                return (
+                    f"{o.name} is {o.dtype}; single warps multiply {' or '.join(WARP_MMA_DTYPES)}"
+                )
+            source = strided_operand(o)
+            if source is None:
                 return f"{o.name} is no view by strides of what lies in memory"
-            if _width(o) * o.dtype.nbytes not in CP_ASYNC_NBYTES:
-                return f"rows of {o.name} begin at no multiple of {CP_ASYNC_NBYTES[0]} bytes"
+            if (wrong := rows_copy_problem(source, o.dtype.nbytes)) is not None:
+                return f"{o.name}: {wrong}"
         if len({o.dtype for o in operands}) > 1:
             return "operands of two dtypes"
         return None
@@ -138,7 +145,7 @@ def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> None:
     exchanged = _exchanged(flow.graph, slow, fast, o.stage.dtype.nbytes)
     o.split(-1, width)
     o.merge(-3, -2)
-    o.split(-2, plan.threads)
+    o.split(-2, min(plan.threads, estimate(o.stage.loops[-2].axis.extent)))
     o.parallelize(-2, Parallel.TIDX).parallelize(-1, Parallel.VECTORIZE)
     if constant_value(o.stage.loops[-3].axis.extent) != 1:
         o.parallelize(-3, Parallel.UNROLL)
@@ -151,8 +158,8 @@ def _exchanged(
     """A tile of rows along `fast`, the chunks of each line of the banks exchanged by the number of
     the line, so that loads of eight neighbouring rows at one place meet every bank once:
 
-        64 elements of 2 bytes and more a row:    row r, chunk c    lies at    c ^ r % 8
-        32 elements a row, two rows a line:       chunk c of row r  lies at    (4 (r % 2) + c) ^ r // 2 % 8
+        64 elements of 2 bytes a row:    chunk c of row r lies at    c ^ r % 8
+        32, so that a line has two:      chunk c of row r lies at    (4 (r % 2) + c) ^ r // 2 % 8
     """
     chunks, within = graph.split(fast, MAX_VECTOR_NBYTES // itemsize)
     of_line, count = LINE_NBYTES // MAX_VECTOR_NBYTES, estimate(chunks.extent)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.matmul import BLOCK_US, KEPT, Sizes
+from fusewright.schedule.heuristics.matmul import ALIKE, BLOCK_US, KEPT, Sizes
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     MAX_VECTOR_NBYTES,
@@ -45,6 +46,10 @@ FRAGMENT_NBYTES = 512
 """That a warp loads at once: 16 x 16 elements of 2 bytes."""
 COPY_INSTRUCTIONS = 3
 """Of a copy: its address, its condition, and itself."""
+EXPOSED_CLOCKS = 80
+"""Of a tile of the depth, in which a block alone on its multiprocessor multiplies nothing: a wait
+and a barrier, until the last warp is there, and the way of the first matrices, about 30 clocks each
+(estimated; not yet measured)."""
 TRIP_INSTRUCTIONS = 30
 """Of a warp for a tile of the depth beside copies, loads and products: the places in the ring, a
 wait, a barrier and the loop."""
@@ -86,6 +91,10 @@ class WarpPlan:
         held = 2 * self.fragments * FRAGMENT_NBYTES // (4 * WARP_SIZE)
         return min(255, self.accumulators + held + BESIDE)
 
+    def stage_nbytes(self, sizes: Sizes) -> int:
+        """Of a tile of each operand."""
+        return (self.rows + self.columns * self.products) * self.depth * sizes.itemsize
+
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes."""
         return sizes.batch * -(-sizes.rows // self.rows) * -(-sizes.columns // self.columns)
@@ -104,38 +113,56 @@ class WarpPlan:
 
 def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan]:
     """The menu's tiles for a product of these sizes, with the stages that fit."""
-    plans = [_staged(WarpPlan(r, c, WARP_DEPTH, d, a, 1, 1, products), sizes, target)
-             for r, c, d, a in _MENU]  # fmt: skip
-    return [p for p in plans if p.accumulators <= MAX_WARP_ACCUMULATORS]
+    tiles = (WarpPlan(r, c, WARP_DEPTH, d, a, 1, 1, products) for r, c, d, a in _MENU)
+    held = (p for p in tiles if p.accumulators <= MAX_WARP_ACCUMULATORS)
+    return [_staged(p, sizes, target) for p in held]
+
+
+def ranked(
+    plans: Sequence[WarpPlan], sizes: Sizes, widths: tuple[int, int], target: Target
+) -> list[WarpPlan]:
+    """Plans in the order of their predicted time; of those that are as fast as the fastest, the one
+    that reads the least comes first."""
+    us = {p: warp_us(sizes, p, widths, target) for p in plans}
+    ordered = sorted(plans, key=lambda p: us[p])
+    alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
+    first = min(alike, key=lambda p: p.tiles(sizes) * p.stage_nbytes(sizes))
+    return [first, *(p for p in ordered if p is not first)]
 
 
 def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
     """The plan with as many stages as leave room for a second block, where registers do too."""
     blocks = 2 if 2 * plan.threads * plan.registers <= target.registers_per_sm else 1
     room = min(target.shared_nbytes_per_block, target.shared_nbytes_per_sm // blocks - 1024)
-    stage = (plan.rows + plan.columns * plan.products) * plan.depth * sizes.itemsize
     trips = -(-sizes.depth // plan.depth)
-    stages = max(1, min(MAX_STAGES, room // stage, trips))
-    return WarpPlan(
-        plan.rows, plan.columns, plan.depth, plan.down, plan.across, stages, plan.group,
-        plan.products,
-    )  # fmt: skip
+    return replace(plan, stages=max(1, min(MAX_STAGES, room // plan.stage_nbytes(sizes), trips)))
 
 
 def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target) -> float:
     """Microseconds of a product whose operands are copied by so many elements at once: rounds of
     tiles, each what its multiprocessor multiplies, issues, moves through shared memory and reads
     from the second-level cache; beside that what both operands take from memory."""
-    known = target.calibration
+    known, resident = target.calibration, resident_blocks(sizes, plan, target)
     steps = -(-sizes.depth // plan.depth)
     parts = _clocks_of_step(sizes, plan, widths, target)
-    clocks = _norm(parts, known.overlap) * steps
+    clocks = (_norm(parts, known.overlap) + EXPOSED_CLOCKS / resident) * steps
     rounds = -(-plan.tiles(sizes) // target.multiprocessors)
     own = rounds * clocks / target.clock_mhz
     memory = sizes.nbytes / (target.memory_nbytes_per_us * known.read_share)
-    resident = max(1, target.registers_per_sm // (plan.threads * plan.registers))
     starts = -(-rounds // resident)
     return known.launch_us + _norm((own, memory), known.overlap) + starts * BLOCK_US
+
+
+def resident_blocks(sizes: Sizes, plan: WarpPlan, target: Target) -> int:
+    """Blocks that a multiprocessor holds at a time."""
+    return max(
+        1,
+        min(
+            target.registers_per_sm // (plan.threads * plan.registers),
+            target.shared_nbytes_per_sm // (plan.stage_nbytes(sizes) * plan.stages + 1024),
+            target.threads_per_sm // plan.threads,
+        ),
+    )
 
 
 def _clocks_of_step(
@@ -144,18 +171,17 @@ def _clocks_of_step(
     """Clocks of a multiprocessor for a tile of the depth, by what it is busy with."""
     known, warps = target.calibration, plan.threads // WARP_SIZE
     lines = plan.rows, plan.columns * plan.products
-    nbytes = sum(lines) * plan.depth * sizes.itemsize
+    nbytes = plan.stage_nbytes(sizes)
     copies = [n * plan.depth / (w * WARP_SIZE) for n, w in zip(lines, widths, strict=True)]
-    narrow = sum(c for c, w in zip(copies, widths, strict=True)
-                 if w * sizes.itemsize < MAX_VECTOR_NBYTES)  # fmt: skip
+    whole = MAX_VECTOR_NBYTES // sizes.itemsize
+    narrow = sum(c for c, w in zip(copies, widths, strict=True) if w < whole)
     loads = warps * plan.fragments * plan.depth // STEP
     multiplied = plan.rows * plan.columns * plan.products * plan.depth
     instructions = multiplied / (STEP * 16 * 8) + loads + COPY_INSTRUCTIONS * sum(copies)
     return (
         multiplied / target.warp_mma_per_clock,
-        (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK,
+        (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK + narrow * known.narrow_clocks,
         (instructions + warps * TRIP_INSTRUCTIONS) / ISSUE_PER_CLOCK,
-        narrow * known.narrow_clocks,
         nbytes / known.l2_nbytes_per_clock,
     )
 
