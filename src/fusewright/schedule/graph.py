@@ -147,6 +147,14 @@ class Stage:
                 return False
 
     @property
+    def stored(self) -> Stage:
+        """The value whose memory is read: of a view that is read in place, the input behind it."""
+        s = self
+        while s.is_viewed:
+            (s,) = s.operands
+        return s
+
+    @property
     def is_reduction(self) -> bool:
         return isinstance(self.op, Reduce)
 

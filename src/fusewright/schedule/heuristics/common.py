@@ -19,6 +19,7 @@ from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.products import strided_operand
 from fusewright.schedule.views import Operand, View, operand
 from fusewright.target import MAX_VECTOR_NBYTES
 
@@ -223,7 +224,9 @@ def global_accesses(
             continue
         v = View(s, tuple(values), path)
         for k, p in enumerate(s.operands):
-            if p.memory is Memory.GLOBAL:
+            if p.is_viewed and not s.boxed:
+                found.append(_in_place(flow, v, k))
+            elif p.memory is Memory.GLOBAL:
                 read = operand(flow.graph, v, k)
                 coordinates, data = _with_data(flow, v, read)
                 if by_data >= bool(data) and not any(lane in variables(at) for _, at in data):
@@ -234,6 +237,18 @@ def global_accesses(
             address = _address(s, v.output)
             found.append(GlobalAccess(s, s, v.variables, address, v.path.predicates))
     return found
+
+
+def _in_place(flow: Dataflow, v: View, k: int) -> GlobalAccess:
+    """The access to the input that operand `k`, a view, is read in."""
+    read, source = operand(flow.graph, v, k), strided_operand(v.stage.operands[k])
+    assert source is not None, "what is viewed in place is a view by strides"
+    address = source.offset
+    for c, stride in zip(read.coordinates, source.strides, strict=True):
+        assert c is not None
+        address = address + c * stride
+    conditions = (*v.path.predicates, *read.predicates)
+    return GlobalAccess(v.stage, source.source, v.variables, address, conditions)
 
 
 def _with_data(

@@ -65,13 +65,14 @@ def cost(work: Work, target: Target) -> Cost:
     issued = work.blocks * warps(work.threads) * work.instructions
     alone = _alone(work, target)
     access = known.narrow_clocks * work.narrow / chip
+    products = work.product_clocks + work.warp_pairs / target.warp_mma_per_clock
     parts = (
         ("memory", memory / min(1.0, 4 * busy)),
         ("cache", far / (known.l2_nbytes_per_clock * chip)),
         ("issue", issued / (ISSUE_PER_CLOCK * chip)),
         ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / known.lines_per_clock) / chip),
         ("access", access),
-        *((("products", work.blocks * work.product_clocks / chip),) if work.product_clocks else ()),
+        *((("products", work.blocks * products / chip),) if products else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges

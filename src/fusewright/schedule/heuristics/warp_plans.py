@@ -9,9 +9,12 @@ from functools import lru_cache
 
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.matmul import ALIKE, BLOCK_US, KEPT, Sizes
+from fusewright.schedule.heuristics.warp_work import BESIDE, FRAGMENT_NBYTES, fragment_registers
 from fusewright.target import (
     ISSUE_PER_CLOCK,
+    MAX_REGISTERS_PER_THREAD,
     MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
     SHARED_NBYTES_PER_CLOCK,
     WARP_SIZE,
     Target,
@@ -40,10 +43,6 @@ STEP = 16
 MAX_WARP_ACCUMULATORS = 128
 """Registers of a thread for them: half of those it has, as fragments of two steps are held beside
 them."""
-BESIDE = 40
-"""Registers of a thread for addresses and counters (NVRTC 13.0, sm_80, 2026-11-23)."""
-FRAGMENT_NBYTES = 512
-"""That a warp loads at once: 16 x 16 elements of 2 bytes."""
 COPY_INSTRUCTIONS = 3
 """Of a copy: its address, its condition, and itself."""
 EXPOSED_CLOCKS = 80
@@ -88,8 +87,8 @@ class WarpPlan:
     @property
     def registers(self) -> int:
         """Of a thread: sums, fragments of two steps, addresses."""
-        held = 2 * self.fragments * FRAGMENT_NBYTES // (4 * WARP_SIZE)
-        return min(255, self.accumulators + held + BESIDE)
+        held = fragment_registers(self.fragments)
+        return min(MAX_REGISTERS_PER_THREAD, self.accumulators + held + BESIDE)
 
     def stage_nbytes(self, sizes: Sizes) -> int:
         """Of a tile of each operand."""
@@ -168,13 +167,18 @@ def resident_blocks(sizes: Sizes, plan: WarpPlan, target: Target) -> int:
 def _clocks_of_step(
     sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target
 ) -> tuple[float, ...]:
-    """Clocks of a multiprocessor for a tile of the depth, by what it is busy with."""
+    """Clocks of a multiprocessor for a tile of the depth, by what it is busy with. A row of a tile
+    that begins anywhere touches up to a sector more than it fills."""
     known, warps = target.calibration, plan.threads // WARP_SIZE
     lines = plan.rows, plan.columns * plan.products
     nbytes = plan.stage_nbytes(sizes)
     copies = [n * plan.depth / (w * WARP_SIZE) for n, w in zip(lines, widths, strict=True)]
     whole = MAX_VECTOR_NBYTES // sizes.itemsize
     narrow = sum(c for c, w in zip(copies, widths, strict=True) if w < whole)
+    sectors = sizes.itemsize * sum(
+        n * (plan.depth + (0 if w == whole else SECTOR_NBYTES // sizes.itemsize - w))
+        for n, w in zip(lines, widths, strict=True)
+    )
     loads = warps * plan.fragments * plan.depth // STEP
     multiplied = plan.rows * plan.columns * plan.products * plan.depth
     instructions = multiplied / (STEP * 16 * 8) + loads + COPY_INSTRUCTIONS * sum(copies)
@@ -182,7 +186,7 @@ def _clocks_of_step(
         multiplied / target.warp_mma_per_clock,
         (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK + narrow * known.narrow_clocks,
         (instructions + warps * TRIP_INSTRUCTIONS) / ISSUE_PER_CLOCK,
-        nbytes / known.l2_nbytes_per_clock,
+        sectors / known.l2_nbytes_per_clock,
     )
 
 

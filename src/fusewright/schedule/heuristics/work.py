@@ -33,6 +33,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.requests import Request, requests, share_between
+from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
@@ -100,6 +101,7 @@ class Work:
     instructions: float
     flight_nbytes: float
     product_clocks: float = 0.0
+    warp_pairs: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -111,6 +113,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     exchanges, depth = _exchanges(flow)
     shared = [s for s in stages if s.memory is Memory.SHARED]
     own = [s for s in stages if not _is_by_engine(s)]
+    by_warps = [warp_work(s) for s in stages if s.is_mma and s.warps]
     asked = requests(flow, [s for s in own if _is_global(s)], launched)
     return Work(
         blocks=launched,
@@ -121,15 +124,17 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         lines=sum(r.lines for own in asked.values() for r in own),
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, own)),
+        through_shared=sum(map(_through_shared, own)) + sum(w.through_shared for w in by_warps),
         exchanges=depth,
-        loads=_loads(own) + any(s.boxed for s in stages),
-        registers=_registers(stages),
+        loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
+        registers=_registers(stages) + sum(w.registers for w in by_warps),
         instructions=FIXED_INSTRUCTIONS
         + EXCHANGE_INSTRUCTIONS * exchanges
-        + _instructions(flow, own, asked),
+        + _instructions(flow, own, asked)
+        + sum(w.instructions for w in by_warps),
         flight_nbytes=_flight(own) + sum(map(_ring_nbytes, stages)) / max(threads, 1),
         product_clocks=sum(map(_product_clocks, stages)),
+        warp_pairs=sum(w.pairs for w in by_warps),
     )
 
 
@@ -204,8 +209,8 @@ def product_clocks(rows: int, columns: int, depth: int, itemsize: int) -> float:
 
 
 def _product_clocks(s: Stage) -> float:
-    """Clocks of a block for its matrix instructions."""
-    if not s.is_mma:
+    """Clocks of a block for the matrix instructions of its warpgroups."""
+    if not s.is_mma or s.warps:
         return 0.0
     inside = [x for x in s.loops if not x.parallel.is_block]
     pairs = math.prod(estimate(x.axis.extent) for x in inside)
@@ -229,6 +234,11 @@ def _is_by_engine(s: Stage) -> bool:
 
 def _is_box(s: Stage) -> bool:
     return len(s.boxed) == 2
+
+
+def _is_ring(s: Stage) -> bool:
+    """Whether threads copy tiles of a stage ahead of their use."""
+    return s.copied is not None and s.stages > 1 and not _is_box(s)
 
 
 def _box_nbytes(s: Stage) -> int:
@@ -267,11 +277,11 @@ def _tiles_of_block(flow: Dataflow, product: Stage) -> int:
 
 
 def _is_global(s: Stage) -> bool:
-    return any(t.memory is Memory.GLOBAL for t in (*s.operands, s))
+    return s.memory is Memory.GLOBAL or bool(_reads(s))
 
 
 def _reads(s: Stage) -> list[Stage]:
-    return [o for o in s.operands if o.memory is Memory.GLOBAL]
+    return [o.stored for o in s.operands if o.stored.memory is Memory.GLOBAL]
 
 
 def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
@@ -327,7 +337,11 @@ def _flight(stages: Sequence[Stage]) -> float:
 def _loads(stages: Sequence[Stage]) -> float:
     """How often a thread waits for loads: once for the unrolled ones, and in loops as often as the
     compiler's overlap leaves."""
-    waits = [_outer_trips(s) / min(_outer_trips(s), OVERLAPPED_TRIPS) for s in stages if _reads(s)]
+    waits = [
+        _outer_trips(s) / min(_outer_trips(s), OVERLAPPED_TRIPS)
+        for s in stages
+        if _reads(s) and not _is_ring(s)
+    ]
     return max(waits, default=0.0)
 
 
@@ -371,7 +385,7 @@ def _accesses(s: Stage) -> float:
 
 def _widths(s: Stage) -> list[tuple[Stage, int]]:
     """The tensors in memory that a stage accesses, and the elements of one access."""
-    sides = [t for t in (*s.operands, s) if t.memory is not Memory.LOCAL]
+    sides = [t for t in (*(o.stored for o in s.operands), s) if t.memory is not Memory.LOCAL]
     lanes = _lanes(s)
     return [(t, max(1, min(lanes, MAX_VECTOR_NBYTES // t.dtype.nbytes))) for t in sides]
 
