@@ -174,6 +174,8 @@ PRODUCTS: tuple[Product, ...] = (
     _ieee("TT", 4097, 4099, 4101),
     _ieee_gelu(8192, 4096, 4096),
     _plain("TN", 4096, 4096, 4099),
+    _plain("TN", 520, 332, 1028),
+    _plain("TT", 1028, 1028, 1028),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 
@@ -203,6 +205,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")
     parser.add_argument("--load", type=Path, help="such a folder: nothing is compiled")
     parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--target", help="sm_90: as a chip without instructions of warpgroups")
     args = parser.parse_args()
     args.cases = [c for c in args.cases.split(",") if c]
     args.peers = [p for p in args.peers.split(",") if p]
@@ -220,7 +223,7 @@ def _program(p: Product, args: argparse.Namespace) -> Program:
         return fw.load(args.load / _file(p))
     with fw.config(float32_matmul=p.precision):
         specs = (fw.TensorSpec(s, p.dtype(k)) for k, s in enumerate(p.shapes))
-        return fw.compile(fw.trace(p.ours, *specs))
+        return fw.compile(fw.trace(p.ours, *specs), target=args.target)
 
 
 def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, Any]:

@@ -60,8 +60,7 @@ class WarpMatmulScheduler:
             return
         sizes = sizes_of_product(self._products[0])
         plans = [self._grouped(p) for p in warp_plans(sizes, self._target, len(self._products))]
-        first, second = (_width(o) for o in self._products[0].operands)
-        for p in ranked(plans, sizes, (first, second), self._target):
+        for p in ranked(plans, sizes, copy_widths(self._products[0]), self._target):
             what = f"tiles of {p.rows} x {p.columns} by single warps, {p.stages} stages"
             yield Candidate(what, p.params, p)
 
@@ -172,7 +171,8 @@ def _exchanged(
     return lines, graph.swizzle(by, graph.merge(row, chunks))[1], within
 
 
-def _width(o: Stage) -> int:
-    """Elements of an operand that a thread copies together."""
-    source = strided_operand(o)
-    return 0 if source is None else copy_width(source, o.dtype.nbytes)
+def copy_widths(product: Stage) -> tuple[int, int]:
+    """Elements of each operand that a thread copies together."""
+    views = ((strided_operand(o), o.dtype.nbytes) for o in product.operands)
+    first, second = (0 if v is None else copy_width(v, nbytes) for v, nbytes in views)
+    return first, second
