@@ -33,7 +33,7 @@ from fusewright.schedule.heuristics.warp_matmul import (
     copy_widths,
     schedule_warp_products,
 )
-from fusewright.schedule.heuristics.warp_plans import warp_us
+from fusewright.schedule.heuristics.warp_plans import WarpPlan, warp_us
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -91,7 +91,12 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
             products = [t for t in s.flow.stages if isinstance(t.op, MatMul)]
             us = warp_us(sizes_of_product(products[0]), c.plan, copy_widths(products[0]), TARGET)
             schedule_warp_products(s, products, c.plan)
-            yield f"{c.plan.rows}x{c.plan.columns}, {c.plan.stages} stages", us, fw.compile(s)
+            yield _name(c.plan), us, fw.compile(s)
+
+
+def _name(p: WarpPlan) -> str:
+    shared = f", {p.splits} blocks a tile" if p.splits > 1 else ""
+    return f"{p.rows}x{p.columns}x{p.depth}, {p.stages} stages{shared}"
 
 
 def main() -> None:

@@ -25,6 +25,9 @@ PLANS = (
     WarpPlan(32, 32, 32, 2, 2, 4),
     WarpPlan(16, 128, 32, 1, 4, 4),
     WarpPlan(64, 64, 32, 2, 2, 1),
+    WarpPlan(128, 256, 64, 2, 4, 3, group=2),
+    WarpPlan(64, 64, 64, 2, 2, 3, splits=3),
+    WarpPlan(64, 64, 32, 2, 2, 3, splits=2, mode="vector"),
 )
 
 

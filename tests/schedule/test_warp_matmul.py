@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,8 @@ def test_layouts_and_ragged_sizes(layout: str, sizes: tuple[int, int, int]) -> N
 
 
 PLANS = (
+    WarpPlan(64, 64, 32, 2, 2, 3, splits=2),
+    WarpPlan(64, 64, 32, 2, 2, 2, splits=3, mode="vector"),
     WarpPlan(64, 64, 32, 2, 2, 1),
     WarpPlan(64, 64, 64, 2, 2, 2),
     WarpPlan(128, 256, 32, 2, 4, 3, group=2),
@@ -104,6 +107,28 @@ def test_every_sync_is_needed(target: str) -> None:
     report = fw.verify(kernel)
     assert (report.missing, report.redundant) == ([], [])
     assert len(report.necessary) == 4
+
+
+@pytest.mark.parametrize("mode", ["slices", "vector", "tma"])
+def test_blocks_that_share_a_depth(mode: str) -> None:
+    fusion = _fusion("TN", 100, 90, 1000)
+    kernel = _kernel(fusion, replace(SMALL, splits=4, mode=mode), "sm_90")
+    _check(fusion, kernel)
+    report = fw.verify(kernel)
+    assert (report.missing, report.redundant) == ([], [])
+
+
+def test_blocks_that_walk_over_tiles() -> None:
+    """What a tile shares with the next one is copied again: its ring goes on."""
+    fusion = _fusion("TN", 200, 150, 136)
+    s = fw.Schedule(fusion)
+    scheduler = WarpMatmulScheduler(s.flow, target_of("sm_80"))
+    schedule_warp_products(s, scheduler._products, SMALL)
+    s.launch(max_sms=2)
+    kernel = s.lower("sm_80")
+    _check(fusion, kernel)
+    report = fw.verify(kernel)
+    assert (report.missing, report.redundant) == ([], [])
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_120"])
@@ -148,6 +173,22 @@ def test_the_first_candidate_is_the_fastest_or_alike() -> None:
     us = [warp_us(sizes, p, (8, 8), target) for p in plans]
     assert us[1:] == sorted(us[1:]) and us[0] <= 1.05 * min(us)
     assert 0.7 * 312 < 2e-6 * sizes.pairs / us[0] < 312  # TFLOP/s of an A100
+
+
+def test_a_ring_hides_the_way_of_copies() -> None:
+    sizes, target = Sizes(1, 4096, 4096, 4096), target_of("sm_90a")
+    plans = [WarpPlan(128, 128, 32, 2, 2, stages) for stages in (1, 2, 4)]
+    us = [warp_us(sizes, p, (8, 8), target) for p in plans]
+    assert us[0] > us[1] > us[2]
+    assert all(p.stages > 1 for p in warp_plans(sizes, target_of("sm_86")))
+
+
+def test_few_tiles_share_their_depth() -> None:
+    what = [c.what for c in _candidates(_fusion("TN", 256, 256, 65536), "sm_80")]
+    assert any("blocks for the depth of each" in w for w in what)
+    sizes, target = Sizes(1, 256, 256, 65536), target_of("sm_80")
+    alone, shared = (WarpPlan(128, 128, 32, 2, 2, 4, splits=n) for n in (1, 27))
+    assert warp_us(sizes, shared, (8, 8), target) < warp_us(sizes, alone, (8, 8), target) / 4
 
 
 def test_narrow_copies_take_longer() -> None:

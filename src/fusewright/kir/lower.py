@@ -289,14 +289,15 @@ class _Tree:
     def _overlap(self, node: LoopNode) -> int:
         """How many iterations the compiler may interleave: those of a product over its rows some,
         those over tiles one, which hold all that a block does, and those that add what they sum to
-        other registers one: ptxas keeps the sums of several of them, and spills."""
+        other registers one: ptxas keeps the sums of several of them, and spills. Of products of
+        single warps it would hold the operands of several in registers: one."""
         products = [s for s in self.context.flow.stages if s.is_mma]
         if any(node in self.nest.nodes[s][: s.inline_depth] for s in products):
             return 1
         if any(node in self.nest.nodes[s] for s in self.context.sums):
             return 1
         if any(node in self.nest.nodes[s] for s in products):
-            return OVERLAP
+            return 1 if any(s.warps for s in products) else OVERLAP
         assert node.axis is not None
         return overlap_of(node.axis.extent)
 

@@ -102,11 +102,14 @@ class Reader:
 
     def _seen(self, repeated: Cond, across_blocks: bool) -> bool:
         """Whether copies that a condition leaves out would write memory that another one writes:
-        each block has shared memory of its own, so that a condition on blocks alone leaves out
-        whole blocks, whose memory nobody else writes. Sizes vary with neither."""
-        blocks = {self.storage.context.dims[name].var for name in BLOCK_DIMS.values()}
+        each block has shared memory of its own, and so has each trip of a loop that readers share,
+        so that a condition on these alone leaves out whole tiles, whose memory nobody else writes.
+        Sizes vary with neither."""
+        own = {self.storage.context.dims[name].var for name in BLOCK_DIMS.values()}
+        pairs = zip(self.s.loops, self.view.variables[: self.s.inline_depth], strict=False)
+        own |= {v for x, e in pairs if x.parallel.is_serial for v in variables(e)}
         sizes = self.storage.context.sizes
-        return across_blocks or any(v not in sizes and v not in blocks for v in variables(repeated))
+        return across_blocks or any(v not in sizes and v not in own for v in variables(repeated))
 
     def _guards(self) -> list[Cond]:
         out: list[Cond] = []

@@ -172,14 +172,16 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     own, memory = rounds * clocks / target.clock_mhz, sizes.nbytes / target.memory_nbytes_per_us
     order = target.calibration.overlap
     together = (own**order + memory**order) ** (1 / order) + rounds * BLOCK_US
-    return together + (_combine_us(sizes, plan, target) if plan.splits > 1 else 0)
+    sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    return together + combine_us(plan.splits, sums, target)
 
 
-def _combine_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
-    """Microseconds in which blocks leave each other the parts of their sums, and read them."""
-    parts = plan.splits * plan.tiles(sizes) * plan.products
-    nbytes = 4 * parts * plan.rows * plan.columns
-    return 2 * HOP_US + 2 * nbytes / target.memory_nbytes_per_us
+def combine_us(splits: int, sums: int, target: Target) -> float:
+    """Microseconds in which blocks leave each other so many parts of the sums of all tiles, and
+    read them; none where no blocks share a depth."""
+    if splits == 1:
+        return 0.0
+    return 2 * HOP_US + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
 @lru_cache(maxsize=KEPT)
@@ -213,13 +215,21 @@ def _holds(plan: ProductPlan) -> bool:
 def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
     """The plan with the depth of a tile shared by so many blocks that all of them make half a wave,
     a whole one or two. The numbers follow from shapes and the target alone."""
-    tiles, sms = plan.tiles(sizes), target.multiprocessors
-    most = min(sms, -(-sizes.depth // plan.depth) // LEAST_TRIPS)
-    part = 4 * tiles * plan.rows * plan.columns * plan.products
-    room = MOST_WORKSPACE * sizes.nbytes
-    for splits in sorted({min(blocks // tiles, most) for blocks in (sms // 2, sms, 2 * sms)}):
-        if splits > 1 and splits * part <= room:
-            yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    trips = -(-sizes.depth // plan.depth)
+    for splits in numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target):
+        yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+
+
+def numbers_of_splits(
+    tiles: int, trips: int, part_nbytes: int, sizes: Sizes, target: Target
+) -> list[int]:
+    """How many blocks may share the depth of each of so many tiles of so many trips, where each
+    block leaves a part of all sums."""
+    sms = target.multiprocessors
+    most, room = min(sms, trips // LEAST_TRIPS), MOST_WORKSPACE * sizes.nbytes
+    counts = {min(blocks // tiles, most) for blocks in (sms // 2, sms, 2 * sms)}
+    return [n for n in sorted(counts) if n > 1 and n * part_nbytes <= room]
 
 
 def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
@@ -462,11 +472,17 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     if plan.blocks:
         product.split(0, plan.blocks)
     if plan.splits > 1:
-        product.split(1, plan.splits, inner=False)
-        product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
-        product.request_serial_grid_reduction(plan.mode)
+        share_depth(product, plan.splits, plan.mode)
         return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
+
+
+def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
+    """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
+    depth of one tile, and combine them as `mode` says."""
+    product.split(1, splits, inner=False)
+    product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
+    product.request_serial_grid_reduction(mode)
 
 
 def by_tiles(

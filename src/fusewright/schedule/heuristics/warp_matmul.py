@@ -9,6 +9,7 @@ Everything is done by public calls on a schedule by hand.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -22,13 +23,20 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.matmul import (
+    Sizes,
     by_tiles,
     in_registers,
     rows_of_group,
     separate_operands,
+    share_depth,
     sizes_of_product,
 )
-from fusewright.schedule.heuristics.warp_plans import WarpPlan, ranked, warp_plans
+from fusewright.schedule.heuristics.warp_plans import (
+    WarpPlan,
+    ranked,
+    warp_plans,
+    with_shared_depth,
+)
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import (
@@ -53,16 +61,29 @@ class WarpMatmulScheduler:
             separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[WarpPlan]]:
-        """Tiles in the order of their predicted time."""
+        """Tiles in the order of their predicted time; behind them those whose depth blocks share,
+        as their hand-over in kernels with products has not been timed on a device."""
         problem = self._problem()
         if problem is not None:
             yield Refused(WHAT, problem)
             return
         sizes = sizes_of_product(self._products[0])
         plans = [self._grouped(p) for p in warp_plans(sizes, self._target, len(self._products))]
-        for p in ranked(plans, sizes, copy_widths(self._products[0]), self._target):
-            what = f"tiles of {p.rows} x {p.columns} by single warps, {p.stages} stages"
+        splits = self._with_splits(plans, sizes)
+        widths = copy_widths(self._products[0])
+        listed = (ranked(some, sizes, widths, self._target) for some in (plans, splits))
+        for p in itertools.chain(*listed):
+            shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+            tile = f"{p.rows} x {p.columns} x {p.depth}"
+            what = f"tiles of {tile} by single warps, {p.stages} stages{shared}"
             yield Candidate(what, p.params, p)
+
+    def _with_splits(self, plans: Sequence[WarpPlan], sizes: Sizes) -> list[WarpPlan]:
+        """The plans with shared depths, where all sizes are known."""
+        p = self._products[0]
+        if any(constant_value(e) is None for e in (*p.shape, p.operands[0].shape[-1])):
+            return []
+        return [q for p in plans for q in with_shared_depth(p, sizes, self._target)]
 
     def _problem(self) -> str | None:
         if not self._target.has(Feature.CP_ASYNC):
@@ -102,10 +123,14 @@ def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan)
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     operands = _copies(s, products)
     apart = [t.stage for t in (*products, *operands)]
+    around = 2 + (plan.splits > 1)
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
     for p in products:
         by_tiles(p, (plan.rows, plan.columns, plan.depth), plan.group)
-        p.parallelize(0, Parallel.BIDX)
+        if plan.splits > 1:
+            share_depth(p, plan.splits, plan.mode)
+        else:
+            p.parallelize(0, Parallel.BIDX)
     s.transform_like(products[0], operands)
     for p in products:
         p.mma(warps=(plan.down, plan.across))
@@ -113,7 +138,7 @@ def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan)
         _copy_tile(s.flow, o, plan)
         if plan.stages > 1:
             o.circular_buffer(plan.stages)
-        o.inline_at(next(p for p in products if o.stage in p.stage.operands), 2)
+        o.inline_at(next(p for p in products if o.stage in p.stage.operands), around)
     s.transform_like(products[0], suffix)
     vectorize_accesses(s.flow, suffix[-1].stage)
     s.inline_most(suffix)

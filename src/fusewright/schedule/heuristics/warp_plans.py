@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.matmul import ALIKE, BLOCK_US, KEPT, Sizes
+from fusewright.schedule.heuristics.matmul import (
+    ALIKE,
+    BLOCK_US,
+    KEPT,
+    Sizes,
+    combine_us,
+    numbers_of_splits,
+)
 from fusewright.schedule.heuristics.warp_work import BESIDE, FRAGMENT_NBYTES, fragment_registers
 from fusewright.target import (
     ISSUE_PER_CLOCK,
@@ -34,10 +41,11 @@ _MENU = (
     (16, 64, 1, 4),
 )
 """Rows and columns of a block's tile, and the warps that share each."""
-WARP_DEPTH = 32
-"""Of a tile: rows of 64 bytes that lie along the depth, two of them in a line of the banks."""
-MAX_STAGES = 4
-"""Tiles of each operand under way: with more, loads wait for nothing that these do not cover."""
+_DEPTHS = (32, 64)
+"""Of a tile. With the larger one fewer barriers are met, and fewer tiles are under way."""
+MAX_AHEAD = 96
+"""Of the depth, copied ahead of what is multiplied: with more, loads wait for nothing that this
+does not cover."""
 STEP = 16
 """Of the depth: what an instruction multiplies."""
 MAX_WARP_ACCUMULATORS = 128
@@ -57,7 +65,8 @@ wait, a barrier and the loop."""
 @dataclass(frozen=True, slots=True)
 class WarpPlan:
     """A tile of the result, its depth, the warps `down` and `across` that share its rows and its
-    columns, the tiles of each operand in memory together, and the rows of tiles of a group."""
+    columns, the tiles of each operand in memory together, and the rows of tiles of a group. So many
+    blocks as there are `splits` sum parts of the depth, and combine them as `mode` says."""
 
     rows: int
     columns: int
@@ -67,6 +76,8 @@ class WarpPlan:
     stages: int
     group: int = 1
     products: int = 1
+    splits: int = 1
+    mode: str = "slices"
 
     @property
     def threads(self) -> int:
@@ -107,14 +118,26 @@ class WarpPlan:
             ("stages", self.stages),
             ("group", self.group),
         )
+        if self.splits > 1:
+            values += (("splits", self.splits), ("mode", self.mode))
         return Params("warp_matmul", values, min_blocks=1)
 
 
 def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan]:
-    """The menu's tiles for a product of these sizes, with the stages that fit."""
-    tiles = (WarpPlan(r, c, WARP_DEPTH, d, a, 1, 1, products) for r, c, d, a in _MENU)
+    """The menu's tiles for a product of these sizes, with the stages that fit: at least two of what
+    is not copied as a whole."""
+    tiles = (WarpPlan(r, c, k, d, a, 1, 1, products) for r, c, d, a in _MENU for k in _DEPTHS)
     held = (p for p in tiles if p.accumulators <= MAX_WARP_ACCUMULATORS)
-    return [_staged(p, sizes, target) for p in held]
+    staged = (_staged(p, sizes, target) for p in held)
+    return [p for p in staged if p.stages > 1 or sizes.depth <= p.depth]
+
+
+def with_shared_depth(plan: WarpPlan, sizes: Sizes, target: Target) -> list[WarpPlan]:
+    """The plan with the depth of a tile shared by so many blocks that these fill the chip."""
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    trips = -(-sizes.depth // plan.depth)
+    counts = numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target)
+    return [replace(plan, splits=n) for n in counts]
 
 
 def ranked(
@@ -124,8 +147,10 @@ def ranked(
     that reads the least comes first."""
     us = {p: warp_us(sizes, p, widths, target) for p in plans}
     ordered = sorted(plans, key=lambda p: us[p])
+    if not ordered:
+        return []
     alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
-    first = min(alike, key=lambda p: p.tiles(sizes) * p.stage_nbytes(sizes))
+    first = min(alike, key=lambda p: (p.tiles(sizes) * (p.rows + p.columns * p.products), p.splits))
     return [first, *(p for p in ordered if p is not first)]
 
 
@@ -133,8 +158,8 @@ def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
     """The plan with as many stages as leave room for a second block, where registers do too."""
     blocks = 2 if 2 * plan.threads * plan.registers <= target.registers_per_sm else 1
     room = min(target.shared_nbytes_per_block, target.shared_nbytes_per_sm // blocks - 1024)
-    trips = -(-sizes.depth // plan.depth)
-    return replace(plan, stages=max(1, min(MAX_STAGES, room // plan.stage_nbytes(sizes), trips)))
+    trips, most = -(-sizes.depth // plan.depth), 1 + -(-MAX_AHEAD // plan.depth)
+    return replace(plan, stages=max(1, min(most, room // plan.stage_nbytes(sizes), trips)))
 
 
 def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target) -> float:
@@ -142,14 +167,23 @@ def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Targe
     tiles, each what its multiprocessor multiplies, issues, moves through shared memory and reads
     from the second-level cache; beside that what both operands take from memory."""
     known, resident = target.calibration, resident_blocks(sizes, plan, target)
-    steps = -(-sizes.depth // plan.depth)
-    parts = _clocks_of_step(sizes, plan, widths, target)
-    clocks = (_norm(parts, known.overlap) + EXPOSED_CLOCKS / resident) * steps
-    rounds = -(-plan.tiles(sizes) // target.multiprocessors)
+    steps = -(-sizes.depth // (plan.depth * plan.splits))
+    busy = _norm(_clocks_of_step(sizes, plan, widths, target), known.overlap)
+    clocks = max(busy + EXPOSED_CLOCKS / resident, _waiting(busy, plan, target) / resident) * steps
+    rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
     own = rounds * clocks / target.clock_mhz
     memory = sizes.nbytes / (target.memory_nbytes_per_us * known.read_share)
     starts = -(-rounds // resident)
-    return known.launch_us + _norm((own, memory), known.overlap) + starts * BLOCK_US
+    together = known.launch_us + _norm((own, memory), known.overlap) + starts * BLOCK_US
+    sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    return together + combine_us(plan.splits, sums, target)
+
+
+def _waiting(busy: float, plan: WarpPlan, target: Target) -> float:
+    """Clocks of a block for a tile of the depth that waits for its operands alone: a copy has so
+    many tiles' time as are under way; without a ring, it comes on top of what is done with it."""
+    latency = target.calibration.memory_latency_us * target.clock_mhz
+    return latency / (plan.stages - 1) if plan.stages > 1 else latency + busy
 
 
 def resident_blocks(sizes: Sizes, plan: WarpPlan, target: Target) -> int:

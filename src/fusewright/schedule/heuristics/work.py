@@ -120,7 +120,10 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         threads=threads,
         cluster=extents.get(Parallel.CLUSTERX, 1),
         min_blocks=params.min_blocks,
-        arrays=(*_arrays(asked), *_boxed_arrays(flow, stages, launched)),
+        arrays=(
+            *_arrays(asked, _tiles_of_arrays(flow, stages, launched)),
+            *_boxed_arrays(flow, stages, launched),
+        ),
         lines=sum(r.lines for own in asked.values() for r in own),
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
@@ -284,7 +287,21 @@ def _reads(s: Stage) -> list[Stage]:
     return [o.stored for o in s.operands if o.stored.memory is Memory.GLOBAL]
 
 
-def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
+def _tiles_of_arrays(
+    flow: Dataflow, stages: Sequence[Stage], blocks: int
+) -> dict[tuple[Stage, bool], int]:
+    """The tiles of the results of single warps' products, by what these read."""
+    found: dict[tuple[Stage, bool], int] = {}
+    for s in stages:
+        if s.is_mma and s.warps:
+            tiles = blocks * _tiles_of_block(flow, s)
+            found |= {(o.stored, False): tiles for c in s.operands for o in c.operands}
+    return found
+
+
+def _arrays(
+    asked: Mapping[Stage, Sequence[Request]], tiles: Mapping[tuple[Stage, bool], int]
+) -> tuple[Array, ...]:
     """The arrays with what each stage asks of them."""
     found: dict[tuple[Stage, bool], list[Request]] = {}
     for s, own in asked.items():
@@ -296,6 +313,7 @@ def _arrays(asked: Mapping[Stage, Sequence[Request]]) -> tuple[Array, ...]:
             numel(t.shape) * t.dtype.nbytes,
             tuple(r.nbytes for r in own),
             is_written,
+            tiles.get((t, is_written), 0),
             between=() if is_written else _between(own),
             beside=sum(r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
