@@ -31,8 +31,8 @@ def replayed(kernel: Kernel) -> Kernel:
     return finish(s.flow, kernel.name, kernel.target, kernel.heuristic, origin=origin)
 
 
-def assert_replays(fusion: fw.Fusion) -> None:
-    made = [p for k in fw.compile(fusion).kernels for p in (k.parts or (k,))]
+def assert_replays(fusion: fw.Fusion, target: str = "sm_90a") -> None:
+    made = [p for k in fw.compile(fusion, target).kernels for p in (k.parts or (k,))]
     kernels = [k for k in made if k.segment is not None]
     assert kernels
     for k in kernels:
@@ -51,13 +51,14 @@ def test_the_corpus(case: Any) -> None:
     assert_replays(fw.trace(case.fn, *case.specs))
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("rows", [512, 1000])
-def test_products(rows: int) -> None:
+def test_products(rows: int, target: str) -> None:
     def f(a: Any, b: Any) -> Any:
         return fw.nn.gelu(fw.matmul(a, b))
 
     operands = fw.TensorSpec((rows, 512), "bfloat16"), fw.TensorSpec((512, 256), "bfloat16")
-    assert_replays(fw.trace(f, *operands))
+    assert_replays(fw.trace(f, *operands), target)
 
 
 @pytest.mark.parametrize("columns", [121, 3001])

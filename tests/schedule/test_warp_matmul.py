@@ -23,7 +23,9 @@ from fusewright.schedule.heuristics.warp_matmul import (
 )
 from fusewright.schedule.heuristics.warp_plans import WarpPlan, ranked, warp_plans, warp_us
 from fusewright.schedule.schedule import ScheduledTensor
+from fusewright.sim.verify import weakenings_of
 from fusewright.target import target_of
+from fusewright.verify import case_of
 
 SMALL = WarpPlan(64, 64, 32, 2, 2, 3)
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120")
@@ -107,6 +109,15 @@ def test_every_sync_is_needed(target: str) -> None:
     report = fw.verify(kernel)
     assert (report.missing, report.redundant) == ([], [])
     assert len(report.necessary) == 4
+
+
+@pytest.mark.parametrize("plan", [SMALL, replace(SMALL, depth=64, stages=2)], ids=str)
+def test_a_wait_for_less_is_caught(plan: WarpPlan) -> None:
+    """The wait of a ring that keeps a group more under way reads what is not there yet."""
+    fusion = _fusion("NT", 70, 72, 264)
+    kernel = _kernel(fusion, plan)
+    found = weakenings_of(kernel.ir, case_of(kernel, _arrays(fusion)))
+    assert found and [str(w.weaker) for w in found if w.race is None] == []
 
 
 @pytest.mark.parametrize("mode", ["slices", "vector", "tma"])

@@ -135,10 +135,11 @@ def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan)
     for p in products:
         p.mma(warps=(plan.down, plan.across))
     for o in operands:
-        _copy_tile(s.flow, o, plan)
+        exchanged = _copy_tile(s.flow, o, plan)
         if plan.stages > 1:
             o.circular_buffer(plan.stages)
         o.inline_at(next(p for p in products if o.stage in p.stage.operands), around)
+        set_allocation(s.flow, o.stage, exchanged)
     s.transform_like(products[0], suffix)
     vectorize_accesses(s.flow, suffix[-1].stage)
     s.inline_most(suffix)
@@ -155,9 +156,10 @@ def _copies(s: Schedule, products: Sequence[ScheduledTensor]) -> list[ScheduledT
     return found
 
 
-def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> None:
+def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> tuple[AxisClass, ...]:
     """`[BIDx, k/depth, m, depth] -> [BIDx, k/depth, trips, TIDx, Vectorize]`: along the memory of
-    the operand, into chunks of 16 bytes that are exchanged within lines of the banks."""
+    the operand. Returns where its elements go: into chunks of 16 bytes that are exchanged within
+    lines of the banks."""
     source = strided_operand(o.stage.operands[0])
     assert source is not None, "the problems of the group were looked at"
     width = copy_width(source, o.stage.dtype.nbytes)
@@ -173,7 +175,7 @@ def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> None:
     o.parallelize(-2, Parallel.TIDX).parallelize(-1, Parallel.VECTORIZE)
     if constant_value(o.stage.loops[-3].axis.extent) != 1:
         o.parallelize(-3, Parallel.UNROLL)
-    set_allocation(flow, o.stage, exchanged)
+    return exchanged
 
 
 def _exchanged(
