@@ -50,11 +50,6 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (lambda i: torch.full_like(i, float("inf")), (I,), "the scalar inf as int64, which has no suc"),
     (lambda x: aten.any.dims(x, []), (X,), r"aten\.any\.dims: any and all over the empty list"),
     (lambda x: aten.all.dims(x, []), (X,), r"aten\.all\.dims: any and all over the empty list"),
-    (
-        lambda x: aten.arange.start_step(0.5, 4.5, 1) + x[:, 0],
-        (X,),
-        r"arange with limits that are not integers: 0\.5, 4\.5, 1",
-    ),
     (lambda x: x.to("meta"), (X,), r"aten\._to_copy\.default: tensors on cpu and on meta"),
     (lambda x: x.to("meta") + 1, (X,), r"aten\.add\.Tensor: a tensor on meta"),
     (

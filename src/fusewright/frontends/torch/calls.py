@@ -34,6 +34,13 @@ def is_view(node: Any) -> bool:
     return node.op == "call_function" and node.target in VIEWS
 
 
+def whole(node: Any) -> Any:
+    """The node whose memory a view shows; a node that is no view."""
+    while is_view(node):
+        node = node.args[0]
+    return node
+
+
 def tensors_of(value: object) -> Iterator[Any]:
     """The tensors of a node's value."""
     if isinstance(value, torch.Tensor):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from fusewright import dtypes
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mul
 from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.library import aten, prims
@@ -59,6 +61,15 @@ def _scalar_tensor(out: Dtypes, value: Scalar, **_options: object) -> Array:
     return cast_to(value, out[0])
 
 
+@lowers_creation(aten.new_empty_strided.default, aten.empty_strided.default)
+def _empty(out: Dtypes, *args: Array | Sizes, **_options: object) -> Array:
+    """Memory without contents, which somebody writes to: zeros, which cost nothing where it is
+    written whole. The strides are those of the result, which the region is told."""
+    sizes = args[1] if isinstance(args[0], Array) else args[0]
+    assert not isinstance(sizes, Array)
+    return _filled(tuple(sizes), 0, out)
+
+
 @lowers(aten.fill.Scalar, aten.fill.Tensor)
 def _fill(out: Dtypes, x: Array, value: Operand) -> Array:
     return _filled(x.shape, value, out)
@@ -80,14 +91,25 @@ def _iota(
 @lowers_creation(aten.arange.start_step, aten.arange.start, aten.arange.default)
 def _arange(out: Dtypes, *limits: Scalar, **_options: object) -> Array:
     start, end, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
-    if not all(isinstance(v, int | Expr) for v in (start, end, step)) or isinstance(step, Expr):
+    real = any(isinstance(v, float) for v in (start, end, step))
+    if isinstance(step, Expr) or (real and any(isinstance(v, Expr) for v in (start, end))):
         given = ", ".join(map(str, (start, end, step)))
-        raise UnsupportedError(f"arange with limits that are not integers: {given}")
-    assert isinstance(step, int) and not isinstance(start, float) and not isinstance(end, float)
+        raise UnsupportedError(f"arange by a symbolic step, or real and symbolic limits: {given}")
+    if isinstance(start, float) or isinstance(end, float) or isinstance(step, float):
+        assert not isinstance(start, Expr) and not isinstance(end, Expr)
+        return _stepped(out, start, end, step)
     distance = add(end, mul(start, -1), step - 1 if step > 0 else step + 1)
     length = floordiv(distance if step > 0 else mul(distance, -1), abs(step))
     known = constant_value(length)
     return _iota(out, length if known is None else max(known, 0), start=start, step=step)
+
+
+def _stepped(out: Dtypes, start: float, end: float, step: float) -> Array:
+    """Numbers a step apart, each from its position, in the wider type that torch counts in."""
+    length = max(math.ceil((end - start) / step), 0)
+    wide = dtypes.float64 if out[0] is dtypes.float64 else dtypes.float32
+    along = ops.astype(Array(build.iota((as_expr(length),), 0)), wide)
+    return cast_to(along * cast_to(step, wide) + cast_to(start, wide), out[0])
 
 
 # --- triangles ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from fusewright.driver import Kernels
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
+from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import write_reproducer
@@ -83,6 +84,7 @@ def _fused(
     module: Any, options: Options, name: str, observe: Observer | None, kernels: Kernels
 ) -> Any:
     """The module with its regions fused, which takes a list of arguments."""
+    plain_strides(module.graph)
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
     known: dict[Hashable, Ways] = {}

@@ -13,6 +13,7 @@ from fusewright.frontends.torch.table import Dtypes, lowers, lowers_view
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Pointwise, Resize, Tensor
+from fusewright.fusion.ops.segments import MAX_COMPARED
 
 Sizes = Sequence[IntLike]
 _END = 2**63 - 1  # torch's "to the end" in slices
@@ -361,6 +362,15 @@ def _gather(out: Dtypes, x: Array, dim: int, index: Array, *, sparse_grad: bool 
 
 @lowers(aten.index.Tensor)
 def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
+    first, shape, flat = _flat_index(x, indices)
+    return ops.take(ops.reshape(x, shape), flat, axis=first)
+
+
+def _flat_index(
+    x: Array, indices: Sequence[Array | None]
+) -> tuple[int, tuple[IntLike, ...], Array]:
+    """The first axis that is indexed, x's shape with all indexed axes as one, and the index along
+    that: as many as the axis is long where an index is outside of its own."""
     given = [(k, i) for k, i in enumerate(indices) if i is not None]
     first = given[0][0]
     if any(i.dtype.kind == "bool" or i.dtype is dtypes.uint8 for _, i in given):
@@ -378,8 +388,36 @@ def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
         total = mul(total, n)
     if len(given) > 1:  # an index outside its own axis must not be one inside the product
         flat = ops.where(inside, flat, Array(build.size(total, dtypes.int64)))
-    shape = (*x.tensor.shape[:first], total, *x.tensor.shape[first + len(given) :])
-    return ops.take(ops.reshape(x, shape), flat, axis=first)
+    return first, (*x.tensor.shape[:first], total, *x.tensor.shape[first + len(given) :]), flat
+
+
+@lowers(aten.index_put.default)
+def _index_put(
+    out: Dtypes,
+    x: Array,
+    indices: Sequence[Array | None],
+    values: Array,
+    accumulate: bool = False,
+) -> Array:
+    """The gradient of an indexed table, as every row of it compares all indices."""
+    if not accumulate:
+        raise UnsupportedError("index_put that replaces elements: the last of equal indices counts")
+    first, shape, flat = _flat_index(x, indices)
+    if first:
+        raise UnsupportedError(f"index_put along axis {first}: only rows are added to")
+    work = constant_value(mul(build.element_count(flat.tensor.shape), build.element_count(shape)))
+    if work is not None and work > _COMPARED:
+        raise UnsupportedError(
+            f"index_put that would compare {work} times: torch's sort is faster than {_COMPARED}"
+        )
+    wide = ops.broadcast_to(values, (*flat.tensor.shape, *shape[1:]))
+    added = ops.scatter_add(ops.reshape(x, shape), flat, wide)
+    return ops.reshape(added, x.tensor.shape)
+
+
+_COMPARED = MAX_COMPARED // 4
+"""Comparisons that take no longer than torch's index_put, which sorts the indices in ten launches,
+a third of those of a sort of ours."""
 
 
 def _is_inside(index: Array, extent: Expr) -> Array:

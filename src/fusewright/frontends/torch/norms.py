@@ -112,6 +112,25 @@ def _batch_norm_training(
     return tuple(cast_to(r, d) for r, d in zip(results, out, strict=True))
 
 
+@lowers(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_alone(
+    out: Dtypes,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, ...]:
+    """Batch norm that keeps no statistics: of the batch at hand, whatever `training` says."""
+    axes = tuple(a for a in range(x.ndim) if a != 1)
+    xhat, mean, _, rstd = _standardised(x, axes, eps)
+    shape = (1, x.shape[1], *(1,) * (x.ndim - 2))
+    scale, shift = (None if v is None else ops.reshape(v, shape) for v in (weight, bias))
+    results = (_affine(xhat, scale, shift), ops.squeeze(mean, axes), ops.squeeze(rstd, axes))
+    return tuple(cast_to(r, d) for r, d in zip(results, out, strict=True))
+
+
 @lowers(aten._native_batch_norm_legit_no_training)
 def _batch_norm_inference(
     out: Dtypes,

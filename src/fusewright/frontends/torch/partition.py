@@ -3,7 +3,8 @@
 A node that can be fused has a level: the greatest number of changes between fused and other nodes
 on a way to it. Fused nodes of one level that read each other are one region; no way leads out of a
 region and back in, because every change raises the level. Then cheap nodes sink into the region
-that alone reads them, where that moves fewer bytes.
+that alone reads them, where that moves fewer bytes. Small operators that are left alone on a level
+are one region, whose kernels stand side by side in few launches.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of
+from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of, whole
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.products import left_products
 from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
 
 _KEPT = 3  # bytes that may be kept alive per byte that is not stored
+_SMALL = 1 << 16
+"""Bytes of a small result: a GPU moves more than ten times as many in the 2 us of a launch, and
+they do not count as memory that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,12 @@ def partition(graph: Any, options: Options) -> Partition:
     reasons |= left_products(nodes, reasons, options)
     constants = _constants(nodes, reasons)
     before = predecessors(graph)
-    level = _levels([n for n in nodes if n not in constants], before, reasons)
-    _sink(nodes, before, level)
+    depth = _depths([n for n in nodes if n not in constants], before, reasons)
+    level = {n: d for n, d in depth.items() if n not in reasons}
+    _sink(nodes, before, depth, level)
     regions: list[tuple[Any, ...]] = []
-    for members in _components(nodes, level):
-        own = sum(1 for n in members if not is_view(n) and not is_getitem(n))
-        if own >= options.min_ops:
+    for members in _small_ones_joined(list(_components(nodes, level)), level, options.min_ops):
+        if _computing(members) >= options.min_ops:
             regions.append(_without_first_views(members))
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
@@ -66,22 +70,27 @@ def _constants(nodes: Sequence[Any], refused: Mapping[Any, str]) -> dict[Any, No
     return found
 
 
-def _levels(
+def _depths(
     nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], refused: Mapping[Any, str]
 ) -> dict[Any, int]:
-    """The level of each node that can be fused."""
+    """The greatest number of changes between fused and other nodes on a way to each node."""
     depth: dict[Any, int] = {}
     for n in nodes:
         fused = n not in refused
         known = (p for p in before[n] if p in depth)
         depth[n] = max((depth[p] + ((p not in refused) != fused) for p in known), default=0)
-    return {n: d for n, d in depth.items() if n not in refused}
+    return depth
 
 
 # --- sinking ------------------------------------------------------------------------------------
 
 
-def _sink(nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], level: dict[Any, int]) -> None:
+def _sink(
+    nodes: Sequence[Any],
+    before: Mapping[Any, Sequence[Any]],
+    depth: Mapping[Any, int],
+    level: dict[Any, int],
+) -> None:
     """Moves nodes to the one later level that reads them, where that region then reads no more
     bytes than it would have read of their results."""
     after: dict[Any, list[Any]] = {n: [] for n in nodes}
@@ -93,18 +102,34 @@ def _sink(nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], level: dict
         if n not in level or not users or any(u not in level for u in users):
             continue
         target = min(level[u] for u in users)
-        if target > level[n] and not is_getitem(n) and _is_cheaper_late(n, level):
+        if target > level[n] and not is_getitem(n) and _is_cheaper_late(n, target, depth, level):
             level[n] = target
 
 
-def _is_cheaper_late(node: Any, level: Mapping[Any, int]) -> bool:
+def _is_cheaper_late(
+    node: Any, target: int, depth: Mapping[Any, int], level: Mapping[Any, int]
+) -> bool:
     """Whether no more has to be stored for a later region than the node's result, and not much more
-    has to be kept."""
-    made = [p for p in node.all_input_nodes if p in level]
-    stored = sum(nbytes(p.meta.get("val")) for p in made)
-    kept = sum(nbytes(p.meta.get("val")) for p in node.all_input_nodes)
+    has to be kept that nobody else reads then."""
+    read = node.all_input_nodes
+    stored = sum(nbytes(p.meta.get("val")) for p in read if whole(p) in level)
+    kept = sum(nbytes(p.meta.get("val")) for p in read if not _is_alive(p, node, target, depth))
     own = nbytes(node.meta["val"])
     return stored <= own and kept <= _KEPT * own
+
+
+def _is_alive(tensor: Any, node: Any, target: int, depth: Mapping[Any, int]) -> bool:
+    """Whether something else reads the tensor's memory just before a level, or later."""
+    waiting = list(whole(tensor).users)
+    while waiting:
+        u = waiting.pop()
+        if u is node:
+            continue
+        if is_view(u):
+            waiting += u.users
+        elif u.op == "output" or depth.get(u, 0) >= target - 1:
+            return True
+    return False
 
 
 def nbytes(value: object) -> int:
@@ -134,6 +159,33 @@ def _components(nodes: Sequence[Any], level: Mapping[Any, int]) -> Iterable[tupl
         if n in level:
             found.setdefault(root(n), []).append(n)
     return [tuple(members) for members in found.values()]
+
+
+def _computing(members: Sequence[Any]) -> int:
+    """How many of the nodes compute something."""
+    return sum(1 for n in members if not is_view(n) and not is_getitem(n))
+
+
+def _small_ones_joined(
+    found: Sequence[tuple[Any, ...]], level: Mapping[Any, int], least: int
+) -> list[tuple[Any, ...]]:
+    """The components, those of a level and device that are too few operators for a region, and
+    small, as one: no way leads from one to another but by a change of the level."""
+    joined: dict[Hashable, list[Any]] = {}
+    for members in found:
+        if 0 < _computing(members) < least and all(map(_is_small, members)):
+            device = next(tensors_of(members[0].meta["val"])).device
+            joined.setdefault((level[members[0]], device), []).extend(members)
+        else:
+            joined[members[0]] = list(members)
+    return [tuple(members) for members in joined.values()]
+
+
+def _is_small(node: Any) -> bool:
+    """Whether a node's result, and what it is made of, are a few bytes, element by element."""
+    read = max((nbytes(p.meta.get("val")) for p in node.all_input_nodes), default=0)
+    simple = node.target in ELEMENTWISE or is_view(node) or is_getitem(node)
+    return simple and max(read, nbytes(node.meta["val"])) <= _SMALL
 
 
 def _without_first_views(members: Sequence[Any]) -> tuple[Any, ...]:

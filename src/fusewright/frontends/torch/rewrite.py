@@ -10,6 +10,7 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.effects import predecessors
+from fusewright.frontends.torch.in_place import join_copies, write_in_place
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import Partition, nbytes
 from fusewright.frontends.torch.region import Part
@@ -102,6 +103,8 @@ def rewrite(module: Any, parts: Sequence[Part], call: Callable[[Part], Any]) -> 
         else:
             writer.copy(unit)
     tidy(writer.graph)
+    write_in_place(writer.graph)
+    join_copies(writer.graph)
     writer.graph.eliminate_dead_code()
     writer.graph.set_codegen(BoxedCode())
     return fx.GraphModule(module, writer.graph)

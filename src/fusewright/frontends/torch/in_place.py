@@ -1,0 +1,136 @@
+"""Writes to a graph's arguments: parts of them where they stand, and whole ones in one call.
+
+torch functionalises `cache[i] = x` to a new tensor and a copy of it into the argument at the end of
+the graph. Where nobody reads the argument's old content after the new tensor is made, its operator
+can write to the argument itself, and nothing is copied. What is left of such copies, two for each
+batch norm of a model that trains, is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fusewright.frontends.torch.calls import is_view, tensors_of, whole
+from fusewright.frontends.torch.library import aten, torch
+
+_COPY = aten.copy_.default
+_WRITERS = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+}
+"""Operators whose result is their first argument with some elements replaced, and their forms that
+write to it."""
+
+
+def write_in_place(graph: Any) -> None:
+    """Has operators that replace elements of an argument write to it.
+
+    rewrite:  n = index_copy(x, ...); copy_(x, n)  ->  index_copy_(x, ...)    (uses of n read x)
+    checks:   x is an argument of the graph that nothing reads or writes behind n but the copy; n
+              reads no view of it, and is no result of the graph
+    order:    before join_copies, which takes the copies that are left
+    """
+    place = {n: k for k, n in enumerate(graph.nodes)}
+    for copy in _copies(graph):
+        target, made = copy.args[:2]
+        if made.target not in _WRITERS or made.args[0] is not target or made.kwargs:
+            continue
+        if any(whole(p) is target for p in made.all_input_nodes if p is not target):
+            continue
+        if any(place[u] > place[made] for u in _readers(target) if u is not copy):
+            continue
+        if any(u.op == "output" for u in _readers(made)):
+            continue
+        with graph.inserting_before(made):
+            written = graph.call_function(_WRITERS[made.target], made.args)
+        written.meta = dict(made.meta)
+        made.replace_all_uses_with(target, delete_user_cb=lambda u, c=copy: u is not c)
+        graph.erase_node(copy)
+        graph.erase_node(made)
+
+
+def join_copies(graph: Any) -> None:
+    """Makes copies into arguments one call for each pair of dtypes on a device.
+
+    rewrite:  copy_(x, a); copy_(y, b)  ->  _foreach_copy_([x, y], [a, b])
+    checks:   nothing between the first and the last copy reads what a copy writes, or writes
+    order:    last: copies that another rewrite removes are not joined
+    """
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    copies = dict.fromkeys(_copies(graph))
+    for n in list(graph.nodes):
+        if n in copies:
+            clash = n.args[0] in _written(groups) | _sources(groups) or whole(n.args[1]) in (
+                _written(groups)
+            )
+            if clash:
+                _join(graph, groups)
+            groups.setdefault(_kind(n), []).append(n)
+        elif _writes(n) or any(whole(p) in _written(groups) for p in n.all_input_nodes):
+            _join(graph, groups)
+    _join(graph, groups)
+
+
+def _copies(graph: Any) -> Iterator[Any]:
+    """The copies of whole tensors of the same shape into arguments, whose result nobody reads."""
+    for n in list(graph.nodes):
+        if n.op != "call_function" or n.target is not _COPY or n.users or len(n.args) != 2:
+            continue
+        target, made = n.args
+        shapes = [tuple(map(str, t.shape)) for v in (target, made) for t in tensors_of(_value(v))]
+        if target.op == "placeholder" and len(shapes) == 2 and shapes[0] == shapes[1]:
+            yield n
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val")
+
+
+def _kind(copy: Any) -> tuple[Any, ...]:
+    """Copies of one kind can be made by one call."""
+    target, made = map(_value, copy.args)
+    return target.device, target.dtype, made.device, made.dtype
+
+
+def _written(groups: Mapping[Any, Sequence[Any]]) -> set[Any]:
+    return {c.args[0] for found in groups.values() for c in found}
+
+
+def _sources(groups: Mapping[Any, Sequence[Any]]) -> set[Any]:
+    return {whole(c.args[1]) for found in groups.values() for c in found}
+
+
+def _readers(target: Any) -> list[Any]:
+    """The nodes that read a tensor, by itself or through a view."""
+    found: list[Any] = []
+    for u in target.users:
+        found.append(u)
+        if is_view(u):
+            found += _readers(u)
+    return found
+
+
+def _writes(node: Any) -> bool:
+    """Whether a node writes to its arguments, or may."""
+    if node.op != "call_function":
+        return node.op in ("call_module", "call_method")
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    return is_operator and node.target._schema.is_mutable
+
+
+def _join(graph: Any, groups: dict[tuple[Any, ...], list[Any]]) -> None:
+    """Puts one call where the last copy of each kind stands."""
+    for found in groups.values():
+        if len(found) > 1:
+            with graph.inserting_after(found[-1]):
+                lists = [[c.args[k] for c in found] for k in (0, 1)]
+                graph.call_function(aten._foreach_copy_.default, tuple(lists))
+            for c in found:
+                graph.erase_node(c)
+    groups.clear()

@@ -1,0 +1,201 @@
+"""What models need of the backend beside arithmetic: operators that would cut a region, small ones
+that would be launches of their own, views by strides; results beside eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_checks as checks  # noqa: E402
+
+from fusewright import dtypes  # noqa: E402
+from fusewright.errors import UnsupportedError  # noqa: E402
+from fusewright.frontends.torch import dynamo, movement, partition  # noqa: E402
+from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.report import GraphReport  # noqa: E402
+from fusewright.frontends.torch.table import LOWERINGS  # noqa: E402
+from fusewright.fusion.ir import Sym  # noqa: E402
+
+nn = torch.nn.functional
+
+
+def rand(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def as_eager(fn: Callable[..., Any], *args: Any, **options: Any) -> list[GraphReport]:
+    """The function beside eager, gradients too where arguments want them; the reports."""
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(fn, backend=compiler(Options(**options), reports.append))
+    checks.assert_close(*map(torch.utils._pytree.tree_leaves, (run(*args), fn(*args))))
+    wanted = [x for x in args if x.requires_grad]
+    if wanted:
+        sums = [f(*args).square().sum() for f in (run, fn)]
+        checks.assert_close(*(torch.autograd.grad(s, wanted) for s in sums))
+    assert [r.failures for g in reports for r in g.regions if r.failures] == []
+    return reports
+
+
+def left(reports: list[GraphReport]) -> list[str]:
+    return [op for g in reports for op, _ in g.left]
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+@pytest.mark.parametrize(
+    "shape", [(9, 5), (7,), pytest.param((4, 3, 3), marks=pytest.mark.refuses)]
+)
+def test_the_gradient_of_an_indexed_table(cpu: str, shape: tuple[int, ...]) -> None:
+    at = torch.tensor([[1, 3, 1], [0, -1, 3]])
+    table = rand(*shape).requires_grad_()
+    reports = as_eager(lambda t: torch.tanh(t.exp()[at] * 2), table, cpu=cpu)
+    assert left(reports) == []
+
+
+def test_an_index_of_two_axes_is_added_where_it_stands() -> None:
+    x, at, new = rand(4, 6, 3), torch.tensor([3, 0, 3]), rand(3, 3)
+
+    def add(x: Any, new: Any) -> Any:
+        return x.exp().index_put((at, at - 4), new * 2, accumulate=True) + 1
+
+    assert left(as_eager(add, x, new)) == []
+
+
+def test_index_put_that_stays_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = torch.tensor([2, 0])
+
+    def put(x: Any, new: Any) -> Any:
+        return (x * 2 + 1).index_put((at,), new)
+
+    def along(x: Any, new: Any) -> Any:
+        return torch.ops.aten.index_put(x * 2 + 1, [None, at], new, True)
+
+    def add(x: Any, new: Any) -> Any:
+        return (x * 2 + 1).index_put((at,), new, accumulate=True)
+
+    reasons = [
+        as_eager(f, rand(5, 4), n)[0].left for f, n in ((put, rand(2, 4)), (along, rand(5, 2)))
+    ]
+    assert "the last of equal indices counts" in reasons[0][0][1]
+    assert "only rows are added to" in reasons[1][0][1]
+    monkeypatch.setattr(movement, "_COMPARED", 39)
+    (found,) = as_eager(add, rand(5, 4), rand(2, 4))
+    assert "would compare 40 times" in found.left[0][1]
+
+
+@pytest.mark.parametrize("limits", [(0, 9, 2.0), (3, -4, -0.5), (0.25, 2, 0.25), (5, 1, -1.5)])
+def test_ranges_of_real_steps(limits: tuple[float, ...]) -> None:
+    def along(x: Any) -> Any:
+        return torch.sin(torch.arange(*limits)[:, None] * x) + 1
+
+    assert left(as_eager(along, rand(1, 3))) == []
+
+
+@pytest.mark.parametrize("limits", [(0, Sym("n"), 0.5), (0, 8, Sym("n")), (Sym("n"), 2.5, 1)])
+def test_ranges_of_real_steps_have_known_ends(limits: tuple[Any, ...]) -> None:
+    with pytest.raises(UnsupportedError, match="arange by a symbolic step, or real and symbolic"):
+        LOWERINGS[torch.ops.aten.arange.start_step]((dtypes.float32,), *limits)
+
+
+def test_batch_norm_without_statistics() -> None:
+    def norm(x: Any) -> Any:
+        return nn.batch_norm(x.exp(), None, None, training=True).sin()
+
+    reports = as_eager(norm, rand(3, 4, 5).requires_grad_())
+    assert left(reports) == []
+
+
+# --- views by strides ---------------------------------------------------------------------------
+
+WHOLE = {
+    "reshaped": ((4, 5), (5, 1)),
+    "turned": ((5, 4), (1, 5)),
+    "split": ((2, 2, 5), (5, 10, 1)),
+    "a long axis of one": ((4, 1, 5), (5, 999, 1)),
+}
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+@pytest.mark.parametrize("shown", WHOLE)
+def test_a_strided_view_of_a_whole_tensor(shown: str, cpu: str) -> None:
+    def view(x: Any) -> Any:
+        return (x * 2 + 1).as_strided(*WHOLE[shown]).exp() + 1
+
+    def source(x: Any) -> Any:
+        return (x.T * 2 + 1).as_strided(*WHOLE[shown]).exp() + 1
+
+    for fn in (view, source):
+        (report,) = as_eager(fn, rand(4, 5), cpu=cpu)
+        assert report.left == [] and len(report.regions) == 1
+
+
+def test_a_write_through_a_strided_view() -> None:
+    def write(x: Any, y: Any) -> Any:
+        z = x * 2
+        z.as_strided((5, 4), (1, 5)).copy_(y * 3)
+        return z + 1
+
+    (report,) = as_eager(write, rand(4, 5), rand(5, 4))
+    assert report.left == [] and len(report.regions) == 1
+
+
+@pytest.mark.parametrize("shown", [((3, 3), (2, 1)), ((2, 5), (10, 1), 5), ((4, 4), (5, 1))])
+def test_overlaps_and_parts_stay_torchs(shown: Any) -> None:
+    def view(x: Any) -> Any:
+        return (x * 2 + 1).as_strided(*shown).exp() + 1
+
+    (report,) = as_eager(view, rand(4, 5))
+    assert len(report.regions) == 2
+
+
+def test_without_the_rewrite_a_strided_view_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, "plain_strides", lambda graph: None)
+
+    def view(x: Any) -> Any:
+        return (x * 2 + 1).as_strided((5, 4), (1, 5)).exp() + 1
+
+    (report,) = as_eager(view, rand(4, 5))
+    assert len(report.regions) == 2
+
+
+# --- what stands alone --------------------------------------------------------------------------
+
+
+def counted(x: Any, w: Any, *counts: Any) -> Any:
+    return (x @ w, *(c + 1 for c in counts))
+
+
+def test_small_operators_are_one_region() -> None:
+    counts = [torch.tensor(k) for k in range(5)]
+    (report,) = as_eager(counted, rand(3, 4), rand(4, 2), *counts)
+    (region,) = report.regions
+    assert len(region.part.outputs) == 5
+
+
+@pytest.mark.parametrize("size", [partition._SMALL // 4, partition._SMALL // 4 + 1])
+def test_large_operators_are_torchs(size: int) -> None:
+    (report,) = as_eager(counted, rand(3, 4), rand(4, 2), rand(size), rand(size))
+    assert len(report.regions) == (1 if size * 4 <= partition._SMALL else 0)
+
+
+def test_the_mask_of_a_gradient_is_made_where_it_is_read() -> None:
+    """The product behind a relu reads its result in the backward pass anyway."""
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        return (torch.relu(x @ w * 2 + 1) @ v).sin() * 2
+
+    args = [rand(64, 16).double(), rand(16, 64).double(), rand(64, 16).double()]
+    reports = as_eager(model, *(a.requires_grad_() for a in args))
+    assert not any("aten.le" in op for op in left(reports))
+    (region,) = [
+        r for r in reports[1].regions if any("aten.le" in str(n.target) for n in r.part.owned)
+    ]
+    assert any("aten.where" in str(n.target) for n in region.part.owned)
