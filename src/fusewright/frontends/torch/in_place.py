@@ -50,8 +50,8 @@ def write_in_place(graph: Any) -> None:
         with graph.inserting_before(made):
             written = graph.call_function(_WRITERS[made.target], made.args)
         written.meta = dict(made.meta)
-        made.replace_all_uses_with(target, delete_user_cb=lambda u, c=copy: u is not c)
         graph.erase_node(copy)
+        made.replace_all_uses_with(target)
         graph.erase_node(made)
 
 

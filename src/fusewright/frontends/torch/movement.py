@@ -366,9 +366,7 @@ def _index(out: Dtypes, x: Array, indices: Sequence[Array | None]) -> Array:
     return ops.take(ops.reshape(x, shape), flat, axis=first)
 
 
-def _flat_index(
-    x: Array, indices: Sequence[Array | None]
-) -> tuple[int, tuple[IntLike, ...], Array]:
+def _flat_index(x: Array, indices: Sequence[Array | None]) -> tuple[int, tuple[Expr, ...], Array]:
     """The first axis that is indexed, x's shape with all indexed axes as one, and the index along
     that: as many as the axis is long where an index is outside of its own."""
     given = [(k, i) for k, i in enumerate(indices) if i is not None]
