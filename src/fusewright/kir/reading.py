@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.contiguity import holds_throughout
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import (
     TRUE,
@@ -14,6 +15,7 @@ from fusewright.core.conditions import (
     all_of,
     equal,
     less,
+    negate,
     prove,
     substitute_condition,
 )
@@ -37,6 +39,7 @@ from fusewright.kir.ir import (
     Argument,
     Buffer,
     Compute,
+    If,
     Imm,
     Index,
     Lanes,
@@ -163,10 +166,15 @@ class Reader:
         if p.memory is Memory.LOCAL:
             conditions = () if only_inside else found.predicates
             return self._read_registers(p, index, conditions)
-        conditions = (*self.predicates(writes=False), *found.predicates)
-        exact = bool(found.predicates) and not only_inside
-        exact = exact or (self.storage.is_filled(self.s) and self.s.copied is None)
-        return self._load(p, index, conditions, exact=exact)
+        own = self.predicates(writes=False)
+        conditions = (*own, *found.predicates)
+        is_filled = self.storage.is_filled(self.s) and self.s.copied is None
+        exact = is_filled or (bool(found.predicates) and not only_inside)
+        if not exact or is_filled or not self._needs_parts(p, index, conditions):
+            return self._load(p, index, conditions, exact=exact)
+        values = self._load(p, index, conditions, exact=False)
+        self._fill_outside(values, found.predicates)
+        return values
 
     def literal(self, p: Stage, *, in_text: bool = False) -> Operand | None:
         """The literal that a virtual operand stands for; None for others."""
@@ -327,6 +335,25 @@ class Reader:
         found = self.vectors(p, index, conditions, lanes, may_lack=not exact)
         self.out += [v.statement(load) for v in found]
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
+
+    def _needs_parts(self, p: Stage, index: Expr, conditions: Sequence[Cond]) -> bool:
+        """Whether an exact read of vectors in global memory would have branches for their parts."""
+        if self.lane is None or self.lane not in variables(index) or p.memory is not Memory.GLOBAL:
+            return False
+        vectors = self.vectors(p, index, conditions, self.width, may_lack=False)
+        return any(v.parts for v in vectors)
+
+    def _fill_outside(self, values: Sequence[Operand], inside: Sequence[Cond]) -> None:
+        """Puts the fill into the registers of lanes where conditions do not hold."""
+        assert self.lane is not None
+        whole = all_of(holds_throughout(c, self.lane) for c in inside)
+        fills: list[Statement] = []
+        for k, v in enumerate(values):
+            assert isinstance(v, Reg)
+            lacks = negate(all_of(self.condition_at(c, k) for c in inside))
+            here = TRUE if lacks == negate(whole) else lacks
+            fills.append(Compute("copy", v, (self._fill(v.buffer.dtype),), here))
+        self.out.append(If(negate(whole), tuple(fills)))
 
     def register(self, lane: int) -> Reg:
         """The register of a lane of a stage that lives in registers."""
