@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
-from fusewright.fusion.row_alignment import are_short
+from fusewright.fusion.row_alignment import are_short, length_from_word
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     by_stride,
@@ -108,7 +108,8 @@ def aligned_parts(
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
     """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
     it and vectors would run from one row into the next, rows are counted from an aligned address
-    if all rows of a part begin alike, else they end with a part of a vector."""
+    if all rows of a part begin alike, else they end with a part of a vector; but for rows that fill
+    no half of their words, where vectors can be cut out of two."""
     axes = by_stride(flow, reference.frame.output)
     kept = merge_all(flow, axes)
     if is_inner(reference):
@@ -119,6 +120,11 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     width = inputs_width(flow)
     if not are_short(widest_vector(flow, reference, kept, reduced, inner=False), width):
         return kept
+    length = estimate(axes[-1].axis.extent)
+    if 2 * length <= length_from_word(length, width):
+        cut = widest_vector(flow, reference, kept, reduced, inner=False, anywhere=True)
+        if not are_short(cut, width):
+            return kept
     if reduced is not None:
         even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
         if even is not axes[-1]:

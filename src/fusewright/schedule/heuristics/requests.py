@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.axes.contiguity import vector_width
-from fusewright.core.conditions import Cond, Equal, Less
+from fusewright.core.conditions import Equal, Less
 from fusewright.core.expr import (
     Expr,
     FloorDiv,
@@ -105,7 +104,7 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
         0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
         times * _unfilled(a, sectors, active),
-        _instructions(a, _serial(loops, is_wide=is_wide), _lanes(loops) if is_wide else {}, parts),
+        _instructions(a, _serial(loops, is_wide=is_wide), parts),
         (address[:, 0, 0], _times_of_blocks(loops, points)),
     )
 
@@ -119,15 +118,6 @@ def _serial(loops: Sequence[tuple[Loop, Expr]], *, is_wide: bool) -> dict[Var, i
         if isinstance(v, Var)
         and not (x.parallel.is_thread or x.parallel.is_block)
         and x.parallel not in kinds
-    }
-
-
-def _lanes(loops: Sequence[tuple[Loop, Expr]]) -> dict[Var, int]:
-    """The lanes of a vector, by the variable of their loop."""
-    return {
-        v: estimate(x.axis.extent)
-        for x, v in loops
-        if isinstance(v, Var) and x.parallel is Parallel.VECTORIZE
     }
 
 
@@ -299,29 +289,13 @@ def _distinct(address: Points, active: Points, unit: int) -> float:
 # --- instructions -------------------------------------------------------------------------------
 
 
-def _instructions(
-    a: GlobalAccess, trips: Mapping[Var, int], lanes: Mapping[Var, int], parts: Parts
-) -> float:
+def _instructions(a: GlobalAccess, trips: Mapping[Var, int], parts: Parts) -> float:
     """Instructions of a thread for the addresses and conditions of an access, but for those that
-    are in `parts`: every term of them once for the trips of the loops that it follows. A vector
-    that conditions cut has them for each of its lanes."""
+    are in `parts`: every term of them once for the trips of the loops that it follows."""
     before = sum(parts.values())
-    for root in (a.address, *(place for _, place in a.data)):
+    for root in (a.address, *(place for _, place in a.data), *a.conditions):
         _collect(root, trips, parts)
-    for c in a.conditions:
-        cut = {v: n for v, n in lanes.items() if v in variables(c) and not _is_shared(c, v, n)}
-        _collect(c, {**trips, **cut}, parts)
     return sum(parts.values()) - before
-
-
-def _is_shared(c: Cond, lane: Var, width: int) -> bool:
-    """Whether one comparison tells for all lanes of a vector: what is constant over it, and what
-    grows by the lane."""
-    if vector_width(lane, lane, (c,), width) == width:
-        return True
-    return isinstance(c, Less) and any(
-        lane not in variables(c.left - c.right - sign * lane) for sign in (1, -1)
-    )
 
 
 def _collect(e: Symbolic, trips: Mapping[Var, int], parts: Parts) -> None:
