@@ -1,5 +1,6 @@
 """Literals whose value makes other code stay in the text of a kernel; all others are parameters."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,17 @@ def literals_of(op: str, dtype: str) -> list[int]:
     return [k for k in (-3, 0, 2, 7, 8 * np.dtype(dtype).itemsize, 100) if r.min <= k]
 
 
+CTYPES = {
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int64": "long long",
+}
+
+
 def kernels_of(f: Callable[..., Any], *specs: fw.TensorSpec) -> list[fw.Kernel]:
     return list(fw.compile(fw.trace(f, *specs)).kernels)
 
@@ -65,8 +77,28 @@ def test_a_division_by_a_literal_multiplies() -> None:
     asks the unit for reciprocals (MUFU.RCP) or calls a routine."""
     spec = fw.TensorSpec((4096, 512), "int32")
     (known,) = kernels_of(lambda x: x // 3, spec)
-    assert "fw_floordiv<int>(x_c[0], 3)" in known.cuda
+    assert "fw_floordiv_by<int, 3>(x_c[0])" in known.cuda
     assert "MUFU" not in known.sass()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+def test_which_divisors_are_multiplied_by(dtype: str) -> None:
+    """Of 2 and more, and integers that one instruction multiplies."""
+    spec = fw.TensorSpec((4096,), dtype)
+    for divisor in (0, 1, 2, 100):
+        (kernel,) = kernels_of(lambda x, d=divisor: (x % d) + (x // d), spec)
+        multiplied = dtype != "int64" and divisor >= 2
+        assert (f"_by<{CTYPES[dtype]}, {divisor}>" in kernel.cuda) == multiplied, divisor
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_division_of_short_integers_takes_few_instructions(dtype: str) -> None:
+    """A sum, a product of which the upper part counts, and the sum undone; the remainder one more
+    product. Of 16 elements by two divisors, with loads, unpacking and stores."""
+    (kernel,) = kernels_of(lambda x: (x // 7) % 5, fw.TensorSpec((1 << 20,), dtype))
+    lanes = dict(kernel.heuristic.values)["vector"] if kernel.heuristic else 1
+    instructions = re.findall(r"/\*[0-9a-f]{4}\*/", kernel.sass())
+    assert len(instructions) < 60 + 13 * lanes
 
 
 def sums(f: Callable[[Any, int], Any]) -> list[fw.Kernel]:

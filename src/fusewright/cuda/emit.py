@@ -223,7 +223,10 @@ def _value(w: Writer, s: ir.Compute) -> str:
         return w.register(first)
     if s.fn == "bitcast":
         return scalars.bitcast(operands[0][0], dtype, target)
-    text = scalars.apply(s.fn, tuple(t for t, _ in operands), dtype)
+    texts = tuple(t for t, _ in operands)
+    known = s.operands[1] if len(texts) == 2 else None
+    by = scalars.divided(s.fn, texts[0], known.value, dtype) if isinstance(known, ir.Imm) else None
+    text = scalars.apply(s.fn, texts, dtype) if by is None else by
     result = _result_dtype(s.fn, dtype)
     if result is not target and result.is_integer and result.nbytes < 4:
         text = f"({scalars.ctype(result)})({text})"

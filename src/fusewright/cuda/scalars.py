@@ -315,6 +315,15 @@ def apply(fn: str, operands: tuple[str, ...], dtype: DType) -> str:
     )
 
 
+def divided(fn: str, text: str, divisor: int | float | bool, dtype: DType) -> str | None:
+    """`floordiv` or `rem` of integers of 32 bits and less by a literal of 2 and more; None for what
+    `apply` spells."""
+    is_known = fn in ("floordiv", "rem") and dtype.is_integer and dtype.nbytes <= 4
+    if not is_known or not 2 <= divisor < 1 << 31:
+        return None
+    return f"fw_{fn}_by<{ctype(dtype)}, {int(divisor)}>({text})"
+
+
 def converted(text: str, source: DType, target: DType) -> str:
     """An element of `source`, as it lies in memory, as one of `target`."""
     if source is target:

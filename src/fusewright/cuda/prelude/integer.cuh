@@ -56,6 +56,29 @@ __device__ __forceinline__ T fw_rem(T a, T b) {
   return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
 }
 
+//: fw_floordiv_by
+// By a literal of 2 and more: a product of which the upper part counts. Short integers are lifted
+// above zero by a multiple of D first, of others those below zero are turned around.
+template <class T, int D>
+__device__ __forceinline__ T fw_floordiv_by(T a) {
+  constexpr bool is_signed = (T)-1 < (T)0;
+  if (sizeof(T) < 4) {
+    constexpr int K = is_signed ? ((1 << (8 * sizeof(T) - 1)) + D - 1) / D : 0;
+    const unsigned above = (unsigned)((int)a + K * D);
+    if (sizeof(T) == 1) return (T)((int)(above * (0xfffffu / D + 1) >> 20) - K);
+    return (T)((int)__umulhi(above, 0xffffffffu / D + 1) - K);
+  }
+  if (!is_signed) return a / (T)D;
+  const int sign = (int)a >> 31;
+  return (T)((int)((unsigned)((int)a ^ sign) / (unsigned)D) ^ sign);
+}
+
+//: fw_rem_by
+template <class T, int D>
+__device__ __forceinline__ T fw_rem_by(T a) {
+  return (T)((unsigned)a - (unsigned)fw_floordiv_by<T, D>(a) * (unsigned)D);
+}
+
 //: fw_pow
 // By squaring, wrapping; the reciprocal, cut to an integer, for a negative exponent.
 template <class T>

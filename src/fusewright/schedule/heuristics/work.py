@@ -51,9 +51,9 @@ EXCHANGE_INSTRUCTIONS = 24
 """Of a warp that takes part in a reduction: five shuffles and sums, partials through memory."""
 FIXED_REGISTERS = 22
 """Registers of a thread beside what it loads."""
-KNOWN_DIVISION_INSTRUCTIONS = 6.0
-"""Of integers by a literal: a product of which the high half counts, shifts, a sign, and for a
-remainder another product."""
+KNOWN_DIVISION_INSTRUCTIONS = {1: 4.0, 2: 4.0, 4: 6.0, 8: 12.0}
+"""Of integers of so many bytes by a literal: a product of which the high half counts, and for a
+remainder another product; of long ones shifts and a sign, too."""
 MOVE_INSTRUCTIONS = 2.0
 """Of an element that is chosen by its place: a pad, a concatenation, a crop."""
 
@@ -420,7 +420,7 @@ def _weight(s: Stage, form: str | None) -> float:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
             return 0.0
         case Pointwise(fn="floordiv" | "rem") if _is_by_literal(s):
-            return KNOWN_DIVISION_INSTRUCTIONS
+            return KNOWN_DIVISION_INSTRUCTIONS[s.dtype.nbytes]
         case Pointwise(fn=fn):
             exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
             words = -(-s.dtype.compute.nbytes // 4)
