@@ -96,7 +96,7 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
 
 def _name(p: WarpPlan) -> str:
     shared = f", {p.splits} blocks a tile" if p.splits > 1 else ""
-    return f"{p.rows}x{p.columns}x{p.depth}, {p.stages} stages{shared}"
+    return f"{p.rows}x{p.columns}x{p.depth} by {p.down}x{p.across}, {p.stages} stages{shared}"
 
 
 def main() -> None:
