@@ -398,7 +398,57 @@ class _Former:
             groups[:0] = [tuple(live)] if whole and live else connected(live)
             read.update(o for t in live for o in t.op.operands if o not in g.members)
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
+        groups = self._reading_what_is_stored(groups)
         return Formation((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
+
+    def _reading_what_is_stored(self, groups: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """Lets readers of a function of what is stored anyway compute it again for themselves:
+
+        k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
+        """
+        out = list(groups)
+        for i, g in enumerate(groups):
+            for t in g:
+                readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
+                again = self._functions_of_stored(t, out, i) if readers else []
+                wider = {j: tuple(self._in_order([*again, *out[j]])) for j in readers if again}
+                if wider and all(self._hold_together(list(h)) for h in wider.values()):
+                    for j, h in wider.items():
+                        out[j] = h
+                    if not any(t in x.op.operands for x in out[i]):
+                        out[i] = tuple(x for x in out[i] if x is not t)
+        return out
+
+    def _functions_of_stored(
+        self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int
+    ) -> list[Tensor]:
+        """The elementwise ops of a group between a value and others that are stored without it, if
+        these are read with no more bytes than the value's trips to memory; none otherwise."""
+        found: dict[Tensor, None] = {}
+        leaves: dict[Tensor, None] = {}
+        stack = [t]
+        while stack:
+            x = stack.pop()
+            is_leaf = x is not t and (isinstance(x.op, Input) or self._is_stored(x, groups, own))
+            if is_leaf or is_rematerialisable(x):
+                leaves[x] = None
+                continue
+            few = len(found) < MAX_RECOMPUTED
+            if not (few and isinstance(x.op, Pointwise) and x in groups[own]) or is_alone(x):
+                return []
+            found[x] = None
+            stack.extend(x.op.operands)
+        if t in self.fusion.outputs or all(isinstance(x.op, Input) for x in leaves):
+            return []
+        large = [n for x in leaves if (n := nbytes_estimate(x)) * SMALL > nbytes_estimate(t)]
+        is_less = sum(large) <= SAVED_TRIPS * nbytes_estimate(t)
+        return list(found) if is_less else []
+
+    def _is_stored(self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int) -> bool:
+        """Whether the result of an op of a group goes to memory."""
+        if t in self.fusion.outputs:
+            return True
+        return any(own != j and _reads(h, t) for j, h in enumerate(groups))
 
     def _hold_together(self, members: list[Tensor]) -> bool:
         """Whether one kernel holds some ops, and nothing beside them."""
@@ -406,6 +456,11 @@ class _Former:
         found = self._joined([], self._next(), members)
         self.graph.undo(mark)
         return isinstance(found, FusionGroup)
+
+
+def _reads(group: tuple[Tensor, ...], t: Tensor) -> bool:
+    """Whether a group reads what another one makes."""
+    return t not in group and any(t in x.op.operands for x in group)
 
 
 def _needed(members: Mapping[Tensor, None], read: Set[Tensor]) -> list[Tensor]:

@@ -40,9 +40,9 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, Reduce) or _is_of_parts(t.op.operands[0]):
             return None
-        if isinstance(t.op.operands[0].op, Parts):
-            return None
         (source,) = operands
+        if isinstance(source.op, Parts) and source.op.partition.is_interleaved:
+            return None
         again = _at_once(t, source, target)
         if again is not None:
             return again
