@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from fusewright.frontends.torch.library import aten, torch
+from fusewright.frontends.torch.pointwise import take_compilers_operators
 from fusewright.frontends.torch.table import LOWERINGS
 
 _WHOLE = (
@@ -32,6 +33,7 @@ _WHOLE = (
 
 def decompositions() -> dict[Any, Any]:
     """torch's core decompositions, without the operators that are taken whole or left to torch."""
+    take_compilers_operators()
     core = importlib.import_module("torch._decomp").core_aten_decompositions()
     whole = {getattr(aten, name) for name in _WHOLE if hasattr(aten, name)}
     table = {

@@ -16,6 +16,7 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of, whole
 from fusewright.frontends.torch.effects import predecessors
+from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.products import left_products
 from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
@@ -24,6 +25,10 @@ _KEPT = 3  # bytes that may be kept alive per byte that is not stored
 _SMALL = 1 << 16
 """Bytes of a small result: a GPU moves more than ten times as many in the 2 us of a launch, and
 they do not count as memory that is kept."""
+
+_UPDATES = 16
+"""Components that update arguments in one region: so many steps of AdamW fill a kernel
+(`programs.join_launches`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ def partition(graph: Any, options: Options) -> Partition:
     level = {n: d for n, d in depth.items() if n not in reasons}
     _sink(nodes, before, depth, level)
     regions: list[tuple[Any, ...]] = []
-    for members in _small_ones_joined(list(_components(nodes, level)), level, options.min_ops):
+    for members in _small_ones_joined(_components(nodes, level), level, constants, options.min_ops):
         if _computing(members) >= options.min_ops:
             regions.append(_without_first_views(members))
         else:
@@ -167,25 +172,57 @@ def _computing(members: Sequence[Any]) -> int:
 
 
 def _small_ones_joined(
-    found: Sequence[tuple[Any, ...]], level: Mapping[Any, int], least: int
+    found: Iterable[tuple[Any, ...]],
+    level: Mapping[Any, int],
+    constants: Mapping[Any, None],
+    least: int,
 ) -> list[tuple[Any, ...]]:
-    """The components, those of a level and device that are too few operators for a region, and
-    small, as one: no way leads from one to another but by a change of the level."""
+    """The components, some of those of a level and device as one: no way leads from one to another
+    but by a change of the level. Those that are too few operators for a region, and small, are
+    joined; and, by so many, those that update arguments, such as an optimiser's step."""
     joined: dict[Hashable, list[Any]] = {}
+    updates: dict[Hashable, int] = {}
     for members in found:
-        if 0 < _computing(members) < least and all(map(_is_small, members)):
-            device = next(tensors_of(members[0].meta["val"])).device
-            joined.setdefault((level[members[0]], device), []).extend(members)
+        own = _computing(members)
+        place = (level[members[0]], next(tensors_of(members[0].meta["val"])).device)
+        if own and _is_update(members, constants):
+            number = updates[place] = updates.get(place, -1) + 1
+            joined.setdefault((*place, number // _UPDATES), []).extend(members)
+        elif 0 < own < least and all(map(_is_small, members)):
+            joined.setdefault(place, []).extend(members)
         else:
             joined[members[0]] = list(members)
     return [tuple(members) for members in joined.values()]
 
 
+def _is_update(members: Sequence[Any], constants: Mapping[Any, None]) -> bool:
+    """Whether operators compute element by element of arguments of the graph what only becomes an
+    argument or a result of it: nothing is kept longer when others are computed with them."""
+    inside = dict.fromkeys(members)
+    for n in members:
+        read = (p for p in n.all_input_nodes if p not in inside and p not in constants)
+        if not _is_simple(n) or any(whole(p).op != "placeholder" for p in read):
+            return False
+        if any(u not in inside and not _is_last(u) for u in n.users):
+            return False
+    return True
+
+
+def _is_last(node: Any) -> bool:
+    """Whether a node is the output, or a copy into an argument."""
+    return node.op == "output" or (node.target is aten.copy_.default and not node.users)
+
+
+def _is_simple(node: Any) -> bool:
+    """Whether a node computes element by element, reads no elements, or is a view."""
+    known = node.target in ELEMENTWISE or node.target in CREATIONS
+    return known or is_view(node) or is_getitem(node)
+
+
 def _is_small(node: Any) -> bool:
     """Whether a node's result, and what it is made of, are a few bytes, element by element."""
     read = max((nbytes(p.meta.get("val")) for p in node.all_input_nodes), default=0)
-    simple = node.target in ELEMENTWISE or is_view(node) or is_getitem(node)
-    return simple and max(read, nbytes(node.meta["val"])) <= _SMALL
+    return _is_simple(node) and max(read, nbytes(node.meta["val"])) <= _SMALL
 
 
 def _without_first_views(members: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,14 @@ def _simple(packet: Any, fn: Function) -> None:
     @lowers_elementwise(packet)
     def _(out: Dtypes, *operands: Operand) -> Array:
         return fn(*(cast_to(x, out[0]) for x in operands))
+
+
+def take_compilers_operators() -> None:
+    """Enters the operators that torch.compile writes into graphs, such as of an optimiser's step,
+    which exist once its modules are loaded."""
+    room = importlib.import_module("torch._inductor.inductor_prims")
+    if hasattr(room, "fma"):
+        _simple(room.fma, ops.fma)
 
 
 def _compare(packet: Any, fn: Function) -> None:
