@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fusewright.frontends.torch.foreach import foreach_rules
 from fusewright.frontends.torch.library import aten, torch
 from fusewright.frontends.torch.pointwise import take_compilers_operators
 from fusewright.frontends.torch.table import LOWERINGS
@@ -41,6 +42,7 @@ def decompositions() -> dict[Any, Any]:
         for op, rule in dict(core.items()).items()
         if op not in LOWERINGS and getattr(op, "overloadpacket", None) not in whole
     }
+    table |= foreach_rules()
     table[aten.native_dropout.default] = _native_dropout
     return table
 
