@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     Input,
     OwnKernel,
     Pointwise,
+    Reduce,
     Resize,
     Tensor,
     is_alone,
@@ -58,6 +59,10 @@ MAX_SUMS = 4
 """Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a
 vector of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
 multiprocessor have."""
+
+
+_COMPUTING = (Pointwise, Reduce)
+"""Ops of which a kernel that reads more than it moves has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +415,8 @@ class _Former:
         for i, g in enumerate(groups):
             for t in g:
                 readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
-                again = self._functions_of_stored(t, out, i) if readers else []
+                compute = all(any(isinstance(x.op, _COMPUTING) for x in out[j]) for j in readers)
+                again = self._functions_of_stored(t, out, i) if readers and compute else []
                 wider = {j: tuple(self._in_order([*again, *out[j]])) for j in readers if again}
                 if wider and all(self._hold_together(list(h)) for h in wider.values()):
                     for j, h in wider.items():
