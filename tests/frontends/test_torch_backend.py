@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -326,6 +327,21 @@ def test_a_region_of_one_operator_is_left_to_torch() -> None:
     (report,) = assert_as_eager(lambda x: x + 1, rand(4))
     assert report.regions == ()
     assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
+
+
+def test_a_mode_that_changes_nothing_is_warned_of() -> None:
+    torch.compiler.reset()
+    x = torch.ones(4, 4)
+    run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="fusewright", mode="reduce-overhead")
+    with pytest.warns(
+        UserWarning, match=r"mode='reduce-overhead'.*has no such mode"
+    ):
+        torch.testing.assert_close(run(x), (x * 2 + 1).sin())
+    torch.compiler.reset()
+    run = torch.compile(lambda x: (x * 2 + 1).cos(), backend="fusewright", mode="default")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*fusewright backend has no such mode")
+        run(x)
 
 
 def test_unknown_options_are_refused() -> None:

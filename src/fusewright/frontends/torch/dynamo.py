@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -25,8 +26,16 @@ Observer = Callable[[GraphReport], None]
 def backend(module: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
     """The entry point of `torch.compile(..., backend="fusewright", options={...})`.
 
-    Raises UserError for options that do not exist, and nothing for what it cannot fuse.
+    Raises UserError for options that do not exist, and nothing for what it cannot fuse. Warns of a
+    `mode`, of which there is one.
     """
+    mode = kwargs.get("mode")
+    if mode not in (None, "default"):
+        warnings.warn(
+            f"torch.compile(mode={mode!r}): the fusewright backend has no such mode; graphs are "
+            "compiled as by default, without CUDA graphs and without tuning",
+            stacklevel=2,
+        )
     return compiler(options_of(kwargs.get("options")))(module, example_inputs)
 
 
