@@ -333,9 +333,7 @@ def test_a_mode_that_changes_nothing_is_warned_of() -> None:
     torch.compiler.reset()
     x = torch.ones(4, 4)
     run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="fusewright", mode="reduce-overhead")
-    with pytest.warns(
-        UserWarning, match=r"mode='reduce-overhead'.*has no such mode"
-    ):
+    with pytest.warns(UserWarning, match=r"mode='reduce-overhead'.*has no such mode"):
         torch.testing.assert_close(run(x), (x * 2 + 1).sin())
     torch.compiler.reset()
     run = torch.compile(lambda x: (x * 2 + 1).cos(), backend="fusewright", mode="default")
