@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,16 +120,33 @@ def tune(fn: Callable[..., Any], *args: Any, clock: Clock | None = None, **kwarg
                 "times without one, and clock= takes times from elsewhere"
             )
         clock = DeviceClock()
-    fused = fn if isinstance(fn, Fused) else Fused(fn)
+    return _tuned(fn if isinstance(fn, Fused) else Fused(fn), args, kwargs, clock)
+
+
+def tune_rest(fused: Fused, args: tuple[Any, ...], clock: Clock) -> Tuning:
+    """`tune`, but what was measured before on this kind of device, by any process, is not measured
+    again."""
+    return _tuned(fused, args, {}, clock, again=False)
+
+
+def _tuned(
+    fused: Fused,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    clock: Clock,
+    *,
+    again: bool = True,
+) -> Tuning:
     session = Session(clock)
 
     def tuned(fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]) -> Program:
-        best = session.measure(fusion, target, arguments)
         kept = TuningCache(target, clock.device)
+        known: TunedOf = no_tuned_schedule if again else kept.get
+        best = session.measure(fusion, target, arguments, known)
         for segment, fastest in best:
             kept.put(segment, fastest)
         table = {_key(segment): fastest for segment, fastest in best}
-        return build(fusion, target, lambda s: table.get(_key(s)))
+        return build(fusion, target, lambda s: table.get(_key(s)) or known(s))
 
     fused.recompile(args, kwargs, tuned)
     return session.tuning()
@@ -153,11 +170,17 @@ class Session:
         return Tuning(self._clock.device, tuple(self._timed), tuple(self._left_out))
 
     def measure(
-        self, fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]
+        self,
+        fusion: Fusion,
+        target: Target,
+        arguments: Sequence[ArrayInfo],
+        known: TunedOf = no_tuned_schedule,
     ) -> list[tuple[Segment, TunedSchedule]]:
-        """The fastest candidate of each kernel of a fusion's program that has several."""
+        """The fastest candidate of each kernel of a fusion's program that has several, and of which
+        it is not `known`."""
         usual = build(fusion, target, no_tuned_schedule)
-        groups = {k: c for k in usual.kernels if len(c := _worth_measuring(k)) > 1}
+        asked = [k for k in usual.kernels if k.segment is None or known(k.segment) is None]
+        groups = {k: c for k in asked if len(c := _worth_measuring(k)) > 1}
         runs: list[Run] = []
         for kernel, chosen in groups.items():
             runs += self._runs(fusion, usual, kernel, chosen, arguments)

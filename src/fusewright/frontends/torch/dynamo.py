@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fusewright.driver import Kernels
@@ -13,6 +13,7 @@ from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.plain_strides import plain_strides
+from fusewright.frontends.torch.recording import Recordings, forget
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import write_reproducer
@@ -24,19 +25,15 @@ Observer = Callable[[GraphReport], None]
 
 
 def backend(module: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-    """The entry point of `torch.compile(..., backend="fusewright", options={...})`.
+    """The entry point of `torch.compile(..., backend="fusewright", mode=..., options={...})`.
 
-    Raises UserError for options that do not exist, and nothing for what it cannot fuse. Warns of a
-    `mode`, of which there is one.
+    Raises UserError for modes and options that do not exist, and nothing for what it cannot fuse.
     """
-    mode = kwargs.get("mode")
-    if mode not in (None, "default"):
-        warnings.warn(
-            f"torch.compile(mode={mode!r}): the fusewright backend has no such mode; graphs are "
-            "compiled as by default, without CUDA graphs and without tuning",
-            stacklevel=2,
-        )
-    return compiler(options_of(kwargs.get("options")))(module, example_inputs)
+    options = options_of(kwargs.get("options"), kwargs.get("mode"))
+    return compiler(options)(module, example_inputs)
+
+
+backend.reset = forget  # type: ignore[attr-defined]  # torch.compiler.reset calls it
 
 
 def compiler(options: Options, observe: Observer | None = None) -> Any:
@@ -45,20 +42,25 @@ def compiler(options: Options, observe: Observer | None = None) -> Any:
     partitioners = importlib.import_module("functorch.compile")
     kernels: Kernels = {}
 
-    def side(name: str) -> Callable[[Any, Sequence[Any]], Any]:
+    def side(name: str, recordings: Recordings) -> Callable[[Any, Sequence[Any]], Any]:
         def compile_graph(module: Any, example_inputs: Sequence[Any]) -> Any:
-            return fuse_graph(module, options, name, observe, kernels)
+            return fuse_graph(module, options, name, observe, kernels, recordings)
 
         return compile_graph
 
-    return common.aot_autograd(
-        fw_compiler=side("forward"),
-        bw_compiler=side("backward"),
-        inference_compiler=side("inference"),
-        decompositions=decompositions(),
-        partition_fn=partitioners.min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )
+    def compile_function(module: Any, example_inputs: Sequence[Any]) -> Any:
+        recordings = Recordings()
+        compile_graphs = common.aot_autograd(
+            fw_compiler=side("forward", recordings),
+            bw_compiler=side("backward", recordings),
+            inference_compiler=side("inference", recordings),
+            decompositions=decompositions(),
+            partition_fn=partitioners.min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )
+        return compile_graphs(module, example_inputs)
+
+    return compile_function
 
 
 def fuse_graph(
@@ -67,12 +69,15 @@ def fuse_graph(
     name: str = "graph",
     observe: Observer | None = None,
     kernels: Kernels | None = None,
+    recordings: Recordings | None = None,
 ) -> Any:
     """An aten graph module, whose nodes carry example values, as a boxed function that computes its
-    regions fused. Graphs with one table of `kernels` share them. One that cannot be cut into
-    regions, or put together again, is logged with a file that shows it again, and is torch's."""
+    regions fused. Graphs with one table of `kernels` share them; those of one function share its
+    `recordings`. One that cannot be cut into regions, or put together again, is logged with a file
+    that shows it again, and is torch's."""
+    recorded = recordings.plan(module, name) if options.cudagraphs and recordings else None
     try:
-        fused = _fused(module, options, name, observe, {} if kernels is None else kernels)
+        fused, report = _fused(module, options, name, {} if kernels is None else kernels)
     except Exception as e:
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         written = write_reproducer(name, module, values, options, e)
@@ -80,19 +85,20 @@ def fuse_graph(
             "%s is left to torch: %s: %s; run 'python %s' to see it again",
             *(name, type(e).__name__, e, written),
         )
-        fused = module
+        fused, report = module, None
 
     def run(args: list[Any]) -> Any:
         return fused.forward(*args) if fused is module else fused.forward(args)
 
+    if observe is not None and report is not None:
+        why_not = None if recorded is None else recorded.reason or ""
+        observe(replace(report, not_recorded=why_not))
     run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return run if recorded is None else recorded.wrap(run)
 
 
-def _fused(
-    module: Any, options: Options, name: str, observe: Observer | None, kernels: Kernels
-) -> Any:
-    """The module with its regions fused, which takes a list of arguments."""
+def _fused(module: Any, options: Options, name: str, kernels: Kernels) -> tuple[Any, GraphReport]:
+    """The module with its regions fused, which takes a list of arguments, and what was fused."""
     plain_strides(module.graph)
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
@@ -107,6 +113,4 @@ def _fused(
     fused = rewrite(module, parts_of(module.graph, found), call)
     for ways in known.values():
         ways.start()
-    if observe is not None:
-        observe(GraphReport(name, tuple(regions.values()), found.reasons))
-    return fused
+    return fused, GraphReport(name, tuple(regions.values()), found.reasons)

@@ -11,7 +11,17 @@ from fusewright.errors import UserError
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "cpu": ("oracle", "sim", "torch"),
     "products": ("auto", "always", "never"),
+    "cudagraphs": (False, True),
+    "tune": (False, True),
 }
+_MODES: dict[str | None, dict[str, bool]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"cudagraphs": True, "tune": True},
+    "max-autotune-no-cudagraphs": {"tune": True},
+}
+"""torch.compile's modes, which mean what they mean for inductor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +29,28 @@ class Options:
     """`cpu`: who computes on host tensors: the numpy "oracle", the simulator ("sim"), or "torch".
     `min_ops`: regions with fewer operators that compute something are left to torch. `target`: what
     code is made for; None: the device at hand. `products`: which matrix products are taken; "auto":
-    those that are faster in one kernel with what follows them."""
+    those that are faster in one kernel with what follows them. `cudagraphs`: whole graphs are
+    recorded as CUDA graphs and replayed. `tune`: the candidates of each region are measured in its
+    first call, as by `fw.tune`, and the fastest are kept."""
 
     cpu: Literal["oracle", "sim", "torch"] = "oracle"
     min_ops: int = 2
     target: str | None = None
     products: Literal["auto", "always", "never"] = "auto"
+    cudagraphs: bool = False
+    tune: bool = False
 
 
-def options_of(given: Mapping[str, Any] | None) -> Options:
-    """Options from a mapping. Raises UserError for names and values that do not exist."""
+def options_of(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
+    """Options from a mapping, and from a mode, which the mapping may change. Raises UserError for
+    modes, names and values that do not exist."""
+    if mode not in _MODES:
+        names = [m for m in _MODES if m]
+        raise UserError(f"mode={mode!r} of the fusewright backend: use one of {names}")
     names = [f.name for f in fields(Options)]
     for name, value in (given or {}).items():
         if name not in names:
             raise UserError(f"option {name!r} of the fusewright backend: use one of {names}")
         if name in _ALLOWED and value not in _ALLOWED[name]:
             raise UserError(f"option {name}={value!r}: use one of {_ALLOWED[name]}")
-    return Options(**(given or {}))
+    return Options(**{**_MODES[mode], **(given or {})})

@@ -20,9 +20,11 @@ from fusewright.frontends.torch.oracle import OracleCall
 from fusewright.frontends.torch.products import float32_matmul
 from fusewright.frontends.torch.reproducer import write_reproducer
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
+from fusewright.frontends.tune import tune_rest
 from fusewright.fusion import ir, ops, trees
 from fusewright.fusion.array import Array
 from fusewright.runtime.arrays import CPU, ArrayInfo, Device
+from fusewright.runtime.clock import DeviceClock
 
 _log = logging.getLogger("fusewright.torch")
 
@@ -97,6 +99,7 @@ class Ways:
         self._part = part
         self._options = options
         self.left: list[Any] = [part.as_module().forward]
+        self._untuned = options.tune
         try:
             self.left[:0] = _ways(part, options, kernels)
         except Exception as e:
@@ -105,7 +108,7 @@ class Ways:
     def start(self) -> None:
         """Compiles for the types at hand before the first call asks for it, so that machine code
         is made while the next region is scheduled. What fails is left to that call to report."""
-        if len(self.left) == 1:
+        if len(self.left) == 1 or self._untuned:
             return
         way = self.left[0]
         nodes = self._part.tensors if isinstance(way, _Symbolic) else self._part.inputs
@@ -116,6 +119,21 @@ class Ways:
             arguments = tuple(_described(n.meta["val"]) for n in nodes)
             call: tuple[object, ...] = (arguments, dict[str, object]())
             fused.compile_for(*trees.flatten(call))
+
+    def tune(self, way: Any, args: tuple[Any, ...]) -> None:
+        """Measures the candidates of the best way in its first call on a GPU, if that is wanted;
+        nothing is lost where they cannot be measured."""
+        if not self._untuned:
+            return
+        self._untuned = False
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        if not isinstance(way, Fused) or not tensors[0].is_cuda:
+            return
+        try:
+            torch.cuda.synchronize(tensors[0].device)  # nothing else runs while times are taken
+            tune_rest(way, args, DeviceClock(tensors[0].device.index))
+        except Exception as e:
+            _log.warning("%s is not tuned: %s: %s", self._part.name, type(e).__name__, e)
 
     def give_up(self, way: Any, error: Exception) -> None:
         """Leaves one way out from now on, which may have been done by another thread."""
@@ -172,6 +190,7 @@ class Region:
         try:
             made = None if self._alike is None else self._alike(args)
             if made is None:
+                self._ways.tune(way, args)
                 made = way(*args)
                 self._bind(way, args)
             for k, strides in self._strides.items():

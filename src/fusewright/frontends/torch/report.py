@@ -12,11 +12,14 @@ from fusewright.frontends.torch.region import Region
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """One aten graph: its fused regions, and the reason for each operator call that is in none."""
+    """One aten graph: its fused regions, and the reason for each operator call that is in none.
+    `not_recorded`: why it is not recorded as a CUDA graph, None if nobody asked for one; "" where
+    it is."""
 
     name: str
     regions: tuple[Region, ...]
     reasons: Mapping[Any, str]
+    not_recorded: str | None = None
 
     @property
     def taken(self) -> list[str]:
@@ -30,6 +33,8 @@ class GraphReport:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {len(self.taken)} operators in {len(self.regions)} fused regions"]
+        if self.not_recorded is not None:
+            lines.append(f"  {self._recording()}")
         for r in self.regions:
             own = [_short(n) for n in r.part.owned if not is_free(n)]
             lines.append(f"  {r.part.name}: {', '.join(own)}")
@@ -41,6 +46,11 @@ class GraphReport:
             lines.append(f"{self.name}: {len(self.left)} operators run by torch")
         lines += [f"  {count} x {op}: {why}" for (op, why), count in counted.items()]
         return "\n".join(lines)
+
+    def _recording(self) -> str:
+        if self.not_recorded:
+            return f"not recorded as a CUDA graph: {self.not_recorded}"
+        return "recorded as one CUDA graph"
 
 
 def is_free(node: Any) -> bool:
