@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusewright.runtime.plan import Plan
+from fusewright.runtime.plan import CallPlan
 
 torch = pytest.importorskip("torch")
 
@@ -28,13 +28,13 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Any:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with every program that is enqueued."""
     seen: list[int] = []
-    real = Plan.enqueue
+    real = CallPlan.enqueue
 
-    def enqueue(self: Plan, *args: Any, **kwargs: Any) -> Any:
+    def enqueue(self: CallPlan, *args: Any, **kwargs: Any) -> Any:
         seen.append(1)
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(Plan, "enqueue", enqueue)
+    monkeypatch.setattr(CallPlan, "enqueue", enqueue)
     return seen
 
 
