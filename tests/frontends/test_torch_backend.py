@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from fusewright.errors import UnsupportedError, UserError  # noqa: E402
 from fusewright.frontends.fuse import Fused  # noqa: E402
 from fusewright.frontends.torch import calls  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
-from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.options import Options, options_of  # noqa: E402
 from fusewright.frontends.torch.region import Region  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 
@@ -329,17 +329,23 @@ def test_a_region_of_one_operator_is_left_to_torch() -> None:
     assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
 
 
-def test_a_mode_that_changes_nothing_is_warned_of() -> None:
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [
+        (None, Options()),
+        ("default", Options()),
+        ("reduce-overhead", Options(cudagraphs=True)),
+        ("max-autotune", Options(cudagraphs=True, tune=True)),
+        ("max-autotune-no-cudagraphs", Options(tune=True)),
+    ],
+)
+def test_modes_mean_what_they_mean_for_inductor(mode: str | None, wanted: Options) -> None:
+    assert options_of(None, mode) == wanted
+    assert options_of({"cudagraphs": False}, mode) == replace(wanted, cudagraphs=False)
     torch.compiler.reset()
     x = torch.ones(4, 4)
-    run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="fusewright", mode="reduce-overhead")
-    with pytest.warns(UserWarning, match=r"mode='reduce-overhead'.*has no such mode"):
-        torch.testing.assert_close(run(x), (x * 2 + 1).sin())
-    torch.compiler.reset()
-    run = torch.compile(lambda x: (x * 2 + 1).cos(), backend="fusewright", mode="default")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*fusewright backend has no such mode")
-        run(x)
+    run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="fusewright", mode=mode)
+    torch.testing.assert_close(run(x), (x * 2 + 1).sin())
 
 
 def test_unknown_options_are_refused() -> None:
@@ -347,6 +353,8 @@ def test_unknown_options_are_refused() -> None:
         door.explain(torch.sin, rand(2), options={"fast": True})
     with pytest.raises(UserError, match=r"option cpu='gpu': use one of"):
         door.explain(torch.sin, rand(2), options={"cpu": "gpu"})
+    with pytest.raises(UserError, match=r"mode='fast' of the fusewright backend: use one of"):
+        options_of(None, "fast")
 
 
 def test_the_backend_is_known_by_name() -> None:

@@ -98,6 +98,15 @@ def test_the_fastest_is_kept_and_used(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_what_was_measured_before_is_not_measured_again() -> None:
+    first, again = (fw.fuse(softmax, device="sim") for _ in range(2))
+    assert tune_module.tune_rest(first, (X,), Times("inner_shared")).timed
+    clock = Times("inner_multi_pass")
+    assert tune_module.tune_rest(again, (X,), clock).timed == () and not clock.runs
+    assert chosen(first.program(X)) == chosen(again.program(X)) == "inner_shared"
+
+
+@pytest.mark.usefixtures("here")
 def test_explain_says_what_was_measured() -> None:
     fw.tune(softmax, X, clock=Times("inner_shared"))
     text = fw.Report(compiled()).show("candidates")

@@ -53,4 +53,5 @@ def options_of(given: Mapping[str, Any] | None, mode: str | None = None) -> Opti
             raise UserError(f"option {name!r} of the fusewright backend: use one of {names}")
         if name in _ALLOWED and value not in _ALLOWED[name]:
             raise UserError(f"option {name}={value!r}: use one of {_ALLOWED[name]}")
-    return Options(**{**_MODES[mode], **(given or {})})
+    wanted: dict[str, Any] = {**_MODES[mode], **(given or {})}
+    return Options(**wanted)

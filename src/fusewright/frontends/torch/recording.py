@@ -12,7 +12,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fusewright.frontends.torch.calls import tensors_of
 from fusewright.frontends.torch.library import torch
@@ -154,7 +154,7 @@ def _arguments(module: Any) -> Iterator[Any]:
 
 
 def _sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)
 
 
 def _trace(result: Any) -> str | None:

@@ -1,0 +1,151 @@
+"""Graphs as CUDA graphs: what torch's trees are told of a graph, and why some are not recorded. The
+graphs are of tensors without memory, the trees are stood in for; tests/gpu runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.source import ConstantSource  # noqa: E402
+from torch._inductor import compile_fx, cudagraph_trees, cudagraph_utils  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
+
+import fusewright.frontends.torch as door  # noqa: E402
+from fusewright.frontends.torch.recording import Recordings  # noqa: E402
+
+
+def graph(fn: Callable[..., Any], *devices: str) -> Any:
+    """A graph of aten operators on vectors of four, one a device."""
+    with FakeTensorMode():
+        return make_fx(fn)(*[torch.empty(4, device=d) for d in devices])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The facts of every graph that torch is asked to record; replays return their arguments."""
+    facts: list[dict[str, Any]] = []
+
+    def cudagraphify(run: Any, **given: Any) -> Any:
+        facts.append(given)
+        return lambda args: ["replayed", *run(args)]
+
+    monkeypatch.setattr(compile_fx, "cudagraphify", cudagraphify)
+    return facts
+
+
+def run(args: list[Any]) -> list[Any]:
+    return list(args)
+
+
+def test_a_graph_on_one_gpu_is_recorded(told: list[dict[str, Any]]) -> None:
+    module = graph(lambda x, y: [x.add_(y).sin(), x + y], "cuda:0", "cuda:0")
+    plan = Recordings().plan(module, "inference")
+    assert plan.reason is None
+    wrapped: Any = plan.wrap(run)
+    assert wrapped([1, 2]) == ["replayed", 1, 2] and wrapped._boxed_call
+    (facts,) = told
+    assert facts["mutated_input_idxs"] == (0,)
+    assert (facts["device_index"], facts["is_inference"], facts["is_backward"]) == (0, True, False)
+    assert len(facts["stack_traces"]) == 2
+    assert [p.name for p in facts["placeholders"]] == ["x_1", "y_1"]
+
+
+def test_what_the_forward_graph_kept_stays_where_it_is(told: list[dict[str, Any]]) -> None:
+    def backward(x: Any, y: Any) -> Any:
+        return x * y
+
+    module = graph(backward, "cuda:1", "cuda:1")
+    kept, tangent = (n for n in module.graph.nodes if n.op == "placeholder")
+    kept.name, tangent.name = "mul", "tangents_1"
+    Recordings().plan(module, "backward").wrap(run)
+    assert told[0]["static_input_idxs"] == [0]
+    assert (told[0]["device_index"], told[0]["is_backward"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("fn", "devices", "reason"),
+    [
+        (lambda x, y: x.cpu() + y, ("cuda:0", "cpu"), "is on the host, which a recording"),
+        (lambda x, y: (x + 1, y + 1), ("cuda:0", "cuda:1"), r"on \['cuda:0', 'cuda:1'\], not on"),
+        (
+            lambda x: x.index_put([x > 0], x.sum()),
+            ("cuda:0",),
+            "index_put.default cannot be recorded",
+        ),
+    ],
+)
+def test_what_is_not_recorded(
+    fn: Any, devices: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Recordings().plan(graph(fn, *devices), "forward")
+    assert plan.reason is not None
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(plan.reason)
+    assert plan.wrap(run) is run
+    assert f"forward: not recorded as a CUDA graph: {plan.reason}" in caplog.text
+
+
+def test_a_graph_without_tensors_is_not_recorded() -> None:
+    plan = Recordings().plan(graph(list), "inference")
+    assert plan.reason == "its tensors are on no device, not on one GPU"
+
+
+def test_changing_sizes_are_left_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config.triton, "cudagraph_skip_dynamic_graphs", True)
+    module = graph(lambda x: x.sin(), "cuda:0")
+    assert Recordings().plan(module, "inference").reason is None
+    env = ShapeEnv()
+    source = ConstantSource("n")
+    size = env.create_symintnode(env.create_symbol(7, source), hint=7, source=source)
+    next(iter(module.graph.nodes)).meta["val"] = size
+    reason = Recordings().plan(module, "inference").reason
+    assert reason is not None and "its sizes change" in reason
+
+
+def test_a_backward_graph_follows_its_forward_graph(
+    told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    manager = SimpleNamespace(set_to_running_backward=lambda: ended.append(1))
+    managers = {0: manager}
+    monkeypatch.setattr(
+        cudagraph_trees, "get_manager", lambda k, create_if_none_exists: managers.get(k)
+    )
+    on_host = graph(lambda x: x.cpu().sin(), "cuda:0")
+    on_gpu = graph(lambda x: x.sin(), "cuda:0")
+    first = Recordings()
+    assert first.plan(on_gpu, "forward").reason is None
+    wrapped = first.plan(on_host, "backward").wrap(run)
+    assert wrapped([3]) == [3] and ended == [1]
+    managers.clear()
+    assert wrapped([3]) == [3] and ended == [1]
+    other = Recordings()
+    assert other.plan(on_host, "forward").reason is not None
+    assert other.plan(on_gpu, "backward").reason == "its forward graph is not recorded"
+    assert len(told) == 0  # nothing was wrapped
+
+
+def test_a_torch_that_records_nothing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(graph: Any) -> Any:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(cudagraph_utils, "get_placeholder_info", fails)
+    plan = Recordings().plan(graph(lambda x: x.sin(), "cuda:0"), "inference")
+    assert plan.reason == "torch does not record it (RuntimeError: no such thing)"
+    assert plan.wrap(run) is run
+
+
+def test_explain_says_whether_a_graph_is_recorded(told: list[dict[str, Any]]) -> None:
+    x = torch.ones(4, 4)
+    report = door.explain(lambda x: (x * 2 + 1).sin(), x, options={"cudagraphs": True})
+    assert "not recorded as a CUDA graph: " in str(report)
+    assert "is on the host, which a recording does not see" in str(report)
+    assert "recorded" not in str(door.explain(lambda x: (x * 2 + 1).sin(), x))
+    assert not told
