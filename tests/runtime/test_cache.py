@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fusewright.runtime import cache as cache_module
 from fusewright.runtime.cache import Entry, KernelCache, _checksum, cache_key
 
 KEY = cache_key("text", "sm_90a")
@@ -240,3 +242,49 @@ def test_a_disk_that_takes_nothing_costs_only_the_entry(
     monkeypatch.setattr("tempfile.mkstemp", full)
     assert not cache.put(KEY, b"code", {})
     assert cache.get(KEY) is None
+
+
+def test_who_claims_an_entry_waits_for_who_makes_it(folder: Path) -> None:
+    """Both look again once they hold the claim: one makes the entry, the other one finds it."""
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        cache = KernelCache(folder)
+        with cache.claim(KEY):
+            if cache.get(KEY) is None:
+                time.sleep(0.05)
+                made.append(name)
+                cache.put(KEY, b"code", {})
+
+    threads = [threading.Thread(target=make, args=(name,)) for name in "abc"]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(made) == 1
+    assert list(folder.rglob("*.claim")) == []
+
+
+def test_a_claim_of_a_dead_process_is_free(folder: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from fusewright.runtime.cache import KernelCache\n"
+        "with KernelCache(Path(sys.argv[1])).claim(sys.argv[2]): os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder), KEY], check=True)
+    assert len(list(folder.rglob("*.claim"))) == 1
+    began = time.monotonic()
+    with KernelCache(folder).claim(KEY):
+        assert time.monotonic() - began < 5.0
+
+
+def test_nobody_waits_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_CLAIM_SECONDS", 0.05)
+    with KernelCache(folder).claim(KEY), KernelCache(folder).claim(KEY):
+        assert KernelCache(folder).get(KEY) is None
+
+
+def test_a_cache_that_is_switched_off_claims_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with KernelCache(tmp_path / "file").claim(KEY):
+        pass

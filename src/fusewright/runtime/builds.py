@@ -85,17 +85,34 @@ def is_failed(build: Future[Compiled]) -> bool:
 
 
 def _make(key: str, source: Source, target: Target) -> Compiled:
-    """The module from disk, or compiled and stored there."""
-    cache = KernelCache(knobs.CACHE_DIR.get()) if knobs.CACHE.get() else None
-    entry = None if cache is None else cache.get(key)
+    """The module from disk, or compiled and stored there, by one process at a time."""
+    if not knobs.CACHE.get():
+        return _compiled(source, target)
+    cache = KernelCache(knobs.CACHE_DIR.get())
+    found = _stored(cache, key, source)
+    if found is not None:
+        return found
+    with cache.claim(key):
+        found = _stored(cache, key, source)
+        if found is not None:
+            return found
+        made = _compiled(source, target)
+        cache.put(key, made.cubin, {"ptx": made.ptx, "log": made.log, "seconds": made.seconds})
+        return made
+
+
+def _stored(cache: KernelCache, key: str, source: Source) -> Compiled | None:
+    """The module from disk."""
+    entry = cache.get(key)
     found = None if entry is None else _restored(entry)
     if found is not None:
         _log.debug("%s: machine code from %s", source.name, knobs.CACHE_DIR.get())
-        return found
+    return found
+
+
+def _compiled(source: Source, target: Target) -> Compiled:
     made = compile_cubin(source.text, target, name=source.name, contract=source.contract)
     _log.debug("%s: machine code in %.0f ms", source.name, 1000 * made.seconds)
-    if cache is not None:
-        cache.put(key, made.cubin, {"ptx": made.ptx, "log": made.log, "seconds": made.seconds})
     return made
 
 

@@ -4,7 +4,9 @@ A cubin is native code, so a folder that other users can write is refused, and o
 of an entry: key, version, what is kept beside the code, and the code. Nothing of an entry is used
 before it is checked; one that does not match is removed with a line in the log. Files appear by
 rename only: a crash leaves at most a temporary file. Writers are idempotent, so processes need no
-lock. Nothing is ever unpickled. Whatever goes wrong with the disk costs a compile, never an error.
+lock to be right; `claim` only keeps them from doing the same work at the same time, as the ranks of
+a distributed job would. Nothing is ever unpickled. Whatever goes wrong with the disk costs a
+compile, never an error.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +31,11 @@ DEFAULT_CAP_NBYTES = 1 << 30
 _KEEP_FRACTION = 0.8  # of the cap, after an eviction
 _STALE_SECONDS = 3600.0  # a temporary file this old belongs to a process that died
 _TEMPORARY = ".tmp"
+_CLAIM = ".claim"
+_CLAIM_SECONDS = 30.0
+"""How long a process waits for another one's work: a hundred times what a kernel takes (NVRTC
+needs 0.02 to 0.3 s, design.md section 3). Then it does the work itself."""
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,20 @@ class KernelCache:
         self._account(len(cubin) + len(text))
         return True
 
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[None]:
+        """Holds the making of an entry: another thread or process that claims it waits until this
+        one is done, or has died, and finds the entry. One that waits for too long goes on without;
+        where the disk or the system has no locks nobody waits."""
+        lock = self._paths(key)[0].with_suffix(_CLAIM)
+        handle = None if self.problem is not None else _locked(lock)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                _remove(lock)
+                os.close(handle)
+
     def _paths(self, key: str) -> tuple[Path, Path]:
         folder = self._folder / key[:2]
         return folder / f"{key}.json", folder / f"{key}.cubin"
@@ -118,7 +139,7 @@ class KernelCache:
         and what processes left behind that died while writing."""
         entries: dict[Path, list[tuple[Path, os.stat_result]]] = {}
         for path, s in self._files():
-            if path.suffix == _TEMPORARY:  # another process is writing it, or died doing so
+            if path.suffix in (_TEMPORARY, _CLAIM):  # another process works on it, or died so
                 if time.time() - s.st_mtime > _STALE_SECONDS:
                     _remove(path)
             else:
@@ -148,6 +169,28 @@ def _prepare(folder: Path) -> str | None:
             f"cache folder {folder} can be written by other users, who could plant code in it; "
             f"run: chmod go-w {folder}"
         )
+    return None
+
+
+def _locked(path: Path) -> int | None:
+    """An open file that this process alone has locked; None where that cannot be had in time."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    handle = None
+    until = time.monotonic() + _CLAIM_SECONDS
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        while time.monotonic() < until and os.fstat(handle).st_nlink:  # 0: its holder is done
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return handle
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+    if handle is not None:
+        os.close(handle)
     return None
 
 

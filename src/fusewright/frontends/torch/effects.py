@@ -11,6 +11,9 @@ from typing import Any
 
 from fusewright.frontends.torch.library import torch
 
+_WAIT = "_c10d_functional::wait_tensor"
+"""The operator of torch that waits for a collective; it is there only where torch has them."""
+
 _PURE: tuple[Any, ...] = (operator.getitem, operator.mul, operator.mod)
 
 
@@ -34,6 +37,11 @@ def predecessors(graph: Any) -> dict[Any, list[Any]]:
             since.append(n)
         found[n] = list(dict.fromkeys(p for p in before if p is not n))
     return found
+
+
+def is_wait(node: Any) -> bool:
+    """Whether a node only waits until a collective of torch has its result."""
+    return _is_operator(node) and node.target._schema.name == _WAIT
 
 
 def _is_operator(node: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of
-from fusewright.frontends.torch.effects import predecessors
+from fusewright.frontends.torch.effects import is_wait, predecessors
 from fusewright.frontends.torch.in_place import join_copies, write_in_place
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import Partition, nbytes
@@ -136,7 +136,8 @@ class _Writer:
 
 def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
     """Parts, and the nodes outside of them, each after all that it reads, otherwise in the order of
-    their last nodes."""
+    their last nodes; but waits for collectives, and views, stand right before who reads them
+    first, so that what does not need the result runs while it is on its way."""
     owner = {n: p for p in parts for n in p.owned}
     units: dict[Any, int] = {}
     for k, n in enumerate(graph.nodes):
@@ -150,8 +151,9 @@ def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
             if source is not unit:
                 readers[source].append(unit)
                 waiting[unit] += 1
-    by_place = {k: u for u, k in units.items()}
-    ready = [k for u, k in units.items() if not waiting[u]]
+    place = _places(units, readers)
+    by_place = {place[u]: u for u in units}
+    ready = [place[u] for u in units if not waiting[u]]
     heapq.heapify(ready)
     out: list[Any] = []
     while ready:
@@ -160,6 +162,19 @@ def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
         for r in readers[unit]:
             waiting[r] -= 1
             if not waiting[r]:
-                heapq.heappush(ready, units[r])
+                heapq.heappush(ready, place[r])
     assert len(out) == len(units), "a way leads out of a region and back into it"
     return out
+
+
+def _places(
+    units: Mapping[Any, int], readers: Mapping[Any, Sequence[Any]]
+) -> dict[Any, tuple[int, int]]:
+    """Where each unit should stand: by the index of its last node; what runs nothing by that of its
+    first reader, in front of it."""
+    place: dict[Any, tuple[int, int]] = {}
+    for u, k in sorted(units.items(), key=lambda item: item[1], reverse=True):
+        runs = isinstance(u, Part) or not (is_wait(u) or is_view(u))
+        first = k if runs else min((place[r][0] for r in readers[u]), default=k)
+        place[u] = (first, k)
+    return place
