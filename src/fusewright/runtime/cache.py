@@ -19,7 +19,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -102,7 +102,7 @@ class KernelCache:
         return True
 
     @contextlib.contextmanager
-    def claim(self, key: str) -> Iterator[None]:
+    def claim(self, key: str) -> Generator[None]:
         """Holds the making of an entry: another thread or process that claims it waits until this
         one is done, or has died, and finds the entry. One that waits for too long goes on without;
         where the disk or the system has no locks nobody waits."""
