@@ -219,6 +219,16 @@ def test_an_axis_is_tied_to_a_word_with_a_part_of_itself(graph: AxisGraph) -> No
     check_graph(graph)
 
 
+def test_a_box_is_opened_before_its_digits_are_taken(graph: AxisGraph) -> None:
+    """Blocks of eight elements cut the box of `a` and `b` behind half of the pairs of a. Taken
+    first, the upper digit of a would leave a part of what the box is made of."""
+    a, b, c = axes(graph, "a", 16, 3, 4)
+    upper, lower = graph.split(a, 4)
+    blocks, inside = graph.split(flat(graph, (a, b, c)), 8)
+    for domain in ((upper, lower, b, c), (b, upper, lower, c), (lower, c, b, upper)):
+        covers(graph, [blocks, inside], domain)
+
+
 def test_17_ragged_split_under_a_view(graph: AxisGraph) -> None:
     (x,), v = axes(graph, "x", 24), axes(graph, "v", 6, 4)
     assert graph.tie(flat(graph, v), x)

@@ -320,3 +320,59 @@ def test_a_norm_whose_halves_change_places_along_other_rows_is_one_kernel() -> N
         return fw.concat([-y[6:], y[:6]], axis=0)
 
     assert launches(fn, X) == 1
+
+
+def of_a_join(a: fw.Array, b: fw.Array) -> fw.Array:
+    return fw.exp(fw.concat([a, b, -a], axis=1)) + 1
+
+
+PARTS_OF_JOINS: dict[str, Callable[[fw.Array, fw.Array], Any]] = {
+    "parts that cross borders": lambda a, b: tuple(
+        of_a_join(a, b)[:, k : k + 17] for k in (0, 17, 34)
+    ),
+    "one column": lambda a, b: of_a_join(a, b)[:, 21] * 2,
+    "places of a stack": lambda a, b: (lambda y: y[0] + y[2] * 3)(
+        fw.exp(fw.stack([a, a * 2, a * 3]))
+    ),
+    "a part of a part": lambda a, b: fw.sqrt(of_a_join(a, b)[:, 5:40])[2:, 10:],
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF_JOINS)
+def test_parts_of_functions_of_joins_are_functions_of_parts(name: str) -> None:
+    """Nothing is stored between: every result is read from the arguments."""
+    specs = S((12, 20), "float32"), S((12, 11), "float32")
+    program = fw.compile(fw.trace(PARTS_OF_JOINS[name], *specs))
+    assert program.host.stats["peak_bytes"] == 0
+    assert launches(PARTS_OF_JOINS[name], *specs) == len(program.fusion.outputs)
+
+
+def test_parts_of_joins_of_unknown_sizes_are_stored() -> None:
+    n = fw.Sym("n", min=8)
+    specs = S((12, n), "float32"), S((12, 11), "float32")
+    assert launches(lambda a, b: (lambda y: (y[:, :9], y[:, 9:]))(of_a_join(a, b)), *specs) > 1
+
+
+PATCHED: dict[str, Any] = {
+    "patches": ((2, 3, 28, 32), (2, 3, 7, 4, 8, 4), (0, 2, 4, 1, 3, 5), (2, 56, 48)),
+    "windows": ((2, 14, 21, 8), (2, 2, 7, 3, 7, 8), (0, 1, 3, 2, 4, 5), (12, 49, 8)),
+    "tiles of odd sizes": ((3, 10, 27), (3, 5, 2, 3, 9), (0, 3, 1, 4, 2), (45, 18)),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", PATCHED)
+def test_regrouped_axes_are_one_kernel(name: str, turned: bool) -> None:
+    shape, split, order, joined = PATCHED[name]
+
+    def fn(x: fw.Array) -> fw.Array:
+        x = fw.roll(x, -3, axis=1) if turned else x
+        return fw.reshape(fw.permute_dims(fw.reshape(x, split), order), joined)
+
+    assert launches(fn, S(shape, "float32")) == 1
+
+
+@pytest.mark.parametrize("part", [(slice(-1, None),), (5,), (slice(None), 3)])
+def test_a_row_or_a_column_of_a_product_multiplies_no_more(part: Any) -> None:
+    specs = S((64, 128), "bfloat16"), S((128, 192), "bfloat16")
+    assert launches(lambda a, b: (a @ b)[part], *specs) == 1

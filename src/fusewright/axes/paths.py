@@ -105,13 +105,16 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
     table = _table(graph, loops, widen=False)
     if table.clash is not None:
         return Refusal(f"two loops run over {table.clash}, so points would be visited twice")
-    ledger = _Ledger(graph.lines, graph.independence, table)
     classes = [graph.normal(c) for c in domain]
     reached = [c for c in classes if c.word and (c.digits or table.word(c.word) is not None)]
-    for d in ledger.boxes_first(d for c in reached for d in c.word):
-        if not ledger.take(d):
-            cls = next(c for c in reached if d in c.word)
-            return _refuse(graph, loops, cls, d)
+    digits = [d for c in reached for d in c.word]
+    ledger = _Ledger(graph.lines, graph.independence, table)
+    missed = ledger.take_all(digits)
+    if missed is not None:
+        ledger = _Ledger(graph.lines, graph.independence, table)
+        if ledger.take_all(ledger.derived_first(digits)) is not None:
+            cls = next(c for c in reached if missed in c.word)
+            return _refuse(graph, loops, cls, missed)
     values = [table.word(c.word) for c in reached]
     index = {c: v.index for c, v in zip(reached, values, strict=True) if v is not None}
     left = ledger.left_over()
@@ -198,6 +201,20 @@ class _Ledger:
         """In the order in which they can be taken: what is left of a box can still give digits of
         its definition, but not the other way round."""
         return sorted(digits, key=lambda d: -self.independence.height(d.atom.line))
+
+    def derived_first(self, digits: Iterable[Digit]) -> list[Digit]:
+        """Those first that follow from boxes: a box is made of whole digits, of which one taken
+        before leaves a part only, and gives them back when it is opened."""
+
+        def derived(d: Digit) -> int:
+            return max((f.number for f in self.table.run(d) or ()), default=0)
+
+        return sorted(digits, key=lambda d: -derived(d))
+
+    def take_all(self, digits: Iterable[Digit]) -> Digit | None:
+        """Consume digits in the order in which they can be taken; the first one that does not
+        follow, None where all do."""
+        return next((d for d in self.boxes_first(digits) if not self.take(d)), None)
 
     def take(self, d: Digit, before: int | None = None) -> bool:
         """Consume a digit; False when it does not follow (from facts with numbers below `before`)

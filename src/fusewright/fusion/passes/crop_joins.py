@@ -39,7 +39,7 @@ def _cropped(t: Tensor, join: Tensor) -> Tensor | None:
     start: Expr = ZERO
     for o in join.op.operands:
         end = add(start, o.shape[axis])
-        taken = _overlap(start, end, first, last)
+        taken = overlap_of(start, end, first, last)
         if taken is None:
             return None
         low, high = taken
@@ -52,7 +52,7 @@ def _cropped(t: Tensor, join: Tensor) -> Tensor | None:
     return build.concat(parts, axis) if parts else None
 
 
-def _overlap(start: Expr, end: Expr, first: Expr, last: Expr) -> tuple[Expr, Expr] | None:
+def overlap_of(start: Expr, end: Expr, first: Expr, last: Expr) -> tuple[Expr, Expr] | None:
     """What a crop to `[first, last)` takes off both ends of an operand at `[start, end)`, all of
     it at the low end where they are apart; None where that is not known."""
     if prove(less_equal(end, first)) is True or prove(less_equal(last, start)) is True:

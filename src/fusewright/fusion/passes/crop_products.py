@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusewright.core.expr import ZERO, add, mul
+from fusewright.core.expr import ONE, ZERO, add, mul
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Resize, Tensor, with_operands
 from fusewright.fusion.passes.fold_crops import is_crop
@@ -21,7 +21,8 @@ def crop_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
               h = x @ w + b;  f(h[:, :n]) * h[:, n:]
               ->   f(x @ w[:, :n] + b[:n]) * (x @ w[:, n:] + b[n:])
     checks:   nothing but one crop, or two halves, of the last two axes reads the result or what is
-              computed of it before; the product, and those of the parts, are `wanted`
+              computed of it before; the product, and those of the parts, are `wanted`, but for a
+              single row or column, whose sums read every element of the other operand once
     order:    before crops are moved to arguments, as those of operands then are; a kernel takes
               two products that share an operand
     """
@@ -33,7 +34,8 @@ def crop_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     for t in fusion.values:
         if isinstance(t.op, MatMul) and wanted(t):
             found = _parts(t, readers, fusion)
-            if all(wanted(_part_of_product(t, op)) for op in map(_op, found)):
+            parts = [_part_of_product(t, op) for op in map(_op, found)]
+            if all(map(wanted, parts)) or (len(parts) == 1 and ONE in parts[0].shape[-2:]):
                 crops.update(found)
     if not crops:
         return fusion

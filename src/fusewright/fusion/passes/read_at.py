@@ -22,6 +22,7 @@ from fusewright.core.expr import (
     Term,
     Var,
     add,
+    mul,
     parts_of,
     variables,
 )
@@ -39,6 +40,7 @@ from fusewright.fusion.ir import (
     is_alone,
     with_operands,
 )
+from fusewright.fusion.passes.crop_joins import overlap_of
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 
@@ -78,6 +80,10 @@ class ReadAt:
             return build.value(by.shape, t.dtype, with_operands(t.op, operands))
         if isinstance(t.op, Reduce):
             return self._reduced(t.op, self._place(t, by))
+        if isinstance(t.op, Concat):
+            part = self._part_of_join(t, t.op, by)
+            if part is not None:
+                return part
         changed = _changed_axes(t)
         if changed:
             kept = _coordinates_of(changed, by)
@@ -88,6 +94,36 @@ class ReadAt:
         if inner is None:
             return moved(t, self._place(t, by))
         return self.read(t.op.operands[0], by.through(inner))
+
+    def _part_of_join(self, t: Tensor, op: Concat, by: Map) -> Tensor | None:
+        """A join at a run of places along its axis: the join of what lies there of its operands.
+        None where the places are no such run, or all of the axis."""
+        run = _run_along(op.axis, by)
+        if run is None or (run[0] is not None and by.shape[run[0]] == t.shape[op.axis]):
+            return None
+        position, first = run
+        last = add(first, ONE if position is None else by.shape[position])
+        parts: list[Tensor] = []
+        start: Expr = ZERO
+        for o in op.operands:
+            end = add(start, o.shape[op.axis])
+            taken = overlap_of(start, end, first, last)
+            if taken is None:
+                return None
+            extent = add(o.shape[op.axis], *taken)
+            if extent != ZERO and position is None:
+                at_place = add(first, mul(start, -1))
+                index = [at_place if k == op.axis else e for k, e in enumerate(by.index)]
+                return self.read(o, Map(by.shape, by.at, tuple(index)))
+            if extent != ZERO and position is not None:
+                shape = tuple(extent if k == position else n for k, n in enumerate(by.shape))
+                at = build.coordinates(shape)
+                own = dict(zip(by.at, at, strict=True))
+                index = [substitute(e, own) for e in by.index]
+                index[op.axis] = add(at[position], mul(taken[0], -1))
+                parts.append(self.read(o, Map(shape, at, tuple(index))))
+            start = end
+        return build.concat(parts, position) if parts and position is not None else None
 
     def _changed(self, t: Tensor, kept: dict[int, int], by: Map) -> Tensor:
         """A join or a pad at places that differ along other axes: that of its operands there."""
@@ -162,6 +198,19 @@ def _coordinates_of(axes: tuple[int, ...], by: Map) -> dict[int, int] | None:
             return None
         out[axis] = by.at.index(c)
     return out
+
+
+def _run_along(axis: int, by: Map) -> tuple[int | None, Expr] | None:
+    """The coordinate of a map that runs along an axis alone, in steps of one, and where it begins;
+    no coordinate for a single place, None where several run along it or in other steps."""
+    own = [c for c in by.at if c in variables(by.index[axis])]
+    if not own:
+        return None, by.index[axis]
+    others = (e for k, e in enumerate(by.index) if k != axis)
+    if len(own) != 1 or any(own[0] in variables(e) for e in others):
+        return None
+    first = add(by.index[axis], mul(own[0], -1))
+    return None if own[0] in variables(first) else (by.at.index(own[0]), first)
 
 
 def _coordinates(t: Tensor, axis: int, by: Map) -> Tensor:

@@ -1,0 +1,52 @@
+"""Programs of moves, joins, parts and insertions (`bench/moves.py`): launches and bytes over the
+least, which is one read of what is needed of the arguments and one write of the results."""
+
+from __future__ import annotations
+
+import pytest
+from bench.moves import PROGRAMS
+
+MORE: dict[str, tuple[int, float, str]] = {
+    "queries, keys and values": (3, 1.0, "three results of parts of an argument, side by side"),
+    "relative shift": (2, 2.01, "a pad is regrouped twice, and cropped between"),
+    "two steps of heat": (2, 2.0, "the second step would compute thirteen points of the first"),
+    "total variation": (3, 1.0, "parts of both sums, and one kernel for what is left of them"),
+    "reversed prefix sums": (2, 2.0, "a scan is read at other places than it is made at"),
+    "every second row of a softmax": (1, 1.5, "bindings are counted whole"),
+    "norm of the last token, multiplied": (2, 1.12, "the operand of a product is stored"),
+    "gated halves of a norm": (2, 1.67, "rows lie in two halves behind their reduction"),
+    "join, then split": (2, 1.0, "results of different sizes that read different parts"),
+    "join, then split in three": (3, 1.0, "results of different sizes that read different parts"),
+    "25 pieces": (2, 1.0, "a kernel reads 24 values"),
+    "25 functions": (2, 1.0, "a kernel reads 24 values"),
+    "60 pieces": (3, 1.0, "a kernel reads 24 values"),
+    "60 functions": (14, 1.0, "a kernel reads 24 values"),
+    "tile of a norm": (2, 1.34, "a result of rows is stored once, and copied"),
+    "norm repeated for groups": (2, 1.4, "a result of rows is stored once, and copied"),
+    "two softmaxes": (2, 1.0, "rows of different lengths, side by side"),
+    "rows beside their norm": (2, 1.34, "the argument is copied by a launch of its own"),
+    "rows beside their softmax": (2, 1.34, "the argument is copied by a launch of its own"),
+    "rows with their mean": (2, 1.5, "the argument is copied by a launch of its own"),
+    "means beside rows": (2, 1.0, "a result of rows is repeated along them"),
+    "norm of some heads": (2, 1.0, "two parts of an argument, side by side"),
+    "two softmaxes in zeros": (3, 1.0, "the border is as large as the blocks"),
+    "softmax in an argument": (2, 1.0, "what is kept of the argument is copied beside it"),
+    "mean pad": (3, 1.5, "borders of rows, of columns, and the inside"),
+    "maximum pad": (3, 1.5, "borders of rows, of columns, and the inside"),
+    "minimum pad": (3, 1.5, "borders of rows, of columns, and the inside"),
+    "median pad": (7, 4.0, "rows and columns are sorted"),
+}
+"""Launches, bytes over the least, and the reason, where they are more than one and 1.05."""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_launches_and_bytes_of_moves_are_the_least(name: str) -> None:
+    program = PROGRAMS[name].compiled()
+    stats = program.host.stats
+    launches, over, _ = MORE.get(name, (1, 1.05, ""))
+    assert stats["launches"] == launches
+    assert stats["bytes_moved"] <= max(over, 1.05) * PROGRAMS[name].least(program)
+
+
+def test_what_takes_more_is_a_program_of_the_table() -> None:
+    assert MORE.keys() <= PROGRAMS.keys()
