@@ -4,6 +4,7 @@ that would be launches of their own, views by strides; results beside eager."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,19 @@ import torch_checks as checks  # noqa: E402
 
 from fusewright import dtypes  # noqa: E402
 from fusewright.errors import UnsupportedError  # noqa: E402
-from fusewright.frontends.torch import dynamo, movement, partition  # noqa: E402
+from fusewright.frontends.fuse import Fused  # noqa: E402
+from fusewright.frontends.torch import (  # noqa: E402
+    dynamo,
+    movement,
+    partition,
+    region as region_room,
+)
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 from fusewright.frontends.torch.table import LOWERINGS  # noqa: E402
 from fusewright.fusion.ir import Sym  # noqa: E402
+from fusewright.runtime.arrays import Device  # noqa: E402
 
 nn = torch.nn.functional
 
@@ -235,3 +243,92 @@ def test_the_mask_of_a_gradient_is_made_where_it_is_read() -> None:
         r for r in reports[1].regions if any("aten.le" in str(n.target) for n in r.part.owned)
     ]
     assert any("aten.where" in str(n.target) for n in region.part.owned)
+
+
+def updated(x: Any, y: Any, z: Any) -> Any:
+    """Three updates: of a plain tensor, of one that lies across, and of one that is read again."""
+    x.mul_(0.5).add_(y)
+    y.t().add_(x.t() * 2)
+    before = z.clone()
+    z.add_(x)
+    return before.sum() + z.sum()
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions are told that their tensors are on a GPU when they are asked what they can write."""
+    real = region_room._described
+
+    def described(value: Any, k: int) -> Any:
+        return replace(real(value, k), device=Device("cuda", 0))
+
+    monkeypatch.setattr(region_room, "_described", described)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_regions_write_to_the_arguments_that_they_update() -> None:
+    torch.compiler.reset()
+    made = [rand(6, 8), rand(8, 6).t(), rand(6, 8)]
+    ours, eagers = ([t.clone(memory_format=torch.preserve_format) for t in made] for _ in range(2))
+    starts = [t.data_ptr() for t in ours]
+    reports: list[GraphReport] = []
+    run = torch.compile(updated, backend=compiler(Options(cpu="sim"), reports.append))
+    for _ in range(3):
+        torch.testing.assert_close(run(*ours), updated(*eagers), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours, eagers)
+    assert [t.data_ptr() for t in ours] == starts
+    (report,) = reports
+    assert [f for r in report.regions for f in r.failures] == []
+    assert sum(len(r.targets) for r in report.regions) >= 2
+
+
+def stepped(x: Any, count: Any) -> None:
+    """An update whose kernel reads a number in all threads."""
+    count.add_(1)
+    x.mul_(count)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_what_kernels_cannot_write_in_place_is_copied() -> None:
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(stepped, backend=compiler(Options(cpu="sim"), reports.append))
+    ours, eagers = ([rand(64, 64), torch.tensor(3.0)] for _ in range(2))
+    for _ in range(3):
+        run(*ours)
+        stepped(*eagers)
+        torch.testing.assert_close(ours, eagers)
+    ((region,),) = [g.regions for g in reports]
+    assert len(region.targets) == 1 and region.failures == []
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_torch_copies_what_a_lost_region_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("lost")
+
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(updated, backend=compiler(Options(cpu="sim"), reports.append))
+    monkeypatch.setattr(Fused, "run", fails)
+    made = [rand(6, 8), rand(8, 6).t(), rand(6, 8)]
+    ours, eagers = ([t.clone(memory_format=torch.preserve_format) for t in made] for _ in range(2))
+    for _ in range(2):
+        torch.testing.assert_close(run(*ours), updated(*eagers), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours, eagers)
+    assert any(r.targets and "lost" in r.failures[0] for g in reports for r in g.regions)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_an_argument_that_is_read_behind_its_region_is_copied_into() -> None:
+    def f(x: Any, y: Any) -> Any:
+        z = x * 2 + y
+        w = torch.linalg.inv(x)
+        x.copy_(z)
+        return w
+
+    torch.compiler.reset()
+    ours, y = torch.eye(4) + 0.1 * rand(4, 4), rand(4, 4)
+    eager = ours.clone()
+    torch.testing.assert_close(torch.compile(f, backend="fusewright")(ours, y), f(eager, y))
+    torch.testing.assert_close(ours, eager)

@@ -107,7 +107,7 @@ class FakeTorch(SimpleNamespace):
         self.is_grad_enabled = lambda: self.grad
         self.changed: list[Tensor] = []
         self.autograd = SimpleNamespace(
-            graph=SimpleNamespace(increment_version=self.changed.append),
+            graph=SimpleNamespace(increment_version=self._increment),
             forward_ad=SimpleNamespace(
                 _current_level=-1, unpack_dual=lambda x: SimpleNamespace(tangent=x.tangent)
             ),
@@ -123,6 +123,10 @@ class FakeTorch(SimpleNamespace):
             current_stream=lambda index: SimpleNamespace(cuda_stream=self.stream + index),
             is_current_stream_capturing=lambda: self.captured,
         )
+
+    def _increment(self, changed: Any) -> None:
+        """As torch's takes a tensor or several."""
+        self.changed += [changed] if isinstance(changed, Tensor) else changed
 
     def empty_strided(self, shape: Any, strides: Any, *, dtype: Any, device: Any) -> Tensor:
         self.allocations.append(tuple(shape))

@@ -50,6 +50,40 @@ def test_bound_calls_know_which_argument_out_is(gpu: FakeDriver, torch: FakeTorc
     assert len(f._calls) == 3
 
 
+def test_calls_that_overwrite_their_arguments_are_bound_ahead(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    f = fw.fuse(lambda x, m, g: (x - m, m * 0.5 + g, x * 2))
+    x, m, g = (tensor(normal(8, 6) + k) for k in range(3))
+    f.run((x, m, g), {}, (x, m, None))
+    bound = f.bound((x, m, g), (x, m, None))
+    assert bound is not None
+    for k in range(3):
+        x, m, g = (tensor(normal(8, 6) + k + j) for j in range(3))
+        want = [x.array - m.array, m.array * 0.5 + g.array, x.array * 2]
+        gpu.calls.clear()
+        torch.allocations.clear()
+        torch.changed.clear()
+        made = bound((x, m, g))
+        assert made is not None and made[0] is x and made[1] is m
+        for got, wanted in zip(made, want, strict=True):
+            np.testing.assert_array_equal(got.array, wanted)
+        assert dict(gpu.calls) == {"cuLaunchKernelEx": 1} and len(torch.allocations) == 1
+        assert torch.changed == [x, m], "torch knows which tensors changed"
+
+
+def test_what_overwrites_other_memory_is_looked_at_in_every_call(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    f = fw.fuse(lambda x, y: (x + 1, x * y))
+    x, y, z = tensor(normal(8, 6)), tensor(normal(8, 6)), zeros(8, 6)
+    whole = tensor(normal(12, 6))
+    a, b = Tensor(whole.array[:8]), Tensor(whole.array[4:])
+    for args, out in (((x, y), (z, None)), ((a, b), (a, None))):
+        f.run(args, {}, out)
+        assert f.bound(args, out) is None
+
+
 def test_bound_calls_copy_where_out_meets_an_argument(gpu: FakeDriver, torch: FakeTorch) -> None:
     f = fw.fuse(lambda x: x + fw.flip(x, axis=0))
     apart = zeros(8, 8)

@@ -106,10 +106,12 @@ class _Call:
 
     @property
     def alike(self) -> Alike | None:
-        """The call for lists of tensors that are known to have these types; None for a call whose
-        arguments are not all tensors side by side, or whose results are not the program's."""
+        """The call for lists of tensors that are known to have these types, and to share memory as
+        these do; None for a call whose arguments are not all tensors side by side, whose results
+        are not the program's, or that writes to what is no argument."""
         in_order = self.places == tuple(range(len(self.places)))
         plain = in_order and self.positions is None and not self.compiled.layouts
+        plain = plain and self.torch.is_alike
         return self.torch.run_alike if plain and not self.nested and not self.single else None
 
     def _into(self, values: Sequence[Any], out: Any) -> Any:
@@ -190,10 +192,11 @@ class Fused:
                 return found.run(args, kwargs, out)
         return self._first(args, kwargs, out, key)
 
-    def bound(self, tensors: tuple[Any, ...]) -> Alike | None:
+    def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Alike | None:
         """The call for all lists of tensors of the same shapes, strides, dtypes and device as
-        these, on which the function was called before; None where each call must be looked at."""
-        found = self._calls.get(call_key(tensors, {}))
+        these, on which the function was called before with such `out=`; None where each call must
+        be looked at. What `out` names are arguments, in every call the same ones."""
+        found = self._calls.get(call_key(tensors, {}, out))
         return None if found is None else found.alike
 
     def _first(
@@ -372,11 +375,14 @@ class Fused:
         infos, tree = _described(*trees.flatten((args, kwargs)))
         return self.compile_for(infos, tree), infos
 
-    def compile_for(self, infos: Sequence[ArrayInfo], tree: Tree) -> Program:
-        """The program of calls with arrays of these types in the structure of `(args, kwargs)`,
-        ahead of them: on a machine with a GPU its machine code is made in the background."""
+    def compile_for(
+        self, infos: Sequence[ArrayInfo], tree: Tree, given: Sequence[ArrayInfo | None] = ()
+    ) -> Program:
+        """The program of calls with arrays of these types in the structure of `(args, kwargs)`, and
+        of `out=`, ahead of them: on a machine with a GPU its machine code is made in the
+        background."""
         signature = signature_of(infos, tree, self._marks)
-        return self._compiled(signature, infos, tree, []).program
+        return self._compiled(signature, infos, tree, given).program
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What a call with these arguments becomes and why."""

@@ -30,8 +30,9 @@ class Overwriting:
         types: Sequence[ResultType],
         changed: Callable[[Any], None],
     ) -> None:
-        """`infos` and `given` (one per result, None where it is new) have the types of every call;
-        `changed` tells torch that a tensor was written in place."""
+        """`infos` and `given` (one per result, None where it is new) have the types of every call,
+        and begin where one another begins as in every call; `changed` tells torch that tensors were
+        written in place."""
         self._executor = executor
         self._changed = changed
         self._held = {k: h for k, h in enumerate(executor.holders) if h is not None}
@@ -46,6 +47,15 @@ class Overwriting:
         self._written = (*self._held, *[k for k, _, direct in self._given if direct])
         self._inside = {k: h for k, h in self._held.items() if _is_alike(given[k], infos[h])}
         self._new: list[Any | None] = [None] * len(executor.holders)
+        self._own = [k for k, h in enumerate(executor.holders) if h is None]
+        named = {k: o.pointer for k, o in enumerate(given) if o is not None}
+        at_holders = all(named.get(k) == infos[h].pointer for k, h in self._inside.items())
+        self.is_inside = (
+            named.keys() == self._held.keys() == self._inside.keys()
+            and at_holders
+            and are_apart(self._spans([x.pointer for x in infos]))
+        )
+        """Whether what `out=` names are the arguments that hold results, apart from all others."""
 
     def memory(
         self, tensors: Sequence[Any], out: Sequence[Any]
@@ -71,11 +81,20 @@ class Overwriting:
         """Where the arguments lie."""
         return list(zip(starts, map(add, starts, self._nbytes), self._is_held, strict=True))
 
+    def inside(self, tensors: Sequence[Any], made: Sequence[Any]) -> list[Any]:
+        """The results of a call that wrote inside of arguments and made new ones; tells torch."""
+        results = self._new.copy()
+        for k, x in zip(self._own, made, strict=True):
+            results[k] = x
+        for k, h in self._held.items():
+            results[k] = tensors[h]
+        self._changed([tensors[h] for h in self._held.values()])
+        return results
+
     def finish(self, results: list[Any], out: Sequence[Any]) -> None:
         """Tells torch what kernels have written, and puts the arrays of `out=` in the place of
         their results, copied where those were made elsewhere."""
-        for k in self._written:
-            self._changed(results[k])
+        self._changed([results[k] for k in self._written])
         for k, _, _ in self._given:
             made, wanted = results[k], out[k]
             if made is wanted:

@@ -259,18 +259,17 @@ class TorchCall:
         self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
-        if len(self._own) == len(types) and not any(given):
-            self._overwriting = None
-            self._steady = self._written_out(len(infos), 0)
-            self._checked = self._written_out(len(infos), _VECTOR_MASK)
-        else:
+        self._overwriting = None
+        self._steady = self._written_out(len(infos), 0)
+        self._checked = self._written_out(len(infos), _VECTOR_MASK)
+        if len(self._own) < len(types) or any(given):
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
 
     def _written_out(self, tensors: int, mask: int) -> Steady:
-        """The call where all results are new tensors."""
-        news = (*self._results, *self._scratch)
+        """The call that returns the results that are new tensors."""
+        news = (*(self._results[k] for k in self._own), *self._scratch)
         api = self._api
-        make = steady_call(tensors, len(news), len(self._results), self._graph, mask)
+        make = steady_call(tensors, len(news), len(self._own), self._graph, mask)
         types = chain.from_iterable(news)
         return make(self._plan.enqueue, self._index, api.stream, api.capturing, *types)
 
@@ -293,12 +292,11 @@ class TorchCall:
 
     def run_alike(self, tensors: Sequence[Any]) -> list[Any] | None:
         """`run` on tensors that the caller knows to have the types of those that the call is bound
-        to; None, and nothing enqueued, where addresses, choices of the caller, gradients, the
-        thread or the device ask for more than that."""
+        to, and to share memory as these do; None, and nothing enqueued, where addresses, choices of
+        the caller, gradients, the thread or the device ask for more than that."""
         api = self._api
         if (
-            self._overwriting is not None
-            or active() is not self._config
+            active() is not self._config
             or (self._requires_grad and api.is_grad_enabled())
             or api.forward_ad._current_level >= 0
             or api.modes() > 0
@@ -306,7 +304,15 @@ class TorchCall:
             or not hasattr(self._threads, "ready")
         ):
             return None
-        return self._checked(tensors, self._empty)
+        made = self._checked(tensors, self._empty)
+        if made is None or self._overwriting is None:
+            return made
+        return self._overwriting.inside(tensors, made)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether `run_alike` is all of a call: what it overwrites, if anything, are arguments."""
+        return self._overwriting is None or self._overwriting.is_inside
 
     def _elsewhere(self, tensors: Sequence[Any], out: Sequence[Any]) -> list[Any]:
         """The call of a thread that has not called on this device yet, or works on another."""

@@ -111,6 +111,6 @@ def _fused(module: Any, options: Options, name: str, kernels: Kernels) -> tuple[
         return regions[part.name]
 
     fused = rewrite(module, parts_of(module.graph, found), call)
-    for ways in known.values():
-        ways.start()
+    for region in regions.values():
+        region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons)

@@ -2,16 +2,18 @@
 
 torch functionalises `cache[i] = x` to a new tensor and a copy of it into the argument at the end of
 the graph. Where nobody reads the argument's old content after the new tensor is made, its operator
-can write to the argument itself, and nothing is copied. What is left of such copies, two for each
-batch norm of a model that trains, is one call.
+can write to the argument itself, and nothing is copied; so do regions, as those of optimisers. What
+is left of such copies, two for each batch norm of a model that trains, is one call.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of, whole
+from fusewright.frontends.torch.layouts import axis_order, dense_strides
 from fusewright.frontends.torch.library import aten, torch
 
 _COPY = aten.copy_.default
@@ -53,6 +55,41 @@ def write_in_place(graph: Any) -> None:
         graph.erase_node(copy)
         made.replace_all_uses_with(target)
         graph.erase_node(made)
+
+
+def write_results(graph: Any) -> None:
+    """Has regions write results to the arguments of the graph that these are copied into.
+
+    rewrite:  r = region(x, ...); copy_(x, r[0])  ->  region(x, ...), which writes result 0 to x
+    checks:   the region reads x, which nothing else reads or writes behind it; x has the type and
+              strides of the result, which nobody else reads; the region's kernels can write there
+    order:    before join_copies, which takes the copies that are left
+    """
+    place = {n: k for k, n in enumerate(graph.nodes)}
+    wanted: dict[Any, dict[int, Any]] = {}
+    for copy in _copies(graph):
+        target, made = copy.args[:2]
+        if made.target is not operator.getitem or len(made.users) != 1:
+            continue
+        call, result = made.args
+        if not hasattr(call.target, "write_to") or not _lie_alike(target, made):
+            continue
+        read_later = any(place[u] > place[call] for u in _readers(target) if u is not copy)
+        if call.args.count(target) == 1 and not read_later:
+            wanted.setdefault(call, {})[result] = copy
+    for call, copies in wanted.items():
+        at = {k: call.args.index(c.args[0]) for k, c in copies.items()}
+        for k in call.target.write_to(at):
+            made = copies[k].args[1]
+            graph.erase_node(copies[k])
+            graph.erase_node(made)
+
+
+def _lie_alike(a: Any, b: Any) -> bool:
+    """Whether two tensors have the same type, sizes and strides, all elements one place each."""
+    x, y = _value(a), _value(b)
+    same = x.dtype == y.dtype and x.device == y.device and x.stride() == y.stride()
+    return same and tuple(x.stride()) == dense_strides(tuple(x.shape), axis_order(x))
 
 
 def join_copies(graph: Any) -> None:

@@ -23,6 +23,7 @@ from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
 from fusewright.frontends.tune import tune_rest
 from fusewright.fusion import ir, ops, trees
 from fusewright.fusion.array import Array
+from fusewright.program import Program
 from fusewright.runtime.arrays import CPU, ArrayInfo, Device
 from fusewright.runtime.clock import DeviceClock
 
@@ -105,20 +106,24 @@ class Ways:
         except Exception as e:
             self._report("fused", e)
 
-    def start(self) -> None:
-        """Compiles for the types at hand before the first call asks for it, so that machine code
-        is made while the next region is scheduled. What fails is left to that call to report."""
-        if len(self.left) == 1 or self._untuned:
-            return
+    def start(self, targets: Mapping[int, int]) -> Program | None:
+        """The program for the types at hand, and results written to arguments, before the first
+        call asks for it, so that machine code is made while the next region is scheduled. None
+        where there is none yet; what fails is left to that call to report."""
         way = self.left[0]
-        nodes = self._part.tensors if isinstance(way, _Symbolic) else self._part.inputs
-        fused = way.fused if isinstance(way, _Symbolic) else way
-        if not isinstance(fused, Fused):
-            return
+        symbolic = isinstance(way, _Symbolic)
+        fused = way.fused if symbolic else way
+        if not isinstance(fused, Fused) or self._untuned:
+            return None
         with contextlib.suppress(Exception):
-            arguments = tuple(_described(n.meta["val"]) for n in nodes)
-            call: tuple[object, ...] = (arguments, dict[str, object]())
-            fused.compile_for(*trees.flatten(call))
+            given = [_described(n.meta["val"], k) for k, n in enumerate(self._part.inputs)]
+            nodes = zip(given, self._part.inputs, strict=True)
+            taken = [x for x, n in nodes if n in self._part.tensors or not symbolic]
+            call: tuple[object, ...] = (tuple(taken), dict[str, object]())
+            count = len(self._part.outputs) if targets else 0
+            out = [given[targets[k]] if k in targets else None for k in range(count)]
+            return fused.compile_for(*trees.flatten(call), out)
+        return None
 
     def tune(self, way: Any, args: tuple[Any, ...]) -> None:
         """Measures the candidates of the best way in its first call on a GPU, if that is wanted;
@@ -155,20 +160,21 @@ class Ways:
         _log.warning("%s; torch computes it if nothing else is left; %s", message, again)
 
 
-def _described(value: Any) -> ArrayInfo | int:
-    """A tensor without contents as a call describes it, at an address that all alignments divide;
-    a size by its hint."""
+def _described(value: Any, k: int) -> Any:
+    """A tensor without contents as a call describes it, at an address that all alignments divide,
+    apart from those of other numbers; a size by its hint."""
     if not isinstance(value, torch.Tensor):
         return hint(value)
     where = CPU if value.device.type == "cpu" else Device("cuda", value.device.index or 0)
     shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
-    return ArrayInfo("torch", where, shape, dtype_of(value.dtype), strides, 0, value)
+    return ArrayInfo("torch", where, shape, dtype_of(value.dtype), strides, k << 44, value)
 
 
 class Region:
     """Called with tensors and integers in the order of the part's inputs. Whatever goes wrong on
     the way to a result is logged with a file that shows it again, and torch computes the region
-    from then on; what torch raises is the caller's."""
+    from then on; what torch raises is the caller's. `targets`: the arguments that results are
+    written to, by the result's number."""
 
     def __init__(self, part: Part, ways: Ways) -> None:
         self.part = part
@@ -179,11 +185,29 @@ class Region:
         }
         self._alike: Alike | None = None
         self._may_bind = _has_fixed_types(part)
+        self._numbers = range(len(part.outputs))
+        self.targets: Mapping[int, int] = {}
 
     @property
     def failures(self) -> list[str]:
         """What went wrong, and was left to the next way."""
         return self._ways.failures
+
+    def start(self) -> None:
+        """Compiles the region ahead of its first call."""
+        if len(self._ways.left) > 1:
+            self._ways.start(self.targets)
+
+    def write_to(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        """Has every call write results to the memory of its arguments, as far as the kernels can;
+        which ones they are."""
+        program = self._ways.start(wanted) if self._may_bind and wanted else None
+        if program is not None:
+            made = [program.holders[place] for place in program.places]
+            self.targets = {k: at for k, at in wanted.items() if made[k] == at}
+        for k in self.targets:
+            self._strides.pop(k, None)
+        return self.targets
 
     def __call__(self, *args: Any) -> list[Any]:
         way, is_torch = self._ways.left[0], len(self._ways.left) == 1
@@ -191,7 +215,7 @@ class Region:
             made = None if self._alike is None else self._alike(args)
             if made is None:
                 self._ways.tune(way, args)
-                made = way(*args)
+                made = self._called(way, args)
                 self._bind(way, args)
             for k, strides in self._strides.items():
                 made[k] = made[k].as_strided(made[k].shape, strides)
@@ -203,11 +227,29 @@ class Region:
             self._ways.give_up(way, e)
         return self(*args)
 
+    def _out(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Where results are written, None for those that are new."""
+        if not self.targets:
+            return None
+        return [args[self.targets[k]] if k in self.targets else None for k in self._numbers]
+
+    def _called(self, way: Any, args: tuple[Any, ...]) -> list[Any]:
+        """The results of a way; what it does not write to arguments itself is copied there."""
+        out = self._out(args)
+        if out is None:
+            return way(*args)
+        if isinstance(way, Fused):
+            return way.run(args, {}, out)
+        made = list(way(*args))
+        for result, argument in self.targets.items():
+            made[result] = args[argument].copy_(made[result])
+        return made
+
     def _bind(self, way: Any, args: tuple[Any, ...]) -> None:
         """Has later calls go to the kernels directly: the guards of a compiled graph see to it that
         its tensors have the same types in every call."""
         if self._may_bind and isinstance(way, Fused):
-            self._alike = way.bound(args)
+            self._alike = way.bound(args, self._out(args))
 
     @property
     def fused(self) -> Fused | OracleCall | None:

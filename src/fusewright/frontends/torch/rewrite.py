@@ -10,7 +10,7 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.effects import is_wait, predecessors
-from fusewright.frontends.torch.in_place import join_copies, write_in_place
+from fusewright.frontends.torch.in_place import join_copies, write_in_place, write_results
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import Partition, nbytes
 from fusewright.frontends.torch.region import Part
@@ -104,10 +104,17 @@ def rewrite(module: Any, parts: Sequence[Part], call: Callable[[Part], Any]) -> 
             writer.copy(unit)
     tidy(writer.graph)
     write_in_place(writer.graph)
+    write_results(writer.graph)
     join_copies(writer.graph)
-    writer.graph.eliminate_dead_code()
+    writer.graph.eliminate_dead_code(_has_effects)
     writer.graph.set_codegen(BoxedCode())
     return fx.GraphModule(module, writer.graph)
+
+
+def _has_effects(node: Any) -> bool:
+    """Whether a node is needed although nobody reads its result: regions that write to arguments,
+    and what torch says."""
+    return bool(getattr(node.target, "targets", None)) or node.is_impure()
 
 
 class _Writer:
