@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from fusewright.runtime import builds  # noqa: E402
 from fusewright.sim.machine import SimResult  # noqa: E402
 
 driver = importlib.import_module("fusewright.driver")
+reproducer_module = importlib.import_module("fusewright.frontends.torch.reproducer")
 forms = importlib.import_module("fusewright.forms")
 
 
@@ -121,6 +123,149 @@ def test_a_fault_at_any_stage_leaves_the_region_to_torch(
     text = reproducer(caplog).read_text()
     assert "Fault: injected" in text and "tensor((6, 40), (40, 1), torch.float32, 'cpu')" in text
     compile(text, "reproducer", "exec")
+
+
+@dataclass
+class Stage:
+    """A stage that works until it is told to fail."""
+
+    fails: bool = False
+    met: int = 0
+
+    def inject(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        owner, attribute = STAGES[name]
+        owner = calls.LoadedKernel if name in ("load", "launch") else owner  # the fixture's
+        real = getattr(owner, attribute)
+
+        def staged(*args: Any, **options: Any) -> Any:
+            if not self.fails:
+                return real(*args, **options)
+            self.met += 1
+            return fail()
+
+        monkeypatch.setattr(owner, attribute, staged)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("name", list(STAGES))
+def test_a_fault_at_any_stage_of_the_backward_graph_leaves_its_region_to_torch(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    stage, real = Stage(), dynamo.fuse_graph
+    stage.inject(name, monkeypatch)
+
+    def fuse_graph(module: Any, options: Any, name: str, *rest: Any) -> Any:
+        before, stage.fails = stage.fails, name == "backward"
+        try:
+            return real(module, options, name, *rest)
+        finally:
+            stage.fails = before
+
+    monkeypatch.setattr(dynamo, "fuse_graph", fuse_graph)
+    x, y = arguments()
+    x.requires_grad_()
+    with caplog.at_level(logging.WARNING):
+        found, reports = run(lambda x, y: f(x, y).square().sum(), x, y, cpu="sim")
+        stage.fails = True
+        found.backward()
+    grad, x.grad = x.grad, None
+    f(x, y).square().sum().backward()
+    torch.testing.assert_close(grad, x.grad)
+    assert stage.met
+    forward, backward = ([m for r in g.regions for m in r.failures] for g in reports)
+    assert forward == [] and [("Fault: injected" in m) for m in backward] == [True]
+    compile(reproducer(caplog).read_text(), "reproducer", "exec")
+
+
+class NoSymbols(region._Symbolic):
+    """No program for many sizes."""
+
+    def __init__(self, *args: Any) -> None:
+        raise ValueError("sizes do not follow")
+
+
+AT_EVERY_CALL = ("load", "launch", "simulate")
+"""Stages that every call comes through on the fixture's device; others are behind a program's
+first call."""
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("name", list(STAGES))
+def test_a_fault_at_the_second_call_leaves_the_region_to_torch(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    stage = Stage()
+    stage.inject(name, monkeypatch)
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    compiled = torch.compile(f, backend=compiler(Options(cpu="sim"), reports.append))
+    x, y = arguments()
+    torch.testing.assert_close(compiled(x, y), f(x, y))
+    stage.fails = True
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x, y), f(x, y))
+    failures = [m for g in reports for r in g.regions for m in r.failures]
+    assert [("Fault: injected" in m) for m in failures] == [True] * (name in AT_EVERY_CALL)
+    assert stage.met == len(failures)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("name", [n for n in STAGES if n != "ways"])
+def test_a_fault_at_another_size_leaves_the_region_to_torch(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The first size works; the second one has a way of its own to fail."""
+    stage = Stage()
+    stage.inject(name, monkeypatch)
+    monkeypatch.setattr(region, "_Symbolic", NoSymbols)
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    compiled = torch.compile(f, backend=compiler(Options(cpu="sim"), reports.append), dynamic=True)
+    x, y = arguments()
+    torch.testing.assert_close(compiled(x, y), f(x, y))
+    stage.fails = True
+    with caplog.at_level(logging.WARNING):
+        x, y = torch.randn(5, 37), torch.randn(37)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+    (failure,) = [m for g in reports for r in g.regions for m in r.failures]
+    assert "Fault: injected" in failure
+    assert len(reports) == 1
+
+
+def test_a_fault_that_no_file_can_show_is_a_warning_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(dynamo, "partition", fail)
+    monkeypatch.setattr(reproducer_module.tempfile, "mkdtemp", fail)
+    x, y = arguments()
+    with caplog.at_level(logging.WARNING):
+        found, _ = run(f, x, y)
+    torch.testing.assert_close(found, f(x, y))
+    assert "is left to torch: Fault: injected" in caplog.text
+    assert "no file shows it again (Fault: injected" in caplog.text
+
+
+def test_no_memory_is_no_fault_of_a_region(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """torch computes the call without memory, and says so if it has none either; the next one is
+    fused again."""
+
+    def exhausted(*args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    x, y = arguments()
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    compiled = torch.compile(f, backend=compiler(Options(cpu="sim"), reports.append))
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(calls, "simulate_program", exhausted)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+    assert "no memory is left; torch computes this call" in caplog.text
+    torch.testing.assert_close(compiled(x, y), f(x, y))
+    (own,) = reports[0].regions
+    assert own.failures == [] and own.fused is not None
 
 
 @pytest.mark.usefixtures("on_device")

@@ -16,7 +16,7 @@ from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.recording import Recordings, forget
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
-from fusewright.frontends.torch.reproducer import write_reproducer
+from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
 
 _log = logging.getLogger("fusewright.torch")
@@ -80,11 +80,8 @@ def fuse_graph(
         fused, report = _fused(module, options, name, {} if kernels is None else kernels)
     except Exception as e:
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
-        written = write_reproducer(name, module, values, options, e)
-        _log.warning(
-            "%s is left to torch: %s: %s; run 'python %s' to see it again",
-            *(name, type(e).__name__, e, written),
-        )
+        again = how_again(name, lambda: module, values, options, e)
+        _log.warning("%s is left to torch: %s: %s; %s", name, type(e).__name__, e, again)
         fused, report = module, None
 
     def run(args: list[Any]) -> Any:

@@ -18,7 +18,7 @@ from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
 from fusewright.frontends.torch.products import float32_matmul
-from fusewright.frontends.torch.reproducer import write_reproducer
+from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
 from fusewright.frontends.tune import tune_rest
 from fusewright.fusion import ir, ops, trees
@@ -151,12 +151,8 @@ class Ways:
         part = self._part
         message = f"{part.name} ({label}): {type(error).__name__}: {error}"
         self.failures.append(message)
-        try:
-            values = [n.meta["val"] for n in part.inputs]
-            written = write_reproducer(part.name, part.as_module(), values, self._options, error)
-            again = f"run 'python {written}' to see it again"
-        except Exception as e:
-            again = f"no file shows it again ({type(e).__name__}: {e})"
+        values = [n.meta["val"] for n in part.inputs]
+        again = how_again(part.name, part.as_module, values, self._options, error)
         _log.warning("%s; torch computes it if nothing else is left; %s", message, again)
 
 
@@ -223,6 +219,9 @@ class Region:
         except Exception as e:
             if is_torch:
                 raise
+            if isinstance(e, torch.OutOfMemoryError):
+                _log.warning("%s: %s; torch computes this call", self.part.name, e)
+                return self._ways.left[-1](*args)
             self._alike = None
             self._ways.give_up(way, e)
         return self(*args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,22 @@ backend = dict(backend="fusewright", options={options})
 found = torch.compile(lambda *given: forward(None, *given), dynamic=False, **backend)(*arguments)
 torch.testing.assert_close(found, expected, equal_nan=True)
 '''
+
+
+def how_again(
+    name: str,
+    module: Callable[[], Any],
+    values: Sequence[Any],
+    options: Options,
+    error: Exception,
+) -> str:
+    """What a warning says of a file that shows a failure again, which is written; or why there is
+    none."""
+    try:
+        written = write_reproducer(name, module(), values, options, error)
+    except Exception as e:
+        return f"no file shows it again ({type(e).__name__}: {e})"
+    return f"run 'python {written}' to see it again"
 
 
 def write_reproducer(

@@ -19,6 +19,7 @@ def rebuild(fusion: Fusion, replace: Replacement) -> Fusion:
     """
     new: dict[Tensor, Tensor] = {}
     taken = {t.name for t in fusion.values}
+    known = set(fusion.values)
     for t in fusion.values:
         operands = tuple(new[o] for o in t.op.operands)
         replacement = replace(t, operands)
@@ -27,22 +28,39 @@ def rebuild(fusion: Fusion, replace: Replacement) -> Fusion:
             new[t] = t.with_op(op)
         else:
             new[t] = replacement
-            _name_parts(t, replacement, taken)
+            _name_parts(t, _new_below(replacement, known), taken)
     if all(new[t] is t for t in fusion.values):
         return fusion
     outputs = tuple(new[t] for t in fusion.outputs)
     return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
 
 
-def _name_parts(replaced: Tensor, root: Tensor, taken: set[str]) -> None:
-    """Names the unnamed values below a replacement `name_0`, `name_1`, ..., operands first; they
-    come from the line of what they replace."""
+def _new_below(root: Tensor, known: set[Tensor]) -> list[Tensor]:
+    """What a value needs that is not known yet, operands first, the value itself last; it is known
+    from then on. What known values need is known, so nothing is walked twice."""
+    found: list[Tensor] = []
+    stack = [(root, False)]
+    while stack:
+        t, done = stack.pop()
+        if done:
+            found.append(t)
+        elif t not in known:
+            known.add(t)
+            stack.append((t, True))
+            stack.extend((o, False) for o in reversed(t.op.operands))
+    return found
+
+
+def _name_parts(replaced: Tensor, made: list[Tensor], taken: set[str]) -> None:
+    """Names the unnamed values of a replacement `name_0`, `name_1`, ..., operands first, the last
+    one like what they replace; they come from its line."""
     name = replaced.name
     number = 0
-    unnamed = [t for t in ir.topological((root,)) if not t.name]
-    for t in unnamed:
+    for t in made:
+        if t.name:
+            continue
         t.source = t.source or replaced.source
-        if t is root:
+        if t is made[-1]:
             t.name = name
             continue
         while f"{name}_{number}" in taken:
