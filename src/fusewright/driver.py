@@ -457,7 +457,8 @@ def compile_in_place(
     logs.start()
     began = time.perf_counter()
     fusion = _as_configured(fusion)
-    form = chosen_form(fusion, target, in_place=bool(donated))
+    given = [fusion.inputs[k] for k in donated or ()]
+    form = chosen_form(fusion, target, given=given)
     whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])

@@ -9,7 +9,7 @@ forms are scheduled then, and the one that is predicted to take less time is kep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fusewright.core.substitution import estimate
@@ -67,12 +67,12 @@ class Form:
     formation: Formation
 
 
-def chosen_form(fusion: Fusion, target: Target, *, in_place: bool = False) -> Form:
+def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
     """The form of a fusion that is predicted to take the least time. Where the memory of arguments
-    may hold results (`in_place`) moves stay, which then cost nothing."""
-    moves = _moves_folded(fusion, target)
+    may hold results (of those `given`) moves stay, which then cost nothing."""
+    moves = _moves_folded(fusion, target, given)
     simple = moves_to_hoist(moves, target)
-    if in_place:
+    if given:
         return Form(*formed(_cut(moves, simple, target), target))
     forms = _forms(moves, simple, target)
     across = values_across(fusion)
@@ -116,13 +116,13 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     return _cut(moves, moves_to_hoist(moves, target), target)
 
 
-def _moves_folded(fusion: Fusion, target: Target) -> Fusion:
+def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()) -> Fusion:
     """The fusion in ops that have a kernel form, with one move for each place that is read."""
     owned = own_outputs(merge_sorts(drop_identities(fusion)))
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    parts = crop_joins(hoist_crops(cse(plain)))
+    parts = crop_joins(hoist_crops(cse(plain)), given)
     return fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
 
 

@@ -25,6 +25,7 @@ from fusewright.cuda.resources import Resources, resources
 from fusewright.cuda.sass import sass
 from fusewright.dtypes import DType
 from fusewright.errors import InternalError, UserError
+from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.host.segment import Segment
@@ -471,7 +472,8 @@ def bind_symbols(
 class Binder:
     """`bind_symbols` for declared shapes, in a microsecond or two where concrete shapes fit."""
 
-    def __init__(self, infos: Sequence[TensorInfo], name: str) -> None:
+    def __init__(self, infos: Sequence[TensorInfo], name: str, numbers: Sequence[Var] = ()) -> None:
+        """`numbers`: symbols that a call gives values for, beside the shapes."""
         self._infos = tuple(infos)
         self._name = name
         self._ranks = tuple(len(i.shape) for i in infos)
@@ -483,11 +485,22 @@ class Binder:
         self._first = tuple((v, at, *v.interval, v.multiple_of) for v, at in first.items())
         known = all(v in first for e in sizes for v in variables(e))
         self._expected = compiled(sizes, tuple(first)) if known else None
+        self.symbols = tuple(dict.fromkeys((*first, *numbers)))
 
-    def __call__(self, shapes: Sequence[Sequence[int]]) -> dict[Var, int]:
-        """The sizes of the symbols. Raises UserError as `bind_symbols`."""
+    def __call__(
+        self, shapes: Sequence[Sequence[int]], numbers: Mapping[Var, int] | None = None
+    ) -> dict[Var, int]:
+        """The values of the symbols: the sizes in order of appearance, then the numbers. Raises
+        UserError as `bind_symbols`, and for a number that is not the size it stands for."""
         found = self._found(shapes)
-        return bind_symbols(self._infos, shapes, self._name) if found is None else found
+        if found is None:
+            found = bind_symbols(self._infos, shapes, self._name)
+        if not numbers:
+            return found
+        for v, n in numbers.items():
+            check_size_number(self._name, v, n, found.get(v, n))
+        every = found | dict(numbers)
+        return {v: every[v] for v in self.symbols}
 
     def _found(self, shapes: Sequence[Sequence[int]]) -> dict[Var, int] | None:
         """The sizes where there are some and shapes fit; None leaves it to `bind_symbols`."""

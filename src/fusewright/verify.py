@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.arguments import COUNT, instance_of, takes
-from fusewright.core.expr import Var, variables
+from fusewright.core.expr import Var, constant_value, variables
+from fusewright.core.substitution import evaluate as evaluate_size
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle
 from fusewright.fusion.evaluate import plain_array
@@ -149,11 +150,11 @@ def random_cases(k: Kernel, seed: int) -> list[Case]:
     if not symbols:
         return [case_of(k, [random_array(rng, t, {}) for t in k.inputs])]
     picks: list[Callable[[int], int]] = [lambda i: 2, lambda i: 131 + 2 * i, lambda i: LONG]
-    drawn = [{s: clamp(s, pick(i)) for i, s in enumerate(symbols)} for pick in picks]
+    drawn = [fitted({s: clamp(s, pick(i)) for i, s in enumerate(symbols)}) for pick in picks]
     witnesses = [_affordable(k, sizes, MAX_ELEMENTS) for sizes in drawn]
     if witnesses[-1] != drawn[-1]:
         for long in symbols:
-            sizes = {s: clamp(s, LONG if s is long else 2) for s in symbols}
+            sizes = fitted({s: clamp(s, LONG if s is long else 2) for s in symbols})
             witnesses.append(_affordable(k, sizes, MAX_LONG_ELEMENTS))
     return [case_of(k, [random_array(rng, t, w) for t in k.inputs], w) for w in witnesses]
 
@@ -166,7 +167,7 @@ def _affordable(k: Kernel, sizes: dict[Var, int], most: int) -> dict[Var, int]:
         return max(math.prod(size_of(e, at) for e in t.shape) for t in tensors)
 
     while largest(sizes) > most:
-        less = {s: clamp(s, n // 2) for s, n in sizes.items()}
+        less = fitted({s: clamp(s, n // 2) for s, n in sizes.items()})
         if less == sizes:
             break
         sizes = less
@@ -180,6 +181,23 @@ def clamp(s: Var, n: int) -> int:
     if high is not None:
         n = min(n, high)
     return max(n - n % s.multiple_of, s.multiple_of)
+
+
+def fitted(sizes: dict[Var, int]) -> dict[Var, int]:
+    """The sizes with those lowered that have a symbolic limit, as numbers of a call may, after what
+    limits them has grown until it leaves them room."""
+    out = dict(sizes)
+    for s in sizes:
+        if s.upper is None or constant_value(s.upper) is not None:
+            continue
+        limits = variables(s.upper)
+        while evaluate_size(s.upper, out) < (s.interval[0] or 0):
+            more = out | {v: clamp(v, 2 * out[v] + 1) for v in limits}
+            if more == out:
+                break
+            out = more
+        out[s] = min(out[s], evaluate_size(s.upper, out))
+    return out
 
 
 def random_array(rng: np.random.Generator, t: TensorInfo, sizes: dict[Var, int]) -> Array:

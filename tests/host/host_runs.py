@@ -10,6 +10,7 @@ import numpy as np
 import fusewright as fw
 from fusewright.core.expr import Var
 from fusewright.core.substitution import evaluate
+from fusewright.fusion.call_numbers import without_numbers
 from fusewright.host.ir import HostLaunch, Root, RootKind
 from fusewright.kernel import flatten, shaped_view
 from fusewright.sim.machine import simulate
@@ -17,9 +18,10 @@ from fusewright.sim.machine import simulate
 POISON = 0xFF
 
 
-def run_on_bytes(program: fw.Program, *arrays: Any, seed: int = 0) -> list[np.ndarray]:
+def run_on_bytes(program: fw.Program, *arguments: Any, seed: int = 0) -> list[np.ndarray]:
     """The outputs after the launches have run in a random order that the edges allow."""
-    sizes = program.symbol_values(arrays)
+    arrays, numbers = without_numbers(program.fusion, arguments)
+    sizes = program.symbol_values(arrays, numbers)
     host = program.host
     memory = {r: np.full(evaluate(r.nbytes, sizes), POISON, np.uint8) for r in host.roots}
     inputs = [r for r in host.roots if r.kind is RootKind.INPUT]

@@ -17,35 +17,32 @@ from typing import ClassVar, TypeAlias, cast
 
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
-from fusewright.core.symbolic import Symbolic, parenthesised
+from fusewright.core.symbolic import Symbolic, is_integer, parenthesised
 from fusewright.core.terms import Polynomial, Term, coarse_part, copies_in
 
 IntLike: TypeAlias = "Expr | int"
 
 
 class Expr(Symbolic):
-    """An integer expression. Immutable; `==` is structural; it has no truth value.
-
-    All its values lie in `interval` and are multiples of `divisor`, which is 0 for the constant 0.
-    """
+    """An integer expression. Immutable; `==` is structural; it has no truth value. All its values lie in `interval` and are multiples of `divisor`, which is 0 for the constant 0."""
 
     __slots__ = ("divisor", "interval")
     interval: Interval
     divisor: int
 
     def __add__(self, other: IntLike) -> Expr:
-        return add(self, other)
+        return add(self, other) if is_integer(other) else NotImplemented
 
     __radd__ = __add__
 
     def __sub__(self, other: IntLike) -> Expr:
-        return add(self, mul(other, -1))
+        return add(self, mul(other, -1)) if is_integer(other) else NotImplemented
 
     def __rsub__(self, other: IntLike) -> Expr:
-        return add(other, mul(self, -1))
+        return add(other, mul(self, -1)) if is_integer(other) else NotImplemented
 
     def __mul__(self, other: IntLike) -> Expr:
-        return mul(self, other)
+        return mul(self, other) if is_integer(other) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -53,10 +50,10 @@ class Expr(Symbolic):
         return mul(self, -1)
 
     def __floordiv__(self, other: IntLike) -> Expr:
-        return floordiv(self, other)
+        return floordiv(self, other) if is_integer(other) else NotImplemented
 
     def __mod__(self, other: IntLike) -> Expr:
-        return mod(self, other)
+        return mod(self, other) if is_integer(other) else NotImplemented
 
 
 class Int(Expr):
@@ -84,6 +81,7 @@ class Var(Atom):
 
     __slots__ = ("lower", "multiple_of", "name", "upper")
     is_variable: ClassVar[bool] = True
+    is_number: ClassVar[bool] = False  # of a call, rather than a size
 
     def __init__(
         self, name: str, lower: IntLike = 0, upper: IntLike | None = None, multiple_of: int = 1

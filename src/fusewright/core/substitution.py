@@ -22,7 +22,8 @@ from fusewright.core.expr import (
 )
 
 TYPICAL_SIZE = 4096
-"""What a symbolic size counts as where schedules and cuts are decided, if its range allows it."""
+"""What a symbolic size counts as where schedules and cuts are decided, if its range allows it. A
+number of a call counts as the middle of its range."""
 
 
 def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
@@ -61,11 +62,17 @@ def estimate(e: Expr) -> int:
     twice what `n` does."""
     if isinstance(e, Int):
         return e.value
-    return evaluate(e, {v: _typical(v) for v in variables(e)})
+    found = evaluate(e, {v: _typical(v) for v in variables(e)})
+    return max(found, 0)
 
 
 def _typical(v: Var) -> int:
     low, high = v.interval
+    if v.upper is not None and not isinstance(v.upper, Int):
+        high = max(estimate(v.upper), low or 0)
+    if v.is_number:
+        middle = ((low or 0) + (TYPICAL_SIZE if high is None else high)) // 2
+        return middle - middle % v.multiple_of
     most = TYPICAL_SIZE if high is None else min(high, TYPICAL_SIZE)
     n = max(low or 1, most)
     return max(n - n % v.multiple_of, v.multiple_of)

@@ -60,6 +60,11 @@ class Symbolic:
         return len(a) == len(b) and all(map(is_, a, b))
 
 
+def is_integer(x: object) -> bool:
+    """Whether operators of expressions take a value."""
+    return isinstance(x, Symbolic) or hasattr(x, "__index__")
+
+
 def walk(e: Symbolic) -> Iterator[Symbolic]:
     """The expression or condition and everything below it, parents first."""
     yield e

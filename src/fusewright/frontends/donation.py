@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from fusewright.errors import UserError
-from fusewright.frontends.signature import roots_of
+from fusewright.frontends.marks import roots_of
 from fusewright.fusion.trees import Tree
 from fusewright.runtime.arrays import ArrayInfo
 

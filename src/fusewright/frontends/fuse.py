@@ -17,19 +17,22 @@ import numpy as np
 from fusewright import knobs, logs
 from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional, takes
 from fusewright.core.expr import Var
+from fusewright.core.substitution import estimate
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
+from fusewright.frontends.bound import Alike, Call, Compiled, bound
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
+from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
 from fusewright.frontends.natural_layouts import Strides, natural_orders
 from fusewright.frontends.out_layouts import ORDERS, Order, OutLayouts
 from fusewright.frontends.recompiles import reason
-from fusewright.frontends.signature import DYNAMIC, Dynamic, Signature, marks_of, signature_of
+from fusewright.frontends.signature import Signature, signature_of
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import Owner, is_structure
 from fusewright.fusion.trace import Traced, trace_call
-from fusewright.fusion.trees import Leaf, Tree
+from fusewright.fusion.trees import Tree
 from fusewright.program import Program
 from fusewright.report.explain import Report
 from fusewright.runtime.arrays import ArrayInfo, describe, describe_target
@@ -38,7 +41,7 @@ from fusewright.runtime.device import architecture, has_gpu
 from fusewright.runtime.libraries import common
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.torch_calls import (
-    TorchCall,
+    NUMBER,
     call_key,
     constant_to_compilers,
     is_dispatched,
@@ -52,87 +55,8 @@ MAX_CALLS = 4096
 _log = logging.getLogger("fusewright.recompiles")
 
 
-Alike: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
-"""Runs on tensors of known types, unless a call must look at more than their addresses: None."""
 Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo]], Program]
 """Makes the program of a fusion for a target and a call's arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A program and the structure of the function's result over its outputs."""
-
-    program: Program
-    out_tree: Tree
-    layouts: OutLayouts
-
-    def result(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-        """The function's own structure; `given`: the arrays of `out=`."""
-        shown = self.layouts.shown(made, given)
-        return (
-            shown[0] if isinstance(self.out_tree, Leaf) else trees.unflatten(self.out_tree, shown)
-        )
-
-    def given(self, out: Any) -> list[Any] | None:
-        """The arrays of `out=` in the order of the outputs; None for another structure."""
-        return trees.leaves_like(self.out_tree, out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A program bound to the exact types of torch tensors, and where they stand in a call: at all
-    positions, at some, or (`nested`) in structures."""
-
-    torch: TorchCall
-    positions: tuple[int, ...] | None
-    nested: bool
-    places: tuple[int, ...]
-    compiled: _Compiled
-    single: bool
-
-    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
-        """The result for tensors of these types."""
-        values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
-        if self.nested:
-            values = trees.leaves(values)
-        elif self.positions is not None:
-            values = [values[p] for p in self.positions]
-        if out is not None:
-            return self._into(values, out)
-        made = self.torch.run(values)
-        if self.single:
-            return made[0]
-        return self.compiled.result([made[p] for p in self.places])
-
-    @property
-    def alike(self) -> Alike | None:
-        """The call for lists of tensors that are known to have these types, and to share memory as
-        these do; None for a call whose arguments are not all tensors side by side, whose results
-        are not the program's, or that writes to what is no argument."""
-        in_order = self.places == tuple(range(len(self.places)))
-        plain = in_order and self.positions is None and not self.compiled.layouts
-        plain = plain and self.torch.is_alike
-        return self.torch.run_alike if plain and not self.nested and not self.single else None
-
-    def _into(self, values: Sequence[Any], out: Any) -> Any:
-        """The call with arrays of `out=`; every output is a result of its own."""
-        if self.single:
-            return self.torch.run(values, (out,))[0]
-        given = self.compiled.given(out) or []
-        made = self.torch.run(values, self.compiled.layouts.stored(given))
-        return self.compiled.result(made, given)
-
-
-def _bound(
-    call: TorchCall, compiled: _Compiled, leaves: Sequence[Any], values: Sequence[Any]
-) -> _Call:
-    """A call bound to tensors that stand among the values of a call."""
-    own = {id(x) for x in leaves}
-    found = tuple([p for p, v in enumerate(values) if id(v) in own])
-    nested = len(found) != len(leaves)
-    positions = None if nested or len(found) == len(values) else found
-    single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
-    return _Call(call, positions, nested, tuple(compiled.program.places), compiled, single)
 
 
 class Fused:
@@ -167,8 +91,8 @@ class Fused:
         self._kernels = kernels
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
-        self._programs: dict[tuple[Signature, Wishes, Float32Matmul], _Compiled] = {}
-        self._calls: dict[Hashable, _Call] = {}
+        self._programs: dict[tuple[Signature, Wishes, Float32Matmul], Compiled] = {}
+        self._calls: dict[Hashable, Call] = {}
         self.trainings: dict[Hashable, Any] = {}
         """Forward and backward programs, by what they were made for (frontends/torch/training)."""
         self._node: Any = None
@@ -186,17 +110,55 @@ class Fused:
         """A call that torch need not see."""
         key = None
         if self.device != "sim":
-            key = call_key(args, kwargs, out)
+            key = self._key(args, kwargs, out)
             found = self._calls.get(key)
             if found is not None:
                 return found.run(args, kwargs, out)
         return self._first(args, kwargs, out, key)
 
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any = None) -> Hashable:
+        """What calls share that run alike: not the values of their numbers."""
+        places = self._number_places(args, kwargs) if self._marks.any else ()
+        if not places:
+            return call_key(args, kwargs, out)
+        values = [*args, *kwargs.values()]
+        for p in places:
+            values[p] = NUMBER
+        count = len(args)
+        named = dict(zip(kwargs, values[count:], strict=True))
+        return call_key(values[:count], named, out)
+
+    def _number_places(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """The numbers that stand by themselves among the values of a call."""
+        roots = (*range(len(args)), *kwargs)
+        values = (*args, *kwargs.values())
+        return tuple(
+            [
+                p
+                for p, (root, value) in enumerate(zip(roots, values, strict=True))
+                if type(value) is int and value >= 0 and self._marks.has_number(root)
+            ]
+        )
+
+    def _signed(
+        self, infos: Sequence[ArrayInfo], tree: Tree
+    ) -> tuple[Tree, tuple[int, ...], Signature]:
+        """The structure of a call with its numbers apart, and what it is specialised on. Where all
+        integers are marked, those of a function that needs their values belong to it."""
+        split, numbers = self._marks.split(tree)
+        signature = signature_of(infos, split, self._marks)
+        if numbers and self._marks.everything and signature not in self._traces:
+            try:
+                self._traced(signature, infos, split)
+            except Exception:  # whatever a function does with a symbol that it takes for an int
+                return tree, (), signature_of(infos, tree, self._marks)
+        return split, tuple(numbers), signature
+
     def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Alike | None:
         """The call for all lists of tensors of the same shapes, strides, dtypes and device as
         these, on which the function was called before with such `out=`; None where each call must
         be looked at. What `out` names are arguments, in every call the same ones."""
-        found = self._calls.get(call_key(tensors, {}, out))
+        found = self._calls.get(self._key(tensors, {}, out))
         return None if found is None else found.alike
 
     def _first(
@@ -211,20 +173,22 @@ class Fused:
         if records_gradients(leaves):
             return self._differentiated(leaves, tree, out)
         infos, tree = _described(leaves, tree)
-        signature = signature_of(infos, tree, self._marks)
+        tree, numbers, signature = self._signed(infos, tree)
         arrays, given = [], []
         if out is not None:
             arrays, given = self._given(out, *self._traced(signature, infos, tree))
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
-        call = None if key is None else program.calls.bind_torch(infos, given)
+        places = self._number_places(args, kwargs) if numbers else ()
+        is_bindable = key is not None and len(places) == len(numbers)
+        call = program.calls.bind_torch(infos, given, numbers) if is_bindable else None
         if call is None or any(map(is_not, leaves, [x.owner for x in infos])):  # one was copied
-            return compiled.result(program.calls.run(infos, self.device, given), arrays)
-        bound = _bound(call, compiled, leaves, (*args, *kwargs.values()))
+            return compiled.result(program.calls.run(infos, self.device, given, numbers), arrays)
+        made = bound(call, compiled, leaves, (*args, *kwargs.values()), places)
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[key] = bound
-        return bound.run(args, kwargs, out)
+        self._calls[key] = made
+        return made.run(args, kwargs, out)
 
     def _inlined(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
         """A call inside of what is traced: the function's operations join the caller's."""
@@ -366,7 +330,9 @@ class Fused:
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs."""
-        return self.compile_for(*_described(*trees.flatten((args, kwargs))))
+        infos, tree = _described(*trees.flatten((args, kwargs)))
+        tree, _, signature = self._signed(infos, tree)
+        return self._compiled(signature, infos, tree, []).program
 
     def program_and_arrays(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -394,7 +360,7 @@ class Fused:
         infos: Sequence[ArrayInfo],
         tree: Tree,
         given: Sequence[ArrayInfo | None],
-    ) -> _Compiled:
+    ) -> Compiled:
         precision = self.precision
         key = signature, wishes_of(infos, tree, given, self._donated), precision
         found = self._programs.get(key)
@@ -411,7 +377,7 @@ class Fused:
                     program = compile_in_place(
                         traced.fusion, self._target(), dict(key[1]), kernels=self._kernels
                     )
-                found = self._programs[key] = _Compiled(program, traced.out_tree, layouts)
+                found = self._programs[key] = Compiled(program, traced.out_tree, layouts)
             return found
 
     @property
@@ -449,7 +415,7 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            self._programs[signature, (), self.precision] = _Compiled(
+            self._programs[signature, (), self.precision] = Compiled(
                 program, traced.out_tree, layouts
             )
             self._calls.clear()
@@ -480,7 +446,8 @@ class Fused:
             used.append(layouts)
             return layouts.stored_as(result)
 
-        args, kwargs = trees.unflatten(tree, list(specs))
+        numbers = [Sym(name) for name in number_names(tree, self._marks.parameters)]
+        args, kwargs = trees.unflatten(tree, list(specs), numbers)
         return trace_call(stored, *args, **kwargs), used[0]
 
     def _say(self, signature: Signature, tree: Tree) -> None:
@@ -528,7 +495,9 @@ def _natural(
     arguments: Any, result: Any, patterns: Sequence[Strides], sizes: Mapping[Var, int]
 ) -> OutLayouts:
     """The layouts that the arrays' library would give the results of a traced call."""
-    given = [x.tensor for x in trees.flatten(arguments)[0]]
+    flat = trees.flatten(arguments)[0]
+    given = [x.tensor for x in flat if isinstance(x, Array)]
+    sizes = {**sizes, **{x: estimate(x) for x in flat if isinstance(x, Var)}}
     leaves = trees.flatten(result)[0]
     if not all(isinstance(x, Array) for x in leaves):
         return OutLayouts([None] * len(leaves))  # the trace says what is wrong with them
@@ -581,10 +550,12 @@ def fuse(
     there is one, else the oracle, which is said once). `out_layouts`: the order of axes in memory,
     slowest first, per output, None for C order; without it results are laid out as the arrays'
     library would do. `dynamic`: sizes that may change without a compile: True for all, or
-    a mapping from parameters to axes. `donate`: names of parameters whose arrays the caller gives
-    away: a result of the same shape, dtype and C order may be made in their memory, so that
-    `fw.insert` writes its block only. A donated array is undefined after the call, unless it is
-    what the call returns; a call with `out=` donates the array that it names.
+    a mapping from parameters to axes. Python integers of at least 0 are numbers of each call then,
+    such as positions: those of parameters that a mapping names (`{"at": ()}`), and with True all
+    that the function does not need the values of. `donate`: names of parameters whose arrays the
+    caller gives away: a result of the same shape, dtype and C order may be made in their memory,
+    so that `fw.insert` writes its block only. A donated array is undefined after the call, unless
+    it is what the call returns; a call with `out=` donates the array that it names.
     """
 
     def decorate(f: Callable[..., Any]) -> Fused:

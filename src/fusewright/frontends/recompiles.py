@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusewright.frontends.signature import Marks, Signature, roots_of
+from fusewright.frontends.marks import Marks, roots_of
+from fusewright.frontends.signature import Signature
 from fusewright.fusion.trees import Tree
 
 

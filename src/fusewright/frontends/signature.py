@@ -7,80 +7,19 @@ own, and every program is right for all calls that reach it.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from fusewright.arguments import INTEGER, Rule, Unfit, several
 from fusewright.core.expr import Expr, as_expr
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.frontends.marks import Marks, roots_of
 from fusewright.frontends.natural_layouts import pattern_of
 from fusewright.fusion import trees
 from fusewright.fusion.ir import Sym, TensorSpec
 from fusewright.fusion.trees import Tree
 from fusewright.runtime.arrays import ArrayInfo
 
-Dynamic: TypeAlias = bool | Mapping[Any, Sequence[int]] | None
-"""False or None: no symbolic sizes. True: all, in general kernels. A mapping: these axes of these
-parameters (by name or position)."""
-
 VECTOR_NBYTES = 16
-
-
-def _dynamic(value: Any) -> Dynamic:
-    if value is None or isinstance(value, bool):
-        return value
-    if not isinstance(value, Mapping):
-        raise Unfit
-    table = cast("Mapping[Any, Any]", value)
-    if not all(isinstance(k, str | int) for k in table):
-        raise Unfit
-    return {k: _AXES.taken(v) for k, v in table.items()}
-
-
-_AXES = several(INTEGER, "axes", or_one=True)
-DYNAMIC = Rule("True, False, or a mapping from parameters to the axes that may change", _dynamic)
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Which axes are symbolic: of every array, or by parameter."""
-
-    everything: bool
-    axes: Mapping[Any, tuple[int, ...]]
-    parameters: tuple[str, ...]
-
-    def of(self, root: str | int, rank: int) -> frozenset[int]:
-        """The axes of an array of the parameter `root` that a mapping marks."""
-        position = self.parameters.index(root) if root in self.parameters else root
-        name = self.parameters[root] if isinstance(root, int) and self._named(root) else root
-        chosen = (*self.axes.get(name, ()), *self.axes.get(position, ()))
-        for a in chosen:
-            if not -rank <= a < rank:
-                raise UserError(f"dynamic: {name!r} has rank {rank}, there is no axis {a}")
-        return frozenset(a % rank for a in chosen)
-
-    def _named(self, position: int) -> bool:
-        return position < len(self.parameters)
-
-
-def marks_of(fn: Callable[..., Any], dynamic: Dynamic) -> Marks:
-    """The marks that `dynamic=` asks for. Raises UserError for parameters that `fn` lacks."""
-    try:
-        names = tuple(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        names = ()
-    if dynamic is None or isinstance(dynamic, bool):
-        return Marks(bool(dynamic), {}, names)
-    for name in dynamic:
-        if (name not in names) if isinstance(name, str) else not 0 <= name < len(names):
-            raise UserError(
-                f"dynamic: there is no parameter {name!r}; use True, or a mapping from "
-                f"{', '.join(names)} to the axes whose sizes may change"
-            )
-    return Marks(False, {k: tuple(v) for k, v in dynamic.items()}, names)
 
 
 class _Extent(NamedTuple):
@@ -168,15 +107,6 @@ def _marked(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> list[Collec
         return [()] * len(infos)
     roots = roots_of(tree)
     return [marks.of(root, len(x.shape)) for root, x in zip(roots, infos, strict=True)]
-
-
-def roots_of(tree: Tree) -> list[str | int]:
-    """For each leaf of `(args, kwargs)` the parameter it belongs to."""
-    assert isinstance(tree, trees.Branch)
-    args, kwargs = tree.items
-    assert isinstance(args, trees.Branch) and isinstance(kwargs, trees.Branch)
-    named = [*enumerate(args.items), *zip(kwargs.keys, kwargs.items, strict=True)]
-    return [root for root, item in named for _ in range(trees.count(item))]
 
 
 def _alignment(x: ArrayInfo) -> int:

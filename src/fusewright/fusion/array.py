@@ -36,6 +36,7 @@ from fusewright.fusion.operands import (
     check_device,
     check_no_stream,
     check_scalar,
+    check_size,
     check_version,
     is_scalar,
 )
@@ -43,7 +44,7 @@ from fusewright.fusion.source import calling_line
 
 _SMALL = 1 << 16  # elements that are computed for the sake of one of them
 
-Operand: TypeAlias = "Array | bool | int | float | complex"
+Operand: TypeAlias = "Array | bool | int | float | complex | Expr"
 
 
 # --- operands -----------------------------------------------------------------------------------
@@ -59,7 +60,12 @@ def check_array(op: str, x: object) -> Array:
     raise UserError(f"{op}: expected an array, got {type(x).__name__} {shown(x)}; {instead_of(x)}")
 
 
-def as_operand(op: str, x: object) -> Operand:
+def as_number(op: str, x: object) -> Operand:
+    """`as_operand`, or a size or number of the call, which counts as a Python integer."""
+    return x if isinstance(x, Expr) else as_operand(op, x)
+
+
+def as_operand(op: str, x: object) -> Array | bool | int | float | complex:
     """An Array or a Python scalar; numpy scalars count as Python's."""
     if isinstance(x, np.generic):
         return as_operand(op, cast("object", x.item()))
@@ -82,7 +88,9 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
             raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
         dtype = dtypes.promote(dtype, dtypes.complex64)
     for x in operands:
-        if not isinstance(x, Array):
+        if isinstance(x, Expr):
+            check_size(op, x, dtype)
+        elif not isinstance(x, Array):
             check_scalar(op, x, dtype)
     return dtype
 
@@ -91,6 +99,8 @@ def as_tensor(x: Operand, dtype: DType) -> Tensor:
     """The operand as a value of a dtype; a complex scalar becomes known data."""
     if isinstance(x, Array):
         return build.cast(x.tensor, dtype)
+    if isinstance(x, Expr):
+        return build.size(x, dtype)
     if isinstance(x, complex):
         return Known(np.asarray(x, dtype.numpy))
     return build.constant(x, dtype)
@@ -100,7 +110,7 @@ def promoted(
     op: str, category: Category, *operands: object, of_complex: bool = False
 ) -> tuple[Tensor, ...]:
     """The operands in their common dtype and shape."""
-    checked = tuple(as_operand(op, x) for x in operands)
+    checked = tuple(as_number(op, x) for x in operands)
     dtype = common_dtype(op, checked)
     check_category(op, dtype, category, of_complex=of_complex)
     return build.broadcast_all(op, *(as_tensor(x, dtype) for x in checked))
@@ -122,7 +132,7 @@ def _number(x: object) -> object:
     """The value of a Python scalar, or of an array of rank 0 whose element is at hand: what is
     computed of such is computed at once. None for other arrays."""
     if not isinstance(x, Array):
-        return x
+        return None if isinstance(x, Expr) else x
     return None if x.ndim else x.at_hand
 
 
@@ -190,7 +200,7 @@ def _bitwise(op: str, fn: str, *, reflect: bool = False) -> Callable[[Array, obj
 
 
 def _is_comparable(x: object) -> bool:
-    return isinstance(x, Array | bool | int | float | complex | np.generic | np.ndarray)
+    return isinstance(x, Array | bool | int | float | complex | Expr | np.generic | np.ndarray)
 
 
 def _is_operand(x: object) -> bool:

@@ -19,6 +19,7 @@ from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
+from fusewright.fusion.call_numbers import check_numbers, check_size_number, without_numbers
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.ir import Fusion, Scalar, Tensor
 
@@ -46,8 +47,9 @@ def evaluate(
     Raises UserError for arrays that do not match, and if `checked` AxisError for a gathered index
     outside its axis, where a kernel reads NaN or 0.
     """
-    arrays = tuple(completed(fusion.inputs, arrays, constants_of(fusion.inputs)))
-    sizes = bind_sizes(fusion, *arrays)
+    given, numbers = without_numbers(fusion, arrays)
+    arrays = tuple(completed(fusion.inputs, given, constants_of(fusion.inputs)))
+    sizes = bind_sizes(fusion, *arrays, numbers=numbers)
     values: dict[Tensor, Array] = {}
     for t, a in zip(fusion.inputs, arrays, strict=True):
         values[t] = carried(np.asarray(a), t.dtype)
@@ -65,11 +67,13 @@ def evaluate(
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def bind_sizes(fusion: Fusion, *arrays: Array) -> dict[Var, int]:
-    """The size of every symbol, from the arrays' shapes.
+def bind_sizes(
+    fusion: Fusion, *arrays: Array, numbers: Mapping[Var, int] | None = None
+) -> dict[Var, int]:
+    """The value of every symbol, from the arrays' shapes and the numbers of the call.
 
     Raises UserError for a wrong number of arrays, a wrong dtype, rank or size, a symbol that gets
-    two sizes, or a size outside the symbol's bounds.
+    two sizes, a size outside the symbol's bounds, or numbers that break a check.
     """
     if len(arrays) != len(fusion.inputs):
         names = ", ".join(t.name for t in fusion.inputs)
@@ -81,6 +85,10 @@ def bind_sizes(fusion: Fusion, *arrays: Array) -> dict[Var, int]:
         _check_array(t, a)
         for axis, (extent, n) in enumerate(zip(t.shape, a.shape, strict=True)):
             _bind_size(t, axis, extent, n, sizes)
+    if numbers:
+        for v, n in numbers.items():
+            check_size_number("evaluate", v, n, sizes.setdefault(v, n))
+        check_numbers(fusion, sizes)
     return sizes
 
 

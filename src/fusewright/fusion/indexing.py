@@ -7,10 +7,11 @@ from types import EllipsisType
 from typing import TypeAlias, cast
 
 from fusewright.core.atoms import maximum, minimum
-from fusewright.core.conditions import less, less_equal, prove
+from fusewright.core.conditions import less, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, ceildiv, constant_value, mul
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import build
+from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Tensor
 
 Item: TypeAlias = "int | Expr | slice | None"
@@ -106,7 +107,8 @@ def _range_of(item: int | Expr | slice, axis: int, extent: Expr) -> tuple[IntLik
 
 def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
     at = _from_front(item, extent)
-    if prove(less_equal(0, at)) is not True or prove(less(at, extent)) is not True:
+    rule = f"x[{item}] on axis {axis}: the index must lie inside size {extent}"
+    if not is_at_least(0, at, rule) or not is_at_least(add(at, 1), extent, rule):
         known_text = "is outside" if constant_value(extent) is not None else "may be outside"
         raise AxisError(
             f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
@@ -116,7 +118,8 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
 
 
 def _limit(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
-    """One end of a slice with a positive step, clamped to `[0, extent]` as Python clamps it."""
+    """One end of a slice with a positive step, clamped to `[0, extent]` as Python clamps it; one
+    that depends on a number of the call must lie there, which each call checks."""
     if given is None:
         return as_expr(default)
     if not isinstance(given, int | Expr):
@@ -146,7 +149,8 @@ def _from_front(given: IntLike, extent: Expr) -> Expr:
 
 
 def _signed(given: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
-    if prove(less(given, 0)) is None:
+    rule = f"x[{_key_text(item)}] on axis {axis}: {given} must not be negative"
+    if prove(less(given, 0)) is None and not is_at_least(0, given, rule):
         raise UserError(
             f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {given} is negative, "
             "and counts from the end, depends on the size; declare bounds on the symbol, or write "
@@ -159,6 +163,9 @@ def _clamped(at: Expr, item: slice, axis: int, extent: Expr) -> Expr:
     inside = minimum(maximum(at, 0), extent)
     if inside in (at, as_expr(0), extent):
         return inside
+    rule = f"x[{_key_text(item)}] on axis {axis}: {at} must lie inside size {extent}"
+    if is_at_least(0, at, rule) and is_at_least(at, extent, rule):
+        return at
     raise UserError(
         f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {at} lies inside the axis "
         "depends on the size; declare bounds, for example "
@@ -171,6 +178,9 @@ def _ordered(start: Expr, stop: Expr, item: slice, axis: int, extent: Expr) -> E
     last = maximum(start, stop)
     if last in (start, stop):
         return last
+    rule = f"x[{_key_text(item)}] on axis {axis}: it must not end before it begins"
+    if is_at_least(start, stop, rule):
+        return as_expr(stop)
     raise UserError(
         f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether the slice is empty depends "
         "on the size; declare bounds on the symbol so that it is always or never empty"

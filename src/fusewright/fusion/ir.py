@@ -19,6 +19,7 @@ from fusewright.arguments import INTEGER, TEXT, Rule, optional, several, shown, 
 from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
+from fusewright.fusion.call_numbers import Check, Number
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
@@ -27,21 +28,25 @@ Scalar: TypeAlias = bool | int | float
 
 
 class Sym(Var):
-    """A symbolic size: `min <= size <= max`, a multiple of `multiple_of`.
+    """A symbolic size: `min <= size <= max`, a multiple of `multiple_of`. As an argument of `trace`
+    it is a number of each call, such as a position, and its least value is 0 unless `min` is given.
 
     `Sym("n")` twice gives two different sizes; a string in a shape names one size within a trace.
     """
 
-    __slots__ = ()
+    __slots__ = ("least",)
 
-    @takes(name=TEXT, min=INTEGER, max=optional(INTEGER), multiple_of=INTEGER)
+    @takes(name=TEXT, min=optional(INTEGER), max=optional(INTEGER), multiple_of=INTEGER)
     def __init__(
-        self, name: str, *, min: int = 2, max: int | None = None, multiple_of: int = 1
+        self, name: str, *, min: int | None = None, max: int | None = None, multiple_of: int = 1
     ) -> None:
-        if min < 2:
+        self.least = min or 0
+        if min is None:
+            min = 2
+        if min < 2 and min != 0:
             raise UserError(
                 f"Sym({name!r}, min={min}): a symbolic size is at least 2; sizes 0 and 1 need "
-                "a trace of their own, give them as integers"
+                "a trace of their own, give them as integers; a number of a call has min=0"
             )
         if max is not None and max < min:
             raise UserError(f"Sym({name!r}, min={min}, max={max}): max is below min")
@@ -86,6 +91,11 @@ class TensorSpec:
     ) -> None:
         for s in shape:
             _check_size(s, shape)
+            if isinstance(s, Var) and s.interval[0] == 0:
+                raise UserError(
+                    f"TensorSpec: size {s.name} in shape {shown(tuple(shape))} has min=0, as a "
+                    "number of a call may; a symbolic size is at least 2"
+                )
         if strides is not None and len(strides) != len(shape):
             raise UserError(
                 f"TensorSpec: {len(strides)} strides for a shape of rank {len(shape)}; "
@@ -361,11 +371,15 @@ Op: TypeAlias = (
 @dataclass(frozen=True, slots=True, eq=False)
 class Fusion:
     """A program: inputs, outputs (a value may be an output twice, an input may be an output) and
-    all values, operands before users. `symbols` are the free sizes, in order of appearance."""
+    all values, operands before users. `symbols` are the free sizes, in order of appearance.
+    `numbers` stand among the arguments of a call beside the inputs, and `checks` must hold of
+    them."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    numbers: tuple[Number, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -375,10 +389,12 @@ class Fusion:
     @property
     def symbols(self) -> tuple[Var, ...]:
         """The symbolic sizes that occur in shapes, then those that layouts and ops alone mention (a
-        part of an array has the strides of the whole), each in order of appearance."""
+        part of an array has the strides of the whole), each in order of appearance, then the other
+        numbers of a call."""
         from_shapes = (v for t in self.values for s in t.shape for v in variables(s))
         from_ops = (v for t in self.values for v in tensor_variables(t))
-        return tuple(dict.fromkeys((*from_shapes, *from_ops)))
+        given = (n.symbol for n in self.numbers)
+        return tuple(dict.fromkeys((*from_shapes, *from_ops, *given)))
 
     def uses(self) -> dict[Tensor, tuple[Tensor, ...]]:
         """For each value the values that read it, in order."""

@@ -6,8 +6,10 @@ from typing import Literal, TypeGuard
 
 import numpy as np
 
+from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
+from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Scalar
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -123,6 +125,21 @@ def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:
                 f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
                 "fw.astype first"
             )
+
+
+def check_size(op: str, size: Expr, dtype: DType) -> None:
+    """UserError when a size, or a number of the call, which counts as a Python integer, cannot take
+    an array's dtype. Whether a number fits an integer type of 32 bits or fewer is checked at every
+    call; sizes fit 32 bits."""
+    if dtype.kind == "bool":
+        check_scalar(op, 0, dtype)
+    if not dtype.is_integer:
+        return
+    low, high = dtype.integer_range
+    rule = f"{op}: {size} must fit {dtype} ({low} to {high})"
+    inside = is_at_least(low, size, rule) and is_at_least(size, high, rule)
+    if not inside and dtype.nbytes < 4:
+        raise UserError(f"{rule}; cast the array with fw.astype first")
 
 
 NUMPY_OPERATORS = {

@@ -11,12 +11,14 @@ An op's operands come first, then its fields by name, derived from its dataclass
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from fusewright.core.expr import Expr, Var, constant_value
+from fusewright.core.expr import Expr, Var, constant_value, variables
 from fusewright.dtypes import scalar_text
 
 if TYPE_CHECKING:
+    from fusewright.fusion.call_numbers import Number
     from fusewright.fusion.ir import Fusion, Op, Tensor
 
 _IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
@@ -25,7 +27,10 @@ _USUAL = {"precision": "ieee"}  # what a field that is not printed holds
 
 def print_fusion(fusion: Fusion) -> str:
     """The text of a fusion."""
-    lines = [_print_size(v) for v in fusion.symbols]
+    given = {n.symbol: n for n in fusion.numbers}
+    lines = [_print_size(v) for v in fusion.symbols if v not in given]
+    lines += [_print_number(given[v]) for v in _declared(given)]
+    lines += [f"check {c.gap}: {c.rule!r}" for c in fusion.checks]
     lines += [f"{_print_type(t)} = {_print_op(t.op)}" for t in fusion.values]
     lines.append(f"return {', '.join(t.name for t in fusion.outputs)}".rstrip())
     return "\n".join(lines)
@@ -34,6 +39,29 @@ def print_fusion(fusion: Fusion) -> str:
 def _print_size(v: Var) -> str:
     high = None if v.upper is None else constant_value(v.upper)
     return f"size {v.name}: min={v.lower}, max={high}, multiple_of={v.multiple_of}"
+
+
+def _print_number(n: Number) -> str:
+    v = n.symbol
+    return (
+        f"number {v.name}: min={v.lower}, max={v.upper}, multiple_of={v.multiple_of}, at={n.place}"
+    )
+
+
+def _declared(numbers: Iterable[Var]) -> list[Var]:
+    """Numbers, those first that limits of others mention."""
+    order: dict[Var, None] = {}
+    pending = list(reversed(list(numbers)))
+    known = set(pending)
+    while pending:
+        v = pending[-1]
+        limits = () if v.upper is None else variables(v.upper)
+        first = [w for w in limits if w in known and w not in order]
+        if first:
+            pending += first
+        else:
+            order[pending.pop()] = None
+    return list(order)
 
 
 def _print_type(t: Tensor) -> str:

@@ -7,7 +7,7 @@ from typing import NoReturn, assert_never
 
 from fusewright import dtypes
 from fusewright.core.conditions import less, less_equal, prove
-from fusewright.core.expr import Var, add, as_expr, constant_value
+from fusewright.core.expr import Var, add, as_expr, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType, float32, is_bitcast
 from fusewright.errors import SpecError
@@ -72,13 +72,19 @@ def check_inputs(fusion: Fusion) -> None:
 
 
 def check_variables(fusion: Fusion) -> None:
-    """Every variable is the whole size of an input's axis, so that arrays determine it, or a
-    coordinate of the index map it stands in."""
+    """Every variable is the whole size of an input's axis, so that arrays determine it, a number of
+    the call, or a coordinate of the index map it stands in."""
     bound = {s for t in fusion.inputs for s in t.shape if isinstance(s, Var)}
+    bound |= {n.symbol for n in fusion.numbers}
+    for c in fusion.checks:
+        if any(v not in bound for v in variables(c.gap)):
+            raise SpecError(f"check {c.gap}: it mentions what is no size and no number")
     for t in fusion.values:
         for v in ir.tensor_variables(t):
             if v not in bound:
-                _fail(t, f"{v} is neither the size of any input's axis nor a coordinate")
+                _fail(
+                    t, f"{v} is neither the size of any input's axis nor a coordinate, nor a number"
+                )
 
 
 # --- single values ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion import ir
+from fusewright.fusion.call_numbers import Check, Number, Symbol
 from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.partition import Partition
@@ -29,6 +30,8 @@ from fusewright.fusion.spec import check
 __all__ = ["parse_expression", "parse_fusion", "print_fusion"]
 
 _SIZE = re.compile(r"size (\w+): (.*)")
+_NUMBER = re.compile(r"number (\w+): min=(\d+), max=(.*), multiple_of=(\d+), at=(\d+)")
+_CHECK = re.compile(r"check (.*?): (['\"].*)")
 _VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
 _RETURN = re.compile(r"return ?(.*)")
 _CALL = re.compile(r"(\w+)\(((?:\w+(?:, |(?=\))))*)(.*)\)")
@@ -104,6 +107,8 @@ class _Reader:
     def __init__(self, held: Mapping[str, npt.NDArray[Any]]) -> None:
         self._held = held
         self._sizes: dict[str, Var] = {}
+        self._numbers: list[Number] = []
+        self._checks: list[Check] = []
         self._values: dict[str, Tensor] = {}
         self._outputs: tuple[Tensor, ...] | None = None
 
@@ -112,6 +117,11 @@ class _Reader:
             raise SpecError("nothing may follow the return line")
         if found := _SIZE.fullmatch(line):
             self._read_size(*found.groups())
+        elif found := _NUMBER.fullmatch(line):
+            self._read_number(*found.groups())
+        elif found := _CHECK.fullmatch(line):
+            gap = _expression(_parsed(found[1]), self._sizes)
+            self._checks.append(Check(gap, str(_literal(_parsed(found[2])))))
         elif found := _VALUE.fullmatch(line):
             self._read_value(*found.groups())
         elif found := _RETURN.fullmatch(line):
@@ -119,7 +129,8 @@ class _Reader:
             self._outputs = tuple(self._value(n.strip()) for n in names)
         else:
             raise SpecError(
-                "expected 'size <name>: ...', '<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
+                "expected 'size <name>: ...', 'number <name>: ...', 'check <gap>: ...', "
+                "'<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
             )
 
     def finish(self) -> Fusion:
@@ -127,12 +138,25 @@ class _Reader:
             raise SpecError("the text ends without a return line; add 'return <names>'")
         values = tuple(self._values.values())
         inputs = tuple(t for t in values if isinstance(t.op, ir.Input))
-        return Fusion(inputs, self._outputs, values)
+        numbers = tuple(sorted(self._numbers, key=lambda n: n.place))
+        return Fusion(inputs, self._outputs, values, numbers, tuple(self._checks))
 
     def _read_size(self, name: str, bounds: str) -> None:
         if name in self._sizes:
             raise SpecError(f"the size {name} is declared twice")
-        self._sizes[name] = Sym(name, **_bounds(bounds))
+        size = Sym(name, **_bounds(bounds))
+        if size.interval[0] == 0:
+            raise SpecError(f"size {name}: min=0 is for numbers; a symbolic size is at least 2")
+        self._sizes[name] = size
+
+    def _read_number(self, name: str, low: str, high: str, multiple: str, place: str) -> None:
+        symbol = self._sizes.get(name)
+        if symbol is None:
+            upper = None if high == "None" else _expression(_parsed(high), self._sizes)
+            symbol = self._sizes[name] = Symbol(name, int(low), upper, int(multiple))
+        if any(n.symbol is symbol for n in self._numbers):
+            raise SpecError(f"the number {name} is declared twice")
+        self._numbers.append(Number(symbol, int(place)))
 
     def _read_value(self, name: str, dtype: str, shape: str, call: str) -> None:
         if name in self._values:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusewright.arguments import FUNCTION, TEXT, shown, takes
 from fusewright.core.expr import Expr, as_expr, variables
 from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion import ir, trees
+from fusewright.fusion import call_numbers, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.constants import with_constants
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
@@ -34,7 +34,8 @@ class Traced:
 def trace(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Fusion:
     """What `fn` computes on arguments like `specs`: TensorSpecs, or texts such as "f32[1024,n]",
     nested in tuples, lists and dicts, and None, Python scalars and other strings, which `fn` sees
-    as they are.
+    as they are. An `fw.Sym` is a number of each call, an integer of at least 0, such as where a
+    block begins: the program takes it in its place among the arrays.
 
     Arrays of known data that `fn` uses (numpy arrays, and what `fw.asarray` made of data) become
     constants: inputs behind those of the arguments, which calls leave out, with the elements that
@@ -61,16 +62,58 @@ def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
-    """`trace`, together with the structure of arguments and result."""
+    """`trace`, together with the structure of arguments and result. A function of numbers runs a
+    second time where what it asks of them limits them, so that it then knows the limits."""
     leaves, in_tree = trees.flatten((specs, kwargs))
     names = _argument_names(fn, specs, kwargs)
     sizes = _Sizes(leaves)
-    inputs = [_input(k, n, s, sizes) for k, (n, s) in enumerate(zip(names, leaves, strict=True))]
-    args, kwargs = trees.unflatten(in_tree, [Array(t) for t in inputs])
-    results, out_tree = trees.flatten(_called(fn, args, kwargs))
-    label = getattr(fn, "__name__", "the traced function")
+    open_numbers = {
+        k: call_numbers.Traced(s.name, s.least, s.upper, s.multiple_of)
+        for k, s in enumerate(leaves)
+        if isinstance(s, Sym) and not sizes.has(s)
+    }
+    arguments = _Arguments(fn, names, leaves, in_tree, sizes)
+    traced = _trace_once(arguments, open_numbers)
+    asked = call_numbers.checks_of(tuple(open_numbers.values()))
+    if not asked:
+        return traced
+    new = call_numbers.narrowed(tuple(open_numbers.values()))
+    numbers = {k: new[v] for k, v in open_numbers.items()}
+    again = _trace_once(arguments, numbers)
+    more = call_numbers.checks_of(numbers.values())
+    checks = dict.fromkeys((*call_numbers.renamed(asked, new), *more))
+    return replace(again, fusion=replace(again.fusion, checks=tuple(checks)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """A function, and the names, specs and structure of what it is traced with."""
+
+    fn: Callable[..., Any]
+    names: Sequence[str]
+    leaves: Sequence[Any]
+    tree: Tree
+    sizes: _Sizes
+
+
+def _trace_once(given: _Arguments, open_numbers: Mapping[int, call_numbers.Traced]) -> Traced:
+    """The function's values. `open_numbers`: the numbers that are no sizes, by place."""
+    inputs: list[Tensor] = []
+    values: list[Any] = []
+    numbers: list[call_numbers.Number] = []
+    for k, (label, spec) in enumerate(zip(given.names, given.leaves, strict=True)):
+        if isinstance(spec, Sym):
+            values.append(open_numbers.get(k, spec))
+            numbers.append(call_numbers.Number(values[-1], k))
+            continue
+        inputs.append(_input(len(inputs), label, spec, given.sizes))
+        values.append(Array(inputs[-1]))
+    args, kwargs = trees.unflatten(given.tree, values)
+    results, out_tree = trees.flatten(_called(given.fn, args, kwargs))
+    label = getattr(given.fn, "__name__", "the traced function")
     outputs = tuple(check_array(f"result of {label}", r).tensor for r in results)
-    return Traced(_assemble(tuple(inputs), outputs), in_tree, out_tree)
+    fusion = _assemble(tuple(inputs), outputs, tuple(numbers))
+    return Traced(fusion, given.tree, out_tree)
 
 
 @takes(text=TEXT)
@@ -108,24 +151,43 @@ def _argument_names(fn: Callable[..., Any], specs: Any, kwargs: Any) -> list[str
     return [re.sub(r"\W", "_", p) for p in found]
 
 
+def is_reserved(label: str) -> bool:
+    """Whether a symbol cannot have this name."""
+    is_coordinate = re.fullmatch(r"i\d+", label) is not None
+    return not label.isidentifier() or keyword.iskeyword(label) or is_coordinate
+
+
 class _Sizes:
     """The symbols of one trace: one size per name, and at most one `Sym` object per name."""
 
     def __init__(self, specs: Iterable[object]) -> None:
         self._known: dict[str, Sym] = {}
+        self._sizes: set[Sym] = set()
         for spec in specs:
             if isinstance(spec, TensorSpec):
                 for s in spec.shape:
+                    if isinstance(s, Sym):
+                        self._sizes.add(s)
                     if isinstance(s, Sym) and self._known.setdefault(s.name, s) is not s:
                         raise UserError(
                             f"two different sizes are called {s.name!r}; pass one Sym object to "
                             "every axis it sizes, or name them apart"
                         )
 
+    def has(self, s: Sym) -> bool:
+        """Whether it is the size of an axis. Raises UserError for another one of that name."""
+        found = self._known.setdefault(s.name, s)
+        if found is not s:
+            raise UserError(
+                f"two different symbols are called {s.name!r}; pass one Sym object, or name them "
+                "apart"
+            )
+        return s in self._sizes
+
     def extent(self, entry: int | str | Sym) -> Expr:
         """The extent that an entry of a spec's shape stands for."""
         label = entry if isinstance(entry, str) else getattr(entry, "name", "n")
-        if not label.isidentifier() or keyword.iskeyword(label) or re.fullmatch(r"i\d+", label):
+        if is_reserved(label):
             raise UserError(
                 f"size name {label!r}: use an identifier that is no Python keyword and not one of "
                 "i0, i1, ..., which name coordinates"
@@ -139,7 +201,8 @@ def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
     if not isinstance(spec, TensorSpec):
         raise UserError(
             f"trace: argument {label} is {type(spec).__name__} {shown(spec)}; give a "
-            "fw.TensorSpec(shape, dtype) for every array, and plain Python values for the rest"
+            "fw.TensorSpec(shape, dtype) for every array, an fw.Sym for a number that each call "
+            "gives, and plain Python values for the rest"
         )
     shape: Shape = tuple(sizes.extent(s) for s in spec.shape)
     if spec.strides is None:
@@ -152,7 +215,11 @@ def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
 # --- the result ---------------------------------------------------------------------------------
 
 
-def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion:
+def _assemble(
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    numbers: tuple[call_numbers.Number, ...],
+) -> Fusion:
     inputs, outputs = with_constants(inputs, outputs)
     values = ir.topological(outputs, inputs)
     for t in values:
@@ -167,7 +234,7 @@ def _assemble(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Fusion
             )
     _give_sources(values)
     _name_all(values)
-    return Fusion(inputs, outputs, values)
+    return Fusion(inputs, outputs, values, numbers)
 
 
 def _give_sources(values: tuple[Tensor, ...]) -> None:

@@ -39,7 +39,12 @@ class Branch:
     items: tuple[Tree, ...]
 
 
-Tree: TypeAlias = Leaf | Static | Branch
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An integer that each call gives: no part of the structure, and no array."""
+
+
+Tree: TypeAlias = Leaf | Static | Branch | Number
 LEAF = Leaf()
 _CONTAINERS = (tuple, list, dict)
 MAX_DEPTH = 100
@@ -111,6 +116,8 @@ def _with_static(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     match tree:
         case Leaf():
             return tree
+        case Number():
+            return tree
         case Static():
             return Static(fn(tree.value), tree.kind)
         case Branch():
@@ -136,19 +143,21 @@ def _collect(x: Any, found: list[Any]) -> None:
         found.append(x)
 
 
-def unflatten(tree: Tree, leaves: list[Any]) -> Any:
-    """The structure with leaves in place; `leaves` has exactly `count(tree)` of them."""
-    return _unflatten(tree, iter(leaves))
+def unflatten(tree: Tree, leaves: list[Any], numbers: Iterable[Any] = ()) -> Any:
+    """The structure with leaves in place, exactly `count(tree)` of them, and likewise numbers."""
+    return _unflatten(tree, iter(leaves), iter(numbers))
 
 
-def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
+def _unflatten(tree: Tree, leaves: Iterator[Any], numbers: Iterator[Any]) -> Any:
     match tree:
         case Leaf():
             return next(leaves)
+        case Number():
+            return next(numbers)
         case Static():
             return tree.value
         case Branch():
-            items = [_unflatten(item, leaves) for item in tree.items]
+            items = [_unflatten(item, leaves, numbers) for item in tree.items]
             if tree.kind is dict:
                 return dict(zip(tree.keys, items, strict=True))
             if not _is_plain(tree):
@@ -168,7 +177,7 @@ def count(tree: Tree) -> int:
     match tree:
         case Leaf():
             return 1
-        case Static():
+        case Static() | Number():
             return 0
         case Branch():
             return sum(count(item) for item in tree.items)
@@ -179,7 +188,7 @@ def paths(tree: Tree, root: str) -> list[str]:
     match tree:
         case Leaf():
             return [root]
-        case Static():
+        case Static() | Number():
             return []
         case Branch():
             keys = tree.keys if _is_plain(tree) else objects.steps(tree.kind, tree.keys)
@@ -193,6 +202,8 @@ def key(tree: Tree) -> Hashable:
     value and as a key of a dict."""
     if isinstance(tree, Leaf):
         return "leaf"
+    if isinstance(tree, Number):
+        return "number"
     if isinstance(tree, Static):
         return tree.kind, scalar_text(tree.value)
     named = tree.keys and (tree.keys, repr(tree.keys))
@@ -208,6 +219,8 @@ def leaves_like(tree: Tree, structure: object) -> list[Any] | None:
 
 def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
     match tree:
+        case Number():
+            return type(x) is int
         case Leaf():
             out.append(x)
             return not isinstance(x, _CONTAINERS)
@@ -227,6 +240,32 @@ def _leaves_like(tree: Tree, x: object, out: list[Any]) -> bool:
             )
 
 
+def with_numbers(tree: Tree) -> tuple[Tree, list[int]]:
+    """The tree with its integers of at least 0 as numbers of a call, and these from left to
+    right."""
+    found: list[int] = []
+    return _with_numbers(tree, found), found
+
+
+def count_numbers(tree: Tree) -> int:
+    """How many numbers of a call the tree has."""
+    if isinstance(tree, Branch):
+        return sum(map(count_numbers, tree.items))
+    return int(isinstance(tree, Number))
+
+
+def _with_numbers(tree: Tree, found: list[int]) -> Tree:
+    match tree:
+        case Static(value=int(value), kind=kind) if kind is int and value >= 0:
+            found.append(value)
+            return Number()
+        case Branch():
+            items = tuple([_with_numbers(item, found) for item in tree.items])
+            return Branch(tree.kind, tree.keys, items)
+        case _:
+            return tree
+
+
 # --- for compilers of Python --------------------------------------------------------------------
 
 
@@ -238,7 +277,7 @@ def encoded(tree: Tree, kinds: list[type]) -> tuple[Any, ...]:
 
 def _encoded(tree: Tree, numbers: Iterator[int], kinds: list[type]) -> tuple[Any, ...]:
     match tree:
-        case Leaf():
+        case Leaf() | Number():
             return ("leaf", next(numbers))
         case Static():
             return ("static", tree.value)

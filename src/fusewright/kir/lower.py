@@ -136,10 +136,13 @@ def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
 
 
 def _symbols(flow: Dataflow) -> tuple[Var, ...]:
-    """The sizes that shapes, layouts and ops mention, then those of the pitches of outputs: every
-    variable of the kernel's expressions that is no dimension or loop is one of them."""
+    """The sizes that limits of others mention, those of shapes, layouts and ops, and those
+    of the pitches of outputs: every variable of the kernel's expressions that is no dimension or
+    loop is one of them."""
     pitches = [v for s in flow.outputs for e in strides_of(s) for v in variables(e)]
-    return tuple(dict.fromkeys((*flow.fusion().symbols, *pitches)))
+    found = dict.fromkeys((*flow.fusion().symbols, *pitches))
+    limits = (w for v in found if v.upper is not None for w in variables(v.upper))
+    return tuple(dict.fromkeys((*limits, *found)))
 
 
 def _check_held(buffer: Buffer) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fusewright.core.expr import Var
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
+from fusewright.fusion.call_numbers import with_numbers, without_numbers
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate
 from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of, without_races
@@ -39,7 +40,7 @@ from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
-from fusewright.runtime.torch_calls import TorchCall, call_key, check_gradients
+from fusewright.runtime.torch_calls import NumberedCall, TorchCall, call_key, check_gradients
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +53,7 @@ class Calls:
 
     def __init__(self, program: ProgramModel) -> None:
         self._program = program
-        self._bound: dict[Any, TorchCall] = {}
+        self._bound: dict[Any, TorchCall | NumberedCall] = {}
 
     @cached_property
     def constants(self) -> Constants:
@@ -63,7 +64,7 @@ class Calls:
     def executor(self) -> Executor:
         """What launches the kernels; they are compiled and loaded at its first call."""
         p = self._program
-        return Executor(p.host, p.inputs, p.results, p.holders, self._load)
+        return Executor(p.host, p.inputs, p.results, p.holders, self._load, p.numbers)
 
     def _load(self) -> list[LoadedKernel]:
         kernels = self._program.kernels
@@ -74,21 +75,26 @@ class Calls:
     def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:
         """Runs on arrays of any library; torch tensors on a GPU take the call that was bound for
         others like them."""
+        arrays, values = without_numbers(self._program.fusion, arrays)
+        numbers = tuple(values.values())
         key = None if device == "sim" else call_key(arrays, {}, out or None)
         call = self._bound.get(key)
         if call is None:
             infos = [describe(a) for a in arrays]
             given = [None if o is None else describe_target(o) for o in out]
-            call = None if key is None else self.bind_torch(infos, given)
+            call = None if key is None else self.bind_torch(infos, given, numbers)
             if call is None:
-                return self.run(infos, device, given)
+                return self.run(infos, device, given, numbers)
             self._bound[key] = call
-        made = call.run(arrays, out)
+        made = call.run(arrays, out, numbers)
         return [made[p] for p in self._program.places]
 
     def bind_torch(
-        self, infos: Sequence[ArrayInfo], out: Sequence[ArrayInfo | None] = ()
-    ) -> TorchCall | None:
+        self,
+        infos: Sequence[ArrayInfo],
+        out: Sequence[ArrayInfo | None] = (),
+        numbers: Sequence[int] = (),
+    ) -> TorchCall | NumberedCall | None:
         """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
         and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
         first, and for `out=` where two outputs are one result."""
@@ -100,14 +106,38 @@ class Calls:
         ):
             return None
         kind, device = common(infos)
-        sizes = self._program.check_arguments(infos)
+        sizes = self._program.check_arguments(infos, self._named(numbers))
         given = self._given(out, sizes, f"{kind} on {device}")
         if (out and len(out) != len(given)) or not self.executor.fits(infos, sizes):
             return None
+        call = TorchCall(self.executor, sizes, active(), infos, given)
+        if not numbers:
+            return call
+        checked = self._program.checked_numbers
+        return NumberedCall(call, sizes, tuple(numbers), checked, self._rebound)
+
+    def _rebound(
+        self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...]
+    ) -> TorchCall:
+        """A call bound to tensors that others like them were bound to with other numbers."""
+        infos = [describe(x) for x in tensors]
+        sizes = self._program.check_arguments(infos, self._named(numbers))
+        given = [None if o is None else describe_target(o) for o in out]
+        types = [shape_of(r, sizes) for r in self._program.results]
+        given = given or [None] * len(types)
+        check_out(given, types, f"{infos[0].kind} on {infos[0].device}")
         return TorchCall(self.executor, sizes, active(), infos, given)
 
+    def _named(self, numbers: Sequence[int]) -> dict[Var, int]:
+        """The values of the numbers of a call, by symbol."""
+        return dict(zip(self._program.numbers, numbers, strict=True)) if numbers else {}
+
     def run(
-        self, infos: Sequence[ArrayInfo], device: str, out: Sequence[ArrayInfo | None] = ()
+        self,
+        infos: Sequence[ArrayInfo],
+        device: str,
+        out: Sequence[ArrayInfo | None] = (),
+        numbers: Sequence[int] = (),
     ) -> list[Any]:
         """Runs on described arrays, all of one library and on one device."""
         kind, where = common(infos) if infos else ("numpy", CPU)
@@ -115,7 +145,7 @@ class Calls:
         if kind == "torch":
             check_gradients([x.owner for x in infos])
             check_gradients([o.owner for o in out if o is not None], "arrays of out=")
-        infos, sizes = self._completed(infos)
+        infos, sizes = self._completed(infos, numbers)
         given = self._given(out, sizes, f"{kind} on {where}")
         places = self._program.places
         if where.kind == "cuda":
@@ -128,21 +158,23 @@ class Calls:
         shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
         return [shown[p] for p in places]
 
-    def bind_memory(self, infos: Sequence[ArrayInfo]) -> BoundCall:
+    def bind_memory(self, infos: Sequence[ArrayInfo], numbers: Sequence[int] = ()) -> BoundCall:
         """A call on the legacy default stream with memory of its own for results, scratch, and
         arguments that are not on a device as its kernels want them. For measuring."""
         _, where = common(infos)
-        infos, sizes = self._completed(infos)
+        infos, sizes = self._completed(infos, numbers)
         if where.kind == "cuda":
             fitted = self.executor.fitted(infos, library_of(infos[0].kind, where), sizes)
             return BoundCall(self.executor, fitted, sizes, where.index)
         return BoundCall(self.executor, self._flat([host_view(x) for x in infos], sizes), sizes, 0)
 
-    def _completed(self, infos: Sequence[ArrayInfo]) -> tuple[Sequence[ArrayInfo], dict[Var, int]]:
-        """The arrays with the program's constants beside them, and the sizes of the symbols."""
+    def _completed(
+        self, infos: Sequence[ArrayInfo], numbers: Sequence[int]
+    ) -> tuple[Sequence[ArrayInfo], dict[Var, int]]:
+        """The arrays with the program's constants beside them, and the values of the symbols."""
         _, where = common(infos) if infos else ("numpy", CPU)
         infos = completed(self._program.fusion.inputs, infos, self.constants.on(where))
-        return infos, self._program.check_arguments(infos)
+        return infos, self._program.check_arguments(infos, self._named(numbers))
 
     def _flat(self, arrays: Sequence[Array], sizes: dict[Var, int]) -> list[Array]:
         return [flatten(a, i, sizes) for a, i in zip(arrays, self._program.inputs, strict=True)]
@@ -150,11 +182,12 @@ class Calls:
     def _on_host(self, arrays: list[Array], device: str, sizes: dict[Var, int]) -> list[Array]:
         p = self._program
         if device == "sim":
-            result = simulate_program(p, arrays, check_races=True, seed=0)
+            given = with_numbers(p.fusion, arrays, sizes)
+            result = simulate_program(p, given, check_races=True, seed=0)
             return without_races(result, "the program")
         if device == "auto" and not has_gpu():
             say_once()
-            return evaluate(p.fusion, *arrays)
+            return evaluate(p.fusion, *with_numbers(p.fusion, arrays, sizes))
         results = self.executor.on_host(self._flat(arrays, sizes), sizes)
         shaped = [shaped_view(a, i, sizes) for a, i in zip(results, p.results, strict=True)]
         return [shaped[k] for k in p.places]

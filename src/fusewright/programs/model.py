@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fusewright.core.compiled import Evaluator, compiled
 from fusewright.core.expr import Expr, Var
 from fusewright.errors import UserError
+from fusewright.fusion.call_numbers import check_numbers, check_size_number, gaps_of
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
@@ -114,17 +116,52 @@ class ProgramModel:
         calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
         return assemble(self.fusion, calls, self.pieces, self.held)
 
-    def symbol_values(self, arrays: Sequence[Any]) -> dict[Var, int]:
-        """The sizes that these arrays give the symbols. Raises UserError where they do not fit."""
-        return self._bind([tuple(a.shape) for a in arrays])
+    @cached_property
+    def numbers(self) -> tuple[Var, ...]:
+        """The symbols that calls give values for, in the order of the arguments."""
+        return tuple(n.symbol for n in self.fusion.numbers)
+
+    def checked_numbers(self, sizes: Mapping[Var, int], numbers: Sequence[int]) -> dict[Var, int]:
+        """The values of the symbols of a call where others are given to its numbers. Raises
+        UserError for numbers that the program's checks exclude."""
+        values = {**sizes, **dict(zip(self.numbers, numbers, strict=True))}
+        gaps = self._gaps(*values.values())
+        if min(gaps) < 0:
+            check_numbers(self.fusion, values)
+        for v in self._sized_numbers:
+            check_size_number("the program", v, values[v], sizes[v])
+        return values
+
+    @cached_property
+    def _gaps(self) -> Evaluator:
+        return compiled(gaps_of(self.fusion), self._bind.symbols)
+
+    @cached_property
+    def _sized_numbers(self) -> tuple[Var, ...]:
+        """The numbers that are also the size of an axis."""
+        sizes = {e for i in self.inputs for e in i.shape}
+        return tuple(v for v in self.numbers if v in sizes)
+
+    def symbol_values(
+        self, arrays: Sequence[Any], numbers: Mapping[Var, int] | None = None
+    ) -> dict[Var, int]:
+        """What these arrays and the numbers of a call give the symbols. Raises UserError where they
+        do not fit."""
+        values = self._bind([tuple(a.shape) for a in arrays], numbers)
+        if numbers:
+            check_numbers(self.fusion, values)
+        return values
 
     @cached_property
     def _bind(self) -> Binder:
-        return Binder(self.inputs, "the program")
+        return Binder(self.inputs, "the program", [n.symbol for n in self.fusion.numbers])
 
-    def check_arguments(self, arrays: Sequence[Any]) -> dict[Var, int]:
-        """The sizes of the symbols. Raises UserError for wrong counts, shapes and dtypes."""
-        sizes = self.symbol_values(arrays)
+    def check_arguments(
+        self, arrays: Sequence[Any], numbers: Mapping[Var, int] | None = None
+    ) -> dict[Var, int]:
+        """The values of the symbols. Raises UserError for wrong counts, shapes and dtypes, and for
+        numbers that do not fit them."""
+        sizes = self.symbol_values(arrays, numbers)
         for x, i in zip(arrays, self.inputs, strict=True):
             if x.dtype is not i.dtype:
                 raise UserError(f"{i.name} must be {i.dtype}, got {x.dtype}; cast it first")

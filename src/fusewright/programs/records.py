@@ -16,7 +16,7 @@ from fusewright.core.expr import Expr, Var, variables
 from fusewright.cuda.compile import Compiled
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
-from fusewright.fusion.ir import Sym, Tensor
+from fusewright.fusion.ir import Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
 from fusewright.host.subspans import Subspan
@@ -181,8 +181,7 @@ def _restored(content: bytes) -> Kernel:
     record, members = unpack(content, "the pickle of a kernel")
     try:
         known = {
-            name: Sym(name, min=low, max=high, multiple_of=multiple)
-            for name, low, high, multiple in record["sizes"]
+            name: Var(name, low, high, multiple) for name, low, high, multiple in record["sizes"]
         }
         return restored_kernel(record["kernel"], members, target_of(record["target"]), known)
     except DAMAGE as e:

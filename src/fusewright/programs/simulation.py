@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.expr import Var
+from fusewright.fusion.call_numbers import without_numbers
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import plain_array
 from fusewright.host.subspans import natural
@@ -56,9 +57,10 @@ def witnesses(
 def _memories(program: ProgramModel, arrays: Sequence[Any]) -> Memories:
     """The memory of a run before its first launch."""
     inputs = program.fusion.inputs
+    arrays, numbers = without_numbers(program.fusion, arrays)
     arrays = completed(inputs, arrays, constants_of(inputs))
     arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
-    symbols = program.symbol_values(arrays)
+    symbols = program.symbol_values(arrays, numbers)
     given = dict(zip(inputs, arrays, strict=True))
     given |= {t: np.array(given[t], order="C") for t in program.held.values()}
     return Memories(symbols, given)

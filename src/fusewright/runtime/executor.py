@@ -57,16 +57,18 @@ class Executor:
         results: Sequence[ArraySpec],
         holders: Sequence[int | None],
         load: Callable[[], Sequence[LoadedKernel]],
+        numbers: Sequence[Var] = (),
     ) -> None:
         """`results` that are not made in the memory of an input, which `holders` gives by
         position, stand in the order of the host program's output roots; `load` gives the loaded
-        kernel of each launch."""
+        kernel of each launch; `numbers` are symbols that calls give values for."""
         self.host = host
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self.holders = tuple(holders)
         self.copies = 0
         self._load = load
+        self._numbers = tuple(numbers)
         self._template: PlanTemplate | None = None
         self._plans: dict[tuple[int, ...], CallPlan] = {}
         self._threads: dict[int, threading.local] = {}
@@ -80,7 +82,10 @@ class Executor:
             return found
         with self._lock:
             if self._template is None:
-                self._template = PlanTemplate(self.host, self._load(), tuple(sizes))
+                shared = bool(self._numbers)
+                self._template = PlanTemplate(
+                    self.host, self._load(), tuple(sizes), shares_graphs=shared
+                )
             if key not in self._plans:
                 if len(self._plans) >= MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
@@ -114,9 +119,10 @@ class Executor:
 
     @cached_property
     def _symbols(self) -> tuple[Var, ...]:
-        """The symbols in the order in which arguments determine them."""
+        """The symbols in the order in which arguments determine them, then other numbers."""
         sizes = (e for s in self.inputs for e in s.shape)
-        return tuple(dict.fromkeys(e for e in sizes if isinstance(e, Var)))
+        found = (e for e in sizes if isinstance(e, Var))
+        return tuple(dict.fromkeys((*found, *self._numbers)))
 
     # --- arguments ------------------------------------------------------------------------------
 

@@ -1,17 +1,17 @@
 """Programs as CUDA graphs: one node per launch, exactly the edges of the host program.
 
-An executable graph remembers the addresses it was made or last updated for. A call whose
-addresses are known replays; one with new addresses updates the graph that was used the longest
-ago, which does not disturb replays of it that are still running (CUDA Driver API,
-cuGraphExecKernelNodeSetParams: changes affect future launches only).
+An executable graph remembers the addresses, and the values of symbols, that it was made or last
+updated for. A call whose addresses and values are known replays; one with new ones updates the
+graph that was used the longest ago, which does not disturb replays of it that are still running
+(CUDA Driver API, cuGraphExecKernelNodeSetParams: changes affect future launches only).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fusewright.runtime.device import check, driver
@@ -36,39 +36,39 @@ class _Executable:
     graph: Any
     nodes: tuple[Any, ...]
     handle: Any
-    addresses: tuple[int, ...] = field(default=())
 
 
 class GraphCache:
-    """The executable graphs of one plan on one device. Its caller holds the plan's lock."""
+    """The executable graphs of nodes with one set of edges on one device. Its caller holds the lock
+    of the plans that they belong to."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = tuple(nodes)
-        self._known: OrderedDict[tuple[int, ...], _Executable] = OrderedDict()
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, _Executable] = OrderedDict()
         self.updates = 0
 
-    def find(self, addresses: tuple[int, ...]) -> Any | None:
-        """The executable graph for these addresses, None when there is none."""
-        found = self._known.get(addresses)
+    def find(self, key: Hashable) -> Any | None:
+        """The executable graph for these addresses and values, None when there is none."""
+        found = self._known.get(key)
         if found is None:
             return None
-        self._known.move_to_end(addresses)
+        self._known.move_to_end(key)
         return found.handle
 
-    def prepare(self, addresses: tuple[int, ...]) -> Any:
-        """An executable graph for these addresses, which the nodes' parameters already hold."""
+    def prepare(self, key: Hashable, nodes: Sequence[Node]) -> Any:
+        """An executable graph for these addresses and values, which the nodes' parameters already
+        hold."""
         if len(self._known) < MAX_EXECUTABLES:
-            made = _instantiate(self._nodes)
+            made = _instantiate(nodes)
         else:
             _, made = self._known.popitem(last=False)
-            self._update(made)
-        self._known[addresses] = made
+            self._update(made, nodes)
+        self._known[key] = made
         return made.handle
 
-    def _update(self, x: _Executable) -> None:
+    def _update(self, x: _Executable, nodes: Sequence[Node]) -> None:
         self.updates += 1
         update = driver().cuGraphExecKernelNodeSetParams
-        for node, launched in zip(x.nodes, self._nodes, strict=True):
+        for node, launched in zip(x.nodes, nodes, strict=True):
             status = update(x.handle, node, launched.params)
             if status[0]:
                 check(status, "cuGraphExecKernelNodeSetParams")

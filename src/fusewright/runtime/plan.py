@@ -93,10 +93,19 @@ class PlanTemplate:
     depend on the sizes."""
 
     def __init__(
-        self, host: HostProgram, kernels: Sequence[LoadedKernel], symbols: Sequence[Var]
+        self,
+        host: HostProgram,
+        kernels: Sequence[LoadedKernel],
+        symbols: Sequence[Var],
+        *,
+        shares_graphs: bool = False,
     ) -> None:
         """`kernels` stand in the order of the host program's launches; `symbols` are those that
-        sizes are given for."""
+        sizes are given for. `shares_graphs`: values change from call to call, as numbers do, so
+        that one graph is updated for all, where sizes that come again have graphs of their
+        own."""
+        self.shares_graphs = shares_graphs
+        self._graphs: dict[tuple[int, tuple[int, ...]], GraphCache] = {}
         self.host = host
         self.kernels = tuple(kernels)
         self.lock = fork_safe_lock()
@@ -136,6 +145,10 @@ class PlanTemplate:
         self.states = States() if state != ZERO else None
         grids = [e for k in self.kernels for e in k.grid]
         self._numbers = compiled([arena, state, *(offset for _, offset in slots), *grids], symbols)
+
+    def graphs(self, device: int, launched: tuple[int, ...]) -> GraphCache:
+        """The graphs that plans share which launch these kernels."""
+        return self._graphs.setdefault((device, launched), GraphCache())
 
     def numbers(self, sizes: Sequence[int]) -> _Numbers:
         """What depends on the sizes."""
@@ -204,7 +217,8 @@ class CallPlan:
         self._ranges = t.ranges
         self._lock = t.lock
         self._stream = 0
-        self._graphs: dict[int, GraphCache] = {}
+        self._template, self._values = t, tuple(sizes)
+        self._graphs: dict[int, tuple[GraphCache, list[Node]]] = {}
         self._prepared_for: set[int] = set()
         self._buffer = ctypes.create_string_buffer(t.nbytes)
         self._write_addresses = t.writer(self._buffer, offsets)
@@ -292,16 +306,23 @@ class CallPlan:
         self._stream = stream
 
     def _replay(self, roots: tuple[int, ...], stream: int, device: int) -> None:
-        graphs = self._graphs.get(device)
-        if graphs is None:
-            graphs = self._graphs[device] = GraphCache(self._nodes())
-        handle = graphs.find(roots)
+        found = self._graphs.get(device)
+        if found is None:
+            found = self._graphs[device] = self._graphs_on(device), self._nodes()
+        graphs, nodes = found
+        key = (roots, self._values)
+        handle = graphs.find(key)
         if handle is None:
             self._write(roots)
-            handle = graphs.prepare(roots)
+            handle = graphs.prepare(key, nodes)
         status = self._api.cuGraphLaunch(handle, stream)
         if status[0]:
             check(status, "cuGraphLaunch")
+
+    def _graphs_on(self, device: int) -> GraphCache:
+        if not self._template.shares_graphs:
+            return GraphCache()
+        return self._template.graphs(device, tuple(x.number for x in self.launches))
 
     def _nodes(self) -> list[Node]:
         """The launches as nodes of a graph. A launch without blocks computes nothing and makes

@@ -7,7 +7,9 @@ that has no memory yet (and one for the arena), and one launch per kernel or one
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cache
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -18,10 +20,10 @@ from fusewright.errors import UserError
 from fusewright.runtime.arrays import ArrayInfo, Device
 from fusewright.runtime.config import Config, active
 from fusewright.runtime.device import adopt, current
-from fusewright.runtime.executor import Executor
+from fusewright.runtime.executor import MAX_PLANS, Executor
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
-from fusewright.runtime.plan import uses_graph
+from fusewright.runtime.plan import CallPlan, uses_graph
 from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +57,13 @@ def _name_key(x: object) -> Hashable:
     return x if isinstance(x, str) else (type(x), repr(x), x)  # 1 is not True
 
 
+class _Number:
+    """What stands in a key for an integer that calls with one key may differ in."""
+
+
+NUMBER = _Number()
 _KEYS: dict[type, Callable[[Any], Hashable]] = {
+    _Number: id,
     int: _plain_key,
     bool: _plain_key,
     str: _plain_key,
@@ -247,23 +255,39 @@ class TorchCall:
         types = executor.result_types(sizes)
         owners: list[Any] = [x.owner for x in (*infos, *given) if x is not None]
         self._api = _torch_api(sys.modules["torch"])
-        self._plan = plan
+        self._executor = executor
+        self._types = types
+        self._count = len(infos)
         self._device = infos[0].device
         self._index = self._device.index
         self._empty = self._api.empty_on_current or self._api.allocator(self._device)
         self._results = [(shape, strides, library.dtype(dtype)) for shape, strides, dtype in types]
         self._own = [k for k, h in enumerate(executor.holders) if h is None]
         self._config = config
-        arena = plan.arena_nbytes
-        self._scratch = [((arena,), (1,), library.dtype(uint8))] if arena else []
-        self._graph = uses_graph(len(plan.launches), config.execution)
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
         self._overwriting = None
-        self._steady = self._written_out(len(infos), 0)
-        self._checked = self._written_out(len(infos), _VECTOR_MASK)
         if len(self._own) < len(types) or any(given):
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
+        self._use(plan)
+
+    def _use(self, plan: CallPlan) -> None:
+        """Makes a plan the one that is run."""
+        self._plan = plan
+        arena = plan.arena_nbytes
+        self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if arena else []
+        self._graph = uses_graph(len(plan.launches), self._config.execution)
+        self._steady = self._written_out(self._count, 0)
+        self._checked = self._written_out(self._count, _VECTOR_MASK)
+
+    def for_sizes(self, sizes: Mapping[Var, int]) -> TorchCall | None:
+        """The call on the same tensors where symbols have other values; None where results then
+        have other types."""
+        if self._executor.result_types(sizes) != self._types:
+            return None
+        made = copy(self)
+        made._use(self._executor.plan(sizes))
+        return made
 
     def _written_out(self, tensors: int, mask: int) -> Steady:
         """The call that returns the results that are new tensors."""
@@ -273,7 +297,9 @@ class TorchCall:
         types = chain.from_iterable(news)
         return make(self._plan.enqueue, self._index, api.stream, api.capturing, *types)
 
-    def run(self, tensors: Sequence[Any], out: Sequence[Any] = ()) -> list[Any]:
+    def run(
+        self, tensors: Sequence[Any], out: Sequence[Any] = (), numbers: tuple[int, ...] = ()
+    ) -> list[Any]:
         """Enqueues the program on the current stream of the tensors' device. `out` has a tensor or
         None per result. The results stand in the program's order; those made in the memory of an
         argument are that tensor, those that `out` names that array.
@@ -343,3 +369,41 @@ class TorchCall:
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
         overwriting.finish(results, out)
         return results
+
+
+class NumberedCall:
+    """A call whose numbers change from run to run, such as the position in a cache: one bound call
+    for each of the last thousand values, made from the first one in microseconds."""
+
+    def __init__(
+        self,
+        first: TorchCall,
+        sizes: Mapping[Var, int],
+        numbers: tuple[int, ...],
+        checked: Callable[[Mapping[Var, int], Sequence[int]], Mapping[Var, int]],
+        rebound: Callable[[Sequence[Any], Sequence[Any], tuple[int, ...]], TorchCall],
+    ) -> None:
+        """`sizes` are the values of the symbols in the call that `first` was bound for, with these
+        `numbers`; `checked` gives those for other numbers; `rebound` binds a call whose results
+        have other types than those of `first`."""
+        self._first = first
+        self._sizes = dict(sizes)
+        self._checked = checked
+        self._rebound = rebound
+        self._known = OrderedDict({numbers: first})
+
+    alike = None
+    """Lists of tensors alone do not say what a call is."""
+
+    def run(
+        self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...]
+    ) -> list[Any]:
+        """`TorchCall.run` for these numbers. Raises UserError for numbers that do not fit."""
+        found = self._known.get(numbers)
+        if found is None:
+            made = self._first.for_sizes(self._checked(self._sizes, numbers))
+            found = made or self._rebound(tensors, out, numbers)
+            if len(self._known) >= MAX_PLANS:
+                self._known.popitem(last=False)
+            self._known[numbers] = found
+        return found.run(tensors, out)

@@ -201,7 +201,7 @@ def where(condition: Array, x1: Operand, x2: Operand, /) -> Array:
     """x1 where the condition holds, else x2; of two Python scalars the default dtype."""
     condition = check_array("where", condition)
     check_category("where (condition)", condition.dtype, "bool")
-    x1, x2 = core.as_operand("where", x1), core.as_operand("where", x2)
+    x1, x2 = core.as_number("where", x1), core.as_number("where", x2)
     if isinstance(x1, Array) or isinstance(x2, Array):
         dtype = core.common_dtype("where", (x1, x2))
     elif isinstance(x1, complex) or isinstance(x2, complex):

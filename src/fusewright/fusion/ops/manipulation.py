@@ -11,11 +11,11 @@ from functools import reduce
 import numpy as np
 
 from fusewright.core.atoms import maximum
-from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mod, mul
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
+from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Scalar, Shape, Tensor
 from fusewright.fusion.operands import check_category, check_flag, check_scalar
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
@@ -206,7 +206,7 @@ def repeat(x: Array, repeats: IntLike | Array, /, *, axis: int | None = None) ->
     if isinstance(repeats, Array):
         return _repeated_by_counts(x, repeats, axis)
     times = build.extent("repeat", "repeats", repeats)
-    if prove(less_equal(0, times)) is not True:
+    if not is_at_least(0, times, f"repeat: repeats={times} must not be negative"):
         raise UserError(f"repeat: repeats={repeats}: the count must not be negative")
     t = x.tensor
     if axis is None:
@@ -236,7 +236,8 @@ def tile(x: Array, repetitions: tuple[IntLike, ...], /) -> Array:
     is filled with ones in front."""
     x = check_array("tile", x)
     times = build.extents("tile", "repetitions", repetitions)
-    if any(prove(less_equal(0, r)) is not True for r in times):
+    rule = f"tile: repetitions={times} must not be negative"
+    if not all(is_at_least(0, r, rule) for r in times):
         raise UserError(f"tile: repetitions={repetitions}: counts must not be negative")
     counts = (as_expr(1),) * (x.ndim - len(times)) + times
     t = x.tensor
@@ -321,6 +322,7 @@ def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, .
     rank and is cast to its dtype; `start` has one entry per axis. Functional: dest is copied, but
     where its memory is donated (`fw.fuse(donate=)`, `fw.compile(donate=)`) or passed as `out=`.
 
+    A start that depends on a number of the call (`fw.Sym`, `dynamic=`) is checked at every call.
     Raises UserError when the block is not known to lie inside dest.
     """
     dest = check_array("insert", dest)
@@ -336,7 +338,8 @@ def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, .
             f"{dest.ndim}: all three must be equal; add axes with fw.expand_dims"
         )
     for axis, (s, m, n) in enumerate(zip(starts, t.shape, dest.tensor.shape, strict=True)):
-        if prove(less_equal(0, s)) is not True or prove(less_equal(add(s, m), n)) is not True:
+        rule = f"insert: axis {axis}: {m} elements from {s} on must fit size {n}"
+        if not is_at_least(0, s, rule) or not is_at_least(add(s, m), n, rule):
             raise UserError(
                 f"insert: axis {axis}: {m} elements from {s} on may not fit size {n}; the whole "
                 "block must lie inside the array; crop it with fw.pad first"

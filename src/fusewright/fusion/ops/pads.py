@@ -12,6 +12,7 @@ from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, mo
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_operand, check_array
+from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Scalar, Tensor
 from fusewright.fusion.operands import check_category, check_scalar
 from fusewright.fusion.ops import reductions
@@ -61,7 +62,8 @@ def pad(
     x = check_array("pad", x)
     low, high = _pad_amounts("pad_width", pad_width, x.ndim)
     for axis, (a, b, n) in enumerate(zip(low, high, x.tensor.shape, strict=True)):
-        if prove(less_equal(0, add(a, b, n))) is not True:
+        rule = f"pad: axis {axis} of size {n} with ({a}, {b}) must not crop more than there is"
+        if not is_at_least(0, add(a, b, n), rule):
             raise UserError(
                 f"pad: axis {axis} of size {n} with ({a}, {b}) leaves {add(a, b, n)} elements, "
                 "which may be negative; crop less, or declare a larger min for the symbol"

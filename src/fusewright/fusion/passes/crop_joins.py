@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, add, mul
 from fusewright.fusion import build
@@ -10,20 +12,37 @@ from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.passes.rebuild import rebuild
 
 
-def crop_joins(fusion: Fusion) -> Fusion:
-    """Takes crops of what was joined, not of the join.
+def crop_joins(fusion: Fusion, given: Collection[Tensor] = ()) -> Fusion:
+    """Takes crops of what was joined, not of the join. `given`: arguments whose memory may hold a
+    result.
 
     rewrite:  concat([a, b])[k:]  ->  concat([a[k:], b]), or b[k - len(a):] where a ends before k
-    checks:   for each operand it is known where the crop begins and ends in it
+    checks:   for each operand it is known where the crop begins and ends in it; a result that is an
+              insertion into a given argument is read where it lies, unless the crop is of one
+              operand: to join parts of it again would copy what is there already
     order:    behind hoist_crops, which takes crops through views of the join; before
               crop_reductions, which computes parts of what was joined, and fold_crops, which makes
               crops of crops one. Insertions into insertions become one join of parts
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _cropped(t, operands[0]) if is_crop(t) else None
+        if not is_crop(t):
+            return None
+        made = _cropped(t, operands[0])
+        is_join = made is not None and isinstance(made.op, Concat)
+        return None if is_join and t.op.operands[0] in inserted else made
 
+    inserted = {t for t in fusion.outputs if _is_insertion(t, given)}
     return rebuild(fusion, replace)
+
+
+def _is_insertion(t: Tensor, given: Collection[Tensor]) -> bool:
+    """Whether a value joins others with parts of a given argument."""
+    if not isinstance(t.op, Concat):
+        return False
+    return any(
+        _is_insertion(o, given) or (is_crop(o) and o.op.operands[0] in given) for o in t.op.operands
+    )
 
 
 def _cropped(t: Tensor, join: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 
 from fusewright.core.expr import Var
@@ -34,7 +35,8 @@ def cse(fusion: Fusion) -> Fusion:
     if all(new[t] is t for t in fusion.values):
         return fusion
     outputs = tuple(new[t] for t in fusion.outputs)
-    return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
+    values = ir.topological(outputs, fusion.inputs)
+    return dataclasses.replace(fusion, outputs=outputs, values=values)
 
 
 def op_key(op: Op) -> tuple[object, ...]:

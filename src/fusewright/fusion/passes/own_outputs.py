@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Tensor
 
@@ -25,7 +27,9 @@ def own_outputs(fusion: Fusion, *, each: bool = False) -> Fusion:
         outputs.append(t)
     if not copies:
         return fusion
-    return Fusion(fusion.inputs, tuple(outputs), ir.topological(tuple(outputs), fusion.inputs))
+    return dataclasses.replace(
+        fusion, outputs=tuple(outputs), values=ir.topological(tuple(outputs), fusion.inputs)
+    )
 
 
 def _copy(t: Tensor, taken: set[str]) -> Tensor:

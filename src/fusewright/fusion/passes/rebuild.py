@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from fusewright.fusion import ir
@@ -32,7 +33,8 @@ def rebuild(fusion: Fusion, replace: Replacement) -> Fusion:
     if all(new[t] is t for t in fusion.values):
         return fusion
     outputs = tuple(new[t] for t in fusion.outputs)
-    return Fusion(fusion.inputs, outputs, ir.topological(outputs, fusion.inputs))
+    values = ir.topological(outputs, fusion.inputs)
+    return dataclasses.replace(fusion, outputs=outputs, values=values)
 
 
 def _new_below(root: Tensor, known: set[Tensor]) -> list[Tensor]:

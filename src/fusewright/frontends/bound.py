@@ -1,0 +1,103 @@
+"""Calls of a fused function that are bound to the types of torch tensors: where the tensors and the
+numbers stand in a call, and what its results become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fusewright.frontends.out_layouts import OutLayouts
+from fusewright.fusion import trees
+from fusewright.fusion.trees import Leaf, Tree
+from fusewright.program import Program
+from fusewright.runtime.torch_calls import NumberedCall, TorchCall
+
+Alike: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
+"""Runs on tensors of known types, unless a call must look at more than their addresses: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program and the structure of the function's result over its outputs."""
+
+    program: Program
+    out_tree: Tree
+    layouts: OutLayouts
+
+    def result(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
+        """The function's own structure; `given`: the arrays of `out=`."""
+        shown = self.layouts.shown(made, given)
+        return (
+            shown[0] if isinstance(self.out_tree, Leaf) else trees.unflatten(self.out_tree, shown)
+        )
+
+    def given(self, out: Any) -> list[Any] | None:
+        """The arrays of `out=` in the order of the outputs; None for another structure."""
+        return trees.leaves_like(self.out_tree, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program bound to the exact types of torch tensors, and where they stand in a call: at all
+    positions, at some, or (`nested`) in structures."""
+
+    torch: TorchCall | NumberedCall
+    positions: tuple[int, ...] | None
+    nested: bool
+    places: tuple[int, ...]
+    compiled: Compiled
+    single: bool
+    numbers: tuple[int, ...] = ()
+    """Where the numbers of the call stand among its values."""
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """The result for tensors of these types."""
+        values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+        numbers = tuple([int(values[p]) for p in self.numbers]) if self.numbers else ()
+        if self.nested:
+            values = trees.leaves(values)
+        elif self.positions is not None:
+            values = [values[p] for p in self.positions]
+        if out is not None:
+            return self._into(values, out, numbers)
+        made = self.torch.run(values, (), numbers)
+        if self.single:
+            return made[0]
+        return self.compiled.result([made[p] for p in self.places])
+
+    @property
+    def alike(self) -> Alike | None:
+        """The call for lists of tensors that are known to have these types, and to share memory as
+        these do; None for a call whose arguments are not all tensors side by side, whose results
+        are not the program's, or that writes to what is no argument."""
+        in_order = self.places == tuple(range(len(self.places)))
+        plain = in_order and self.positions is None and not self.compiled.layouts
+        if not plain or self.nested or self.single or isinstance(self.torch, NumberedCall):
+            return None
+        return self.torch.run_alike if self.torch.is_alike else None
+
+    def _into(self, values: Sequence[Any], out: Any, numbers: tuple[int, ...]) -> Any:
+        """The call with arrays of `out=`; every output is a result of its own."""
+        if self.single:
+            return self.torch.run(values, (out,), numbers)[0]
+        given = self.compiled.given(out) or []
+        made = self.torch.run(values, self.compiled.layouts.stored(given), numbers)
+        return self.compiled.result(made, given)
+
+
+def bound(
+    call: TorchCall | NumberedCall,
+    compiled: Compiled,
+    leaves: Sequence[Any],
+    values: Sequence[Any],
+    numbers: tuple[int, ...],
+) -> Call:
+    """A call bound to tensors that stand among the values of a call."""
+    own = {id(x) for x in leaves}
+    found = tuple([p for p, v in enumerate(values) if id(v) in own])
+    nested = len(found) != len(leaves)
+    positions = None if nested or len(found) == len(values) else found
+    single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
+    places = tuple(compiled.program.places)
+    return Call(call, positions, nested, places, compiled, single, numbers)

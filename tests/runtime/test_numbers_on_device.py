@@ -1,0 +1,109 @@
+"""Numbers of a call with torch tensors on a device: one program, and one graph for all values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_cuda import FakeDriver
+from fake_fixtures import gpu, torch
+from fake_torch import FakeTorch, tensor
+
+import fusewright as fw
+from fusewright.errors import UserError
+from fusewright.runtime import torch_calls as torch_calls_module
+from fusewright.runtime.config import config
+
+__all__ = ["gpu", "torch"]  # fixtures
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def append(cache, new, at):
+    return fw.insert(cache, new * 2, (at, 0))
+
+
+def attend(keys, k, q, at):
+    keys = fw.insert(keys, k, (at, 0))
+    seen = keys[: at + 1]
+    return keys, fw.nn.softmax(q @ seen.T, axis=-1) @ seen
+
+
+def attended(keys: np.ndarray, q: np.ndarray, at: int) -> np.ndarray:
+    scores = q @ keys[: at + 1].T
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ keys[: at + 1]
+
+
+def test_steps_write_into_the_cache_and_compile_once(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(append, donate=("cache",), dynamic={"at": ()})
+    cache, expected = tensor(normal(64, 8)), normal(64, 8)
+    for at in (0, 5, 62, 5):
+        new = normal(2, 8, seed=at)
+        expected[at : at + 2] = new * 2
+        made = f(cache, tensor(new), at)
+        assert made is cache and np.array_equal(cache.array, expected)
+    assert len(f._programs) == 1 and len(f._calls) == 1
+    assert {name for name, _ in gpu.launched} == {f.program(cache, tensor(new), 0).kernels[0].name}
+    with pytest.raises(UserError, match="2 elements from at on must fit size 64: at is 63"):
+        f(cache, tensor(new), 63)
+
+
+@pytest.mark.parametrize("execution", ["stream", "graph"])
+def test_one_graph_is_updated_for_all_steps(
+    gpu: FakeDriver, torch: FakeTorch, execution: Any
+) -> None:
+    f = fw.fuse(attend, donate=("keys",), dynamic={"at": ()})
+    keys, expected = tensor(np.zeros((32, 8), np.float32)), np.zeros((32, 8), np.float32)
+    with config(execution=execution):
+        for at in range(32):
+            k, q = normal(1, 8, seed=at), normal(4, 8, seed=at + 100)
+            expected[at] = k[0]
+            made, out = f(keys, tensor(k), tensor(q), at)
+            assert made is keys and np.array_equal(keys.array, expected)
+            np.testing.assert_allclose(out.array, attended(expected, q, at), rtol=1e-4, atol=1e-5)
+    assert len(f._programs) == 1
+    if execution == "graph":
+        assert gpu.calls["cuGraphInstantiate"] == 4  # then those are updated in turn
+        assert gpu.calls["cuGraphLaunch"] == 32
+
+
+def test_programs_take_numbers_beside_tensors(gpu: FakeDriver, torch: FakeTorch) -> None:
+    specs = fw.TensorSpec((64, 8), "float32"), fw.TensorSpec((2, 8), "float32")
+    p = fw.compile(fw.trace(append, *specs, fw.Sym("at")))
+    c, v = normal(64, 8), normal(2, 8)
+    for at in (3, 40):
+        expected = c.copy()
+        expected[at : at + 2] = v * 2
+        assert np.array_equal(p(tensor(c), tensor(v), at)[0].array, expected)
+        assert np.array_equal(p(c, v, at)[0], expected)
+    assert len(p.calls._bound) == 1
+    with pytest.raises(UserError, match="must fit size 64: at is 63; at may be at most 62"):
+        p(tensor(c), tensor(v), 63)
+
+
+def test_results_whose_size_is_a_number(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_calls_module, "MAX_PLANS", 3)
+    f = fw.fuse(lambda x, n: x[:n] + 1, dynamic={"n": ()})
+    x = normal(16, 8)
+    for n in (1, 16, 4, 0, 4):
+        assert np.array_equal(f(tensor(x), n).array, x[:n] + 1)
+        out = tensor(np.zeros((n, 8), np.float32))
+        assert f(tensor(x), n, out=out) is out and np.array_equal(out.array, x[:n] + 1)
+    with pytest.raises(
+        UserError, match=r"out= 0 is float32\[4, 8\], the result is float32\[2, 8\]"
+    ):
+        f(tensor(x), 2, out=tensor(np.zeros((4, 8), np.float32)))
+
+
+def test_numbers_inside_of_structures(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(lambda x, at: x[at[0] : at[1]] * 2, dynamic={"at": ()})
+    x = normal(16, 8)
+    for at in ((0, 3), (2, 9), (5, 5)):
+        assert np.array_equal(f(tensor(x), at).array, x[at[0] : at[1]] * 2)
+    assert len(f._programs) == 1
