@@ -1,5 +1,5 @@
 """A step of decoding writes one row into a cache of keys, in place with `donate` on a GPU, and
-reads the rows up to it. Where the row lies is a number of each call: one program serves all steps."""
+reads the rows up to it. Where it lies is a number of each call: one program serves all steps."""
 
 import numpy as np
 

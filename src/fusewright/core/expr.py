@@ -24,7 +24,8 @@ IntLike: TypeAlias = "Expr | int"
 
 
 class Expr(Symbolic):
-    """An integer expression. Immutable; `==` is structural; it has no truth value. All its values lie in `interval` and are multiples of `divisor`, which is 0 for the constant 0."""
+    """An integer expression. Immutable; `==` is structural; it has no truth value. All its values
+    lie in `interval` and are multiples of `divisor`, which is 0 for the constant 0."""
 
     __slots__ = ("divisor", "interval")
     interval: Interval

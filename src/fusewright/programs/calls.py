@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fusewright.core.compiled import Evaluator, compiled
 from fusewright.core.expr import Var
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
-from fusewright.fusion.call_numbers import with_numbers, without_numbers
+from fusewright.fusion.call_numbers import (
+    check_numbers,
+    check_size_number,
+    gaps_of,
+    with_numbers,
+    without_numbers,
+)
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate
 from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of, without_races
@@ -113,8 +120,31 @@ class Calls:
         call = TorchCall(self.executor, sizes, active(), infos, given)
         if not numbers:
             return call
-        checked = self._program.checked_numbers
-        return NumberedCall(call, sizes, tuple(numbers), checked, self._rebound)
+        return NumberedCall(call, sizes, tuple(numbers), self._checked, self._rebound)
+
+    def _checked(self, sizes: Mapping[Var, int], numbers: Sequence[int]) -> dict[Var, int]:
+        """The values of the symbols of a call where others are given to its numbers. Raises
+        UserError for numbers that the program's checks exclude."""
+        p = self._program
+        values = {**sizes, **dict(zip(p.numbers, numbers, strict=True))}
+        gaps = self._gaps(*values.values())
+        if min(gaps) < 0:
+            check_numbers(p.fusion, values)
+        for v in self._sized_numbers:
+            check_size_number("the program", v, values[v], sizes[v])
+        return values
+
+    @cached_property
+    def _gaps(self) -> Evaluator:
+        p = self._program
+        return compiled(gaps_of(p.fusion), p.symbols)
+
+    @cached_property
+    def _sized_numbers(self) -> tuple[Var, ...]:
+        """The numbers that are also the size of an axis."""
+        p = self._program
+        sizes = {e for i in p.inputs for e in i.shape}
+        return tuple(v for v in p.numbers if v in sizes)
 
     def _rebound(
         self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...]

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fusewright.core.compiled import Evaluator, compiled
 from fusewright.core.expr import Expr, Var
 from fusewright.errors import UserError
-from fusewright.fusion.call_numbers import check_numbers, check_size_number, gaps_of
+from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.groups import Reason
@@ -121,27 +120,6 @@ class ProgramModel:
         """The symbols that calls give values for, in the order of the arguments."""
         return tuple(n.symbol for n in self.fusion.numbers)
 
-    def checked_numbers(self, sizes: Mapping[Var, int], numbers: Sequence[int]) -> dict[Var, int]:
-        """The values of the symbols of a call where others are given to its numbers. Raises
-        UserError for numbers that the program's checks exclude."""
-        values = {**sizes, **dict(zip(self.numbers, numbers, strict=True))}
-        gaps = self._gaps(*values.values())
-        if min(gaps) < 0:
-            check_numbers(self.fusion, values)
-        for v in self._sized_numbers:
-            check_size_number("the program", v, values[v], sizes[v])
-        return values
-
-    @cached_property
-    def _gaps(self) -> Evaluator:
-        return compiled(gaps_of(self.fusion), self._bind.symbols)
-
-    @cached_property
-    def _sized_numbers(self) -> tuple[Var, ...]:
-        """The numbers that are also the size of an axis."""
-        sizes = {e for i in self.inputs for e in i.shape}
-        return tuple(v for v in self.numbers if v in sizes)
-
     def symbol_values(
         self, arrays: Sequence[Any], numbers: Mapping[Var, int] | None = None
     ) -> dict[Var, int]:
@@ -151,6 +129,11 @@ class ProgramModel:
         if numbers:
             check_numbers(self.fusion, values)
         return values
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbols, in the order in which `symbol_values` gives their values."""
+        return self._bind.symbols
 
     @cached_property
     def _bind(self) -> Binder:
