@@ -13,7 +13,7 @@ from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.forms import chosen_form
-from fusewright.fusion.ir import Fusion, Input, OwnKernel, Tensor
+from fusewright.fusion.ir import Fusion, Input, OwnKernel, Region, Tensor
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
@@ -21,7 +21,7 @@ from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import FUSION, traced_first
-from fusewright.host.assemble import Call
+from fusewright.host.control import call_of, compiled_body, described
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.form import connected, nbytes_estimate
 from fusewright.host.groups import Reason
@@ -44,6 +44,7 @@ from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
+from fusewright.programs.regions import region_dispatch
 from fusewright.progress import told
 from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
@@ -205,6 +206,10 @@ class _Compiler:
     tuned_of: TunedOf
     made: list[Kernel]
     """The kernels made so far, which go into modules together."""
+    regions: dict[object, tuple[Program, ...]] = field(
+        default_factory=dict[object, tuple[Program, ...]]
+    )
+    """The compiled bodies of regions, by these and the results that something reads."""
 
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
@@ -260,10 +265,11 @@ class _Compiler:
         """The launches of a segment; when lowering refuses it, of its two halves."""
         if isinstance(segment.fusion.outputs[0].op, OwnKernel):
             return [self._own(segment)]
+        if isinstance(segment.fusion.outputs[0].op, Region):
+            return [self._region(segment)]
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
-        layouts = tuple(None if s.is_whole else s.layout for s in segment.writes)
-        key = (self.target, structure, layouts, fills.structure)
+        key = (self.target, structure, segment.layouts, fills.structure)
         name = kernel_name(segment.fusion, key)
         try:
             if key not in self.kernels:
@@ -308,6 +314,38 @@ class _Compiler:
         reads = tuple(at[op.operands[k]] for k in read)
         writes = tuple(made[k] for k in sorted(made))
         return Dispatch(kernel, reads, writes, kernel.argument_values)
+
+    def _region(self, segment: Segment) -> Dispatch:
+        """The launches of a region, whose bodies are compiled as programs of their own."""
+        at = dict(zip(segment.fusion.inputs, segment.reads, strict=True))
+        made: dict[int, Subspan] = {}
+        for t, site in zip(segment.fusion.outputs, segment.writes, strict=True):
+            assert isinstance(t.op, Region)
+            made[t.op.result] = site
+        op = segment.fusion.outputs[0].op
+        assert isinstance(op, Region)
+        reads = tuple(at[o] for o in op.operands)
+        used = tuple(sorted(made))
+        aliased = frozenset(
+            k for k in range(op.carried) if k in made and made[k].root is reads[k].root
+        )
+        call = call_of(op, used, aliased)
+        key = op.bodies, op.fn, call.stacked
+        if key not in self.regions:
+            self.regions[key] = tuple(
+                compile_in_place(fusion, self.target, held, self.tuned_of, self.kernels)
+                for fusion, held in (
+                    compiled_body(op, k, call.stacked) for k in range(len(op.bodies))
+                )
+            )
+        bodies = self.regions[key]
+        x = region_dispatch(call, bodies, reads, tuple(made[k] for k in used))
+        assert x.region is not None
+        name = segment.writes[0].tensor.name
+        self.reasons.extend(Reason(name, rule) for rule in described(x.region.host))
+        inside = (r for b in bodies for r in b.reasons)
+        self.reasons.extend(Reason(f"{name} ({op.fn})", str(r)) for r in inside)
+        return x
 
     def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
         """The kernel in whose launch the blocks of all parts stand side by side."""
@@ -478,7 +516,7 @@ def compile_in_place(
         compiler.reasons.clear()
         placed = place(whole, cut, held)
         launches = compiler.all_launches(whole, placed)
-        calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in launches]
+        calls = [x.call for x in launches]
         order = in_order(calls, placed.versions) if held else range(len(launches))
         if not isinstance(order, Conflict):
             break

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Fusion, OwnKernel, Shape, Tensor
+from fusewright.fusion.ir import Alone, Fusion, Shape, Tensor
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_joins import crop_joins
@@ -172,7 +172,7 @@ class _Clock:
 def _of_group(segment: Segment, target: Target) -> float:
     """The predicted time of a group's kernel; infinite where none can be scheduled, and none for
     one of the program's own, which is the same in every form."""
-    if any(isinstance(t.op, OwnKernel) for t in segment.fusion.outputs):
+    if any(isinstance(t.op, Alone) for t in segment.fusion.outputs):
         return 0.0
     try:
         found = predicted(segment.dataflow, target)

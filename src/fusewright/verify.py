@@ -99,7 +99,9 @@ def verify(
     """
     report = VerifyReport()
     if isinstance(kernel, Program):
-        report.missing += [Race(_KINDS[p.kind], p.message) for p in problems(kernel.assembled)]
+        for p in kernel.every_program:
+            found = problems(p.assembled)
+            report.missing += [Race(_KINDS[x.kind], x.message) for x in found]
     if isinstance(kernel, Program) and arrays:
         for k, given, sizes in witnesses(kernel, arrays):
             _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)

@@ -138,6 +138,7 @@ class Launch:
     kernel: FakeKernel
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    bodies: tuple[FakeProgram, ...] = ()
 
 
 @dataclass

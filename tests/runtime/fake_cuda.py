@@ -146,6 +146,12 @@ class FakeDriver:
 
     _cuMemcpyDtoH = _cuMemcpyHtoD
 
+    def _cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        ctypes.memmove(target, source, nbytes)
+        self.launched.append(("copy", stream))
+
+    _cuMemcpyDtoHAsync = _cuMemcpyDtoDAsync
+
     def _cuStreamIsCapturing(self, stream: int) -> int:
         return int(stream in self.capturing)
 

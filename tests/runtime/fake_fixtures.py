@@ -15,6 +15,7 @@ from fusewright.runtime import (
     bound,
     clock,
     constants,
+    control,
     device,
     executor,
     graphs,
@@ -29,7 +30,7 @@ from fusewright.runtime import (
 kernel_module = sys.modules["fusewright.kernel"]  # fw.kernel is a function
 
 _DRIVEN = (
-    bound, clock, constants, device, executor, graphs, launch, memory, plan, state,
+    bound, clock, constants, control, device, executor, graphs, launch, memory, plan, state,
     tensor_maps,
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
     Permute,
     Pointwise,
     Reduce,
+    Region,
     Reshape,
     Resize,
     Scan,
@@ -121,7 +122,7 @@ def make_frame(
             return Frame(out, (), (read, out))
         case MatMul():
             return _matmul(graph, out, operand_shapes[0], name)
-        case OwnKernel():
+        case OwnKernel() | Region():
             apart = (tuple(graph.axis(e, f"{name}.operand") for e in s) for s in operand_shapes)
             return Frame(out, (), tuple(apart))
         case _:

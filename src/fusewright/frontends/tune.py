@@ -231,7 +231,7 @@ class Session:
 
 def _key(segment: Segment) -> object:
     """What kernels are told apart by."""
-    places = tuple(None if s.is_whole else s.layout for s in segment.writes)
+    places = segment.layouts
     return structure_of(segment.fusion)[0], places
 
 

@@ -6,7 +6,7 @@ are exact in their dtype. Kernels are compared against this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard, assert_never
 
 import numpy as np
@@ -50,18 +50,77 @@ def evaluate(
     given, numbers = without_numbers(fusion, arrays)
     arrays = tuple(completed(fusion.inputs, given, constants_of(fusion.inputs)))
     sizes = bind_sizes(fusion, *arrays, numbers=numbers)
-    values: dict[Tensor, Array] = {}
-    for t, a in zip(fusion.inputs, arrays, strict=True):
-        values[t] = carried(np.asarray(a), t.dtype)
     with np.errstate(all="ignore"):
+        return _Evaluation(sizes, stepwise=stepwise, checked=checked).run(fusion, arrays)
+
+
+class _Evaluation:
+    """Computes fusions, and bodies of their regions, for sizes that are known."""
+
+    def __init__(self, sizes: Sizes, *, stepwise: bool, checked: bool) -> None:
+        self._sizes, self._stepwise, self._checked = sizes, stepwise, checked
+
+    def run(self, fusion: Fusion, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs, rounded to their dtypes."""
+        values: dict[Tensor, Array] = {}
+        regions: dict[object, list[Array]] = {}
+        for t, a in zip(fusion.inputs, arrays, strict=True):
+            values[t] = carried(np.asarray(a), t.dtype)
         for t in fusion.values:
-            if t not in values:
-                args = [values[o] for o in t.op.operands]
-                if checked and isinstance(t.op, ir.Take | ir.TakeAlong):
-                    _check_indices(t, args, t.op.axis)
-                found = _compute(t, args, sizes)
-                values[t] = carried(rounded(found, t.dtype.compute), t.dtype) if stepwise else found
+            if t in values:
+                continue
+            args = [values[o] for o in t.op.operands]
+            if isinstance(t.op, ir.Region):
+                key = t.op.bodies, t.op.operands
+                if key not in regions:
+                    pairs = zip(args, t.op.operands, strict=True)
+                    regions[key] = self._region(t.op, [rounded(a, o.dtype) for a, o in pairs])
+                values[t] = carried(regions[key][t.op.result], t.dtype)
+                continue
+            if self._checked and isinstance(t.op, ir.Take | ir.TakeAlong):
+                _check_indices(t, args, t.op.axis)
+            found = _compute(t, args, self._sizes)
+            if self._stepwise:
+                found = carried(rounded(found, t.dtype.compute), t.dtype)
+            values[t] = found
         return [rounded(values[t], t.dtype) for t in fusion.outputs]
+
+    def _region(self, op: ir.Region, args: list[Array]) -> list[Array]:
+        """All results of a region, of operands as they are stored; carried values are rounded to
+        their dtypes after each iteration."""
+        if op.fn == "cond":
+            return self.run(op.bodies[0 if args[0] else 1], args[1:])
+        state, rest = args[: op.carried], args[op.carried :]
+        if op.trips is None:
+            condition, body = op.bodies
+            while self.run(condition, [*state, *rest])[0]:
+                state = self.run(body, [*state, *rest])
+            return state
+        trips = trip_count(op.fn, op.trips, self._sizes)
+        sliced, shared = rest[: op.sliced], rest[op.sliced :]
+        (body,) = op.bodies
+        stacked = [
+            np.empty([trips, *_shape(t, self._sizes)], t.dtype.numpy)
+            for t in body.outputs[op.carried :]
+        ]
+        for i in reversed(range(trips)) if op.reverse else range(trips):
+            made = self.run(body, [*state, *(x[i] for x in sliced), *shared])
+            state = made[: op.carried]
+            for y, piece in zip(stacked, made[op.carried :], strict=True):
+                y[i] = piece
+        return [*state, *stacked]
+
+
+def trip_count(fn: str, trips: Expr, sizes: Sizes) -> int:
+    """The iterations of a region for given sizes. Raises UserError for a negative number."""
+    count = substitution.evaluate(trips, sizes)
+    if count < 0:
+        found = ", ".join(f"{v} = {sizes[v]}" for v in expr.variables(trips))
+        raise UserError(
+            f"{fn}: {trips} is {count} iterations where {found}; the upper bound must not lie "
+            "below the lower one"
+        )
+    return count
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -225,6 +284,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return np.matmul(*args)
         case ir.OwnKernel():
             return _own_kernel(t, op, args)
+        case ir.Region():
+            raise AssertionError("a region is evaluated with its bodies")
         case _:
             assert_never(op)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -134,12 +135,21 @@ def _check_size(s: object, shape: ShapeLike) -> None:
         raise UserError(f"TensorSpec: size {s} in shape {tuple(shape)} is negative")
 
 
+_BIRTHS = count()
+
+
+def births() -> int:
+    """A number above those of all values that there are, and below those of all to come."""
+    return next(_BIRTHS)
+
+
 class Tensor:
     """A value of a fusion. Equality is identity. `name` is unique within a fusion; `source` is the
     line of the program that it comes from, where that is known; `rule` a derivative that the
-    program gives it in place of its op's, while it is recorded."""
+    program gives it in place of its op's, while it is recorded; `born` grows from value to value,
+    so that a body knows what was there before it was recorded."""
 
-    __slots__ = ("dtype", "name", "op", "rule", "shape", "source")
+    __slots__ = ("born", "dtype", "name", "op", "rule", "shape", "source")
 
     def __init__(
         self, name: str, shape: Shape, dtype: DType, op: Op, source: Source | None = None
@@ -150,6 +160,7 @@ class Tensor:
         self.op = op
         self.source = source
         self.rule: Any = None
+        self.born = next(_BIRTHS)
 
     def with_op(self, op: Op) -> Tensor:
         """The same value, made by another op; itself where the op is its own."""
@@ -345,6 +356,36 @@ class OwnKernel(OpBase):
     body: Any = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Region(OpBase):
+    """One result, by number, of a part of the program with control flow; results of one call share
+    operands and `bodies`, whose inputs stand for the operands and which have symbols of the whole.
+
+    `fn` says which it is. "cond": operands are a condition and what branches take, `bodies` what
+    is done where it is true and where it is false. "while_loop": the first `carried` operands are
+    values that change, `bodies` the condition and what one iteration makes of them. "fori_loop" and
+    "scan": `trips` iterations of one body, which takes carried values, a slice along the first axis
+    of each of `sliced` operands (from the last one on if `reverse`), and what all iterations share;
+    it gives the carried values, and slices of results that are stacked."""
+
+    operands: tuple[Tensor, ...]
+    fn: str
+    result: int
+    bodies: tuple[Fusion, ...]
+    carried: int = 0
+    sliced: int = 0
+    trips: Expr | None = None
+    reverse: bool = False
+
+    @property
+    def nresults(self) -> int:
+        """How many results the call has."""
+        return self.carried if self.fn == "while_loop" else len(self.bodies[-1].outputs)
+
+
+Alone: TypeAlias = OwnKernel | Region
+"""Ops whose results no kernel of ours makes beside other values: nothing looks into them."""
+
 Op: TypeAlias = (
     Input
     | Constant
@@ -365,6 +406,7 @@ Op: TypeAlias = (
     | TakeAlong
     | MatMul
     | OwnKernel
+    | Region
 )
 
 
@@ -416,7 +458,9 @@ def tensor_variables(t: Tensor) -> tuple[Var, ...]:
     """The sizes that a value's shape and the expressions in the fields of its op mention, without
     the op's own coordinates."""
     own = t.op.coordinates if isinstance(t.op, IndexMap) else ()
-    found = (v for e in (*t.shape, *_expressions(t.op)) for v in variables(e))
+    found = [v for e in (*t.shape, *_expressions(t.op)) for v in variables(e)]
+    if isinstance(t.op, Region):
+        found += [v for body in t.op.bodies for v in body.symbols]
     return tuple(dict.fromkeys(v for v in found if v not in own))
 
 
@@ -457,6 +501,23 @@ def topological(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...] = ()) ->
 def is_alone(t: Tensor) -> bool:
     """Whether a kernel makes a value and nothing else; to others it is like an argument."""
     return isinstance(t.op, Pointwise) and t.op.fn == "segment_set"
+
+
+def give_names(values: tuple[Tensor, ...]) -> None:
+    """Gives every value a name: the program's, which must be unique, or t0, t1, ..."""
+    taken: dict[str, Tensor] = {}
+    for t in values:
+        if t.name and taken.setdefault(t.name, t) is not t:
+            raise UserError(f"two values are called {t.name!r}; give each its own name")
+    symbols = {v.name for t in values for s in t.shape for v in variables(s)}
+    number = 0
+    for t in values:
+        if t.name:
+            continue
+        while f"t{number}" in taken or f"t{number}" in symbols:
+            number += 1
+        t.name = f"t{number}"
+        taken[t.name] = t
 
 
 def constant_shape(t: Tensor) -> tuple[int, ...] | None:

@@ -5,13 +5,14 @@
     m: float32[n] = Reduce(x, fn='max', axes=(1,))
     return m, x
 
-An op's operands come first, then its fields by name, derived from its dataclass.
+An op's operands come first, then its fields by name, derived from its dataclass. Bodies of a region
+stand in front of its first result, between `body b0:` and `end b0`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from fusewright.core.expr import Expr, Var, constant_value, variables
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from fusewright.fusion.ir import Fusion, Op, Tensor
 
 _IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
-_USUAL = {"precision": "ieee"}  # what a field that is not printed holds
+_USUAL = {
+    "precision": "ieee",
+    "carried": 0,
+    "sliced": 0,
+    "trips": None,
+    "reverse": False,
+}  # what a field that is not printed holds
 
 
 def print_fusion(fusion: Fusion) -> str:
@@ -31,9 +38,22 @@ def print_fusion(fusion: Fusion) -> str:
     lines = [_print_size(v) for v in fusion.symbols if v not in given]
     lines += [_print_number(given[v]) for v in _declared(given)]
     lines += [f"check {c.gap}: {c.rule!r}" for c in fusion.checks]
-    lines += [f"{_print_type(t)} = {_print_op(t.op)}" for t in fusion.values]
+    return "\n".join([*lines, *_lines(fusion)])
+
+
+def _lines(fusion: Fusion) -> list[str]:
+    """The values and what is returned."""
+    lines: list[str] = []
+    bodies: dict[Fusion, str] = {}
+    for t in fusion.values:
+        for body in getattr(t.op, "bodies", ()):
+            if body not in bodies:
+                bodies[body] = name = f"b{len(bodies)}"
+                inside = (f"  {line}" for line in _lines(body))
+                lines += [f"body {name}:", *inside, f"end {name}"]
+        lines.append(f"{_print_type(t)} = {_print_op(t.op, bodies)}")
     lines.append(f"return {', '.join(t.name for t in fusion.outputs)}".rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def _print_size(v: Var) -> str:
@@ -68,13 +88,19 @@ def _print_type(t: Tensor) -> str:
     return f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]"
 
 
-def _print_op(op: Op) -> str:
+def _print_op(op: Op, bodies: Mapping[Fusion, str]) -> str:
     parts = [t.name for t in op.operands]
     for f in dataclasses.fields(op):
         value = getattr(op, f.name)
-        if f.name not in _IMPLIED and _USUAL.get(f.name) != value:
+        if f.name == "bodies":
+            parts.append(f"bodies={_print_names([bodies[b] for b in value])}")
+        elif f.name not in _IMPLIED and (f.name not in _USUAL or _USUAL[f.name] != value):
             parts.append(f"{f.name}={_print_field(value)}")
     return f"{type(op).__name__}({', '.join(parts)})"
+
+
+def _print_names(names: list[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
 def _print_field(x: object) -> str:

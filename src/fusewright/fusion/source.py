@@ -10,6 +10,10 @@ _OWN = ("fusewright.fusion.", "fusewright.frontends.")
 """Modules through which a program calls operations; the frame outside of them is the program's."""
 
 
+_CHECKS = "fusewright.arguments"
+"""The module whose decorator stands between a program and an operation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A line of the user's program, and the function of this package that it called there, such as
@@ -43,6 +47,9 @@ def calling_line() -> Source | None:
     call = ""
     while frame is not None:
         code = frame.f_code
+        if frame.f_globals.get("__name__") == _CHECKS:
+            frame = frame.f_back
+            continue
         if not str(frame.f_globals.get("__name__", "")).startswith(_OWN):
             return Source(code.co_filename, frame.f_lineno, call)
         # Functions that others make, and operators, are called after their value's op.

@@ -181,8 +181,35 @@ def _check_value(t: Tensor) -> None:
         case ir.OwnKernel():
             if op.body is not None:
                 _expect(t, *op.body.results[op.result])
+        case ir.Region():
+            _check_region(t, op)
         case _:
             assert_never(op)
+
+
+def _check_region(t: Tensor, op: ir.Region) -> None:
+    """A result is what its body gives, and bodies take what the operands are."""
+    kinds = {"cond": 2, "while_loop": 2, "fori_loop": 1, "scan": 1}
+    if len(op.bodies) != kinds.get(op.fn):
+        _fail(t, f"{op.fn!r} with {len(op.bodies)} bodies; kinds and their bodies are {kinds}")
+    if op.carried + op.sliced > len(op.operands) or not 0 <= op.result < op.nresults:
+        _fail(
+            t, f"result {op.result} of {op.nresults}, {op.carried} carried and {op.sliced} sliced"
+        )
+    for body in op.bodies:
+        for named in (check_order, check_names, check_inputs, check_values):
+            named(body)
+        taken = op.operands[1:] if op.fn == "cond" else op.operands
+        if len(taken) != len(body.inputs):
+            _fail(t, f"a body takes {len(body.inputs)} values, and is given {len(taken)}")
+        for k, (o, x) in enumerate(zip(taken, body.inputs, strict=True)):
+            is_slice = op.carried <= k < op.carried + op.sliced
+            if (o.shape[is_slice:], o.dtype) != (x.shape, x.dtype):
+                _fail(t, f"a body takes {x!r}, and is given {o!r}")
+    made = op.bodies[-1].outputs[op.result]
+    is_stacked = op.trips is not None and op.result >= op.carried
+    lead = (op.trips,) if is_stacked and op.trips is not None else ()
+    _expect(t, (*lead, *made.shape), made.dtype)
 
 
 def _check_leaf(t: Tensor, op: ir.Input | ir.Constant | ir.Iota | ir.Size) -> None:

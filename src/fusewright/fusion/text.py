@@ -33,6 +33,7 @@ _SIZE = re.compile(r"size (\w+): (.*)")
 _NUMBER = re.compile(r"number (\w+): min=(\d+), max=(.*), multiple_of=(\d+), at=(\d+)")
 _CHECK = re.compile(r"check (.*?): (['\"].*)")
 _VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
+_BODY = re.compile(r"body (\w+):")
 _RETURN = re.compile(r"return ?(.*)")
 _CALL = re.compile(r"(\w+)\(((?:\w+(?:, |(?=\))))*)(.*)\)")
 """An op, its operands, which may have any names, those of Python's keywords too, and its fields."""
@@ -59,12 +60,13 @@ _OPS: dict[str, type[Any]] = {
         ir.TakeAlong,
         ir.MatMul,
         ir.OwnKernel,
+        ir.Region,
     )
 }
 _EXPRESSIONS = ("strides", "low", "high", "index", "coordinates")  # tuples of them
 _LITERALS: dict[str, type] = {
     "axis": int, "axes": tuple, "fn": str, "alignment": int, "result": int,
-    "precision": str,
+    "precision": str, "carried": int, "sliced": int, "reverse": bool,
 }  # fmt: skip
 _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: expr.add,
@@ -101,18 +103,41 @@ def parse_fusion(text: str, held: Mapping[str, npt.NDArray[Any]] | None = None) 
     return fusion
 
 
+def parse_body(text: str, sizes: Mapping[str, Var]) -> Fusion:
+    """The fusion of a body of a region, over the sizes of the program that it belongs to. Raises
+    SpecError for another text."""
+    reader = _Reader({}, dict(sizes))
+    for line in text.strip().splitlines():
+        if not _SIZE.fullmatch(line.strip()):
+            reader.read(line.strip())
+    return reader.finish()
+
+
 class _Reader:
     """Reads line after line; holds what the lines so far have named."""
 
-    def __init__(self, held: Mapping[str, npt.NDArray[Any]]) -> None:
+    def __init__(
+        self, held: Mapping[str, npt.NDArray[Any]], sizes: dict[str, Var] | None = None
+    ) -> None:
+        """`sizes`: those of the program that a body belongs to."""
         self._held = held
-        self._sizes: dict[str, Var] = {}
+        self._sizes: dict[str, Var] = {} if sizes is None else sizes
         self._numbers: list[Number] = []
         self._checks: list[Check] = []
         self._values: dict[str, Tensor] = {}
         self._outputs: tuple[Tensor, ...] | None = None
+        self._bodies: dict[str, Fusion] = {}
+        self._open: tuple[str, _Reader] | None = None
 
     def read(self, line: str) -> None:
+        if self._open is not None:
+            name, inside = self._open
+            if inside._open is None and line == f"end {name}":
+                self._bodies[name] = inside.finish()
+                self._open = None
+            else:
+                inside.read(line)
+            return
         if self._outputs is not None:
             raise SpecError("nothing may follow the return line")
         if found := _SIZE.fullmatch(line):
@@ -122,6 +147,10 @@ class _Reader:
         elif found := _CHECK.fullmatch(line):
             gap = _expression(_parsed(found[1]), self._sizes)
             self._checks.append(Check(gap, str(_literal(_parsed(found[2])))))
+        elif found := _BODY.fullmatch(line):
+            if found[1] in self._bodies:
+                raise SpecError(f"the body {found[1]} is defined twice")
+            self._open = found[1], _Reader({}, self._sizes)
         elif found := _VALUE.fullmatch(line):
             self._read_value(*found.groups())
         elif found := _RETURN.fullmatch(line):
@@ -130,10 +159,12 @@ class _Reader:
         else:
             raise SpecError(
                 "expected 'size <name>: ...', 'number <name>: ...', 'check <gap>: ...', "
-                "'<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
+                "'body <name>:', '<name>: <dtype>[<shape>] = <op>' or 'return <names>'"
             )
 
     def finish(self) -> Fusion:
+        if self._open is not None:
+            raise SpecError(f"the body {self._open[0]} has no end; add 'end {self._open[0]}'")
         if self._outputs is None:
             raise SpecError("the text ends without a return line; add 'return <names>'")
         values = tuple(self._values.values())
@@ -187,8 +218,17 @@ class _Reader:
             at = tuple(Var(f"i{k}", 0, expr.add(s, -1)) for k, s in enumerate(shape))
             names = names | {v.name: v for v in at}
         for k in tree.keywords:
-            fields[str(k.arg)] = _field(str(k.arg), k.value, names)
+            is_body = k.arg == "bodies"
+            found = self._named_bodies(k.value) if is_body else _field(str(k.arg), k.value, names)
+            fields[str(k.arg)] = found
         return cast("Callable[..., Op]", kind)(operands, **fields)
+
+    def _named_bodies(self, tree: ast.expr) -> tuple[Fusion, ...]:
+        names = [x.id for x in getattr(tree, "elts", ()) if isinstance(x, ast.Name)]
+        missing = [n for n in names if n not in self._bodies]
+        if missing or not names:
+            raise SpecError(f"no body {ast.unparse(tree)} stands above; add 'body b0:' .. 'end b0'")
+        return tuple(self._bodies[n] for n in names)
 
     def _value(self, name: str) -> Tensor:
         if name not in self._values:
@@ -228,7 +268,7 @@ def _literal(tree: ast.expr) -> Any:
 
 
 def _field(name: str, tree: ast.expr, names: Mapping[str, Var]) -> Any:
-    if name == "expr":
+    if name in ("expr", "trips"):
         return _expression(tree, names)
     if name in _EXPRESSIONS:
         return _expressions(tree, names)

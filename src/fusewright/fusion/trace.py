@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusewright.arguments import FUNCTION, TEXT, shown, takes
-from fusewright.core.expr import Expr, as_expr, variables
+from fusewright.core.expr import Expr, as_expr
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import call_numbers, ir, trees
 from fusewright.fusion.array import Array, check_array
@@ -233,7 +233,7 @@ def _assemble(
                 f"the value {t!r}: kernels hold no complex numbers; use two real arrays"
             )
     _give_sources(values)
-    _name_all(values)
+    ir.give_names(values)
     return Fusion(inputs, outputs, values, numbers)
 
 
@@ -243,20 +243,3 @@ def _give_sources(values: tuple[Tensor, ...]) -> None:
         for o in t.op.operands:
             if o.source is None and not isinstance(o.op, ir.Input):
                 o.source = t.source
-
-
-def _name_all(values: tuple[Tensor, ...]) -> None:
-    """Give every value a name: the program's, which must be unique, or t0, t1, ..."""
-    taken: dict[str, Tensor] = {}
-    for t in values:
-        if t.name and taken.setdefault(t.name, t) is not t:
-            raise UserError(f"two values are called {t.name!r}; give each its own name")
-    symbols = {v.name for t in values for s in t.shape for v in variables(s)}
-    number = 0
-    for t in values:
-        if t.name:
-            continue
-        while f"t{number}" in taken or f"t{number}" in symbols:
-            number += 1
-        t.name = f"t{number}"
-        taken[t.name] = t

@@ -13,6 +13,7 @@ from fusewright.core.node import walk
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Tensor
 from fusewright.host.arena import Arena, Lifetime, pack
+from fusewright.host.control import HostRegion
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
@@ -41,7 +42,8 @@ View: TypeAlias = tuple[Root, Expr]
 @dataclass(frozen=True, slots=True)
 class Call:
     """One kernel over sites: inputs, then outputs, in the order of its arrays; `scratch` are the
-    sites of what it keeps for itself, `semaphores` where those lie."""
+    sites of what it keeps for itself, `semaphores` where those lie. Of a `region` the kernel has
+    parameters only."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
@@ -49,6 +51,7 @@ class Call:
     outputs: tuple[Subspan, ...]
     scratch: tuple[Subspan, ...] = ()
     semaphores: Mapping[Buffer, Binding] = field(default_factory=dict[Buffer, Binding])
+    region: HostRegion | None = None
 
     @property
     def made(self) -> tuple[Subspan, ...]:
@@ -219,6 +222,8 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]
             made.setdefault(s.root, s if s.is_whole else natural(s.root))
     for x in calls:
         for s in x.inputs:
+            if s.root not in made and s.root not in views and ZERO in s.root.shape:
+                made[s.root] = natural(s.root)  # no launch makes what has no elements
             if s.root not in made and s.root not in views:
                 raise InternalError(
                     f"kernel {x.kernel.name} reads {s.tensor}, which no kernel makes"
@@ -284,7 +289,9 @@ def _launches(
 ) -> tuple[HostLaunch, ...]:
     out: list[HostLaunch] = []
     kernels = dict.fromkeys(x.kernel for x in calls)
-    known = {k: (accesses(k), role_of(k)) for k in kernels}
+    regions = {x.kernel for x in calls if x.region is not None}
+    known = {k: (accesses(k), role_of(k)) for k in kernels if k not in regions}
+    known |= {k: (_accesses_of_region(x), "region") for x in calls if (k := x.kernel) in regions}
     for x in calls:
         access, role = known[x.kernel]
         bound = {
@@ -293,7 +300,7 @@ def _launches(
         }
         bound.update(x.semaphores)
         bindings = tuple(bound[b] for b in x.kernel.params)
-        out.append(HostLaunch(x.kernel, x.values, bindings, role))
+        out.append(HostLaunch(x.kernel, x.values, bindings, role, x.region))
     return tuple(out)
 
 
@@ -325,6 +332,12 @@ def accesses(kernel: Kernel) -> dict[Buffer, AccessMode]:
     modes = {(True, True): AccessMode.READ_WRITE, (False, True): AccessMode.WRITE}
     found = {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
     return found | dict.fromkeys(kernel.scratch, AccessMode.WRITE)
+
+
+def _accesses_of_region(x: Call) -> dict[Buffer, AccessMode]:
+    """What a region does to each of its parameters: it reads its operands, and writes the rest."""
+    reads = x.kernel.arrays[: len(x.inputs)]
+    return {b: AccessMode.READ if b in reads else AccessMode.WRITE for b in x.kernel.params}
 
 
 def role_of(kernel: Kernel) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fusewright.core.expr import ONE, ZERO, Expr, Var, add, ceildiv, mul
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Input, OwnKernel
+from fusewright.fusion.ir import Alone, Input
 from fusewright.host.moves import (
     Moves,
     loop_of,
@@ -41,7 +41,7 @@ def attach_fills(items: Sequence[Segment | Moves]) -> tuple[Segment | Moves, ...
         for j in reversed(range(k)):
             maker = out[j]
             if isinstance(maker, Segment) and roots == {s.root for s in maker.writes} & roots:
-                is_own = any(isinstance(t.op, OwnKernel) for t in maker.fusion.outputs)
+                is_own = any(isinstance(t.op, Alone) for t in maker.fusion.outputs)
                 if maker.fills is None and not is_own and _is_small(x, maker):
                     out[j] = replace(maker, fills=x)
                     out[k] = Moves(())

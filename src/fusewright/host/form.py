@@ -17,6 +17,7 @@ from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
+    Alone,
     Fusion,
     IndexMap,
     Input,
@@ -104,7 +105,7 @@ class _Former:
             return
         if is_view(t) and t not in self.fusion.outputs and self._is_near(t):
             return
-        if isinstance(t.op, OwnKernel):
+        if isinstance(t.op, Alone):
             self._place_own(t, t.op)
             return
         views, sources = self._views(t)
@@ -120,7 +121,7 @@ class _Former:
         if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
             self._alone(t)
 
-    def _place_own(self, t: Tensor, op: OwnKernel) -> None:
+    def _place_own(self, t: Tensor, op: Alone) -> None:
         """Puts a result of a kernel of the program's own beside the other results of its call."""
         found = [self.group_of(o) for o in self.own if not own_problem([o, t])]
         chosen = [g for g in found[:1] if g is not None]
@@ -130,7 +131,9 @@ class _Former:
         problem = self._try(chosen, list(dict.fromkeys(makers)), [t], number)
         if problem is not None:
             raise ScheduleError(f"{t.name}: {op.fn} cannot be one kernel: {problem}")
-        self.reasons.append(Reason(t.name, f"{op.fn} is a kernel of its own, as the program asks"))
+        if isinstance(op, OwnKernel):
+            rule = f"{op.fn} is a kernel of its own, as the program asks"
+            self.reasons.append(Reason(t.name, rule))
 
     def _chains(
         self, t: Tensor, chosen: Sequence[FusionGroup], producers: Sequence[FusionGroup]
@@ -278,7 +281,7 @@ class _Former:
         for t in new:
             if (problem := add(g, t)) is not None:
                 return problem
-        if any(isinstance(t.op, OwnKernel) for t in islice(g.members, 1)):
+        if any(isinstance(t.op, Alone) for t in islice(g.members, 1)):
             return g
         relate_reductions(g)
         return loop_problem(g, chosen, new) or g

@@ -11,15 +11,16 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import (
+    Alone,
     Broadcast,
     Concat,
     IndexMap,
     MatMul,
-    OwnKernel,
     Parts,
     Permute,
     Pointwise,
     Reduce,
+    Region,
     Reshape,
     Resize,
     Scan,
@@ -176,6 +177,9 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     g.sources |= {
         o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
     }
+    if isinstance(t.op, Region):
+        g.widths[t], g.depths[t], g.regrouped[t] = 1, 0, regrouped(t, g.regrouped)
+        return None
     if len(g.sources) > MAX_OPERANDS:
         return f"the kernel would read more than {MAX_OPERANDS} tensors"
     g.widths[t] = _width(g, t)
@@ -202,9 +206,11 @@ def own_problem(members: Sequence[Tensor]) -> str | None:
     alone = [t for t in members if is_alone(t)]
     if alone and len(members) > 1:
         return f"{alone[0].name} is stored in the order of the program by a kernel of its own"
-    own = [t.op for t in members if isinstance(t.op, OwnKernel)]
+    own = [t.op for t in members if isinstance(t.op, Alone)]
     if not own or (len(own) == len(members) and all(_is_one_call(own[0], o) for o in own)):
         return None
+    if isinstance(own[0], Region):
+        return f"{own[0].fn} is launches of its own, which nothing joins"
     return f"{own[0].fn} is a kernel of the program's own, which nothing joins"
 
 
@@ -213,8 +219,12 @@ def _first(g: FusionGroup) -> Iterator[Tensor]:
     return islice((t for t in g.members if not is_view(t)), 1)
 
 
-def _is_one_call(a: OwnKernel, b: OwnKernel) -> bool:
-    return a.body is b.body and a.operands == b.operands
+def _is_one_call(a: Alone, b: Alone) -> bool:
+    if isinstance(a, Region) or isinstance(b, Region):
+        same = isinstance(a, Region) and isinstance(b, Region) and a.bodies == b.bodies
+    else:
+        same = a.body is b.body
+    return same and a.operands == b.operands
 
 
 def _place(g: FusionGroup, t: Tensor) -> str | None:

@@ -30,7 +30,7 @@ from fusewright.fusion.ir import (
 from fusewright.host.assemble import Call
 from fusewright.host.subspans import VECTOR_ALIGNMENT, Subspan
 from fusewright.kir.analysis.uses import memory_uses
-from fusewright.kir.ir import Body, Buffer, For, If, Kernel, Load, Statement, Store
+from fusewright.kir.ir import Body, Buffer, For, If, Load, Statement, Store
 from fusewright.kir.traverse import body_fields
 
 Versions = Mapping[tuple[Tensor, Tensor], int]
@@ -119,7 +119,7 @@ def in_order(calls: Sequence[Call], versions: Versions) -> list[int] | Conflict:
                 if first.call > second.call:
                     turned.append((first, second))
             elif not first.writes:
-                why = _overwrite_problem(calls[first.call].kernel, first, second)
+                why = _overwrite_problem(calls[first.call], first, second)
                 if why is not None:
                     return Conflict(first.site.root, why)
     order = _sorted(before)
@@ -184,11 +184,17 @@ class _At:
     branches: tuple[tuple[If, str], ...]
 
 
-def _overwrite_problem(kernel: Kernel, read: _Use, write: _Use) -> str | None:
+def _overwrite_problem(call: Call, read: _Use, write: _Use) -> str | None:
     """Why a kernel may not write where it reads; None where every element is written by the thread
     that reads it, later, and by no other: kernels write each element once, so a load at the very
     index of a store, in as many iterations, is all that may be."""
+    kernel = call.kernel
     name = read.site.tensor.name
+    if call.region is not None:
+        operand, result = kernel.params.index(read.buffer), kernel.params.index(write.buffer)
+        if operand in call.region.replaced.get(result - len(call.inputs), ()):
+            return None
+        return f"{kernel.name} reads {name} in every iteration"
     if read.site.offset != write.site.offset or read.site.strides != write.site.strides:
         return f"{kernel.name} reads {name} at other places than it writes"
     found = _statements(kernel.body)

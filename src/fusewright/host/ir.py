@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
+from fusewright.host.control import HostRegion
 from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
 
@@ -119,12 +120,14 @@ class Binding:
 @dataclass(frozen=True, slots=True, eq=False)
 class HostLaunch:
     """One kernel over bindings in the order of its parameters. `values` are its scalar arguments;
-    `role` is "kernel", "copy" (moves values and computes none) or "fill" (writes constants)."""
+    `role` is "kernel", "copy" (moves values and computes none), "fill" (writes constants), or
+    "region": launches of bodies, of which `kernel` has the parameters."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
     bindings: tuple[Binding, ...]
     role: str = "kernel"
+    region: HostRegion | None = None
 
     @property
     def name(self) -> str:

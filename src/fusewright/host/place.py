@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.fusion.ir import Fusion, Input, OwnKernel, Tensor
+from fusewright.fusion.ir import Alone, Fusion, Input, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.form import Formation, connected, nbytes_estimate
 from fusewright.host.groups import is_view
@@ -243,7 +243,7 @@ class _Placer:
 
 def _of_own_kernels(fusion: Fusion) -> set[Tensor]:
     """What kernels of the program's own read and make: it lies in C order, apart from all else."""
-    own = [t for t in fusion.values if isinstance(t.op, OwnKernel)]
+    own = [t for t in fusion.values if isinstance(t.op, Alone)]
     return {v for t in own for v in (t, *t.op.operands)}
 
 

@@ -21,7 +21,7 @@ from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
-from fusewright.host.subspans import Range, Subspan, natural
+from fusewright.host.subspans import VECTOR_ALIGNMENT, Range, Subspan, natural
 from fusewright.schedule.graph import Dataflow
 
 
@@ -40,9 +40,19 @@ class Segment:
         """A dataflow to schedule, whose outputs know where they lie inside of other memory."""
         flow = Dataflow(self.fusion)
         for stage, site in zip(flow.outputs, self.writes, strict=True):
-            if not site.is_whole:
+            if not is_usual(site):
                 stage.strides, stage.alignment = site.strides, site.alignment
         return flow
+
+    @property
+    def layouts(self) -> tuple[object, ...]:
+        """What its kernel must know of where it writes; None for memory that is as usual."""
+        return tuple(None if is_usual(s) else s.layout for s in self.writes)
+
+
+def is_usual(site: Subspan) -> bool:
+    """Whether a site is all of a root, as aligned as roots usually are."""
+    return site.is_whole and site.alignment >= VECTOR_ALIGNMENT
 
 
 def segments(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fusewright.core.expr import Var
 from fusewright.errors import InternalError, UserError
+from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.printing import print_fusion
-from fusewright.fusion.text import parse_fusion
+from fusewright.fusion.text import parse_body, parse_fusion
+from fusewright.host.control import call_of
 from fusewright.host.groups import Reason
 from fusewright.host.ir import Pieces
+from fusewright.kernel import Kernel
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.records import (
     DAMAGE,
@@ -24,7 +28,8 @@ from fusewright.programs.records import (
     restored_site,
     site_record,
 )
-from fusewright.target import target_of
+from fusewright.programs.regions import region_dispatch
+from fusewright.target import Target, target_of
 
 
 def packed(program: ProgramModel, *, with_code: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -41,22 +46,37 @@ def packed(program: ProgramModel, *, with_code: bool) -> tuple[dict[str, Any], d
         "kernels": [
             kernel_record(k, codes.index(k.cubin()) if k in made else None) for k in kernels
         ],
-        "launches": [
-            {
-                "kernel": kernels.index(x.kernel),
-                "inputs": [site_record(s) for s in x.reads],
-                "outputs": [site_record(s) for s in x.writes],
-                "values": [number_record(v) for v in x.values],
-            }
-            for x in program.launches
-        ],
+        **_rest_of(program, kernels),
+    }
+    members = {f"{i}.cubin": c for i, c in enumerate(codes)}
+    return record, members | {f"{t.name}.constant": t.data.tobytes() for t in held}
+
+
+def _rest_of(program: ProgramModel, kernels: Sequence[Kernel]) -> dict[str, Any]:
+    """What a record says of a program, or of a body of a region, beside its fusion and kernels."""
+    return {
+        "launches": [_launch_record(x, kernels) for x in program.launches],
         "reasons": [[r.tensor, r.rule] for r in program.reasons],
         "held": [[t.name, argument.name] for t, argument in program.held.items()],
         "placed": list(program.pieces.placed.items()),
         "not_placed": list(program.pieces.not_placed.items()),
     }
-    members = {f"{i}.cubin": c for i, c in enumerate(codes)}
-    return record, members | {f"{t.name}.constant": t.data.tobytes() for t in held}
+
+
+def _launch_record(x: Dispatch, kernels: Sequence[Kernel]) -> dict[str, Any]:
+    sites = {
+        "inputs": [site_record(s) for s in x.reads],
+        "outputs": [site_record(s) for s in x.writes],
+    }
+    if x.region is not None:
+        call = x.region.call
+        bodies = [
+            {"fusion": print_fusion(b.fusion), **_rest_of(b, kernels)} for b in x.region.bodies
+        ]
+        chosen = {"used": list(call.used), "aliased": sorted(call.aliased)}
+        return {"region": chosen, "bodies": bodies, **sites}
+    values = [number_record(v) for v in x.values]
+    return {"kernel": kernels.index(x.kernel), "values": values, **sites}
 
 
 def restored(record: Mapping[str, Any], members: Mapping[str, bytes], what: str) -> ProgramModel:
@@ -74,18 +94,21 @@ def _model(record: Mapping[str, Any], members: Mapping[str, bytes]) -> ProgramMo
     constants = {r["name"]: restored_constant(r, members) for r in record["constants"]}
     fusion = parse_fusion(record["fusion"], constants)
     target = target_of(record["target"])
-    values = {t.name: t for t in fusion.values}
     symbols = {s.name: s for s in fusion.symbols}
     kernels = [restored_kernel(r, members, target, symbols) for r in record["kernels"]]
-    launches = tuple(
-        Dispatch(
-            kernels[int(x["kernel"])],
-            tuple(restored_site(r, values, symbols) for r in x["inputs"]),
-            tuple(restored_site(r, values, symbols) for r in x["outputs"]),
-            tuple(number_of(v) for v in x["values"]),
-        )
-        for x in record["launches"]
-    )
+    return _model_of(record, fusion, kernels, symbols, target)
+
+
+def _model_of(
+    record: Mapping[str, Any],
+    fusion: Fusion,
+    kernels: Sequence[Kernel],
+    symbols: Mapping[str, Var],
+    target: Target,
+) -> ProgramModel:
+    """The program of a record, or a body of a region, over kernels and symbols of the whole."""
+    values = {t.name: t for t in fusion.values}
+    launches = tuple(_launch(x, values, kernels, symbols, target) for x in record["launches"])
     for x in launches:
         check_launch(x.kernel, x.reads, x.writes, x.values)
     return ProgramModel(
@@ -96,3 +119,26 @@ def _model(record: Mapping[str, Any], members: Mapping[str, bytes]) -> ProgramMo
         Pieces(dict(record["placed"]), dict(record["not_placed"])),
         {values[t]: values[argument] for t, argument in record["held"]},
     )
+
+
+def _launch(
+    x: Mapping[str, Any],
+    values: Mapping[str, Tensor],
+    kernels: Sequence[Kernel],
+    symbols: Mapping[str, Var],
+    target: Target,
+) -> Dispatch:
+    reads = tuple(restored_site(r, values, symbols) for r in x["inputs"])
+    writes = tuple(restored_site(r, values, symbols) for r in x["outputs"])
+    if "region" not in x:
+        numbers = tuple(number_of(v) for v in x["values"])
+        return Dispatch(kernels[int(x["kernel"])], reads, writes, numbers)
+    op = writes[0].tensor.op
+    if not isinstance(op, Region):
+        raise ValueError(f"{writes[0].tensor.name} is the result of no region")
+    used, aliased = tuple(x["region"]["used"]), frozenset(x["region"]["aliased"])
+    bodies = tuple(
+        _model_of(b, parse_body(b["fusion"], symbols), kernels, symbols, target)
+        for b in x["bodies"]
+    )
+    return region_dispatch(call_of(op, used, aliased), bodies, reads, writes)

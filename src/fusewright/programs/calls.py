@@ -28,7 +28,7 @@ from fusewright.fusion.call_numbers import (
 )
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate
-from fusewright.kernel import TensorInfo, flatten, shaped_view, size_of, without_races
+from fusewright.kernel import Kernel, TensorInfo, flatten, shaped_view, size_of, without_races
 from fusewright.programs.model import ProgramModel
 from fusewright.programs.simulation import simulate_program
 from fusewright.progress import told
@@ -43,6 +43,7 @@ from fusewright.runtime.arrays import (
 from fusewright.runtime.bound import BoundCall
 from fusewright.runtime.config import active
 from fusewright.runtime.constants import Constants
+from fusewright.runtime.control import Loaded, LoadedRegion
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
@@ -73,11 +74,11 @@ class Calls:
         p = self._program
         return Executor(p.host, p.inputs, p.results, p.holders, self._load, p.numbers)
 
-    def _load(self) -> list[LoadedKernel]:
+    def _load(self) -> list[Loaded]:
         kernels = self._program.kernels
         made = told(kernels, len(kernels), "waiting for machine code")
         loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in made}
-        return [loaded[x.kernel] for x in self._program.launches]
+        return _loaded(self._program, loaded)
 
     def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:
         """Runs on arrays of any library; torch tensors on a GPU take the call that was bound for
@@ -240,6 +241,18 @@ class Calls:
                 )
         check_out(given, [shape_of(r, sizes) for r in results], like)
         return given
+
+
+def _loaded(program: ProgramModel, kernels: Mapping[Kernel, LoadedKernel]) -> list[Loaded]:
+    """What each launch of a program launches."""
+    out: list[Loaded] = []
+    for x in program.launches:
+        if x.region is None:
+            out.append(kernels[x.kernel])
+            continue
+        bodies = tuple((b.host, _loaded(b, kernels)) for b in x.region.bodies)
+        out.append(LoadedRegion(x.region.host, x.region.call, bodies))
+    return out
 
 
 def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.host.assemble import Call, HostProgram, assemble
+from fusewright.host.control import Call as RegionCall, HostRegion
 from fusewright.host.groups import Reason
 from fusewright.host.invariants import check_host
 from fusewright.host.ir import Pieces
@@ -23,12 +24,25 @@ from fusewright.target import Target
 @dataclass(frozen=True, slots=True)
 class Dispatch:
     """One kernel over subspans of the program's values, those it reads and those it writes in the
-    kernel's order, and the values of its scalar parameters in this place."""
+    kernel's order, and the values of its scalar parameters in this place. Of a `region` the kernel
+    has parameters only: the launches are those of its bodies."""
 
     kernel: Kernel
     reads: tuple[Subspan, ...]
     writes: tuple[Subspan, ...]
     values: tuple[bool | int | float, ...]
+    region: RegionBodies | None = None
+
+    @property
+    def bodies(self) -> tuple[ProgramModel, ...]:
+        """The programs that run in its place, of a region."""
+        return () if self.region is None else self.region.bodies
+
+    @property
+    def call(self) -> Call:
+        """The same to the host program."""
+        region = None if self.region is None else self.region.host
+        return Call(self.kernel.ir, self.values, self.reads, self.writes, region=region)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -39,6 +53,16 @@ class Dispatch:
     def outputs(self) -> tuple[Tensor, ...]:
         """The values that it makes, each as often as it is stored."""
         return tuple(s.tensor for s in self.writes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionBodies:
+    """What runs in the place of a launch that is a region: the bodies, compiled, and the steps over
+    them; `call` is what both were made of."""
+
+    call: RegionCall
+    host: HostRegion
+    bodies: tuple[ProgramModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +90,25 @@ class ProgramModel:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The different kernels, in order of first launch."""
-        return list(dict.fromkeys(x.kernel for x in self.launches))
+        """The different kernels, in order of first launch, those of bodies of regions too."""
+        return list(dict.fromkeys(x.kernel for x in self.every_launch))
+
+    @property
+    def every_program(self) -> Iterator[ProgramModel]:
+        """The program, and the bodies of its regions."""
+        yield self
+        for x in self.launches:
+            for body in x.bodies:
+                yield from body.every_program
+
+    @property
+    def every_launch(self) -> Iterator[Dispatch]:
+        """The launches of kernels, in the place of regions those of their bodies, each once."""
+        for x in self.launches:
+            if not x.bodies:
+                yield x
+            for body in x.bodies:
+                yield from body.every_launch
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -112,7 +153,7 @@ class ProgramModel:
     @cached_property
     def assembled(self) -> HostProgram:
         """The host program, whose invariants nobody has checked."""
-        calls = [Call(x.kernel.ir, x.values, x.reads, x.writes) for x in self.launches]
+        calls = [x.call for x in self.launches]
         return assemble(self.fusion, calls, self.pieces, self.held)
 
     @cached_property

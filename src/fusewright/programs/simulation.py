@@ -12,10 +12,12 @@ from fusewright.core.expr import Var
 from fusewright.fusion.call_numbers import without_numbers
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import plain_array
+from fusewright.fusion.ir import Tensor
+from fusewright.host.control import Ask, Copy, Place, Run
 from fusewright.host.subspans import natural
-from fusewright.kernel import Kernel
+from fusewright.kernel import Kernel, size_of
 from fusewright.programs.memories import Memories
-from fusewright.programs.model import Dispatch, ProgramModel
+from fusewright.programs.model import Dispatch, ProgramModel, RegionBodies
 from fusewright.sim.machine import SimResult
 from fusewright.sim.report import Race
 
@@ -27,54 +29,135 @@ def simulate_program(
 ) -> SimResult:
     """Runs every kernel on memory whose bytes are 0xFF until one of them is written; `races` also
     lists what launches read, and results hold, of such bytes."""
-    races: list[Race] = []
-    stats: dict[str, int | float] = {}
-    memory = _memories(program, arrays)
-    for k, x in enumerate(program.launches):
-        races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", seed)
-        result = _run(x, memory, check_races=check_races, seed=seed)
-        races.extend(result.races)
-        for name, v in result.stats.items():
-            stats[name] = stats.get(name, 0) + v
-    results = [natural(program.held.get(t, t)) for t in program.fusion.outputs]
-    races += memory.unwritten(results, "the program returns", seed)
-    return SimResult([memory.read(s) for s in results], races, stats)
+    given, sizes = _given(program, arrays)
+    run = _Simulation(check_races=check_races, seed=seed)
+    outputs = run.program(program, given, sizes)
+    return SimResult(outputs, run.races, run.stats)
 
 
 def witnesses(
     program: ProgramModel, arrays: Sequence[Array]
 ) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
-    """Every kernel once, with the arrays it reads when the program runs on these, and sizes."""
-    memory = _memories(program, arrays)
-    seen: set[Kernel] = set()
-    for x in program.launches:
-        if x.kernel not in seen:
-            seen.add(x.kernel)
-            yield x.kernel, [memory.read(s) for s in x.reads], memory.sizes
-        _run(x, memory, check_races=False, seed=0)
+    """Every kernel that runs once, with the arrays it reads when the program runs on these, and
+    sizes."""
+    given, sizes = _given(program, arrays)
+    run = _Simulation(check_races=False, seed=0)
+    run.program(program, given, sizes)
+    for kernel, read in run.seen.items():
+        yield kernel, read, sizes
 
 
-def _memories(program: ProgramModel, arrays: Sequence[Any]) -> Memories:
-    """The memory of a run before its first launch."""
+def _given(program: ProgramModel, arrays: Sequence[Any]) -> tuple[list[Array], Mapping[Var, int]]:
+    """The arguments of a run, and the sizes of the symbols."""
     inputs = program.fusion.inputs
     arrays, numbers = without_numbers(program.fusion, arrays)
     arrays = completed(inputs, arrays, constants_of(inputs))
-    arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
-    symbols = program.symbol_values(arrays, numbers)
-    given = dict(zip(inputs, arrays, strict=True))
-    given |= {t: np.array(given[t], order="C") for t in program.held.values()}
-    return Memories(symbols, given)
+    given = [plain_array(a, f"argument {k}") for k, a in enumerate(arrays)]
+    return given, program.symbol_values(given, numbers)
 
 
-def _run(x: Dispatch, memory: Memories, *, check_races: bool, seed: int) -> SimResult:
-    """Runs one launch; what it writes is in memory afterwards."""
-    result = x.kernel.simulate(
-        *(memory.read(s) for s in x.reads),
-        check_races=check_races,
-        seed=seed,
-        symbols=memory.sizes,
-        values=x.values,
-    )
-    for s, array, written in zip(x.writes, result.outputs, result.written, strict=True):
-        memory.write(s, array, written)
-    return result
+class _Simulation:
+    """One run: what was found, what was counted, and what each kernel read at its first launch."""
+
+    def __init__(self, *, check_races: bool, seed: int) -> None:
+        self._check_races, self._seed = check_races, seed
+        self.races: list[Race] = []
+        self.stats: dict[str, int | float] = {}
+        self.seen: dict[Kernel, list[Array]] = {}
+
+    def program(
+        self, program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
+    ) -> list[Array]:
+        """Runs a program, or a body of a region; its outputs."""
+        given = dict(zip(program.fusion.inputs, arrays, strict=True))
+        given |= {t: np.array(given[t], order="C") for t in program.held.values()}
+        memory = Memories(sizes, given)
+        for k, x in enumerate(program.launches):
+            self.races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", self._seed)
+            if x.region is None:
+                self._launch(x, memory)
+            else:
+                self._region(x, x.region, memory)
+        results = [natural(program.held.get(t, t)) for t in program.fusion.outputs]
+        self.races += memory.unwritten(results, "the program returns", self._seed)
+        return [memory.read(s) for s in results]
+
+    def _launch(self, x: Dispatch, memory: Memories) -> None:
+        """Runs one launch; what it writes is in memory afterwards."""
+        read = [memory.read(s) for s in x.reads]
+        if x.kernel not in self.seen:
+            self.seen[x.kernel] = [np.array(a) for a in read]
+        result = x.kernel.simulate(
+            *read,
+            check_races=self._check_races,
+            seed=self._seed,
+            symbols=memory.sizes,
+            values=x.values,
+        )
+        for s, array, written in zip(x.writes, result.outputs, result.written, strict=True):
+            memory.write(s, array, written)
+        self.races += result.races
+        for name, v in result.stats.items():
+            self.stats[name] = self.stats.get(name, 0) + v
+
+    def _region(self, x: Dispatch, region: RegionBodies, memory: Memories) -> None:
+        """Runs the steps of a region over arrays in the places that the host program gives it."""
+        host = region.host
+        arrays: dict[tuple[str, int], Array] = {}
+        for k, s in enumerate(x.reads):
+            arrays["operand", k] = np.array(memory.read(s), order="C")
+        for kind, types in (
+            ("result", [(s.shape, s.tensor.dtype) for s in x.writes]),
+            ("scratch", list(host.scratch)),
+        ):
+            for k, (shape, dtype) in enumerate(types):
+                extents = [size_of(e, memory.sizes) for e in shape]
+                empty = np.empty(extents, dtype.numpy)
+                empty.reshape(-1).view(np.uint8)[...] = 0xFF
+                arrays[kind, k] = empty
+        for k in host.aliased:
+            place = host.results[k]
+            arrays[place.kind, place.position] = arrays["operand", k]
+        self._steps(region, arrays, memory.sizes)
+        for k, s in enumerate(x.writes):
+            memory.write(s, arrays["result", k], np.ones(arrays["result", k].shape, bool))
+
+    def _steps(
+        self,
+        region: RegionBodies,
+        arrays: Mapping[tuple[str, int], Array],
+        sizes: Mapping[Var, int],
+    ) -> None:
+        def at(p: Place) -> Array:
+            whole = arrays[p.kind, p.position]
+            if p.slice is None:
+                return whole
+            return whole[p.slice : p.slice + 1].reshape(whole.shape[1:])
+
+        steps = region.host.steps(sizes)
+        answer: bool | None = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            match step:
+                case Copy(source=source, target=target):
+                    at(target)[...] = at(source)
+                case Ask(place=place):
+                    answer = bool(at(place))
+                case Run(body=number, roots=roots):
+                    self._body(region.bodies[number], [at(p) for p in roots], sizes)
+
+    def _body(self, body: ProgramModel, roots: Sequence[Array], sizes: Mapping[Var, int]) -> None:
+        """Runs a body over its arguments and the places of its results."""
+        n = len(body.fusion.inputs)
+        made = self.program(body, roots[:n], sizes)
+        fresh = iter(roots[n:])
+        results = dict.fromkeys(body.fusion.outputs)
+        targets = [next(fresh) if h is None else roots[h] for h in body.holders]
+        at: dict[Tensor, Array] = dict(zip(results, targets, strict=True))
+        found = dict(zip(body.fusion.outputs, made, strict=True))
+        for t, array in found.items():
+            at[t][...] = array

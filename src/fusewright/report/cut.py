@@ -20,6 +20,7 @@ from fusewright.fusion.ir import (
     Permute,
     Pointwise,
     Reduce,
+    Region,
     Reshape,
     Resize,
     Scan,
@@ -29,7 +30,7 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
-from fusewright.report.subject import LaunchLike
+from fusewright.report.subject import LaunchLike, ProgramLike
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,24 @@ def cut(fusion: Fusion, launches: Sequence[LaunchLike]) -> Cut:
     rest = tuple(t for t in fusion.values if t not in taken and t not in literal)
     bands.append(Band("no kernel", rest))
     return Cut(tuple(b for b in bands if b.values))
+
+
+def every_program(program: ProgramLike) -> list[ProgramLike]:
+    """The program, and the bodies of its regions, in the order of launches."""
+    inside = [b for x in program.launches for body in x.bodies for b in every_program(body)]
+    return [program, *inside]
+
+
+def every_launch(program: ProgramLike) -> list[LaunchLike]:
+    """The launches of kernels, those of bodies of regions too, each once."""
+    return [x for p in every_program(program) for x in p.launches if not x.bodies]
+
+
+def every_band(program: ProgramLike) -> dict[str, tuple[Tensor, ...]]:
+    """What each kernel computes, by its name."""
+    return {
+        b.label: b.values for p in every_program(program) for b in cut(p.fusion, p.launches).bands
+    }
 
 
 def _literals(fusion: Fusion) -> set[Tensor]:
@@ -115,6 +134,8 @@ def op_text(t: Tensor) -> str:
             return "matmul"
         case OwnKernel(fn=fn):
             return f"{fn}, a kernel of its own"
+        case Region(fn=fn):
+            return f"{fn}, its bodies in kernels of their own"
         case _:
             assert_never(t.op)
 

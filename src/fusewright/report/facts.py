@@ -11,7 +11,7 @@ from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.kir.ir import Kernel
 from fusewright.kir.text import print_kernel
 from fusewright.report.candidates import candidates_text
-from fusewright.report.cut import Cut, cut
+from fusewright.report.cut import Cut, cut, every_band, every_launch
 from fusewright.report.host_facts import HostFacts, host_facts
 from fusewright.report.links import Names, marks_of, names_of
 from fusewright.report.predicted import bytes_us
@@ -77,10 +77,11 @@ class ReportFacts:
 
 def gather(program: ProgramLike, title: str) -> ReportFacts:
     """The facts of a program. Compiles its kernels where a compiler is installed."""
-    times = Counter(id(x.kernel) for x in program.launches)
-    first = {id(x.kernel): x for x in reversed(program.launches)}
+    launches = every_launch(program)
+    times = Counter(id(x.kernel) for x in launches)
+    first = {id(x.kernel): x for x in reversed(launches)}
     found = cut(program.fusion, program.launches)
-    bands = {b.label: b.values for b in found.bands}
+    bands = every_band(program)
     kernels = [
         _kernel_facts(k, times[id(k)], names_of(i, k, bands.get(k.name, ())), first[id(k)])
         for i, k in enumerate(program.kernels)
@@ -94,7 +95,7 @@ def gather(program: ProgramLike, title: str) -> ReportFacts:
         cut=found,
         kernels=tuple(kernels),
         host=host_facts(program),
-        marks=marks_of(found, program.kernels, program.launches),
+        marks=marks_of(found, program.kernels, launches),
     )
 
 

@@ -113,6 +113,11 @@ def layout_rows(layouts: Mapping[str, LayoutLike]) -> list[tuple[str, ...]]:
     ]
 
 
+def _basis(basis: str) -> str:
+    """What a time follows from, where that is not the model."""
+    return {"model": "", "bytes": " (its bytes)"}.get(basis, f" ({basis})")
+
+
 def launch_rows(h: HostFacts) -> list[tuple[str, ...]]:
     """A row under LAUNCH_HEADER for each launch."""
     return [
@@ -121,7 +126,7 @@ def launch_rows(h: HostFacts) -> list[tuple[str, ...]]:
             t.name,
             str(t.branch),
             f"{t.begin:.1f}",
-            f"{t.us:.1f}" + (" (its bytes)" if t.basis == "bytes" else ""),
+            f"{t.us:.1f}" + _basis(t.basis),
             "\n".join(h.bindings[i]),
             "\n".join(h.waits[i]) or "-",
         )

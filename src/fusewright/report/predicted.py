@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Tensor
+from fusewright.host.control import HostRegion
 from fusewright.host.form import nbytes_estimate
 from fusewright.report.subject import LaunchLike, ProgramLike
 from fusewright.target import Target
@@ -15,7 +16,8 @@ from fusewright.target import Target
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A launch: its kernel's name, begin and time in microseconds, the branch that it stands on,
-    and what the time follows from: "model", or "bytes" where no heuristic made the kernel."""
+    and what the time follows from: "model", or "bytes" where no heuristic made the kernel, or what
+    of a region is counted where the host does not know all of it."""
 
     name: str
     begin: float
@@ -64,7 +66,9 @@ def timed(program: ProgramLike) -> list[Timed]:
     out: list[Timed] = []
     last: list[int] = []
     for i, x in enumerate(program.launches):
-        if id(x.kernel) not in times:
+        if x.bodies:
+            times[id(x.kernel)] = _of_region(x, program.host.launches[i].region, program.target)
+        elif id(x.kernel) not in times:
             times[id(x.kernel)] = _time(x, program.target)
         us, basis = times[id(x.kernel)]
         before = waits.get(i, [])
@@ -73,6 +77,17 @@ def timed(program: ProgramLike) -> list[Timed]:
         last[branch : branch + 1] = [i]
         out.append(Timed(x.kernel.name, begin, us, branch, basis))
     return out
+
+
+def _of_region(launch: LaunchLike, region: HostRegion | None, target: Target) -> tuple[float, str]:
+    """Of all iterations, where their number is known, else of one; of the longer branch."""
+    each = [serial_us(timed(body)) for body in launch.bodies]
+    if region is None or region.fn == "cond":
+        return max(each), "the longer branch"
+    trips = None if region.trips is None else constant_value(region.trips)
+    if trips is None:
+        return sum(each), "one iteration"
+    return trips * sum(each), "model"
 
 
 def _time(launch: LaunchLike, target: Target) -> tuple[float, str]:

@@ -113,7 +113,8 @@ class KernelLike(Protocol):
 
 
 class LaunchLike(Protocol):
-    """One run of a kernel: the values of the fusion that it reads and those that it writes."""
+    """One run of a kernel, or of a region, whose `bodies` are programs: the values of the fusion
+    that it reads and those that it writes."""
 
     @property
     def kernel(self) -> KernelLike: ...
@@ -121,6 +122,8 @@ class LaunchLike(Protocol):
     def inputs(self) -> Sequence[Tensor]: ...
     @property
     def outputs(self) -> Sequence[Tensor]: ...
+    @property
+    def bodies(self) -> Sequence[ProgramLike]: ...
 
 
 class ReasonLike(Protocol):

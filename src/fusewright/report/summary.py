@@ -10,7 +10,7 @@ from typing import Any
 
 from fusewright.core.expr import Expr, constant_value
 from fusewright.fusion.ir import Broadcast, Tensor
-from fusewright.report.cut import cut, op_text
+from fusewright.report.cut import every_band, every_launch, op_text
 from fusewright.report.facts import geometry_text, reasons_of
 from fusewright.report.subject import ProgramLike
 from fusewright.report.table import plural, table
@@ -86,9 +86,10 @@ class Summary:
 
 def summarise(program: ProgramLike, title: str) -> Summary:
     """The summary of a program."""
-    times = Counter(id(x.kernel) for x in program.launches)
-    bands = {b.label: b.values for b in cut(program.fusion, program.launches).bands}
-    first = {id(x.kernel): x for x in reversed(program.launches)}
+    launches = every_launch(program)
+    times = Counter(id(x.kernel) for x in launches)
+    bands = every_band(program)
+    first = {id(x.kernel): x for x in reversed(launches)}
     kernels: list[KernelSummary] = []
     for k in program.kernels:
         x = first[id(k)]

@@ -17,8 +17,8 @@ from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
 from fusewright.runtime.arrays import ArrayInfo, Device, describe, overlaps_itself
 from fusewright.runtime.config import active
+from fusewright.runtime.control import Loaded
 from fusewright.runtime.device import capturing, check, current, driver, wait_for
-from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.memory import allocate, free
@@ -56,7 +56,7 @@ class Executor:
         inputs: Sequence[ArraySpec],
         results: Sequence[ArraySpec],
         holders: Sequence[int | None],
-        load: Callable[[], Sequence[LoadedKernel]],
+        load: Callable[[], Sequence[Loaded]],
         numbers: Sequence[Var] = (),
     ) -> None:
         """`results` that are not made in the memory of an input, which `holders` gives by
@@ -199,7 +199,7 @@ class Executor:
             if plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
-            graph = uses_graph(len(plan.launches), active().execution) and not capturing(stream)
+            graph = uses_graph(plan.nodes, active().execution) and not capturing(stream)
             plan.enqueue(roots, stream, device.index, graph=graph)
             for k, (o, h) in enumerate(zip(out or [None] * len(types), self.holders, strict=True)):
                 if o is not None and given[k] is None:

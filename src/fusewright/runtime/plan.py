@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from fusewright.host.assemble import HostProgram
 from fusewright.host.graph import by_consumer
 from fusewright.host.ir import HostLaunch, RootKind
 from fusewright.kir.symbols import TensorMap
+from fusewright.runtime.control import Loaded, LoadedRegion, RegionRun
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import GraphCache, Node
 from fusewright.runtime.launch import (
@@ -52,6 +53,14 @@ class Prepared:
     shape: PackedLaunch
     config: Any
     address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRegion:
+    """A region, and the slots of its addresses in the plan's buffer."""
+
+    run: RegionRun
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ class PlanTemplate:
     def __init__(
         self,
         host: HostProgram,
-        kernels: Sequence[LoadedKernel],
+        kernels: Sequence[Loaded],
         symbols: Sequence[Var],
         *,
         shares_graphs: bool = False,
@@ -108,6 +117,12 @@ class PlanTemplate:
         self._graphs: dict[tuple[int, tuple[int, ...]], GraphCache] = {}
         self.host = host
         self.kernels = tuple(kernels)
+        self.symbols = tuple(symbols)
+        self.regions = {
+            i: [PlanTemplate(h, loaded, symbols) for h, loaded in k.bodies]
+            for i, k in enumerate(self.kernels)
+            if isinstance(k, LoadedRegion)
+        }
         self.lock = fork_safe_lock()
         self.ranges = ranges()
         root = {r: k for k, r in enumerate(host.roots)}
@@ -235,8 +250,14 @@ class CallPlan:
         listed = [base + k * _SLOT_NBYTES for k in t.table]
         t.table_format.pack_into(self._buffer, t.table_at, *listed)
         made: list[Prepared] = []
+        order: list[Prepared | _PreparedRegion] = []
         for i, (kernel, part) in enumerate(zip(t.kernels, t.parts, strict=True)):
             grid = grids[3 * i], grids[3 * i + 1], grids[3 * i + 2]
+            if isinstance(kernel, LoadedRegion):
+                plans = [CallPlan(body, sizes) for body in t.regions[i]]
+                known = dict(zip(t.symbols, sizes, strict=True))
+                order.append(_PreparedRegion(RegionRun(kernel, plans, known), part.slots))
+                continue
             check_grid(kernel.kernel, grid)
             if 0 in grid:
                 continue
@@ -245,7 +266,15 @@ class CallPlan:
             _set_shape(config, shape)
             address = base + t.table_at + part.table * _SLOT_NBYTES
             made.append(Prepared(i, kernel, shape, config, address))
+            order.append(made[-1])
         self.launches = tuple(made)
+        self._order = tuple(order) if t.regions else ()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it is as a CUDA graph; 0 where it cannot be one: the host decides which
+        launches a region makes."""
+        return 0 if self._order else len(self.launches)
 
     @property
     def _label(self) -> str:
@@ -280,13 +309,28 @@ class CallPlan:
                 self._write(roots)
                 if stream != self._stream:
                     self._move_to(stream)
-                launch = self._api.cuLaunchKernelEx
-                for x in self.launches:
-                    status = launch(x.config, x.kernel.handle, x.address, 0)
-                    if status[0]:
-                        check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
+                if self._order:
+                    self._launch_regions(stream, device)
+                else:
+                    self._launch(self.launches)
             if self._ranges is not None:
                 self._ranges.pop()
+
+    def _launch(self, launches: Iterable[Prepared]) -> None:
+        launch = self._api.cuLaunchKernelEx
+        for x in launches:
+            status = launch(x.config, x.kernel.handle, x.address, 0)
+            if status[0]:
+                check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
+
+    def _launch_regions(self, stream: int, device: int) -> None:
+        """The launches in order, those of regions step by step."""
+        for x in self._order:
+            if isinstance(x, Prepared):
+                self._launch((x,))
+                continue
+            found = [_ADDRESS.unpack_from(self._buffer, s * _SLOT_NBYTES)[0] for s in x.slots]
+            x.run.enqueue(found, stream, device)
 
     def _write_with_maps(self, roots: Sequence[int]) -> None:
         """Writes addresses, and the tensor maps of those that are new."""

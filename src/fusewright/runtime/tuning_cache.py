@@ -76,7 +76,7 @@ class TuningCache:
 
     def _key(self, segment: Segment) -> str:
         structure, _ = structure_of(segment.fusion)
-        places = [None if s.is_whole else s.layout for s in segment.writes]
+        places = list(segment.layouts)
         return cache_key(
             f"tuned {SCHEMA}", repr(structure), repr(places), self._target.arch, self._device
         )

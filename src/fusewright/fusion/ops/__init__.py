@@ -3,6 +3,7 @@
 from fusewright.fusion.ops import random
 from fusewright.fusion.ops.composed import allclose, isclose, lerp, logsumexp, nan_to_num
 from fusewright.fusion.ops.contractions import einsum
+from fusewright.fusion.ops.control import cond, fori_loop, scan, while_loop
 from fusewright.fusion.ops.creation import (
     arange,
     empty,
@@ -180,6 +181,7 @@ __all__ = [
     "clip",
     "compress",
     "concat",
+    "cond",
     "conj",
     "copy",
     "copysign",
@@ -208,6 +210,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fma",
+    "fori_loop",
     "full",
     "full_like",
     "greater",
@@ -268,6 +271,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "scan",
     "scatter_add",
     "searchsorted",
     "segment_sum",
@@ -301,6 +305,7 @@ __all__ = [
     "var",
     "vecdot",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]

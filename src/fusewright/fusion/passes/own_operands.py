@@ -1,15 +1,17 @@
-"""What a kernel of the program's own reads lies in memory as it expects it."""
+"""What a kernel of the program's own, or a region, reads lies in memory as it expects it."""
 
 from __future__ import annotations
 
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
+    Alone,
     Fusion,
     Input,
     MatMul,
     OwnKernel,
     Pointwise,
     Reduce,
+    Region,
     Scan,
     Sort,
     Tensor,
@@ -24,7 +26,7 @@ ALIGNMENT = 16
 
 
 def own_operands(fusion: Fusion) -> Fusion:
-    """Stores what a kernel of the program's own reads, where nobody else does.
+    """Stores what a kernel of the program's own, or a region, reads, where nobody else does.
 
     rewrite:  k(x.T)  ->  y = copy(x.T); k(y)
     checks:   operands are arguments in C order, or what other kernels compute
@@ -40,7 +42,7 @@ def own_operands(fusion: Fusion) -> Fusion:
         return copies[o]
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not isinstance(t.op, OwnKernel) or all(map(_lies_ready, operands)):
+        if not isinstance(t.op, Alone) or all(map(_lies_ready, operands)):
             return None
         op = with_operands(t.op, tuple(map(stored, operands)))
         return build.value(t.shape, t.dtype, op)
@@ -53,7 +55,7 @@ def _lies_ready(o: Tensor) -> bool:
     match o.op:
         case Input(strides=strides, alignment=alignment):
             return strides == contiguous_strides(o.shape) and alignment >= ALIGNMENT
-        case Pointwise() | Reduce() | Scan() | Sort() | MatMul() | OwnKernel():
+        case Pointwise() | Reduce() | Scan() | Sort() | MatMul() | OwnKernel() | Region():
             return not is_rematerialisable(o)
         case _:
             return False

@@ -14,7 +14,7 @@ from typing import Any, cast
 from fusewright.arguments import FUNCTION, INTEGER, shown, takes
 from fusewright.core.expr import Expr, add, as_expr, mul
 from fusewright.core.substitution import substitute
-from fusewright.errors import UserError
+from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.derivatives import CONSTANT, GivenRule
@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
     Permute,
     Pointwise,
     Reduce,
+    Region,
     Reshape,
     Resize,
     Scan,
@@ -191,6 +192,11 @@ class _Batch:
                 raise UserError(
                     f"vmap: {fn} is a kernel of the program's own, made for these shapes only; "
                     "write one that takes the further axis"
+                )
+            case Region(fn=fn):
+                raise UnsupportedError(
+                    f"vmap: {fn} is recorded for these shapes only; map the functions inside of "
+                    "it, or give its arrays the further axis"
                 )
             case _:
                 raise AssertionError(f"{t.op} has operands")

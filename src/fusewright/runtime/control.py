@@ -1,0 +1,135 @@
+"""Regions with control flow on a device: launches of their bodies, iteration by iteration.
+
+The host says which launches run. A condition that the device computes is read by the host, which
+waits for it: a `while_loop` waits once an iteration, a `cond` once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from fusewright.core.expr import ONE, ZERO, Expr, Var
+from fusewright.core.substitution import evaluate
+from fusewright.dtypes import DType
+from fusewright.errors import UserError
+from fusewright.fusion.build import element_count
+from fusewright.fusion.ir import Shape
+from fusewright.host.assemble import HostProgram
+from fusewright.host.control import Ask, Call, Copy, HostRegion, Place, Run
+from fusewright.runtime.device import capturing, check, driver
+from fusewright.runtime.launch import LoadedKernel, PackedLaunch
+
+
+class BodyPlan(Protocol):
+    """What enqueues a body over addresses of its roots."""
+
+    def enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None: ...
+
+
+Loaded: TypeAlias = "LoadedKernel | LoadedRegion"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedRegion:
+    """A region with the loaded kernels of its bodies."""
+
+    host: HostRegion
+    call: Call
+    bodies: tuple[tuple[HostProgram, Sequence[Loaded]], ...]
+
+    @property
+    def grid(self) -> tuple[Expr, Expr, Expr]:
+        """No blocks: the bodies have some."""
+        return ZERO, ONE, ONE
+
+    @property
+    def constant_shape(self) -> PackedLaunch:
+        """No threads."""
+        return PackedLaunch((0, 1, 1), (1, 1, 1), 0)
+
+
+class RegionRun:
+    """A region for given sizes."""
+
+    def __init__(
+        self, region: LoadedRegion, plans: Sequence[BodyPlan], sizes: Mapping[Var, int]
+    ) -> None:
+        host, call = region.host, region.call
+        self._host, self._plans = host, plans
+        self._sizes, self._call = sizes, call
+        self._api = driver()
+        operands = [_Bytes.of(t, sizes) for t in call.operands]
+        results = [_Bytes.of(call.results[k], sizes) for k in call.used]
+        self._slice = {"operand": [x.slice for x in operands], "result": [x.slice for x in results]}
+        stacked = [_Bytes.of(call.results[k], sizes).slice for k in call.stacked]
+        if call.fn == "cond":
+            self._copied = [_Bytes.of(t, sizes).whole for t in call.results]
+        else:
+            self._copied = [*(x.whole for x in operands[: call.carried]), *stacked]
+        self._first = {"operand": 0, "result": len(operands), "scratch": len(operands + results)}
+        self._flag = ctypes.c_uint8()
+
+    def enqueue(self, addresses: Sequence[int], stream: int, device: int) -> None:
+        """Enqueues the steps. `addresses`: of operands, results, scratch. Raises UserError for a
+        condition while the stream's work is captured."""
+        steps = self._host.steps(self._sizes)
+        answer: bool | None = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            match step:
+                case Run(body=number, roots=roots):
+                    where = [self._at(p, addresses) for p in roots]
+                    self._plans[number].enqueue(where, stream, device, graph=False)
+                case Copy(source=source, target=target, output=k):
+                    self._copy(addresses, source, target, k, stream)
+                case Ask(place=place):
+                    answer = self._ask(self._at(place, addresses), stream)
+
+    def _at(self, p: Place, addresses: Sequence[int]) -> int:
+        base = addresses[self._first[p.kind] + p.position]
+        return base if p.slice is None else base + p.slice * self._slice[p.kind][p.position]
+
+    def _copy(
+        self, addresses: Sequence[int], source: Place, target: Place, k: int, stream: int
+    ) -> None:
+        nbytes = self._copied[k]
+        places = self._at(target, addresses), self._at(source, addresses)
+        if nbytes and places[0] != places[1]:
+            status = self._api.cuMemcpyDtoDAsync(*places, nbytes, stream)
+            check(status, f"copy of a value of {self._call.fn}")
+
+    def _ask(self, address: int, stream: int) -> bool:
+        """Waits for a condition."""
+        fn = self._call.fn
+        if capturing(stream):
+            raise UserError(
+                f"{fn}: the host reads its condition and waits for it, which a CUDA graph that is "
+                "captured does not allow; call the program outside of the capture, or use a "
+                "fori_loop or scan of known length, or fw.where"
+            )
+        source = ctypes.addressof(self._flag)
+        check(self._api.cuMemcpyDtoHAsync(source, address, 1, stream), f"condition of {fn}")
+        check(self._api.cuStreamSynchronize(stream), f"condition of {fn}")
+        return bool(self._flag.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Bytes of an array, and of a slice along its first axis."""
+
+    whole: int
+    slice: int
+
+    @staticmethod
+    def of(t: tuple[Shape, DType], sizes: Mapping[Var, int]) -> _Bytes:
+        shape, dtype = t
+        counts = (evaluate(element_count(s), sizes) for s in (shape, shape[1:]))
+        whole, part = (n * dtype.nbytes for n in counts)
+        return _Bytes(whole, part)
