@@ -17,7 +17,7 @@ from fusewright.arguments import COUNT, FLAG, check_device_choice, takes
 from fusewright.core.compiled import compiled
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.core.node import walk
-from fusewright.core.substitution import substitute
+from fusewright.core.substitution import estimate, substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.cuda.emit import emit, shared_nbytes
 from fusewright.cuda.names import identifier
@@ -31,6 +31,7 @@ from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
+from fusewright.kir.analysis.occupancy import blocks_by_memory
 from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.memory import Memory
 from fusewright.runtime.arrays import overlaps_itself
@@ -166,6 +167,18 @@ class Kernel:
         size = self.ir.cluster_size
         grid = (first * size, *rest)
         return Launch(grid, block, size, shared_nbytes(self.ir))  # type: ignore[arg-type]
+
+    @property
+    def idle_multiprocessors(self) -> int:
+        """As many multiprocessors as a launch leaves room on, registers aside, where that is at
+        least half of them, so that another launch like it runs beside it; 0 for others. Sizes that
+        are symbols count as typical ones."""
+        blocks = self.ir.cluster_size
+        for d in self.ir.grid:
+            blocks *= estimate(d.extent)
+        held = blocks_by_memory(self.target, self.ir.nthreads, self.launch.shared_nbytes)
+        idle = self.target.multiprocessors - -(-blocks // max(1, held))
+        return idle if 2 * idle >= self.target.multiprocessors else 0
 
     @property
     def smem(self) -> list[SmemBuffer]:

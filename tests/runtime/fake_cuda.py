@@ -66,6 +66,11 @@ class FakeDriver:
         self.capture_mode = "CU_STREAM_CAPTURE_MODE_GLOBAL"
         self.graphs: list[list[tuple[Any, ...]]] = []
         self.refuse: str = ""
+        self.streams = 500
+        self.after: list[frozenset[int]] = []
+        self._given: dict[int, frozenset[int]] = {}
+        self._events: dict[int, frozenset[int]] = {}
+        self._marks = 4
 
     def register(self, kernel: Kernel) -> None:
         """Makes a kernel loadable."""
@@ -131,7 +136,9 @@ class FakeDriver:
 
     def _cuStreamCreate(self, flags: str) -> int:
         assert flags == "CU_STREAM_NON_BLOCKING"
-        return 500
+        assert self.capture_mode == "CU_STREAM_CAPTURE_MODE_RELAXED" or not self.capturing
+        self.streams += 1
+        return self.streams
 
     def _cuStreamSynchronize(self, stream: int) -> None: ...
 
@@ -156,13 +163,26 @@ class FakeDriver:
         return int(stream in self.capturing)
 
     def _cuEventCreate(self, flags: int) -> int:
-        return 5
+        self._marks += 1
+        return self._marks
 
-    def _cuEventRecord(self, event: int, stream: int) -> None: ...
+    def _cuEventRecord(self, event: int, stream: int) -> None:
+        self._events[event] = self.behind(stream)
 
-    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None: ...
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        self._given[stream] = self.behind(stream) | self._events[event]
 
-    def _cuEventDestroy(self, event: int) -> None: ...
+    def _cuEventDestroy(self, event: int) -> None:
+        del self._events[event]
+
+    def behind(self, stream: int) -> frozenset[int]:
+        """The launches, by number, that what a stream is given next waits for."""
+        return self._given.get(stream, frozenset())
+
+    @property
+    def open_events(self) -> int:
+        """Events that were recorded and not given back."""
+        return len(self._events)
 
     def _cuEventSynchronize(self, event: int) -> None: ...
 
@@ -194,6 +214,8 @@ class FakeDriver:
     def _cuLaunchKernelEx(self, config: Any, handle: int, table: int, extra: int) -> None:
         self._run(self.kernels[handle], self._read(handle, table))
         self.launched.append((self.kernels[handle].name, config.hStream))
+        self.after.append(self.behind(config.hStream))
+        self._given[config.hStream] = self.after[-1] | {len(self.after) - 1}
 
     def _read(self, handle: int, table: int) -> list[Any]:
         kernel = self.kernels[handle]

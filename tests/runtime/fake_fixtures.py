@@ -18,6 +18,7 @@ from fusewright.runtime import (
     control,
     device,
     executor,
+    forks,
     graphs,
     launch,
     memory,
@@ -30,7 +31,7 @@ from fusewright.runtime import (
 kernel_module = sys.modules["fusewright.kernel"]  # fw.kernel is a function
 
 _DRIVEN = (
-    bound, clock, constants, control, device, executor, graphs, launch, memory, plan, state,
+    bound, clock, constants, control, device, executor, forks, graphs, launch, memory, plan, state,
     tensor_maps,
 )  # fmt: skip
 
@@ -54,6 +55,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     tensor_maps._known.clear()
     device._primary_context.cache_clear()
     device.device_name.cache_clear()
+    forks.forget_streams()
     yield fake
     tensor_maps._known.clear()
     launch._library.cache_clear()

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, as_expr, constant_value
 from fusewright.core.node import walk
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import Fusion, Input, Tensor
-from fusewright.host.arena import Arena, Lifetime, pack
+from fusewright.host.arena import Arena
+from fusewright.host.branches import Branches, branches
 from fusewright.host.control import HostRegion
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
@@ -28,8 +28,9 @@ from fusewright.host.ir import (
     RootKind,
     Stored,
 )
+from fusewright.host.sharing import packed
 from fusewright.host.state import bound_semaphores, scratch_sites, state_root
-from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural
+from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural, nbytes_of
 from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
@@ -43,7 +44,8 @@ View: TypeAlias = tuple[Root, Expr]
 class Call:
     """One kernel over sites: inputs, then outputs, in the order of its arrays; `scratch` are the
     sites of what it keeps for itself, `semaphores` where those lie. Of a `region` the kernel has
-    parameters only."""
+    parameters only. `idle` counts the multiprocessors that it leaves room on, 0 for less than half
+    of them."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
@@ -52,6 +54,7 @@ class Call:
     scratch: tuple[Subspan, ...] = ()
     semaphores: Mapping[Buffer, Binding] = field(default_factory=dict[Buffer, Binding])
     region: HostRegion | None = None
+    idle: int = 0
 
     @property
     def made(self) -> tuple[Subspan, ...]:
@@ -107,9 +110,15 @@ class HostProgram:
             "lower_bound_bytes": _figure([self.arena.lower_bound]),
             "edges": {**kinds, "total": len(self.edges)},
             "critical_path": critical_path(self.edges, len(self.launches)),
+            "branches": self.branches.count,
             "placed": dict(self.placed),
             "not_placed": dict(self.not_placed),
         }
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Which launches run side by side."""
+        return branches(self.edges, [x.idle for x in self.launches])
 
     def _written(self, role: str) -> list[Expr]:
         chosen = [x for x in self.launches if x.role == role]
@@ -209,11 +218,6 @@ def _root(kind: RootKind, position: int, s: Subspan) -> Root:
     return Root(kind, position, s.root.name, nbytes_of(s), alignment)
 
 
-def nbytes_of(s: Subspan) -> Expr:
-    """Bytes from the first to behind the last element."""
-    return s.span * s.root.dtype.nbytes
-
-
 def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]:
     """The roots between kernels, in order of making. Raises InternalError for one never made."""
     made: dict[Tensor, Subspan] = {}
@@ -234,37 +238,11 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]
 def _arena(
     inner: Sequence[Subspan], calls: Sequence[Call], views: dict[Tensor, View]
 ) -> tuple[Arena, Root]:
-    """Packs the intermediates and adds their views. Bytes are shared where the data's own edges
-    allow it; where that costs more than program order would, by edges of kind REUSE."""
-    users: dict[Tensor, list[int]] = {s.root: [] for s in inner}
-    makers: dict[Tensor, list[int]] = {s.root: [] for s in inner}
-    for i, x in enumerate(calls):
-        for s in (*x.inputs, *x.made):
-            if s.root in users:
-                users[s.root].append(i)
-        for s in x.made:
-            if s.root in makers:
-                makers[s.root].append(i)
-    lives = [
-        Lifetime(s.root.name, nbytes_of(s), users[s.root][0], users[s.root][-1]) for s in inner
-    ]
-    before = _ancestors(inner, calls, views)
-
-    def meet(a: int, b: int) -> bool:
-        p, q = (a, b) if lives[a].first <= lives[b].first else (b, a)
-        last = users[inner[p].root]
-        return any(not before[m] >> u & 1 for m in makers[inner[q].root] for u in last)
-
-    tight, free = pack(lives), pack(lives, meet)
-    chosen = free if _affordable(free.nbytes, tight.nbytes) else tight
+    """Packs the intermediates and adds their views."""
+    chosen = packed(inner, calls, _ancestors(inner, calls, views))
     root = Root(RootKind.ARENA, 0, "arena", chosen.nbytes, ROOT_ALIGNMENT)
     views.update({s.root: (root, o) for s, o in zip(inner, chosen.offsets, strict=True)})
     return chosen, root
-
-
-def _affordable(free: Expr, tight: Expr) -> bool:
-    """Whether running launches side by side costs at most a sixteenth more memory."""
-    return prove(less_equal(free * 16, tight * 17)) is True
 
 
 def _ancestors(
@@ -300,7 +278,7 @@ def _launches(
         }
         bound.update(x.semaphores)
         bindings = tuple(bound[b] for b in x.kernel.params)
-        out.append(HostLaunch(x.kernel, x.values, bindings, role, x.region))
+        out.append(HostLaunch(x.kernel, x.values, bindings, role, x.region, x.idle))
     return tuple(out)
 
 

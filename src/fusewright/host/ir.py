@@ -121,13 +121,15 @@ class Binding:
 class HostLaunch:
     """One kernel over bindings in the order of its parameters. `values` are its scalar arguments;
     `role` is "kernel", "copy" (moves values and computes none), "fill" (writes constants), or
-    "region": launches of bodies, of which `kernel` has the parameters."""
+    "region": launches of bodies, of which `kernel` has the parameters. `idle` counts the
+    multiprocessors that it leaves room on, 0 for less than half of them."""
 
     kernel: Kernel
     values: tuple[bool | int | float, ...]
     bindings: tuple[Binding, ...]
     role: str = "kernel"
     region: HostRegion | None = None
+    idle: int = 0
 
     @property
     def name(self) -> str:

@@ -154,6 +154,11 @@ def natural(t: Tensor, strides: tuple[Expr, ...] | None = None) -> Subspan:
     return Subspan(t, t.shape, t, ZERO, strides, box, tuple(range(t.ndim)))
 
 
+def nbytes_of(s: Subspan) -> Expr:
+    """Bytes from the first to behind the last element."""
+    return s.span * s.root.dtype.nbytes
+
+
 def _equal_products(old: Shape, new: Shape) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
     """The axes of two shapes of one size in the shortest runs of equal products; None where
     symbolic sizes do not tell. Axes of size one go with what follows them, or what precedes."""

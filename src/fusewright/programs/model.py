@@ -41,8 +41,10 @@ class Dispatch:
     @property
     def call(self) -> Call:
         """The same to the host program."""
-        region = None if self.region is None else self.region.host
-        return Call(self.kernel.ir, self.values, self.reads, self.writes, region=region)
+        own = self.kernel.ir, self.values, self.reads, self.writes
+        if self.region is not None:
+            return Call(*own, region=self.region.host)
+        return Call(*own, idle=self.kernel.idle_multiprocessors)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

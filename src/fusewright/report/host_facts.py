@@ -20,18 +20,20 @@ LAUNCH_HEADER = ("", "launch", "branch", "begins us", "takes us", "binds", "wait
 LAYOUT_HEADER = ("value", "required", "preferred", "actual", "why")
 FIGURES = (
     "launches", "copies", "fills", "bytes_moved", "peak_bytes", "lower_bound_bytes",
-    "critical_path",
+    "critical_path", "branches",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostFacts:
-    """`launches`: predicted times; `bindings` and `waits`: for each launch texts of what it binds
-    and of the edges into it; `arena`: intermediates over launches, None where sizes are symbols."""
+    """`launches`: predicted times; `bindings`, `waits` and `branches`: for each launch texts of
+    what it binds, of the edges into it, and of why it stands on its branch; `arena`: intermediates
+    over launches, None where sizes are symbols."""
 
     launches: tuple[Timed, ...]
     bindings: tuple[tuple[str, ...], ...]
     waits: tuple[tuple[str, ...], ...]
+    branches: tuple[str, ...]
     edges: tuple[tuple[int, int, str], ...]
     arena: Timeline | None
     layouts: tuple[tuple[str, ...], ...]
@@ -50,6 +52,7 @@ def host_facts(program: ProgramLike) -> HostFacts:
         launches=tuple(timed(program)),
         bindings=tuple(tuple(map(_binding_text, x.bindings)) for x in host.launches),
         waits=tuple(map(tuple, waits)),
+        branches=host.branches.why,
         edges=tuple((e.producer, e.consumer, f"{e.kind.value}: {e.why}") for e in host.edges),
         arena=_arena(host),
         layouts=tuple(layout_rows(program.layouts)),
@@ -150,6 +153,7 @@ def host_text(h: HostFacts) -> str:
 def _launch(h: HostFacts, i: int, t: Timed) -> list[str]:
     basis = "by its bytes alone" if t.basis == "bytes" else "predicted"
     lines = [f"#{i} {t.name}: branch {t.branch}, {t.begin:.1f} to {t.end:.1f} us, {basis}"]
+    lines.append(f"   {h.branches[i]}")
     lines += [f"   {b}" for b in h.bindings[i]]
     return [*lines, *(f"   after {w}" for w in h.waits[i])]
 
@@ -179,12 +183,13 @@ def host_record(h: HostFacts) -> dict[str, Any]:
             {
                 "kernel": t.name,
                 "branch": t.branch,
+                "why": why,
                 "begin_us": t.begin,
                 "us": t.us,
                 "time_from": t.basis,
                 "binds": list(b),
             }
-            for t, b in zip(h.launches, h.bindings, strict=True)
+            for t, b, why in zip(h.launches, h.bindings, h.branches, strict=True)
         ],
         "edges": [{"from": a, "to": b, "why": why} for a, b, why in h.edges],
         "layouts": {row[0]: dict(zip(names, row[1:], strict=True)) for row in h.layouts},

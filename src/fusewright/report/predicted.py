@@ -57,14 +57,14 @@ def basis_note(launches: Sequence[Timed]) -> str:
 
 
 def timed(program: ProgramLike) -> list[Timed]:
-    """The launches in order. Each begins when all that it waits for have ended; a branch is what
-    runs one after the other. Launches that fill the device would take longer side by side."""
+    """The launches in order. Each begins when all that it waits for have ended, and the one before
+    it on its branch."""
     waits: dict[int, list[int]] = {}
     for e in program.host.edges:
         waits.setdefault(e.consumer, []).append(e.producer)
     times: dict[int, tuple[float, str]] = {}
     out: list[Timed] = []
-    last: list[int] = []
+    last: dict[int, float] = {}
     for i, x in enumerate(program.launches):
         if x.bodies:
             times[id(x.kernel)] = _of_region(x, program.host.launches[i].region, program.target)
@@ -72,10 +72,10 @@ def timed(program: ProgramLike) -> list[Timed]:
             times[id(x.kernel)] = _time(x, program.target)
         us, basis = times[id(x.kernel)]
         before = waits.get(i, [])
-        begin = max((out[p].end for p in before), default=0.0)
-        branch = next((out[p].branch for p in before if last[out[p].branch] == p), len(last))
-        last[branch : branch + 1] = [i]
+        branch = program.host.branches.of[i]
+        begin = max((last.get(branch, 0.0), *(out[p].end for p in before)))
         out.append(Timed(x.kernel.name, begin, us, branch, basis))
+        last[branch] = out[-1].end
     return out
 
 

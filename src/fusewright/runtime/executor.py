@@ -199,7 +199,8 @@ class Executor:
             if plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
-            graph = uses_graph(plan.nodes, active().execution) and not capturing(stream)
+            graph = uses_graph(plan.nodes, active().execution, plan.branches)
+            graph = graph and not capturing(stream)
             plan.enqueue(roots, stream, device.index, graph=graph)
             for k, (o, h) in enumerate(zip(out or [None] * len(types), self.holders, strict=True)):
                 if o is not None and given[k] is None:

@@ -11,17 +11,20 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fusewright.core.compiled import compiled
 from fusewright.core.expr import ZERO, Var
 from fusewright.errors import InternalError
 from fusewright.host.assemble import HostProgram
+from fusewright.host.branches import Branches
 from fusewright.host.graph import by_consumer
 from fusewright.host.ir import HostLaunch, RootKind
 from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.control import Loaded, LoadedRegion, RegionRun
-from fusewright.runtime.device import check, driver
+from fusewright.runtime.device import capturing, check, driver
+from fusewright.runtime.forks import launch_on_branches
 from fusewright.runtime.graphs import GraphCache, Node
 from fusewright.runtime.launch import (
     LoadedKernel,
@@ -40,7 +43,10 @@ from fusewright.target import TENSOR_MAP_NBYTES
 _SLOT_NBYTES = 8
 _ADDRESS = struct.Struct("=Q")
 GRAPH_LAUNCHES = 3
-"""Launches from which a graph costs less than launching one by one (3.1 us each)."""
+"""Launches from which a graph costs less than launching one by one (3.1 us each). Two that run side
+by side are a graph too."""
+NOWHERE = -1
+"""The number of no stream."""
 
 
 @dataclass(eq=False, slots=True)
@@ -269,12 +275,20 @@ class CallPlan:
             order.append(made[-1])
         self.launches = tuple(made)
         self._order = tuple(order) if t.regions else ()
+        own = t.host.branches
+        is_forked = own.count > 1 and len(made) == len(t.host.launches)
+        self._branches = own if is_forked else None
 
     @property
     def nodes(self) -> int:
         """How many nodes it is as a CUDA graph; 0 where it cannot be one: the host decides which
         launches a region makes."""
         return 0 if self._order else len(self.launches)
+
+    @property
+    def branches(self) -> int:
+        """How many launches may run side by side."""
+        return 1 if self._branches is None else self._branches.count
 
     @property
     def _label(self) -> str:
@@ -305,6 +319,9 @@ class CallPlan:
                 self._ranges.push(self._label)
             if graph:
                 self._replay(tuple(roots), stream, device)
+            elif self._branches is not None and capturing(stream):
+                self._write(roots)
+                self._fork(self._branches, stream)
             else:
                 self._write(roots)
                 if stream != self._stream:
@@ -331,6 +348,16 @@ class CallPlan:
                 continue
             found = [_ADDRESS.unpack_from(self._buffer, s * _SLOT_NBYTES)[0] for s in x.slots]
             x.run.enqueue(found, stream, device)
+
+    def _fork(self, branches: Branches, stream: int) -> None:
+        """Launches everything into the caller's capture, each branch on a stream of its own."""
+
+        def launched(x: Prepared, on: int) -> None:
+            x.config.hStream = on
+            self._launch((x,))
+
+        self._stream = NOWHERE
+        launch_on_branches([partial(launched, x) for x in self.launches], branches, stream)
 
     def _write_with_maps(self, roots: Sequence[int]) -> None:
         """Writes addresses, and the tensor maps of those that are new."""
@@ -387,15 +414,15 @@ class CallPlan:
         self._prepared_for.add(device)
 
 
-def uses_graph(launches: int, execution: str) -> bool:
-    """Whether a program of so many launches replays as a graph."""
+def uses_graph(launches: int, execution: str, branches: int = 1) -> bool:
+    """Whether a program of so many launches, on so many branches, replays as a graph."""
     match execution:
         case "stream":
             return False
         case "graph":
             return launches > 1
         case _:
-            return launches >= GRAPH_LAUNCHES
+            return launches >= GRAPH_LAUNCHES or branches > 1
 
 
 def _set_shape(target: Any, shape: PackedLaunch) -> None:

@@ -49,7 +49,7 @@ def _context(api: Any) -> int:
 
 def _zeroed(api: Any, nbytes: int) -> int:
     """New memory at zero, whatever the streams of this thread are doing."""
-    with _while_captured(api):
+    with while_captured(api):
         pointer = int(check(api.cuMemAlloc(nbytes), f"{nbytes} bytes for semaphores"))
         flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
         stream = check(api.cuStreamCreate(flags), "cuStreamCreate")
@@ -60,7 +60,7 @@ def _zeroed(api: Any, nbytes: int) -> int:
 
 
 @contextlib.contextmanager
-def _while_captured(api: Any) -> Generator[None]:
+def while_captured(api: Any) -> Generator[None]:
     """Lets this thread allocate while one of its streams is captured (CUDA Driver API,
     cuThreadExchangeStreamCaptureMode: such calls are unsafe in other modes)."""
     relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -72,7 +72,7 @@ def _while_captured(api: Any) -> Generator[None]:
 
 
 def _free(api: Any, addresses: dict[tuple[int, int, int], int]) -> None:
-    with _while_captured(api):
+    with while_captured(api):
         for (context, _, _), pointer in addresses.items():
             if context == _context(api):  # memory of a context that is gone is gone with it
                 check(api.cuMemFree(pointer), "cuMemFree")

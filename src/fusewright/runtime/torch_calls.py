@@ -276,7 +276,7 @@ class TorchCall:
         self._plan = plan
         arena = plan.arena_nbytes
         self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if arena else []
-        self._graph = uses_graph(plan.nodes, self._config.execution)
+        self._graph = uses_graph(plan.nodes, self._config.execution, plan.branches)
         self._steady = self._written_out(self._count, 0)
         self._checked = self._written_out(self._count, _VECTOR_MASK)
 
