@@ -478,7 +478,7 @@ def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
     infos = zip(whole.outputs, kernel.outputs, strict=True)
     writes = tuple(natural(t, i.strides) for t, i in infos)
     launch = Dispatch(kernel, reads, writes, kernel.argument_values)
-    return _checked(Program(whole, (launch,), (), target))
+    return started(Program(whole, (launch,), (), target))
 
 
 def compile_in_place(
@@ -529,7 +529,7 @@ def compile_in_place(
     forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
-    program = _checked(Program(whole, ordered, reasons, target, pieces, held))
+    program = started(Program(whole, ordered, reasons, target, pieces, held))
     _say(program, time.perf_counter() - began)
     return program
 
@@ -551,7 +551,7 @@ def _say(program: Program, seconds: float) -> None:
         _compiled.info("%s", reason)
 
 
-def _checked(program: Program) -> Program:
+def started(program: Program) -> Program:
     """The program, with its host program assembled and, on a machine with a GPU, its kernels on
     their way through the compiler. Raises InternalError where the host breaks an invariant."""
     _ = program.host

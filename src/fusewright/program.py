@@ -88,7 +88,7 @@ class Program(ProgramModel):
 
     def __copy__(self) -> Program:
         """A program of the same kernels, which share their machine code, and calls of its own."""
-        return _of(self)
+        return program_of(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return copy(self)
@@ -104,14 +104,15 @@ def load(path: str | Path) -> Program:
 
     Raises UserError for a file that is damaged, of another version, or none of ours.
     """
-    return _of(restored(*read_archive(Path(path)), str(path)))
+    return program_of(restored(*read_archive(Path(path)), str(path)))
 
 
 def _unpickled(content: bytes) -> Program:
     """The program of a pickle. Raises UserError as `load`."""
     what = "the pickle of a program"
-    return _of(restored(*unpack(content, what), what))
+    return program_of(restored(*unpack(content, what), what))
 
 
-def _of(model: ProgramModel) -> Program:
+def program_of(model: ProgramModel) -> Program:
+    """The program of a model."""
     return Program(*(getattr(model, f.name) for f in fields(ProgramModel)))

@@ -268,6 +268,25 @@ def test_no_memory_is_no_fault_of_a_region(
     assert own.failures == [] and own.fused is not None
 
 
+def test_a_call_without_memory_writes_to_its_arguments_too(monkeypatch: pytest.MonkeyPatch):
+    def step(p: Any, m: Any, g: Any) -> None:
+        m.mul_(0.9).add_(g * g)
+        p.sub_(m.sqrt() * 0.1)
+
+    def exhausted(*args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    torch.manual_seed(0)
+    own = [torch.rand(5, 8) for _ in range(3)]
+    expected = [x.clone() for x in own]
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend=compiler(Options(cpu="sim")))
+    monkeypatch.setattr(calls, "simulate_program", exhausted)
+    compiled(*own)
+    step(*expected)
+    torch.testing.assert_close(own, expected)
+
+
 @pytest.mark.usefixtures("on_device")
 def test_without_a_fault_nothing_is_left(caplog: pytest.LogCaptureFixture):
     x, y = arguments()

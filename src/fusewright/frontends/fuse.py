@@ -17,16 +17,16 @@ import numpy as np
 from fusewright import knobs, logs
 from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional, takes
 from fusewright.core.expr import Var
-from fusewright.core.substitution import estimate
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.bound import Alike, Call, Compiled, bound
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
-from fusewright.frontends.natural_layouts import Strides, natural_orders
+from fusewright.frontends.natural_layouts import Strides, natural_layouts
 from fusewright.frontends.out_layouts import ORDERS, Order, OutLayouts
 from fusewright.frontends.recompiles import reason
 from fusewright.frontends.signature import Signature, signature_of
+from fusewright.frontends.stored_programs import stored_or_made
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
@@ -73,9 +73,11 @@ class Fused:
         donate: Sequence[str] = (),
         kernels: Kernels | None = None,
         float32_matmul: Float32Matmul | None = None,
+        stored: bool = False,
     ) -> None:
         """`kernels`: a table to share kernels by with other functions. `float32_matmul`: what holds
-        instead of the caller's `fw.config`."""
+        instead of the caller's `fw.config`. `stored`: whether programs are kept on disk, without
+        what `explain` says of their schedules."""
         check_device_choice(device)
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -89,6 +91,7 @@ class Fused:
         self._donated = donated_roots(fn, donate)
         self._donate = tuple(donate)
         self._kernels = kernels
+        self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
         self._programs: dict[tuple[Signature, Wishes, Float32Matmul], Compiled] = {}
@@ -373,10 +376,10 @@ class Fused:
                 self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
+                wanted = traced.fusion, self._target(), dict(key[1])
+                make = functools.partial(compile_in_place, *wanted, kernels=self._kernels)
                 with config(float32_matmul=precision):
-                    program = compile_in_place(
-                        traced.fusion, self._target(), dict(key[1]), kernels=self._kernels
-                    )
+                    program = stored_or_made(*wanted, make) if self._stored else make()
                 found = self._programs[key] = Compiled(program, traced.out_tree, layouts)
             return found
 
@@ -442,7 +445,7 @@ class Fused:
             result = self.fn(*instances(args), **kwargs)
             layouts = self._layouts
             if layouts is None:
-                layouts = _natural((args, kwargs), result, patterns, sizes)
+                layouts = natural_layouts((args, kwargs), result, patterns, sizes)
             used.append(layouts)
             return layouts.stored_as(result)
 
@@ -489,20 +492,6 @@ class Method:
 def instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as the function sees them: owners of methods are objects."""
     return tuple(a.instance if isinstance(a, Owner) else a for a in args)
-
-
-def _natural(
-    arguments: Any, result: Any, patterns: Sequence[Strides], sizes: Mapping[Var, int]
-) -> OutLayouts:
-    """The layouts that the arrays' library would give the results of a traced call."""
-    flat = trees.flatten(arguments)[0]
-    given = [x.tensor for x in flat if isinstance(x, Array)]
-    sizes = {**sizes, **{x: estimate(x) for x in flat if isinstance(x, Var)}}
-    leaves = trees.flatten(result)[0]
-    if not all(isinstance(x, Array) for x in leaves):
-        return OutLayouts([None] * len(leaves))  # the trace says what is wrong with them
-    inputs = dict(zip(given, patterns, strict=True))
-    return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
 
 
 def _is_traced(leaves: Sequence[Any]) -> bool:

@@ -10,16 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import gt
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from fusewright.core.expr import Var
-from fusewright.core.substitution import evaluate
-from fusewright.fusion import ir
+from fusewright.core.substitution import estimate, evaluate
+from fusewright.frontends.out_layouts import OutLayouts
+from fusewright.fusion import ir, trees
+from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Tensor
 
 Order: TypeAlias = tuple[int, ...]
 """Axes from slow to fast in memory."""
 Strides: TypeAlias = tuple[int, ...]
+
+
+def natural_layouts(
+    arguments: Any, result: Any, patterns: Sequence[Strides], sizes: Mapping[Var, int]
+) -> OutLayouts:
+    """The layouts that the arrays' library would give the results of a traced call."""
+    flat = trees.flatten(arguments)[0]
+    given = [x.tensor for x in flat if isinstance(x, Array)]
+    sizes = {**sizes, **{x: estimate(x) for x in flat if isinstance(x, Var)}}
+    leaves = trees.flatten(result)[0]
+    if not all(isinstance(x, Array) for x in leaves):
+        return OutLayouts([None] * len(leaves))  # the trace says what is wrong with them
+    inputs = dict(zip(given, patterns, strict=True))
+    return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
 
 
 def pattern_of(strides: Sequence[int]) -> Strides:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -62,6 +62,8 @@ class Calls:
     def __init__(self, program: ProgramModel) -> None:
         self._program = program
         self._bound: dict[Any, TorchCall | NumberedCall] = {}
+        self.when_loaded: Callable[[], None] | None = None
+        """What to do once the kernels' machine code has been made and loaded."""
 
     @cached_property
     def constants(self) -> Constants:
@@ -78,6 +80,8 @@ class Calls:
         kernels = self._program.kernels
         made = told(kernels, len(kernels), "waiting for machine code")
         loaded = {k: LoadedKernel(k.cubin(), k.ir) for k in made}
+        if self.when_loaded is not None:
+            self.when_loaded()
         return _loaded(self._program, loaded)
 
     def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:

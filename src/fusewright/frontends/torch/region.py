@@ -221,7 +221,7 @@ class Region:
                 raise
             if isinstance(e, torch.OutOfMemoryError):
                 _log.warning("%s: %s; torch computes this call", self.part.name, e)
-                return self._ways.left[-1](*args)
+                return self._called(self._ways.left[-1], args)
             self._alike = None
             self._ways.give_up(way, e)
         return self(*args)
@@ -335,6 +335,7 @@ def _fused(
         dynamic=dynamic,
         kernels=kernels,
         float32_matmul="ieee" if on_host else float32_matmul(),
+        stored=not options.tune,
     )
 
 

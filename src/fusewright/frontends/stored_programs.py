@@ -1,0 +1,105 @@
+"""Programs in the disk cache, so that another process neither schedules nor compiles them again.
+
+A program is found by all that shapes it: the text of its fusion, what may be written over, the
+target, the caller's choices, and the source of this package. Where kernels are loaded it is stored
+with their machine code, at its first call; else when it has been made. Reading checks it like any
+saved program; one that is damaged is made again. Nothing is kept where `fw.tune` has chosen
+schedules on this machine, which may change, nor of programs with kernels of the caller's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from fusewright import knobs
+from fusewright.cuda.compile import compiler_version
+from fusewright.driver import started
+from fusewright.errors import UserError
+from fusewright.fusion.ir import Fusion, OwnKernel
+from fusewright.fusion.known import Known
+from fusewright.fusion.printing import print_fusion
+from fusewright.program import Program, program_of
+from fusewright.programs.archive import packed, restored
+from fusewright.runtime.archive import pack, unpack
+from fusewright.runtime.cache import KernelCache, cache_key
+from fusewright.runtime.config import active
+from fusewright.runtime.device import has_gpu
+from fusewright.runtime.tuning_cache import FOLDER as TUNED_FOLDER
+from fusewright.target import Target
+
+FOLDER = "programs"
+"""Below the folder of compiled kernels, with a cap of its own."""
+
+_log = logging.getLogger("fusewright.cache")
+
+
+def stored_or_made(
+    fusion: Fusion,
+    target: Target,
+    donated: Mapping[int, int | None],
+    make: Callable[[], Program],
+) -> Program:
+    """The program of a fusion whose inputs may be written over as `donated` says: from the disk,
+    or made, and stored. Where there is no cache it is made."""
+    if not _is_kept(fusion):
+        return make()
+    cache = KernelCache(knobs.CACHE_DIR.get() / FOLDER)
+    key = _key(fusion, target, donated)
+    entry = cache.get(key)
+    if entry is not None:
+        try:
+            what = f"the program {key} in {knobs.CACHE_DIR.get()}"
+            return started(program_of(restored(*unpack(entry.cubin, what), what)))
+        except UserError as e:
+            _log.warning("%s; it is made again", e)
+    program = make()
+    if has_gpu():
+        program.calls.when_loaded = lambda: _store(cache, key, program, with_code=True)
+    else:
+        _store(cache, key, program, with_code=False)
+    return program
+
+
+def _is_kept(fusion: Fusion) -> bool:
+    """Whether the program of a fusion follows from text that can be kept."""
+    if not knobs.CACHE.get() or _has_own_kernels(fusion):
+        return False
+    tuned = knobs.CACHE_DIR.get() / TUNED_FOLDER
+    return not (knobs.TUNED.get() and has_gpu() and tuned.is_dir())
+
+
+def _has_own_kernels(fusion: Fusion) -> bool:
+    """Whether a kernel of the caller's own is in a program or in a body of a region; its text is
+    not in the fusion's."""
+    bodies = (body for t in fusion.values for body in getattr(t.op, "bodies", ()))
+    own = any(isinstance(t.op, OwnKernel) for t in fusion.values)
+    return own or any(map(_has_own_kernels, bodies))
+
+
+def _store(cache: KernelCache, key: str, program: Program, *, with_code: bool) -> None:
+    cache.put(key, pack(*packed(program, with_code=with_code)), {})
+
+
+def _key(fusion: Fusion, target: Target, donated: Mapping[int, int | None]) -> str:
+    choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), active().float32_matmul)
+    compiler = compiler_version() if has_gpu() else ""
+    data = [_digest(t.data.tobytes()) for t in fusion.inputs if isinstance(t, Known)]
+    parts = (target.arch, sorted(donated.items()), choices, compiler, data)
+    return cache_key("program", package_digest(), print_fusion(fusion), repr(parts))
+
+
+@cache
+def package_digest() -> str:
+    """The digest of this package's sources: another version may schedule in another way."""
+    folder = Path(__file__).parent.parent
+    files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".cuh", ".json"))
+    texts = (f"{p.relative_to(folder)}\n".encode() + p.read_bytes() for p in files)
+    return _digest(b"\0".join(texts))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,14 @@
+"""What holds for the tests of the front ends: programs are made, not found on disk, so that a test
+that watches a stage of compiling meets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewright.frontends import stored_programs
+
+
+@pytest.fixture(autouse=True)
+def programs_are_made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("stores") is None:
+        monkeypatch.setattr(stored_programs, "_is_kept", lambda fusion: False)  # type: ignore[misc]
