@@ -163,8 +163,12 @@ def test_what_may_not_be_kept_is_made(
 
 
 def test_a_program_with_a_kernel_of_the_callers_own_is_made(made: list[Program]) -> None:
-    schedule = fw.Schedule(fw.trace(lambda x: x * 2.0, fw.TensorSpec(X.shape, "float32")))
-    own = fw.kernel(schedule)
+    def in_rows(s: Any) -> None:
+        t = s.tensors[-1]
+        t.parallelize(0, fw.BIDx)
+        t.parallelize(1, fw.TIDx)
+
+    own = fw.kernel(lambda x: x * 2.0, schedule=in_rows)
     for _ in range(2):
         stored(lambda x: own(x) + 1.0).program(X)
     assert len(made) == 2
