@@ -21,6 +21,9 @@ from fusewright.fusion.trace import trace
 
 _log = logging.getLogger("fusewright.torch")
 
+CONTROL = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
+"""The higher-order operators whose graphs are called with tensors, and with nothing else."""
+
 
 def is_getitem(node: Any) -> bool:
     """Whether a node selects one result of an operator that has several."""
@@ -94,6 +97,11 @@ def _give_source(node: Any, made: Result, values: Mapping[Any, Any]) -> None:
             stack.extend(t.op.operands)
 
 
+def is_control_flow(node: Any) -> bool:
+    """Whether a node calls graphs of its own."""
+    return node.op == "call_function" and getattr(node.target, "_name", "") in CONTROL
+
+
 def refusal(node: Any, known: dict[Hashable, str | None] | None = None) -> str | None:
     """Why a node cannot be fused; None when it can. Found by tracing it alone, unless the table
     `known` has the answer for an equal call on tensors of the same types; else it is added."""
@@ -101,6 +109,8 @@ def refusal(node: Any, known: dict[Hashable, str | None] | None = None) -> str |
         return f"{node.op} is not a call of an operator"
     if is_getitem(node):
         return refusal(node.args[0], known)
+    if is_control_flow(node):
+        return "it is control flow, which torch runs; its graphs are fused one by one"
     if node.target not in LOWERINGS:
         return "the operator is not in the table"
     answers = {} if known is None else known

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusewright.driver import Kernels
+from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
@@ -95,7 +96,9 @@ def fuse_graph(
 
 
 def _fused(module: Any, options: Options, name: str, kernels: Kernels) -> tuple[Any, GraphReport]:
-    """The module with its regions fused, which takes a list of arguments, and what was fused."""
+    """The module with its regions fused, those of its control flow too, which takes a list of
+    arguments, and what was fused."""
+    bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, kernels))
     plain_strides(module.graph)
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
@@ -110,4 +113,4 @@ def _fused(module: Any, options: Options, name: str, kernels: Kernels) -> tuple[
     fused = rewrite(module, parts_of(module.graph, found), call)
     for region in regions.values():
         region.start()
-    return fused, GraphReport(name, tuple(regions.values()), found.reasons)
+    return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)

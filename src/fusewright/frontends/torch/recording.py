@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fusewright.frontends.torch.calls import tensors_of
+from fusewright.frontends.torch.calls import is_control_flow, tensors_of
 from fusewright.frontends.torch.library import torch
 
 _log = logging.getLogger("fusewright.torch")
@@ -130,6 +130,9 @@ def _why_not(module: Any) -> str | None:
     node = utils.get_first_incompatible_cudagraph_node(module)
     if node is not None:
         return f"{node.target} cannot be recorded{_where(node)}"
+    node = next(filter(is_control_flow, module.graph.nodes), None)
+    if node is not None:
+        return f"{node.name} is control flow, whose conditions the host reads{_where(node)}"
     moving = any(isinstance(_value(n), torch.SymInt) for n in _arguments(module))
     if moving and torch._inductor.config.triton.cudagraph_skip_dynamic_graphs:
         return "its sizes change, and torch's config says that such graphs are not recorded"

@@ -14,12 +14,18 @@ from fusewright.frontends.torch.region import Region
 class GraphReport:
     """One aten graph: its fused regions, and the reason for each operator call that is in none.
     `not_recorded`: why it is not recorded as a CUDA graph, None if nobody asked for one; "" where
-    it is."""
+    it is. `bodies`: the graphs that its control flow calls."""
 
     name: str
     regions: tuple[Region, ...]
     reasons: Mapping[Any, str]
     not_recorded: str | None = None
+    bodies: tuple[GraphReport, ...] = ()
+
+    @property
+    def everything(self) -> list[GraphReport]:
+        """The graph, and those inside of it."""
+        return [self, *(g for body in self.bodies for g in body.everything)]
 
     @property
     def taken(self) -> list[str]:
@@ -45,6 +51,7 @@ class GraphReport:
         if counted:
             lines.append(f"{self.name}: {len(self.left)} operators run by torch")
         lines += [f"  {count} x {op}: {why}" for (op, why), count in counted.items()]
+        lines += [f"  {line}" for body in self.bodies for line in str(body).splitlines()]
         return "\n".join(lines)
 
     def _recording(self) -> str:
@@ -74,4 +81,4 @@ class TorchReport:
     @property
     def regions(self) -> Sequence[Region]:
         """The fused regions of all graphs."""
-        return [r for g in self.graphs for r in g.regions]
+        return [r for g in self.graphs for part in g.everything for r in part.regions]
