@@ -130,7 +130,7 @@ def _why_not(module: Any) -> str | None:
     node = utils.get_first_incompatible_cudagraph_node(module)
     if node is not None:
         return f"{node.target} cannot be recorded{_where(node)}"
-    node = next(filter(is_control_flow, module.graph.nodes), None)
+    node = next((n for n in module.graph.nodes if is_control_flow(n)), None)
     if node is not None:
         return f"{node.name} is control flow, whose conditions the host reads{_where(node)}"
     moving = any(isinstance(_value(n), torch.SymInt) for n in _arguments(module))
