@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusewright.driver import Kernels
 from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
@@ -19,6 +18,8 @@ from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
+from fusewright.frontends.torch.shared import Shared
+from fusewright.progress import told
 
 _log = logging.getLogger("fusewright.torch")
 
@@ -31,21 +32,35 @@ def backend(module: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
     Raises UserError for modes and options that do not exist, and nothing for what it cannot fuse.
     """
     options = options_of(kwargs.get("options"), kwargs.get("mode"))
-    return compiler(options)(module, example_inputs)
+    shared = _shared.setdefault(options, Shared())
+    return compiler(options, shared=shared)(module, example_inputs)
 
 
-backend.reset = forget  # type: ignore[attr-defined]  # torch.compiler.reset calls it
+_shared: dict[Options, Shared] = {}
+"""What graphs share that torch compiles by the backend's name, one call for each of them."""
 
 
-def compiler(options: Options, observe: Observer | None = None) -> Any:
-    """A backend with these options. `observe` is given the report of each graph."""
+def reset() -> None:
+    """Forgets what was compiled, as torch.compiler.reset asks of a backend."""
+    _shared.clear()
+    forget()
+
+
+backend.reset = reset  # type: ignore[attr-defined]
+
+
+def compiler(
+    options: Options, observe: Observer | None = None, shared: Shared | None = None
+) -> Any:
+    """A backend with these options. `observe` is given the report of each graph. Graphs share what
+    is compiled with all that are given the same `shared`."""
     common = importlib.import_module("torch._dynamo.backends.common")
     partitioners = importlib.import_module("functorch.compile")
-    kernels: Kernels = {}
+    shared = shared or Shared()
 
     def side(name: str, recordings: Recordings) -> Callable[[Any, Sequence[Any]], Any]:
         def compile_graph(module: Any, example_inputs: Sequence[Any]) -> Any:
-            return fuse_graph(module, options, name, observe, kernels, recordings)
+            return fuse_graph(module, options, name, observe, shared, recordings)
 
         return compile_graph
 
@@ -69,16 +84,16 @@ def fuse_graph(
     options: Options,
     name: str = "graph",
     observe: Observer | None = None,
-    kernels: Kernels | None = None,
+    shared: Shared | None = None,
     recordings: Recordings | None = None,
 ) -> Any:
     """An aten graph module, whose nodes carry example values, as a boxed function that computes its
-    regions fused. Graphs with one table of `kernels` share them; those of one function share its
-    `recordings`. One that cannot be cut into regions, or put together again, is logged with a file
-    that shows it again, and is torch's."""
+    regions fused. Graphs share what is `shared`; those of one function share its `recordings`. One
+    that cannot be cut into regions, or put together again, is logged with a file that shows it
+    again, and is torch's."""
     recorded = recordings.plan(module, name) if options.cudagraphs and recordings else None
     try:
-        fused, report = _fused(module, options, name, {} if kernels is None else kernels)
+        fused, report = _fused(module, options, name, shared or Shared())
     except Exception as e:
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         again = how_again(name, lambda: module, values, options, e)
@@ -95,22 +110,20 @@ def fuse_graph(
     return run if recorded is None else recorded.wrap(run)
 
 
-def _fused(module: Any, options: Options, name: str, kernels: Kernels) -> tuple[Any, GraphReport]:
+def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[Any, GraphReport]:
     """The module with its regions fused, those of its control flow too, which takes a list of
     arguments, and what was fused."""
-    bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, kernels))
+    bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     plain_strides(module.graph)
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
-    known: dict[Hashable, Ways] = {}
+    own: dict[Hashable, Ways] = {}
 
     def call(part: Part) -> Region:
-        key = part.structure()
-        ways = known.get(key) or known.setdefault(key, Ways(part, options, kernels))
-        regions[part.name] = Region(part, ways)
+        regions[part.name] = Region(part, shared.ways(part, options, own))
         return regions[part.name]
 
     fused = rewrite(module, parts_of(module.graph, found), call)
-    for region in regions.values():
+    for region in told(regions.values(), len(regions), f"compiling regions of the {name} graph"):
         region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)

@@ -35,19 +35,15 @@ Way = Callable[..., list[Any]]
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """Nodes of a graph that are computed together, what they read, and which results others read.
-    `constants` are made here for this part alone, `owned` nowhere else.
+    `nodes`: what the results are made of, operands before users, constants that are made here for
+    this part alone among them. `owned` are made nowhere else; views of results are among them.
     Every input is a tensor or an integer."""
 
     name: str
-    constants: tuple[Any, ...]
+    nodes: tuple[Any, ...]
     owned: tuple[Any, ...]
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-
-    @property
-    def nodes(self) -> tuple[Any, ...]:
-        """All nodes, operands before users."""
-        return (*self.constants, *self.owned)
 
     @property
     def tensors(self) -> list[Any]:
@@ -180,7 +176,7 @@ class Region:
             k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
         }
         self._alike: Alike | None = None
-        self._may_bind = _has_fixed_types(part)
+        self._may_bind = has_fixed_types(part)
         self._numbers = range(len(part.outputs))
         self.targets: Mapping[int, int] = {}
 
@@ -257,7 +253,7 @@ class Region:
         return way.fused if isinstance(way, _Symbolic) else way if others else None
 
 
-def _has_fixed_types(part: Part) -> bool:
+def has_fixed_types(part: Part) -> bool:
     """Whether all calls of a part are on tensors of the same types."""
     tensors = part.tensors
     return not part.integers and not any(symbolic_axes(n.meta["val"]) for n in tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,10 +52,24 @@ def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Pa
         if any(u not in inside for u in n.users):
             _give_away(n, inside, outputs)
     made = _needed(region, constants)
-    read = dict.fromkeys(p for n in (*made, *region) for p in n.all_input_nodes)
+    used = _used(outputs, dict.fromkeys((*made, *region)))
+    read = dict.fromkeys(p for n in used for p in n.all_input_nodes)
     inputs = tuple(p for p in read if p not in inside and p not in made)
     ordered = tuple(n for n in region if n in outputs)
-    return Part(name, tuple(made), tuple(region), inputs, ordered)
+    return Part(name, tuple(used), tuple(region), inputs, ordered)
+
+
+def _used(outputs: Iterable[Any], members: Mapping[Any, None]) -> list[Any]:
+    """The members that the outputs are made of, in order. Views of results that others read are
+    not: so regions are equal that differ in how they are looked at."""
+    found: set[Any] = set()
+    waiting = list(outputs)
+    while waiting:
+        n = waiting.pop()
+        if n in members and n not in found:
+            found.add(n)
+            waiting += n.all_input_nodes
+    return [n for n in members if n in found]
 
 
 def _needed(region: Sequence[Any], constants: Mapping[Any, None]) -> list[Any]:
