@@ -350,7 +350,7 @@ class Fused:
         """The program of calls with arrays of these types in the structure of `(args, kwargs)`, and
         of `out=`, ahead of them: on a machine with a GPU its machine code is made in the
         background."""
-        signature = signature_of(infos, tree, self._marks)
+        tree, _, signature = self._signed(infos, tree)
         return self._compiled(signature, infos, tree, given).program
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:

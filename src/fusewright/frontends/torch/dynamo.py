@@ -13,6 +13,7 @@ from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.plain_strides import plain_strides
+from fusewright.frontends.torch.plain_writes import plain_writes
 from fusewright.frontends.torch.recording import Recordings, forget
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
@@ -115,6 +116,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     arguments, and what was fused."""
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     plain_strides(module.graph)
+    plain_writes(module.graph)
     found = partition(module.graph, options)
     regions: dict[str, Region] = {}
     own: dict[Hashable, Ways] = {}

@@ -14,7 +14,8 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of, whole
 from fusewright.frontends.torch.layouts import axis_order, dense_strides
-from fusewright.frontends.torch.library import aten, torch
+from fusewright.frontends.torch.library import aten, fx, torch
+from fusewright.frontends.torch.plain_writes import SCATTERS, write_parts
 
 _COPY = aten.copy_.default
 _WRITERS = {
@@ -34,6 +35,7 @@ def write_in_place(graph: Any) -> None:
     """Has operators that replace elements of an argument write to it.
 
     rewrite:  n = index_copy(x, ...); copy_(x, n)  ->  index_copy_(x, ...)    (uses of n read x)
+              n = select_scatter(x, y, ..); copy_(x, n)  ->  copy_(select(x, ..), y)
     checks:   x is an argument of the graph that nothing reads or writes behind n but the copy; n
               reads no view of it, and is no result of the graph
     order:    before join_copies, which takes the copies that are left
@@ -41,13 +43,17 @@ def write_in_place(graph: Any) -> None:
     place = {n: k for k, n in enumerate(graph.nodes)}
     for copy in _copies(graph):
         target, made = copy.args[:2]
+        later = [u for u in _readers(target) if u is not copy]
+        is_result = any(u.op == "output" for u in _readers(made))
+        if made.target in SCATTERS:
+            if not is_result and not any(place[u] > place[made] for u in later):
+                write_parts(graph, copy)
+            continue
         if made.target not in _WRITERS or made.args[0] is not target or made.kwargs:
             continue
         if any(whole(p) is target for p in made.all_input_nodes if p is not target):
             continue
-        if any(place[u] > place[made] for u in _readers(target) if u is not copy):
-            continue
-        if any(u.op == "output" for u in _readers(made)):
+        if is_result or any(place[u] > place[made] for u in later):
             continue
         with graph.inserting_before(made):
             written = graph.call_function(_WRITERS[made.target], made.args)
@@ -61,27 +67,35 @@ def write_results(graph: Any) -> None:
     """Has regions write results to the arguments of the graph that these are copied into.
 
     rewrite:  r = region(x, ...); copy_(x, r[0])  ->  region(x, ...), which writes result 0 to x
-    checks:   the region reads x, which nothing else reads or writes behind it; x has the type and
-              strides of the result, which nobody else reads; the region's kernels can write there
+              (uses of r[0] read x)
+    checks:   the region reads x, and no view of it; nothing else reads or writes x behind it; x has
+              the type and strides of the result, which is no result of the graph; the region's
+              kernels can write there
     order:    before join_copies, which takes the copies that are left
     """
     place = {n: k for k, n in enumerate(graph.nodes)}
     wanted: dict[Any, dict[int, Any]] = {}
     for copy in _copies(graph):
         target, made = copy.args[:2]
-        if made.target is not operator.getitem or len(made.users) != 1:
+        if made.target is not operator.getitem:
+            continue
+        if any(u.op == "output" for u in _readers(made)):
             continue
         call, result = made.args
         if not hasattr(call.target, "write_to") or not _lie_alike(target, made):
             continue
         read_later = any(place[u] > place[call] for u in _readers(target) if u is not copy)
-        if call.args.count(target) == 1 and not read_later:
+        shown = any(
+            whole(a) is target for a in call.args if isinstance(a, fx.Node) and a is not target
+        )
+        if call.args.count(target) == 1 and not read_later and not shown:
             wanted.setdefault(call, {})[result] = copy
     for call, copies in wanted.items():
         at = {k: call.args.index(c.args[0]) for k, c in copies.items()}
         for k in call.target.write_to(at):
-            made = copies[k].args[1]
+            target, made = copies[k].args[:2]
             graph.erase_node(copies[k])
+            made.replace_all_uses_with(target)
             graph.erase_node(made)
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright import dtypes
-from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mul
+from fusewright.core.expr import (
+    Expr,
+    IntLike,
+    add,
+    as_expr,
+    constant_value,
+    floordiv,
+    mul,
+    variables,
+)
 from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.library import aten, prims
 from fusewright.frontends.torch.promotion import Operand, cast_to
 from fusewright.frontends.torch.table import Dtypes, lowers, lowers_view
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
-from fusewright.fusion.ir import Pointwise, Resize, Tensor
+from fusewright.fusion.ir import Concat, Input, Pointwise, Resize, Tensor
 from fusewright.fusion.ops.segments import MAX_COMPARED
 
 Sizes = Sequence[IntLike]
@@ -262,6 +271,9 @@ def _slice_scatter(
     n, count = x.tensor.shape[axis], source.tensor.shape[axis]
     if constant_value(count) == 0:
         return x
+    if step == 1 and _may_stay(x.tensor) and (at := _start(start, n)) is not None:
+        starts = tuple(at if k == axis else as_expr(0) for k in range(x.ndim))
+        return ops.insert(x, source, starts)  # the rest of an argument may stay where it is
     first = _first(_plain(start), constant_value(n))
     end_at = add(first, mul(count, step))
     spread = source if step == 1 else _spread(source, axis, step)
@@ -273,6 +285,32 @@ def _slice_scatter(
         along = Array(build.iota(x.tensor.shape, axis))
         inside = ops.logical_and(inside, along % step == first % step)
     return ops.where(inside, here, x)
+
+
+def _may_stay(t: Tensor) -> bool:
+    """Whether a value is an argument, or one with blocks in the place of some of its elements."""
+    match t.op:
+        case Input():
+            return True
+        case Concat(operands=parts):
+            return any(_may_stay(p) for p in parts)
+        case Resize(operands=(whole,)):
+            return isinstance(whole.op, Input)
+        case _:
+            return False
+
+
+def _start(start: IntLike | None, size: Expr) -> Expr | None:
+    """Where a slice begins along an axis; None where that is not known. That a number of the call
+    is inside of the axis, every call checks."""
+    known = 0 if start is None else constant_value(start)
+    if known is None:
+        at = as_expr(start) if start is not None else as_expr(0)
+        return at if any(v.is_number for v in variables(at)) else None
+    whole = constant_value(size)
+    if whole is not None:
+        return as_expr(slice(known, None).indices(whole)[0])
+    return as_expr(0) if known == 0 else None
 
 
 def _first(start: int | None, size: int | None) -> int:
@@ -300,9 +338,10 @@ def _plain(x: IntLike | None) -> int | None:
 
 
 @lowers(aten.select_scatter)
-def _select_scatter(out: Dtypes, x: Array, source: Array, dim: int, index: int) -> Array:
+def _select_scatter(out: Dtypes, x: Array, source: Array, dim: int, index: IntLike) -> Array:
     axis = _axis(x, dim)
-    at = index if index >= 0 else add(x.tensor.shape[axis], index)
+    is_negative = (constant_value(index) or 0) < 0
+    at = add(x.tensor.shape[axis], index) if is_negative else index
     starts = tuple(at if k == axis else 0 for k in range(x.ndim))
     return ops.insert(x, ops.expand_dims(source, axis), starts)
 

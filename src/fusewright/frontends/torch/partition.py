@@ -18,6 +18,7 @@ from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal,
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.plain_writes import SCATTERS
 from fusewright.frontends.torch.products import left_products
 from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
 
@@ -230,9 +231,15 @@ def _without_first_views(members: Sequence[Any]) -> tuple[Any, ...]:
     region's kernels read through their strides."""
     inside = dict.fromkeys(members)
     for n in members:
-        if is_view(n) and not any(p in inside for p in n.all_input_nodes) and _reads_well(n):
+        is_first = is_view(n) and not any(p in inside for p in n.all_input_nodes)
+        if is_first and _reads_well(n) and not _is_written(n):
             del inside[n]
     return tuple(inside)
+
+
+def _is_written(view: Any) -> bool:
+    """Whether a view is what a scatter changes: what it shows of an argument may stay there."""
+    return any(u.target in SCATTERS and u.args[0] is view for u in view.users)
 
 
 def _reads_well(view: Any) -> bool:

@@ -113,8 +113,7 @@ class Ways:
             return None
         with contextlib.suppress(Exception):
             given = [_described(n.meta["val"], k) for k, n in enumerate(self._part.inputs)]
-            nodes = zip(given, self._part.inputs, strict=True)
-            taken = [x for x, n in nodes if n in self._part.tensors or not symbolic]
+            taken = way.arguments(given) if symbolic else given
             call: tuple[object, ...] = (tuple(taken), dict[str, object]())
             count = len(self._part.outputs) if targets else 0
             out = [given[targets[k]] if k in targets else None for k in range(count)]
@@ -176,6 +175,7 @@ class Region:
             k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
         }
         self._alike: Alike | None = None
+        self._is_fixed = not any(symbolic_axes(n.meta["val"]) for n in part.tensors)
         self._may_bind = has_fixed_types(part)
         self._numbers = range(len(part.outputs))
         self.targets: Mapping[int, int] = {}
@@ -193,10 +193,12 @@ class Region:
     def write_to(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Has every call write results to the memory of its arguments, as far as the kernels can;
         which ones they are."""
-        program = self._ways.start(wanted) if self._may_bind and wanted else None
+        program = self._ways.start(wanted) if self._is_fixed and wanted else None
         if program is not None:
+            inputs = [k for k, n in enumerate(self.part.inputs) if n in self.part.tensors]
             made = [program.holders[place] for place in program.places]
-            self.targets = {k: at for k, at in wanted.items() if made[k] == at}
+            held = [None if at is None else inputs[at] for at in made]
+            self.targets = {k: at for k, at in wanted.items() if held[k] == at}
         for k in self.targets:
             self._strides.pop(k, None)
         return self.targets
@@ -235,6 +237,8 @@ class Region:
             return way(*args)
         if isinstance(way, Fused):
             return way.run(args, {}, out)
+        if isinstance(way, _Symbolic):
+            return way(*args, out=out)
         made = list(way(*args))
         for result, argument in self.targets.items():
             made[result] = args[argument].copy_(made[result])
@@ -288,28 +292,39 @@ def _by_size(
 
 
 class _Symbolic:
-    """A program for many sizes. Integers are not arguments: they follow from the sizes."""
+    """A program for many sizes. Integers that follow from the sizes are not arguments, others are
+    numbers of the call."""
 
     label = "symbolic sizes"
 
     def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
-        """Raises ValueError where an integer does not follow from the tensors' sizes."""
+        """Raises ValueError where an integer follows from no tensor's sizes and is no argument."""
         tensors = part.tensors
         sizes = Sizes(tensors, part.integers)
+        count = len(tensors)
 
-        def traced(*arrays: Array) -> list[Array]:
-            return part.trace(dict(zip(tensors, arrays, strict=True)) | sizes.values(arrays))
+        def traced(*given: Any) -> list[Array]:
+            arrays, numbers = given[:count], given[count:]
+            integers = sizes.values(arrays, numbers)
+            return part.trace(dict(zip(tensors, arrays, strict=True)) | integers)
 
-        _set_signature(traced, part.name, len(tensors))
+        _set_signature(traced, part.name, count + len(sizes.numbers))
         axes: dict[str | int, Sequence[int]] = {
             k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)
         }
+        axes |= {count + k: () for k in range(len(sizes.numbers))}
         on_host = tensors[0].meta["val"].device.type == "cpu"
         self.fused = _fused(traced, part, options, kernels, on_host=on_host, dynamic=axes)
         self._positions = [k for k, n in enumerate(part.inputs) if n in tensors]
+        self._numbers = [(part.inputs.index(n), less) for n, less in sizes.numbers]
 
-    def __call__(self, *args: Any) -> list[Any]:
-        return self.fused(*[args[k] for k in self._positions])
+    def arguments(self, args: Sequence[Any]) -> list[Any]:
+        """What the program takes of a call's arguments."""
+        taken = [args[k] for k in self._positions]
+        return taken + [args[k] - less for k, less in self._numbers]
+
+    def __call__(self, *args: Any, out: Sequence[Any] | None = None) -> list[Any]:
+        return self.fused.run(tuple(self.arguments(args)), {}, out)
 
 
 def _fused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusewright.core.expr import Expr, Int, add, as_expr, floordiv, mod, mul
+from fusewright.core.expr import Expr, Int, IntLike, add, as_expr, floordiv, mod, mul
 from fusewright.frontends.torch.library import torch
 from fusewright.fusion.array import Array
 
@@ -16,7 +16,9 @@ class Sizes:
     """How the integer inputs of a region follow from its tensors' sizes."""
 
     def __init__(self, tensors: Sequence[Any], integers: Sequence[Any]) -> None:
-        """Nodes of a graph with example values. Raises ValueError where a size does not follow."""
+        """Nodes of a graph with example values. Integers that do not follow from sizes are numbers
+        of each call: `numbers` lists those that calls must give, and what is to be taken off each.
+        Raises ValueError where an integer follows from neither."""
         self._places: dict[str, Place] = {}
         for k, n in enumerate(tensors):
             for axis, size in enumerate(n.meta["val"].shape):
@@ -25,13 +27,22 @@ class Sizes:
                     self._places.setdefault(expr.name, (k, axis))
         self._integers = {n: _formula(n) for n in integers}
         free = {s.name for e in self._integers.values() for s in e.free_symbols}
-        missing = sorted(free - set(self._places))
-        if missing:
-            raise ValueError(f"the sizes {', '.join(missing)} are no axis of a tensor")
+        self._given = {s: self._number_of(s) for s in sorted(free - set(self._places))}
+        self.numbers = list(self._given.values())
 
-    def values(self, arrays: Sequence[Array]) -> dict[Any, int | Expr]:
-        """The integers for traced tensors: numbers, where the sizes are."""
+    def _number_of(self, name: str) -> tuple[Any, int]:
+        """An integer that is a symbol plus a constant, and the constant."""
+        for n, e in self._integers.items():
+            rest = [s for s in e.free_symbols if s.name != name]
+            (symbol,) = [s for s in e.free_symbols if s.name == name] or [None]
+            if symbol is not None and not rest and (e - symbol).is_Integer:
+                return n, int(e - symbol)
+        raise ValueError(f"the size {name} is no axis of a tensor, and no argument")
+
+    def values(self, arrays: Sequence[Array], given: Sequence[IntLike]) -> dict[Any, int | Expr]:
+        """The integers for traced tensors and numbers of the call: integers, where those are."""
         known = {s: as_expr(arrays[k].shape[axis]) for s, (k, axis) in self._places.items()}
+        known |= {s: as_expr(n) for s, n in zip(self._given, given, strict=True)}
         found = {n: _translated(e, known) for n, e in self._integers.items()}
         return {n: e.value if isinstance(e, Int) else e for n, e in found.items()}
 
