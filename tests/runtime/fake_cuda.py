@@ -22,6 +22,8 @@ from fusewright.runtime.launch import slot_format
 from fusewright.sim.machine import simulate
 
 OK = 0
+SETTER = 7777
+"""The kernel that sets the condition of a graph's node."""
 
 
 class Struct:
@@ -43,7 +45,17 @@ class FakeDriver:
     """The functions that the runtime calls, for kernels that were registered."""
 
     CUlaunchConfig = Struct
-    CUDA_KERNEL_NODE_PARAMS = Struct
+    CUDA_KERNEL_NODE_PARAMS = CUDA_MEMCPY3D = Struct
+
+    class CUgraphNodeParams(Struct):
+        def __init__(self) -> None:
+            self.conditional = Struct()
+
+    class CUgraphNodeType(_Words): ...
+
+    class CUgraphConditionalNodeType(_Words): ...
+
+    class CUmemorytype(_Words): ...
 
     class CUstream_flags(_Words): ...
 
@@ -65,6 +77,7 @@ class FakeDriver:
         self.capturing: set[int] = set()
         self.capture_mode = "CU_STREAM_CAPTURE_MODE_GLOBAL"
         self.graphs: list[list[tuple[Any, ...]]] = []
+        self.conditions: list[int] = []
         self.refuse: str = ""
         self.streams = 500
         self.after: list[frozenset[int]] = []
@@ -207,7 +220,7 @@ class FakeDriver:
         return 9
 
     def _cuLibraryGetKernel(self, library: int, name: bytes) -> int:
-        return self.names[name]
+        return SETTER if name == b"fw_set_condition" else self.names[name]
 
     def _cuKernelSetAttribute(self, *args: Any) -> None: ...
 
@@ -279,8 +292,35 @@ class FakeDriver:
         self.graphs.append([])
         return len(self.graphs) - 1
 
+    def _cuGraphAddMemcpyNode(
+        self, graph: int, after: list[int], count: int, p: Any, context: int
+    ) -> int:
+        assert count == len(after) and (p.Height, p.Depth) == (1, 1)
+        assert p.srcMemoryType == p.dstMemoryType == "CU_MEMORYTYPE_DEVICE"
+        copied = (p.dstDevice, p.srcDevice, p.WidthInBytes)
+        self.graphs[graph].append(("copy", copied, tuple(after)))
+        return len(self.graphs[graph]) - 1
+
+    def _cuGraphConditionalHandleCreate(
+        self, graph: int, context: int, default: int, flags: int
+    ) -> int:
+        self.conditions.append(0)
+        return len(self.conditions) - 1
+
+    def _cuGraphAddNode(self, graph: int, after: list[int], data: None, n: int, p: Any) -> int:
+        assert n == len(after) and p.type == "CU_GRAPH_NODE_TYPE_CONDITIONAL"
+        c = p.conditional
+        c.phGraph_out = [self._cuGraphCreate(0) for _ in range(c.size)]
+        self.graphs[graph].append((c.type, (c.handle, c.phGraph_out), tuple(after)))
+        return len(self.graphs[graph]) - 1
+
     def _cuGraphAddKernelNode(self, graph: int, after: list[int], count: int, p: Any) -> int:
         assert count == len(after)
+        if p.kern == SETTER:
+            slots = (ctypes.c_void_p * 2).from_address(p.kernelParams)
+            values = [ctypes.c_uint64.from_address(s).value for s in slots]
+            self.graphs[graph].append((SETTER, values, tuple(after)))
+            return len(self.graphs[graph]) - 1
         self.graphs[graph].append((p.kern, self._read(p.kern, p.kernelParams), tuple(after)))
         return len(self.graphs[graph]) - 1
 
@@ -294,8 +334,21 @@ class FakeDriver:
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
         for kern, values, _ in self.graphs[graph]:
-            self._run(self.kernels[kern], values)
-            self.launched.append((self.kernels[kern].name, stream))
+            if kern == "copy":
+                ctypes.memmove(*values)
+                self.launched.append(("copy", stream))
+            elif kern == SETTER:
+                handle, address = values
+                self.conditions[handle] = ctypes.c_uint8.from_address(address).value
+            elif kern == "CU_GRAPH_COND_TYPE_WHILE":
+                while self.conditions[values[0]]:
+                    self._cuGraphLaunch(values[1][0], stream)
+            elif kern == "CU_GRAPH_COND_TYPE_IF":
+                handle, graphs = values
+                self._cuGraphLaunch(graphs[0 if self.conditions[handle] else 1], stream)
+            else:
+                self._run(self.kernels[kern], values)
+                self.launched.append((self.kernels[kern].name, stream))
 
     def _cuGraphExecDestroy(self, graph: int) -> None: ...
 

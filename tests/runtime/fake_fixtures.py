@@ -23,6 +23,7 @@ from fusewright.runtime import (
     launch,
     memory,
     plan,
+    region_graphs,
     state,
     tensor_maps,
     torch_calls,
@@ -31,8 +32,8 @@ from fusewright.runtime import (
 kernel_module = sys.modules["fusewright.kernel"]  # fw.kernel is a function
 
 _DRIVEN = (
-    bound, clock, constants, control, device, executor, forks, graphs, launch, memory, plan, state,
-    tensor_maps,
+    bound, clock, constants, control, device, executor, forks, graphs, launch, memory, plan,
+    region_graphs, state, tensor_maps,
 )  # fmt: skip
 
 
@@ -52,6 +53,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(Kernel, "cubin", cubin)
     monkeypatch.setattr(Kernel, "start_compiling", lambda self, together=(): None)
     launch._library.cache_clear()
+    region_graphs._setter.cache_clear()
     tensor_maps._known.clear()
     device._primary_context.cache_clear()
     device.device_name.cache_clear()
@@ -59,6 +61,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     yield fake
     tensor_maps._known.clear()
     launch._library.cache_clear()
+    region_graphs._setter.cache_clear()
     device._primary_context.cache_clear()
     device.device_name.cache_clear()
 

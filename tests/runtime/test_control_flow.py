@@ -5,6 +5,7 @@ The runtime runs on a driver whose kernels are simulated: it binds, copies and l
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fake_fixtures import gpu as gpu
 
 import fusewright as fw
 from fusewright.fusion.text import parse_fusion
+from fusewright.kernel import shaped_view
+from fusewright.runtime.executor import span
 
 S = fw.TensorSpec
 RNG = np.random.default_rng(16)
@@ -43,7 +46,42 @@ def witnessed(
     assert result.races == []
     close(result.outputs, want)
     close(program.run_cuda(*arrays), want)
+    close(on_device(program, *arrays), want)
     return program
+
+
+def on_device(program: fw.Program, *arrays: np.ndarray) -> list[np.ndarray]:
+    """The results of a replayed graph, in which conditions are nodes."""
+    calls = program.calls
+    sizes = program.symbol_values(arrays)
+    executor, held = calls.executor, []
+    plan = executor.plan(sizes)
+    if any(x.region for x in program.launches):
+        assert plan.replays("graph") and not plan.replays("auto")
+    types = executor.result_types(sizes)
+    own = [np.empty(span(s, t), d.numpy) for s, t, d in types]
+    read = [np.array(a) for a in calls._flat(list(arrays), sizes)]
+    roots = [aligned(a, held) for a in read]
+    places: list[int] = []
+    for a, h in zip(own, executor.holders, strict=True):
+        places.append(aligned(a, held) if h is None else roots[h])
+    roots += [p for p, h in zip(places, executor.holders, strict=True) if h is None]
+    if plan.arena_nbytes:
+        roots.append(aligned(np.full(plan.arena_nbytes, 0xFF, np.uint8), held))
+    plan.enqueue(roots, 0, 0, graph=True)
+    for a, p in zip(own, places, strict=True):
+        ctypes.memmove(a.ctypes.data, p, a.nbytes)
+    shaped = [shaped_view(a, i, sizes) for a, i in zip(own, program.results, strict=True)]
+    return [shaped[k] for k in program.places]
+
+
+def aligned(a: np.ndarray, held: list[Any]) -> int:
+    """The address of a copy that begins at a multiple of 256 bytes; `held` keeps it."""
+    raw = np.empty(a.nbytes + 256, np.uint8)
+    held.append(raw)
+    address = -(-raw.ctypes.data // 256) * 256
+    ctypes.memmove(address, a.ctypes.data, a.nbytes)
+    return address
 
 
 def close(found: list[Any], want: list[np.ndarray]) -> None:
@@ -341,6 +379,65 @@ def test_a_cond_in_a_loop(gpu: FakeDriver) -> None:
         )
 
     agree(gpu, f, [want], x)
+
+
+def test_a_graph_is_kept_for_its_addresses(gpu: FakeDriver) -> None:
+    x = draw(5, 4)
+    p = fw.compile(
+        fw.trace(
+            lambda x: fw.while_loop(lambda v: fw.sum(v) > 1, lambda v: v / 2, x),
+            S((5, 4), "float32"),
+        )
+    )
+    plan = p.calls.executor.plan({})
+    held: list[Any] = []
+    roots = [aligned(a, held) for a in (x, x, np.zeros(plan.arena_nbytes, np.uint8))]
+    for _ in range(3):
+        plan.enqueue(roots, 0, 0, graph=True)
+    assert (gpu.calls["cuGraphInstantiate"], gpu.calls["cuGraphLaunch"]) == (1, 3)
+    for _ in range(6):
+        plan.enqueue([aligned(x, held), *roots[1:]], 0, 0, graph=True)
+    assert gpu.calls["cuGraphInstantiate"] == 7
+
+
+def test_a_long_loop_is_not_written_out(gpu: FakeDriver) -> None:
+    p = fw.compile(
+        fw.trace(lambda x: fw.fori_loop(0, 5000, lambda i, v: v * 0.5, x), S((4,), "float32"))
+    )
+    assert not p.calls.executor.plan({}).replays("graph")
+
+
+def test_bodies_with_semaphores_are_launched_by_the_host(gpu: FakeDriver) -> None:
+    def in_turns(s: fw.Schedule) -> None:
+        t = s.outputs[0]
+        t.split(1, 32).split(0, 128).reorder({2: 1, 1: 2})
+        t.parallelize(0, fw.BIDx).parallelize(1, fw.BIDy).parallelize(2, fw.TIDx)
+        t.request_serial_grid_reduction()
+
+    columns = fw.kernel(lambda x: fw.sum(x, axis=0), schedule=in_turns)
+
+    x = draw(96, 512)
+    fusion = fw.trace(
+        lambda x: fw.fori_loop(0, 2, lambda i, v: v * 0.5 + columns(x), fw.zeros(512)),
+        S((96, 512), "float32"),
+    )
+    p = fw.compile(fusion)
+    close(p.run_cuda(x), [x.astype(np.float64).sum(0) * 1.5])
+    assert not p.calls.executor.plan({}).replays("graph")
+
+
+def test_a_condition_is_refused_under_capture(gpu: FakeDriver) -> None:
+    p = fw.compile(
+        fw.trace(
+            lambda x: fw.while_loop(lambda v: fw.sum(v) > 1, lambda v: v / 2, x), S((5,), "float32")
+        )
+    )
+    plan = p.calls.executor.plan({})
+    gpu.capturing.add(77)
+    held: list[Any] = []
+    roots = [aligned(a, held) for a in (draw(5), draw(5), np.zeros(plan.arena_nbytes, np.uint8))]
+    with pytest.raises(fw.UserError, match="while_loop: the host reads its condition and waits"):
+        plan.enqueue(roots, 77, 0, graph=False)
 
 
 # --- memory -------------------------------------------------------------------------------------

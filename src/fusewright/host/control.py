@@ -119,10 +119,31 @@ class HostRegion:
             return self._while()
         return self._loop(trip_count(self.fn, self.trips, sizes))
 
+    def branch(self, number: int) -> list[Copy | Run]:
+        """The steps of a branch of a `cond`."""
+        inputs = [Place("operand", k) for k in range(1, self.operands)]
+        return list(self._run(number, inputs, self.results))
+
+    def lap(self) -> tuple[list[Copy | Run], list[Copy | Run], list[Copy | Run]]:
+        """A `while_loop` in steps that are the same in every iteration: what comes before the loop,
+        what computes the condition, and the body, which ends with the carried values in the places
+        of their results."""
+        assert self.flag is not None
+        places, shared = list(self.results), self._shared()
+        apart = [k for k in range(self.carried) if k not in self.aliased]
+        first = [Copy(Place("operand", k), self.results[k], k) for k in apart]
+        targets = [self.second[k] or self.results[k] for k in range(self.carried)]
+        back = [
+            Copy(target, self.results[k], k)
+            for k, target in enumerate(targets)
+            if target != self.results[k]
+        ]
+        body = [*self._run(1, [*places, *shared], targets), *back]
+        return [*first], [*self._run(0, [*places, *shared], [self.flag])], body
+
     def _cond(self) -> Steps:
         answer = yield Ask(Place("operand", 0))
-        inputs = [Place("operand", k) for k in range(1, self.operands)]
-        yield from self._run(0 if answer else 1, inputs, self.results)
+        yield from self.branch(0 if answer else 1)
 
     def _while(self) -> Steps:
         assert self.flag is not None
@@ -188,7 +209,7 @@ class HostRegion:
 
     def _run(
         self, number: int, inputs: Sequence[Place], targets: Sequence[Place]
-    ) -> Iterator[Step]:
+    ) -> Iterator[Copy | Run]:
         """A run of a body that ends with its outputs at the targets."""
         body = self.bodies[number]
         made: dict[int, Place] = {}
@@ -347,18 +368,19 @@ def slice_alignment(t: Tensor) -> int:
     return out
 
 
+_WAITS = "and waits for it, but where execution='graph' makes it a node of a CUDA graph"
+
+
 def described(region: HostRegion) -> list[str]:
     """What a region does, in words: how often its bodies run, who decides that, and which values
     need a second place."""
     fn = region.fn
     if fn == "cond":
-        return [
-            "cond runs the launches of one branch: the host reads the condition and waits for it"
-        ]
+        return [f"cond runs the launches of one branch: the host reads the condition, {_WAITS}"]
     if region.trips is None:
         lines = [
             f"{fn} runs its body as long as its condition holds: the host reads that before each "
-            "iteration, and waits for it"
+            f"iteration, {_WAITS}"
         ]
     else:
         n = constant_value(region.trips)

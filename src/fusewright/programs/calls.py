@@ -255,7 +255,7 @@ def _loaded(program: ProgramModel, kernels: Mapping[Kernel, LoadedKernel]) -> li
             out.append(kernels[x.kernel])
             continue
         bodies = tuple((b.host, _loaded(b, kernels)) for b in x.region.bodies)
-        out.append(LoadedRegion(x.region.host, x.region.call, bodies))
+        out.append(LoadedRegion(x.region.host, x.region.call, program.target, bodies))
     return out
 
 

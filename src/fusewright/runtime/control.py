@@ -7,8 +7,9 @@ waits for it: a `while_loop` waits once an iteration, a `cond` once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from fusewright.core.expr import ONE, ZERO, Expr, Var
@@ -16,17 +17,23 @@ from fusewright.core.substitution import evaluate
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion.build import element_count
+from fusewright.fusion.evaluate import trip_count
 from fusewright.fusion.ir import Shape
 from fusewright.host.assemble import HostProgram
-from fusewright.host.control import Ask, Call, Copy, HostRegion, Place, Run
+from fusewright.host.control import Ask, Call, Copy, HostRegion, Place, Run, Step
 from fusewright.runtime.device import capturing, check, driver
 from fusewright.runtime.launch import LoadedKernel, PackedLaunch
+from fusewright.runtime.region_graphs import Recorder
+from fusewright.target import Target
 
 
 class BodyPlan(Protocol):
-    """What enqueues a body over addresses of its roots."""
+    """What enqueues a body over addresses of its roots, or records it."""
 
     def enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None: ...
+    def record(self, roots: Sequence[int], recorder: Recorder, device: int) -> None: ...
+    @property
+    def nodes(self) -> int | None: ...
 
 
 Loaded: TypeAlias = "LoadedKernel | LoadedRegion"
@@ -38,6 +45,7 @@ class LoadedRegion:
 
     host: HostRegion
     call: Call
+    target: Target
     bodies: tuple[tuple[HostProgram, Sequence[Loaded]], ...]
 
     @property
@@ -91,6 +99,46 @@ class RegionRun:
                     self._copy(addresses, source, target, k, stream)
                 case Ask(place=place):
                     answer = self._ask(self._at(place, addresses), stream)
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes it is in a CUDA graph; None where a body cannot be recorded."""
+        each = [p.nodes for p in self._plans]
+        known = [n for n in each if n is not None]
+        if len(known) < len(each):
+            return None
+        trips = self._call.trips
+        laps = 1 if trips is None else trip_count(self._call.fn, trips, self._sizes)
+        return laps * (sum(known) + len(self._copied)) + 3
+
+    def record(self, addresses: Sequence[int], recorder: Recorder, device: int) -> None:
+        """Adds the steps to a CUDA graph, in which conditions stay on the device."""
+
+        def add(steps: Iterable[Step], to: Recorder) -> None:
+            for step in steps:
+                match step:
+                    case Run(body=number, roots=roots):
+                        where = [self._at(p, addresses) for p in roots]
+                        self._plans[number].record(where, to, device)
+                    case Copy(source=source, target=target, output=k):
+                        places = self._at(target, addresses), self._at(source, addresses)
+                        if self._copied[k] and places[0] != places[1]:
+                            to.copy(*places, self._copied[k])
+                    case Ask():
+                        raise AssertionError("conditions are nodes of the graph")
+
+        host = self._host
+        if host.fn == "cond":
+            branches = [partial(add, host.branch(k)) for k in range(2)]
+            recorder.choose(addresses[0], branches)
+        elif host.trips is None:
+            assert host.flag is not None
+            first, condition, body = host.lap()
+            add([*first, *condition], recorder)
+            flag = self._at(host.flag, addresses)
+            recorder.repeat(flag, partial(add, [*body, *condition]))
+        else:
+            add(host.steps(self._sizes), recorder)
 
     def _at(self, p: Place, addresses: Sequence[int]) -> int:
         base = addresses[self._first[p.kind] + p.position]

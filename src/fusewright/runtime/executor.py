@@ -22,7 +22,7 @@ from fusewright.runtime.device import capturing, check, current, driver, wait_fo
 from fusewright.runtime.libraries import Library
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.memory import allocate, free
-from fusewright.runtime.plan import CallPlan, PlanTemplate, uses_graph
+from fusewright.runtime.plan import CallPlan, PlanTemplate
 
 HostArray: TypeAlias = npt.NDArray[Any]
 ResultType: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], DType]
@@ -199,7 +199,7 @@ class Executor:
             if plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
-            graph = uses_graph(plan.nodes, active().execution, plan.branches)
+            graph = plan.replays(active().execution)
             graph = graph and not capturing(stream)
             plan.enqueue(roots, stream, device.index, graph=graph)
             for k, (o, h) in enumerate(zip(out or [None] * len(types), self.holders, strict=True)):

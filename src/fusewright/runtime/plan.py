@@ -35,6 +35,7 @@ from fusewright.runtime.launch import (
 )
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
+from fusewright.runtime.region_graphs import MAX_NODES, Recorder, RegionGraphs
 from fusewright.runtime.specialised_call import address_writer
 from fusewright.runtime.state import States
 from fusewright.runtime.tensor_maps import encoded, shape_of
@@ -240,6 +241,7 @@ class CallPlan:
         self._stream = 0
         self._template, self._values = t, tuple(sizes)
         self._graphs: dict[int, tuple[GraphCache, list[Node]]] = {}
+        self._region_graphs: dict[int, RegionGraphs] = {}
         self._prepared_for: set[int] = set()
         self._buffer = ctypes.create_string_buffer(t.nbytes)
         self._write_addresses = t.writer(self._buffer, offsets)
@@ -280,10 +282,21 @@ class CallPlan:
         self._branches = own if is_forked else None
 
     @property
-    def nodes(self) -> int:
-        """How many nodes it is as a CUDA graph; 0 where it cannot be one: the host decides which
-        launches a region makes."""
-        return 0 if self._order else len(self.launches)
+    def nodes(self) -> int | None:
+        """How many nodes it is as a part of a recorded graph; None where semaphores, which belong to
+        a stream, forbid that."""
+        inside = [x.run.nodes for x in self._order if isinstance(x, _PreparedRegion)]
+        known = [n for n in inside if n is not None]
+        if len(known) < len(inside) or self._states is not None:
+            return None
+        return len(self.launches) + sum(known)
+
+    def replays(self, execution: str) -> bool:
+        """Whether calls replay a graph. Programs with regions do where the caller asks for it."""
+        if not self._order:
+            return uses_graph(len(self.launches), execution, self.branches)
+        nodes = self.nodes if execution == "graph" else None
+        return nodes is not None and nodes <= MAX_NODES
 
     @property
     def branches(self) -> int:
@@ -301,15 +314,17 @@ class CallPlan:
         """Launches everything on a stream, as a graph or one by one. `roots` are the addresses of
         the host program's roots, without that of semaphores, which the runtime keeps. The caller
         has made the device's context current."""
-        if self._states is None:
+        if graph and self._order:
+            self._replay_regions(tuple(roots), stream, device)
+        elif self._states is None:
             self._enqueue(roots, stream, device, graph=graph)
-            return
-        try:
-            state = self._states.address(self._state_nbytes, stream)
-            self._enqueue((*roots, state), stream, device, graph=graph)
-        except InternalError:
-            self._states.forget(stream)
-            raise
+        else:
+            try:
+                state = self._states.address(self._state_nbytes, stream)
+                self._enqueue((*roots, state), stream, device, graph=graph)
+            except InternalError:
+                self._states.forget(stream)
+                raise
 
     def _enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
         with self._lock:
@@ -317,7 +332,7 @@ class CallPlan:
                 self._allow_shared(device)
             if self._ranges is not None:
                 self._ranges.push(self._label)
-            if graph:
+            if graph and not self._order:
                 self._replay(tuple(roots), stream, device)
             elif self._branches is not None and capturing(stream):
                 self._write(roots)
@@ -346,8 +361,7 @@ class CallPlan:
             if isinstance(x, Prepared):
                 self._launch((x,))
                 continue
-            found = [_ADDRESS.unpack_from(self._buffer, s * _SLOT_NBYTES)[0] for s in x.slots]
-            x.run.enqueue(found, stream, device)
+            x.run.enqueue(self._addresses(x), stream, device)
 
     def _fork(self, branches: Branches, stream: int) -> None:
         """Launches everything into the caller's capture, each branch on a stream of its own."""
@@ -375,6 +389,29 @@ class CallPlan:
         for x in self.launches:
             x.config.hStream = stream
         self._stream = stream
+
+    def record(self, roots: Sequence[int], recorder: Recorder, device: int) -> None:
+        """Adds the launches to a CUDA graph, one behind the other."""
+        with self._lock:
+            if device not in self._prepared_for:
+                self._allow_shared(device)
+            self._write(roots)
+            for x in self._order or self.launches:
+                if isinstance(x, Prepared):
+                    recorder.kernel(_node_params(x))
+                else:
+                    x.run.record(self._addresses(x), recorder, device)
+
+    def _addresses(self, x: _PreparedRegion) -> list[int]:
+        """Where the operands, results and scratch of a region lie."""
+        return [_ADDRESS.unpack_from(self._buffer, s * _SLOT_NBYTES)[0] for s in x.slots]
+
+    def _replay_regions(self, roots: tuple[int, ...], stream: int, device: int) -> None:
+        graphs = self._region_graphs.get(device)
+        if graphs is None:
+            target = next(k.target for k in self._template.kernels if isinstance(k, LoadedRegion))
+            graphs = self._region_graphs[device] = RegionGraphs(target)
+        graphs.launch(roots, lambda recorder: self.record(roots, recorder, device), stream)
 
     def _replay(self, roots: tuple[int, ...], stream: int, device: int) -> None:
         found = self._graphs.get(device)

@@ -23,7 +23,7 @@ from fusewright.runtime.device import adopt, current
 from fusewright.runtime.executor import MAX_PLANS, Executor
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
-from fusewright.runtime.plan import CallPlan, uses_graph
+from fusewright.runtime.plan import CallPlan
 from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -276,7 +276,7 @@ class TorchCall:
         self._plan = plan
         arena = plan.arena_nbytes
         self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if arena else []
-        self._graph = uses_graph(plan.nodes, self._config.execution, plan.branches)
+        self._graph = plan.replays(self._config.execution)
         self._steady = self._written_out(self._count, 0)
         self._checked = self._written_out(self._count, _VECTOR_MASK)
 

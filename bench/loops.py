@@ -1,0 +1,97 @@
+"""What an iteration of a loop costs: `python -m bench.loops`, on a GPU, prints a line a case.
+
+Each case is timed over whole calls of torch tensors, with 50 and with 1,050 iterations; the
+difference is what 1,000 iterations cost, whatever a call costs. Beside it: the same loop written
+in torch, and torch.compile of its body called in a Python loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fusewright as fw
+
+FEW, MANY = 50, 1050
+
+
+def counted(trips: int) -> Callable[[Any], Any]:
+    """An elementwise body that changes its value in place."""
+    return lambda x: fw.fori_loop(0, trips, lambda i, v: v * 0.999 + 0.001, x)
+
+
+def rolling(trips: int) -> Callable[[Any], Any]:
+    """A body that needs a second place."""
+    return lambda x: fw.fori_loop(0, trips, lambda i, v: fw.roll(v, 1, axis=-1) * 0.999, x)
+
+
+def until(trips: int) -> Callable[[Any], Any]:
+    """A condition on the device, which a counter decides."""
+
+    def f(x: Any) -> Any:
+        return fw.while_loop(
+            lambda s: s[0] < trips, lambda s: (s[0] + 1, s[1] * 0.999 + 0.001), (0, x)
+        )[1]
+
+    return f
+
+
+CASES = {"fori_loop in place": counted, "fori_loop, two places": rolling, "while_loop": until}
+
+
+def microseconds(torch: Any, call: Callable[[], Any]) -> float:
+    """Of a call, the least of seven."""
+    times: list[float] = []
+    call()
+    for _ in range(7):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(1e6 * (time.perf_counter() - start))
+    return min(times)
+
+
+def iteration(torch: Any, make: Callable[[int], Callable[[Any], Any]], x: Any, mode: Any) -> float:
+    """Microseconds of an iteration."""
+    totals: list[float] = []
+    for trips in (FEW, MANY):
+        program = fw.compile(fw.trace(make(trips), fw.TensorSpec(tuple(x.shape), "float32")))
+        with fw.config(execution=mode):
+            totals.append(microseconds(torch, lambda p=program: p(x)))
+    return (totals[1] - totals[0]) / (MANY - FEW)
+
+
+def in_torch(torch: Any, x: Any) -> tuple[float, float]:
+    """Microseconds of an iteration of the elementwise body in torch, and compiled by it."""
+
+    def body(v: Any) -> Any:
+        return v * 0.999 + 0.001
+
+    def loop(step: Callable[[Any], Any]) -> float:
+        def run() -> None:
+            v = x
+            for _ in range(MANY):
+                v = step(v)
+
+        return microseconds(torch, run) / MANY
+
+    return loop(body), loop(torch.compile(body))
+
+
+def main() -> None:
+    import torch
+
+    print(torch.cuda.get_device_name(), time.strftime("%Y-%m-%d"))
+    for shape in ((64, 64), (4096, 4096)):
+        x = torch.randn(*shape, device="cuda")
+        for name, make in CASES.items():
+            each = [f"{m} {iteration(torch, make, x, m):.2f}" for m in ("stream", "graph")]
+            print(f"{shape} {name}: us an iteration: {', '.join(each)}")
+        eager, compiled = in_torch(torch, x)
+        print(f"{shape} torch: {eager:.2f}; torch.compile: {compiled:.2f}")
+
+
+if __name__ == "__main__":
+    main()
