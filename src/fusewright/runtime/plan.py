@@ -283,8 +283,8 @@ class CallPlan:
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes it is as a part of a recorded graph; None where semaphores, which belong to
-        a stream, forbid that."""
+        """How many nodes it is as a part of a recorded graph; None where semaphores forbid that,
+        which belong to a stream."""
         inside = [x.run.nodes for x in self._order if isinstance(x, _PreparedRegion)]
         known = [n for n in inside if n is not None]
         if len(known) < len(inside) or self._states is not None:
