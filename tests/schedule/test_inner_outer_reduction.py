@@ -9,6 +9,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.conditions import TRUE
+from fusewright.fusion.text import parse_fusion
 from fusewright.kir.ir import Compute, For, Load, Memory, Store
 from fusewright.kir.traverse import walk_statements
 
@@ -188,3 +189,30 @@ def test_results_are_the_same_whatever_the_order_of_blocks() -> None:
     again = program.simulate(*arrays, seed=1).outputs
     for a, b in zip(first, again, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+PARTS = """
+x: float32[8, 24, 16, 16] = Input(strides=(6144, 256, 16, 1), alignment=16)
+y: bfloat16[2048, 24] = Input(strides=(24, 1), alignment=16)
+last: float32[8, 16, 16, 24] = Permute(x, axes=(0, 2, 3, 1))
+x_parts: float32[16, 128, 24] = Parts(last, axes=(0, 1, 2), partition=CUT, fill=0.0)
+x_sum: float32[16, 24] = Reduce(x_parts, fn='add', axes=(1,))
+wide: float32[2048, 24] = Pointwise(y, fn='cast')
+y_parts: float32[16, 128, 24] = Parts(wide, axes=(0,), partition=CUT, fill=0.0)
+y_sum: float32[16, 24] = Reduce(y_parts, fn='add', axes=(1,))
+return x_sum, y_sum
+"""
+
+
+def test_sums_of_the_same_parts_in_two_layouts() -> None:
+    """Channels first beside channels last: the first run along memory, but are none of rows."""
+    cut = "Partition(size=2048, count=16, each=128, is_interleaved=False, pack=1)"
+    fusion = parse_fusion(PARTS.replace("CUT", cut))
+    program = fw.compile(fusion)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 24, 16, 16)), rng.standard_normal((2048, 24))
+    arrays = x.astype(np.float32), y.astype(fw.bfloat16.numpy)
+    result = program.simulate(*arrays)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

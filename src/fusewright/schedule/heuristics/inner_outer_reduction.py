@@ -52,9 +52,10 @@ def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
     other groups. Formation lets no others along different axes into one kernel."""
     reductions = [s for s in flow.stages if s.is_reduction]
-    if len(reductions) < 2 or not any(isinstance(s.operands[0].op, Parts) for s in reductions):
+    of_parts = [s for s in reductions if isinstance(s.operands[0].op, Parts)]
+    if len(reductions) < 2 or not of_parts:
         return None
-    rows = tuple(s for s in reductions if is_inner(s))
+    rows = tuple(s for s in reductions if is_inner(s) and s not in of_parts)
     partials = tuple(s for s in reductions if s not in rows)
     return Sums(rows, partials) if rows and partials else None
 
