@@ -1,11 +1,11 @@
 """`python -m bench.zoo_times`: architectures of `bench.zoo.large` beside torch.compile and eager.
 
-Method: random weights and inputs, bfloat16; peers are compiled from copies of one model and run in
-turn in one process. A round times every peer once, with enough steps to fill `TARGET_MS` between two
-CUDA events; the median over rounds counts. Busy is the sum of the kernels' times in one step under
-torch's profiler. Errors, of the loss and of the gradients (the median over parameters), are relative
-to eager in float32 of the same weights. With `--warm N`, N processes compile all architectures
-first, which fills the caches of all peers, and say how long that took.
+Method: random weights and inputs, bfloat16; peers are compiled from copies of one model and run
+in turn in one process. A round times every peer once, with enough steps to fill `TARGET_MS` between
+two CUDA events; the median over rounds counts. Busy is the sum of the kernels' times in one step
+under torch's profiler. Errors, of the loss and of the gradients (the median over parameters), are
+relative to eager in float32 of the same weights. With `--warm N`, N processes compile all
+architectures first, which fills the caches of all peers, and say how long that took.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ IMAGES_A_TEXT = 8
 
 @dataclass(slots=True)
 class Outcome:
-    """What an architecture took, by peer: milliseconds a step, of which the device is busy, kernels,
-    seconds to compile, peak MiB, errors."""
+    """What an architecture took, by peer: milliseconds a step, those of them that the device is
+    busy, kernels, seconds to compile, peak MiB, errors."""
 
     name: str
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])

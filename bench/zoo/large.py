@@ -1,4 +1,4 @@
-"""Architectures in sizes that are measured: real widths, few layers, so that compiling is bearable."""
+"""Architectures in sizes that are measured: real widths, few layers."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from product_programs import CASES, Case, assert_right
 
@@ -140,3 +143,27 @@ def test_a_product_that_lowering_refuses_is_a_sum(monkeypatch: pytest.MonkeyPatc
     program = _compiled(lambda a, b: fw.nn.relu(fw.matmul(a, b)), (128, 64), (64, 128))
     assert not any(_count(k, Mma) for k in program.kernels)
     assert any("it is a sum of products: no place for it" in str(r) for r in program.reasons)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [((2, 64), 64, 128), ((3, 25), 72, 136)])
+def test_a_gated_gradient_with_values_of_other_shapes_is_one_kernel(
+    rows: tuple[int, int], depth: int, columns: int
+) -> None:
+    """What follows the product mixes values along its own axes with reshaped ones."""
+
+    def gradient(x: Any, w: Any, gate: Any, up: Any) -> Any:
+        d = fw.reshape(fw.matmul(fw.reshape(x, (-1, depth)), w), gate.shape)
+        s = 1 + fw.exp(-gate)
+        r = 1 / s
+        return d * (gate / s), d * up * r * (1 + gate * (1 - r))
+
+    shapes = [(*rows, depth), (depth, columns), (*rows, columns), (*rows, columns)]
+    fusion = fw.trace(gradient, *[fw.TensorSpec(s, "bfloat16") for s in shapes])
+    program = fw.compile(fusion)
+    assert len(program.launches) == 1
+    rng = np.random.default_rng(depth)
+    arrays = [rng.standard_normal(s).astype(fw.bfloat16.numpy) for s in shapes]
+    result = program.simulate(*arrays)
+    assert not result.races
+    for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
+        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2e-2, atol=2e-1)

@@ -170,7 +170,8 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
     ]
     before = [s.inline_depth for s in inlined]
     deepest = [max_depth(flow, s) for s in inlined]
-    if not inlined or not any(s.is_reduction or isinstance(s.op, Sort) for s in flow.stages):
+    finishing = (s.is_reduction or s.is_mma or isinstance(s.op, Sort) for s in flow.stages)
+    if not inlined or not any(finishing):
         _set_depths(inlined, deepest)
         build_nest(flow.graph, flow.stages, consumers)
         return
