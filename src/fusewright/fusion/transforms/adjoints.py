@@ -15,7 +15,6 @@ from fusewright.fusion.ir import (
     Permute,
     Pointwise,
     Reduce,
-    Region,
     Reshape,
     Resize,
     Scan,
@@ -85,11 +84,6 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
             raise UserError(
                 f"{t.name}: {fn} is a kernel of the program's own, which has no derivative; give "
                 "it one with fw.custom_vjp"
-            )
-        case Region(fn=fn):
-            raise UnsupportedError(
-                f"{t.name}: {fn} has no derivative; write it out as a Python loop where its length "
-                "is known, or give the function one with fw.custom_vjp"
             )
         case _:
             return tuple(None for _ in operands)

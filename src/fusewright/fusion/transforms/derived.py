@@ -3,15 +3,15 @@ parts of it that a forward and a backward program compute are recorded again in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from fusewright.core.expr import Expr
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Tensor, TensorSpec
-from fusewright.fusion.known import Known
 from fusewright.fusion.transforms.gradients import has_gradient, reached_cotangents, variable
+from fusewright.fusion.transforms.region_adjoints import recorded_again as recorded_again
 from fusewright.fusion.trees import Tree
 
 
@@ -54,18 +54,6 @@ class Derived:
         found = reached_cotangents([y for y, _ in pairs], [s for _, s in pairs], variables)
         gradients = [None if g is None else g.tensor for g in found]
         return seeds, dict(zip(self._variables, gradients, strict=True))
-
-
-def recorded_again(values: Sequence[Tensor], known: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """The values, computed from `known` ones in the place of their keys: new values of the trace
-    that the known ones belong to."""
-    new = dict(known)
-    for t in ir.topological(tuple(values), tuple(known)):
-        if t not in new and not isinstance(t, Known):
-            operands = tuple(new.get(o, o) for o in t.op.operands)
-            op = ir.with_operands(t.op, operands)
-            new[t] = Tensor(t.name, t.shape, t.dtype, op, t.source)
-    return [new.get(t, t) for t in values]
 
 
 def _argument(position: int, spec: TensorSpec) -> Tensor:

@@ -6,7 +6,7 @@ gradients are; forward and backward then are one program, which is fused like an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from fusewright.arguments import FLAG, FUNCTION, shown, takes
@@ -17,6 +17,7 @@ from fusewright.fusion.derivatives import CONSTANT, GivenRule
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.ops import ones, zeros_like
 from fusewright.fusion.transforms.adjoints import adjoint
+from fusewright.fusion.transforms.region_adjoints import region_adjoint
 
 
 def grad(
@@ -148,12 +149,23 @@ def reached_cotangents(
     found: dict[Tensor, Array] = {}
     for y, g in zip(outputs, seeds, strict=True):
         _add(found, y.tensor, g)
+    calls = _calls(order)
     for t in reversed(order):
-        if t in found and t not in wanted:
-            for o, c in zip(_operands(t), _contributions(t, found[t]), strict=True):
+        if t not in wanted:
+            for o, c in zip(_operands(t), _contributions(t, found, calls), strict=False):
                 if c is not None and o in order:
                     _add(found, o, c)
     return [found.get(v.tensor) for v in variables]
+
+
+def _calls(order: Iterable[Tensor]) -> dict[Tensor, list[Tensor]]:
+    """For the first result of each region the results of that call. All that reads one of them
+    stands behind it."""
+    calls: dict[object, list[Tensor]] = {}
+    for t in order:
+        if isinstance(t.op, ir.Region) and t.rule is None:
+            calls.setdefault((t.op.bodies, t.op.operands), []).append(t)
+    return {results[0]: results for results in calls.values()}
 
 
 def has_gradient(y: Array, variables: Sequence[Array]) -> bool:
@@ -161,8 +173,18 @@ def has_gradient(y: Array, variables: Sequence[Array]) -> bool:
     return y.tensor in _reached([y.tensor], {v.tensor for v in variables})
 
 
-def _contributions(t: Tensor, g: Array) -> Sequence[Array | None]:
-    return adjoint(t, g) if t.rule is None else t.rule.backward(g)
+def _contributions(
+    t: Tensor, found: Mapping[Tensor, Array], calls: Mapping[Tensor, Sequence[Tensor]]
+) -> Sequence[Array | None]:
+    """What flows to the operands of a value; to those of a region with its first result, which all
+    others stand behind."""
+    if isinstance(t.op, ir.Region) and t.rule is None:
+        results = [s for s in calls.get(t, ()) if s in found]
+        given = {s.op.result: found[s] for s in results if isinstance(s.op, ir.Region)}
+        return region_adjoint(t.op, given, reached_cotangents) if given else ()
+    if t not in found:
+        return ()
+    return adjoint(t, found[t]) if t.rule is None else t.rule.backward(found[t])
 
 
 def _operands(t: Tensor) -> tuple[Tensor, ...]:
