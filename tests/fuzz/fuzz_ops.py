@@ -524,7 +524,12 @@ MAKERS: dict[str, Maker] = {
     **{f"random.{n}": _random(n) for n in fw.random.__all__},
 }
 
-NOT_DRAWN = {"broadcast_shapes": "computes with shapes only", "random": "its functions are drawn"}
+REGIONS = ("cond", "fori_loop", "scan", "while_loop")
+NOT_DRAWN = {
+    "broadcast_shapes": "computes with shapes only",
+    "random": "its functions are drawn",
+    **dict.fromkeys(REGIONS, "drawn with bodies of their own by tests/runtime"),
+}
 VIEWS = (
     "reshape",
     "permute_dims",

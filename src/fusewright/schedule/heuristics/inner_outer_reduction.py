@@ -50,14 +50,19 @@ class Sums:
 
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
-    other groups. Formation lets no others along different axes into one kernel."""
+    other groups. Formation lets no others along different axes into one kernel. What is reduced
+    along the axis of a cut is a partial result, whatever stands between the cut and it."""
     reductions = [s for s in flow.stages if s.is_reduction]
-    of_parts = [s for s in reductions if isinstance(s.operands[0].op, Parts)]
-    if len(reductions) < 2 or not of_parts:
+    cut = [c for s in reductions if isinstance(s.operands[0].op, Parts) for c in s.frame.reduced]
+    if len(reductions) < 2 or not cut:
         return None
-    rows = tuple(s for s in reductions if is_inner(s) and s not in of_parts)
+    rows = tuple(s for s in reductions if is_inner(s) and not _reduces(flow, s, cut))
     partials = tuple(s for s in reductions if s not in rows)
     return Sums(rows, partials) if rows and partials else None
+
+
+def _reduces(flow: Dataflow, s: Stage, axes: list[AxisClass]) -> bool:
+    return any(flow.graph.depends(c, axes) for c in s.frame.reduced)
 
 
 class InnerOuterScheduler:
