@@ -20,7 +20,7 @@ class Body(torch.nn.Module):
     """A graph with its regions fused, called as the graph is."""
 
     def __init__(self, fused: Any) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.fused = fused
 
     def forward(self, *args: Any) -> Any:
