@@ -12,6 +12,7 @@ import pytest
 from fusewright.runtime.plan import CallPlan
 
 torch = pytest.importorskip("torch")
+backend = pytest.importorskip("fusewright.frontends.torch").backend
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def fresh() -> Iterator[None]:
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Any:
-    return torch.compile(fn, backend="fusewright", **(options or {"mode": "reduce-overhead"}))
+    return torch.compile(fn, backend=backend, **(options or {"mode": "reduce-overhead"}))
 
 
 @pytest.fixture
