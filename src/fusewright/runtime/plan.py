@@ -292,10 +292,10 @@ class CallPlan:
         return len(self.launches) + sum(known)
 
     def replays(self, execution: str) -> bool:
-        """Whether calls replay a graph. Programs with regions do where the caller asks for it."""
+        """Whether calls replay a graph. Programs with regions do, up to a number of nodes."""
         if not self._order:
             return uses_graph(len(self.launches), execution, self.branches)
-        nodes = self.nodes if execution == "graph" else None
+        nodes = None if execution == "stream" else self.nodes
         return nodes is not None and nodes <= MAX_NODES
 
     @property
@@ -315,8 +315,10 @@ class CallPlan:
         the host program's roots, without that of semaphores, which the runtime keeps. The caller
         has made the device's context current."""
         if graph and self._order:
-            self._replay_regions(tuple(roots), stream, device)
-        elif self._states is None:
+            if self._replay_regions(tuple(roots), stream, device):
+                return
+            graph = False
+        if self._states is None:
             self._enqueue(roots, stream, device, graph=graph)
         else:
             try:
@@ -332,7 +334,7 @@ class CallPlan:
                 self._allow_shared(device)
             if self._ranges is not None:
                 self._ranges.push(self._label)
-            if graph and not self._order:
+            if graph:
                 self._replay(tuple(roots), stream, device)
             elif self._branches is not None and capturing(stream):
                 self._write(roots)
@@ -406,12 +408,13 @@ class CallPlan:
         """Where the operands, results and scratch of a region lie."""
         return [_ADDRESS.unpack_from(self._buffer, s * _SLOT_NBYTES)[0] for s in x.slots]
 
-    def _replay_regions(self, roots: tuple[int, ...], stream: int, device: int) -> None:
+    def _replay_regions(self, roots: tuple[int, ...], stream: int, device: int) -> bool:
+        """Launches the recorded graph for these addresses; False where there is none yet."""
         graphs = self._region_graphs.get(device)
         if graphs is None:
             target = next(k.target for k in self._template.kernels if isinstance(k, LoadedRegion))
             graphs = self._region_graphs[device] = RegionGraphs(target)
-        graphs.launch(roots, lambda recorder: self.record(roots, recorder, device), stream)
+        return graphs.launch(roots, lambda recorder: self.record(roots, recorder, device), stream)
 
     def _replay(self, roots: tuple[int, ...], stream: int, device: int) -> None:
         found = self._graphs.get(device)

@@ -18,12 +18,12 @@ from typing import Any
 from fusewright.cuda.compile import compile_cubin
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.graphs import MAX_EXECUTABLES
-from fusewright.runtime.locks import after_fork
+from fusewright.runtime.locks import after_fork, fork_safe_lock
 from fusewright.target import Target
 
 MAX_NODES = 4096
 """Nodes of a program that is recorded: the interpreter adds one in a few microseconds, and the
-first call with new addresses waits for all of them."""
+call that records waits for all of them."""
 SETTER = "fw_set_condition"
 _SOURCE = f"""
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
@@ -145,20 +145,30 @@ def _destroy(api: Any, graph: Any, handle: Any) -> None:
 
 
 class RegionGraphs:
-    """The graphs of a program with regions, by the addresses that they were recorded for."""
+    """The graphs of a program with regions, by the addresses that they were recorded for. Recording
+    costs what some ten calls cost, so that addresses are recorded once they come again."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: OrderedDict[tuple[int, ...], _Executable] = OrderedDict()
+        self._lock = fork_safe_lock()
+        self._known: OrderedDict[tuple[int, ...], _Executable | None] = OrderedDict()
+        """None for addresses that came once."""
 
     def launch(
         self, addresses: tuple[int, ...], record: Callable[[Recorder], None], stream: int
-    ) -> None:
-        """Launches the graph for these addresses, which is recorded where there is none."""
-        found = self._known.get(addresses)
-        if found is None:
-            if len(self._known) == MAX_EXECUTABLES:
+    ) -> bool:
+        """Launches the graph for these addresses. False, and nothing is launched, where they have
+        not come before."""
+        with self._lock:
+            came = addresses in self._known
+            found = self._known.get(addresses)
+            if came and found is None:
+                found = _Executable(record, self._target)
+            self._known[addresses] = found
+            self._known.move_to_end(addresses)
+            if len(self._known) > MAX_EXECUTABLES:
                 self._known.popitem(last=False)
-            found = self._known[addresses] = _Executable(record, self._target)
-        self._known.move_to_end(addresses)
+        if found is None:
+            return False
         check(driver().cuGraphLaunch(found.handle, stream), "cuGraphLaunch")
+        return True
