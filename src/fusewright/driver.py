@@ -529,7 +529,9 @@ def compile_in_place(
     forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
-    program = started(Program(whole, ordered, reasons, target, pieces, held))
+    stored = [s.tensor.name for x in ordered for s in x.writes]
+    orders = form.orders.of(stored)
+    program = started(Program(whole, ordered, reasons, target, pieces, held, orders))
     _say(program, time.perf_counter() - began)
     return program
 

@@ -2,19 +2,21 @@
 become kernels.
 
 Most passes know by themselves what is better. Whether a value is computed again at the places that
-a move reads depends on the kernels that come of it, where reductions are computed again too: both
-forms are scheduled then, and the one that is predicted to take less time is kept.
+a move reads depends on the kernels that come of it, where reductions are computed again too, and so
+does the order of axes in which values lie between kernels: the forms are scheduled then, and the
+one that is predicted to take the least time is kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Alone, Fusion, Shape, Tensor
+from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_joins import crop_joins
@@ -27,6 +29,7 @@ from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.fold_moves import fold_moves
+from fusewright.fusion.passes.follow_memory import Followed, follow_memory, wanted_orders
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
@@ -61,10 +64,12 @@ MAX_ALONE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A fusion as its kernels compute it, and what each of them computes."""
+    """A fusion as its kernels compute it, what each of them computes, and the orders of axes of
+    values that lie in no C order, or would rather not."""
 
     fusion: Fusion
     formation: Formation
+    orders: Orders = field(default_factory=Orders)
 
 
 def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
@@ -75,23 +80,35 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
     if given:
         return Form(*formed(_cut(moves, simple, target), target))
     forms = _forms(moves, simple, target)
-    across = values_across(fusion)
-    if not across and len(forms) == 1:
+    across, other = values_across(fusion), _in_other_orders(fusion)
+    if not across and not other and len(forms) == 1:
         return forms[0]
     clock = _Clock(target)
     best = min(forms, key=clock.us)
+    for followed in other:
+        if _stored(best) & followed.orders.keys():
+            moves = _moves_folded(followed.fusion, target)
+            more = _forms(moves, moves_to_hoist(moves, target), target, followed.orders)
+            best = min((best, *more), key=clock.us)
     for chosen in _choices(across):
         least = _copy_us(chosen, target) + clock.bytes_us(fusion)
         if clock.us(best) > least:
-            other = _moves_folded(store_across(fusion, chosen), target)
-            more = _forms(other, moves_to_hoist(other, target), target)
+            moves = _moves_folded(store_across(fusion, chosen), target)
+            more = _forms(moves, moves_to_hoist(moves, target), target)
             best = min((best, *more), key=clock.us)
-    return best
+    if not other:
+        return best
+    return replace(best, orders=Orders(other[0].orders, best.orders.actual))
 
 
-def _forms(moves: Fusion, simple: frozenset[Tensor], target: Target) -> list[Form]:
+def _forms(
+    moves: Fusion,
+    simple: frozenset[Tensor],
+    target: Target,
+    orders: Mapping[str, Order] | None = None,
+) -> list[Form]:
     """The fusion with the moves hoisted that cost nothing, then with others, where there are any,
-    and with joins as selections."""
+    and with joins as selections; `orders` are those of values that lie in no C order."""
     listed = [(moves, simple)]
     more = moves_to_hoist(moves, target, reductions=True)
     if more != simple:
@@ -99,7 +116,22 @@ def _forms(moves: Fusion, simple: frozenset[Tensor], target: Target) -> list[For
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
-    return [Form(*formed(_cut(m, hoisted, target), target)) for m, hoisted in listed]
+    known = Orders({}, orders or {})
+    return [Form(*formed(_cut(m, hoisted, target), target), known) for m, hoisted in listed]
+
+
+def _in_other_orders(fusion: Fusion) -> list[Followed]:
+    """The fusion with what is stored between kernels in the order of the arguments, and in that of
+    the results, where these are others than that of the program."""
+    first, second = follow_memory(fusion), follow_memory(fusion, wanted_orders(fusion))
+    return [f for f in (first, second) if f.orders and (f is first or f.orders != first.orders)]
+
+
+def _stored(form: Form) -> set[str]:
+    """The names of what kernels of a form store for others."""
+    home = {t: k for k, group in enumerate(form.formation.groups) for t in group}
+    values = (t for group in form.formation.groups for t in group)
+    return {o.name for t in values for o in t.op.operands if home.get(o, home[t]) != home[t]}
 
 
 def _choices(across: list[Tensor]) -> list[frozenset[Tensor]]:

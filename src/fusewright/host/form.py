@@ -431,19 +431,19 @@ class _Former:
     def _functions_of_stored(
         self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int
     ) -> list[Tensor]:
-        """The elementwise ops of a group between a value and others that are stored without it, if
-        these are read with no more bytes than the value's trips to memory; none otherwise."""
+        """The elementwise ops and views of a group between a value and others that are stored
+        without it, if these are read with no more bytes than the value's trips to memory; none
+        otherwise."""
         found: dict[Tensor, None] = {}
         leaves: dict[Tensor, None] = {}
         stack = [t]
         while stack:
             x = stack.pop()
-            is_leaf = x is not t and (isinstance(x.op, Input) or self._is_stored(x, groups, own))
-            if is_leaf or is_rematerialisable(x):
+            if is_rematerialisable(x) or (x is not t and self._is_stored(x, groups, own)):
                 leaves[x] = None
                 continue
-            few = len(found) < MAX_RECOMPUTED
-            if not (few and isinstance(x.op, Pointwise) and x in groups[own]) or is_alone(x):
+            few, is_cheap = len(found) < MAX_RECOMPUTED, isinstance(x.op, Pointwise) or is_view(x)
+            if not (few and is_cheap and x in groups[own]) or is_alone(x):
                 return []
             found[x] = None
             stack.extend(x.op.operands)
@@ -454,8 +454,8 @@ class _Former:
         return list(found) if is_less else []
 
     def _is_stored(self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int) -> bool:
-        """Whether the result of an op of a group goes to memory."""
-        if t in self.fusion.outputs:
+        """Whether a value that a group has goes to memory, or comes from there."""
+        if t in self.fusion.outputs or t not in groups[own]:
             return True
         return any(own != j and _reads(h, t) for j, h in enumerate(groups))
 

@@ -9,6 +9,7 @@ from fusewright.core.expr import Var
 from fusewright.errors import InternalError, UserError
 from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.known import Known
+from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_body, parse_fusion
 from fusewright.host.control import call_of
@@ -60,6 +61,10 @@ def _rest_of(program: ProgramModel, kernels: Sequence[Kernel]) -> dict[str, Any]
         "held": [[t.name, argument.name] for t, argument in program.held.items()],
         "placed": list(program.pieces.placed.items()),
         "not_placed": list(program.pieces.not_placed.items()),
+        "orders": {
+            "preferred": {n: list(o) for n, o in program.orders.preferred.items()},
+            "actual": {n: list(o) for n, o in program.orders.actual.items()},
+        },
     }
 
 
@@ -118,7 +123,12 @@ def _model_of(
         target,
         Pieces(dict(record["placed"]), dict(record["not_placed"])),
         {values[t]: values[argument] for t, argument in record["held"]},
+        Orders(*(_orders_of(record["orders"][k]) for k in ("preferred", "actual"))),
     )
+
+
+def _orders_of(listed: Mapping[str, Sequence[int]]) -> dict[str, Order]:
+    return {str(name): tuple(map(int, order)) for name, order in listed.items()}
 
 
 def _launch(

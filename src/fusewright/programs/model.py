@@ -11,6 +11,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
+from fusewright.fusion.orders import Orders, strides_in
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.control import Call as RegionCall, HostRegion
 from fusewright.host.groups import Reason
@@ -81,7 +82,7 @@ class Layout:
 @dataclass(eq=False)
 class ProgramModel:
     """Kernels in order, and the tensors between them. `held`: results that are made in the memory
-    of an argument, which the caller gives away."""
+    of an argument, which the caller gives away; `orders`: of axes, of what lies in no C order."""
 
     fusion: Fusion
     launches: tuple[Dispatch, ...]
@@ -89,6 +90,7 @@ class ProgramModel:
     target: Target
     pieces: Pieces = field(default_factory=Pieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+    orders: Orders = field(default_factory=Orders)
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -216,6 +218,16 @@ class ProgramModel:
             inside = t is s.tensor and t is not s.root
             why = f"stored by {kernel} inside of {s.root.name}" if inside else "joined from parts"
             return Layout(required, None, s.strides if inside else dense, why)
-        asked = s.strides != dense
-        why = f"stored by {kernel}, in {'the order it was asked for' if asked else 'C order'}"
-        return Layout(required, s.strides if asked else None, s.strides, why)
+        if s.strides != dense:
+            why = f"stored by {kernel}, in the order it was asked for"
+            return Layout(required, s.strides, s.strides, why)
+        order = self.orders.actual.get(t.name)
+        if order is not None and required is None:
+            strides = tuple(dense[order.index(a)] for a in range(t.ndim))
+            why = f"stored by {kernel}, in the order of what it is made of or read for"
+            return Layout(required, strides, strides, why)
+        preferred = self.orders.preferred.get(t.name)
+        if preferred is None or required is not None or len(preferred) != t.ndim:
+            return Layout(required, None, dense, f"stored by {kernel}, in C order")
+        why = f"stored by {kernel}, in C order, which is predicted to take less time"
+        return Layout(required, strides_in(t.shape, preferred), dense, why)

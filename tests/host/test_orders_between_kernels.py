@@ -1,0 +1,108 @@
+"""What kernels store for others lies in an order that makers and readers like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.report.predicted import serial_us, timed
+
+LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def norm(x: Any, axes: Any) -> Any:
+    d = x - fw.mean(x, axis=axes, keepdims=True)
+    return d * fw.rsqrt(fw.mean(d * d, axis=axes, keepdims=True) + 1e-5)
+
+
+def scanned(x: Any) -> Any:
+    return fw.cumulative_sum(norm(x, 1), axis=3)
+
+
+def twice(x: Any) -> Any:
+    return norm(norm(x, 1), (0, 2, 3))
+
+
+def kept(x: Any) -> Any:
+    y = norm(x, (2, 3))
+    return fw.sort(y, axis=1), fw.sum(y, axis=(0, 2, 3))
+
+
+def channels_last(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> fw.Program:
+    """A function on an image whose channels are the fast axis, and results like it."""
+
+    def stored(x: Any) -> Any:
+        made = fn(x)
+        listed = made if isinstance(made, tuple) else (made,)
+        return tuple(fw.permute_dims(y, LAST) if y.ndim == 4 else y for y in listed)
+
+    return fw.compile(fw.trace(stored, fw.TensorSpec(shape, "float32", strides=strides_of(shape))))
+
+
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    _, c, h, w = shape
+    return c * h * w, 1, w * c, c
+
+
+def us(program: fw.Program) -> float:
+    """The predicted time of all launches."""
+    return serial_us(timed(program))
+
+
+@pytest.mark.parametrize("fn", [scanned, twice, kept])
+@pytest.mark.parametrize("shape", [(2, 8, 12, 5), (3, 7, 5, 9)])
+def test_results(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    program = channels_last(fn, shape)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    result = program.simulate(np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, 3)), 3, 1))
+    assert not result.races
+    expected = fw.evaluate(program.fusion, x)
+    for a, b in zip(result.outputs, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_a_value_between_kernels_lies_as_the_argument_does() -> None:
+    shape = (32, 256, 56, 56)
+    program = channels_last(scanned, shape)
+    (between,) = [x for x in program.layouts.values() if x.required is None]
+    assert list(map(str, between.actual)) == list(map(str, strides_of(shape)))
+    assert between.preferred == between.actual
+    assert "in the order of what it is made of or read for" in between.why
+    assert len(program.launches) == 2
+
+
+def test_an_order_that_does_not_pay_is_dropped() -> None:
+    shape = (2, 8, 12, 5)
+    spec = fw.TensorSpec(shape, "float32", strides=strides_of(shape))
+    program = fw.compile(fw.trace(lambda x: fw.cumulative_sum(norm(x, 1), axis=3), spec))
+    for layout in program.layouts.values():
+        if layout.required is None and layout.preferred != layout.actual:
+            assert layout.why.endswith("in C order, which is predicted to take less time")
+
+
+@pytest.mark.parametrize("fn", [scanned, kept])
+def test_what_axes_are_called_costs_nothing(fn: Callable[[Any], Any]) -> None:
+    """The same program written on the axes as they lie, and on others, takes the same time."""
+    n, c, h, w = 16, 256, 28, 28
+
+    def moved(x: Any) -> Any:
+        made = fn(fw.permute_dims(x, FIRST))
+        listed = made if isinstance(made, tuple) else (made,)
+        return tuple(fw.permute_dims(y, LAST) if y.ndim == 4 else y for y in listed)
+
+    other = fw.compile(fw.trace(moved, fw.TensorSpec((n, h, w, c), "float32")))
+    assert us(channels_last(fn, (n, c, h, w))) == pytest.approx(us(other), rel=0.02)
+
+
+def test_orders_are_kept_in_files(tmp_path: Path) -> None:
+    program = channels_last(scanned, (4, 64, 28, 28))
+    assert program.orders.actual
+    again = fw.load(program.save(tmp_path / "p.fw"))
+    assert again.layouts.keys() == program.layouts.keys()
+    pairs = zip(again.layouts.values(), program.layouts.values(), strict=True)
+    assert all(str(a) == str(b) for a, b in pairs)
