@@ -116,12 +116,12 @@ def measure(draw: Draw, program: Program, peers: Sequence[str]) -> Found:
             fn = _peer(peer, draw, program, arrays, outputs)
             fn()
             torch.cuda.synchronize()
-            fns[peer] = _graphed(fn, failures, peer)
+            fns[peer] = graphed(fn, failures, peer)
         except Exception as e:
             failures[peer] = f"{type(e).__name__}: {e}"[:300]
     errors = _errors(draw, arrays, outputs) if "fusewright" in fns else []
     floor_fn = floor_of(least.nbytes, read_mostly=least.is_read_mostly)
-    fns["floor"] = _graphed(floor_fn, failures, "floor")
+    fns["floor"] = graphed(floor_fn, failures, "floor")
     times = interleaved(fns)
     floor = times.pop("floor")
     kernels = [f"{k.name}" for k in program.kernels]
@@ -173,7 +173,7 @@ def _peer(
             raise Absent(f"there is no peer {peer!r}; use compile, eager")
 
 
-def _graphed(fn: Callable[[], Any], failures: dict[str, str], peer: str) -> Callable[[], Any]:
+def graphed(fn: Callable[[], Any], failures: dict[str, str], peer: str) -> Callable[[], Any]:
     """A replay of what the function enqueues; the function itself, noted, where that fails."""
     graph = torch.cuda.CUDAGraph()
     try:
