@@ -10,6 +10,7 @@ MORE: dict[str, tuple[int, float, str]] = {
     "queries, keys and values": (3, 1.0, "three results of parts of an argument, side by side"),
     "relative shift": (2, 2.01, "a pad is regrouped twice, and cropped between"),
     "two steps of heat": (2, 2.0, "the second step would compute thirteen points of the first"),
+    "causal taps of a norm": (2, 2.01, "four norms for each row take longer than storing one"),
     "total variation": (3, 1.0, "parts of both sums, and one kernel for what is left of them"),
     "reversed prefix sums": (2, 2.0, "a scan is read at other places than it is made at"),
     "every second row of a softmax": (1, 1.5, "bindings are counted whole"),
