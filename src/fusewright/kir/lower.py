@@ -196,14 +196,6 @@ def _check_cluster(kernel: Kernel, target: Target, wanted: int | None) -> None:
             f"{kernel.name}: {kernel.nthreads} threads a block; the blocks of a cluster have whole "
             f"warps, so let TIDx, TIDy and TIDz make a multiple of {WARP_SIZE}"
         )
-    moved = (u for s in walk_statements(kernel) for u in s.memory_uses() if u.in_async_proxy)
-    used = next(moved, None) if kernel.cluster else None
-    if used is not None:
-        raise ScheduleError(
-            f"{kernel.name}: bulk copies and matrix instructions use {used.buffer}, and run in "
-            f"blocks without a cluster; bind the loops of the clusters of {size} to BIDx or BIDy, "
-            "or copy by 'cp_async'"
-        )
 
 
 class _Tree:

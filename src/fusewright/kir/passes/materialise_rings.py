@@ -124,8 +124,14 @@ class _Stage:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all boxes of one filling."""
+        """The bytes of all boxes of one filling, those from other blocks included."""
         return sum(_box_nbytes(s) for s in self.fills)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of a cluster that copy for each other."""
+        inside = (x for s in self.fills for x in (s, *walk_statements(s)))
+        return max(x.blocks for x in inside if isinstance(x, BoxLoad))
 
     @property
     def first(self) -> Expr:
@@ -143,7 +149,7 @@ class _Stage:
 def _box_nbytes(s: Statement) -> int:
     match s:
         case BoxLoad():
-            return s.map.box_nbytes
+            return s.map.box_nbytes * s.blocks
         case For():
             trips = constant_value(s.extent)
             if trips is not None:
@@ -340,6 +346,7 @@ class _Materialiser:
             nbytes=s.nbytes,
             issuer=self._load_warps.start * WARP_SIZE if special else _issuer(s),
             consumers=consumers,
+            blocks=s.blocks,
         )
         out: list[Statement] = []
         for a in s.allocs:
@@ -426,10 +433,10 @@ class _Materialiser:
             if not ring.consumers:
                 pass
             elif not self._lags(s):
-                yield ring.release(number, self._ids)
+                yield from ring.release(number, self._ids)
             else:
                 k = self._k(s)
-                yield If(less(ZERO, k), (ring.release(add(number, -1), self._ids),))
+                yield If(less(ZERO, k), tuple(ring.release(add(number, -1), self._ids)))
         elif s.stages > 1:
             loop, ahead = s.loops[-1], s.alloc.ahead
             k = add(loop.var, ahead)
@@ -468,7 +475,7 @@ class _Materialiser:
             return []  # nobody waits for the last one
         extent = s.loops[-1].extent
         last = self._rings[home].release(s.number(add(extent, -1)), self._ids)
-        return [last] if constant_value(extent) else [If(less(ZERO, extent), (last,))]
+        return last if constant_value(extent) else [If(less(ZERO, extent), tuple(last))]
 
 
 def _issuer(s: _Stage) -> int:

@@ -91,7 +91,9 @@ class ProductPlan:
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
-    Sums that are `promoted` are added to a second set of registers on the way."""
+    Sums that are `promoted` are added to a second set of registers on the way. The tiles of the
+    blocks of a `cluster` lie below each other where it divides a group, and copy the columns of the
+    second operand together; else side by side, and copy the rows of the first."""
 
     rows: int
     columns: int
@@ -106,6 +108,7 @@ class ProductPlan:
     splits: int = 1
     mode: str = "slices"
     promoted: bool = False
+    cluster: int = 1
 
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes."""
@@ -133,6 +136,8 @@ class ProductPlan:
         )
         if self.splits > 1:
             values += (("splits", self.splits), ("mode", self.mode))
+        if self.cluster > 1:
+            values += (("cluster", self.cluster),)
         return Params("matmul", values, min_blocks=1)
 
 
@@ -383,7 +388,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
     for p in products:
         _tile(p, plan)
-    around = 2 if plan.blocks else 1
+    around = (2 if plan.blocks else 1) + (plan.cluster > 1)
     inside = around + (plan.splits > 1)
     s.transform_like(product, [*operands, *(y for y, _ in staged)])
     for p in products:
@@ -467,10 +472,13 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
-    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`."""
-    by_tiles(product, (plan.rows, plan.columns, plan.depth), plan.group, plan.serpentine)
+    """`[.., m, n, k] -> [tiles of a block, BIDx, ClusterX, k/depth, rows, columns, depth]`."""
+    tile, order = (plan.rows, plan.columns, plan.depth), (plan.group, plan.serpentine)
+    by_tiles(product, tile, *order, cluster=plan.cluster)
+    if plan.cluster > 1:
+        product.parallelize(1, Parallel.CLUSTERX)
     if plan.blocks:
-        product.split(0, plan.blocks)
+        product.split(0, plan.blocks // plan.cluster)
     if plan.splits > 1:
         share_depth(product, plan.splits, plan.mode)
         return
@@ -486,10 +494,17 @@ def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
 
 
 def by_tiles(
-    product: ScheduledTensor, tile: tuple[int, int, int], group: int, serpentine: bool = False
+    product: ScheduledTensor,
+    tile: tuple[int, int, int],
+    group: int,
+    serpentine: bool = False,
+    *,
+    cluster: int = 1,
 ) -> None:
     """`[.., m, n, k] -> [tiles, k/depth, rows, columns, depth]`: groups of tiles that run together
-    share rows of the first operand and columns of the second."""
+    share rows of the first operand and columns of the second. With a cluster
+    `[tiles/cluster, cluster, k/depth, ..]`, where the tiles of a cluster are those of a column if
+    it divides a group, else those of a row."""
     rows, columns, depth = tile
     lead = len(product.stage.shape) - 2
     product.split(lead, rows)
@@ -501,6 +516,10 @@ def by_tiles(
     product.reorder({lead + 1: lead + 2})
     if serpentine:
         product.serpentine(lead + 1, by=lead)
+    if cluster > 1:
+        apart = lead + 2 if group % cluster == 0 else lead + 1
+        product.split(apart, cluster)
+        product.reorder({apart + 1: lead + 3})
     for _ in range(lead + 2):
         product.merge(0)
 
