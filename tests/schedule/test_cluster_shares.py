@@ -197,7 +197,9 @@ def product_in_a_cluster() -> fw.Schedule:
 
 def test_a_product_on_tensor_cores() -> None:
     s = product_in_a_cluster()
-    with pytest.raises(fw.ScheduleError, match="products on tensor cores run in blocks without a"):
+    with pytest.raises(
+        fw.ScheduleError, match="do not share the depth of products on tensor cores"
+    ):
         s.lower("sm_90a")
     for t in s.tensors:
         t.stage.grid_mode = None

@@ -196,6 +196,14 @@ def _check_cluster(kernel: Kernel, target: Target, wanted: int | None) -> None:
             f"{kernel.name}: {kernel.nthreads} threads a block; the blocks of a cluster have whole "
             f"warps, so let TIDx, TIDy and TIDz make a multiple of {WARP_SIZE}"
         )
+    moved = (u for s in walk_statements(kernel) for u in s.memory_uses() if u.in_async_proxy)
+    used = next(moved, None) if kernel.cluster and kernel.semaphores else None
+    if used is not None:
+        raise ScheduleError(
+            f"{kernel.name}: blocks of clusters of {size} hand over at semaphores, and bulk copies "
+            f"or matrix instructions use {used.buffer}; bind the loops of the clusters to BIDx or "
+            "BIDy, or combine the parts in a kernel of its own"
+        )
 
 
 class _Tree:

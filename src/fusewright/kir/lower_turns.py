@@ -237,8 +237,8 @@ def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
         )
     if isinstance(s.op, MatMul):
         raise ScheduleError(
-            f"{what}: products on tensor cores run in blocks without a cluster; bind the loop of "
-            "the depth to BIDx instead"
+            f"{what}: blocks of a cluster do not share the depth of products on tensor cores; bind "
+            "the loop of the depth to BIDx instead"
         )
 
 

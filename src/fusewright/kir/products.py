@@ -46,7 +46,7 @@ from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import PROMOTED_DEPTH
+from fusewright.schedule.products import PROMOTED_DEPTH, blocks_that_share
 from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_BOX_EXTENT, WARP_SIZE, WARPGROUP_SIZE
 
@@ -57,29 +57,18 @@ _FRAGMENT = (2, 2, 2)
 
 def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """The copies of a stage's box: one for each panel of its tile, and for each 256 rows. Where all
-    blocks of a cluster would copy the same box, each copies a share of its rows to all:
+    blocks of a cluster need the same tile, each copies a share of its rows to all:
 
-        tile[0 .. 256] <- rows 0 .. 256   ->   tile[128 cx .. +128] <- rows 128 cx .. +128, to 2 blocks
+        tile <- rows 0 .. 256 of w   ->   tile[128 cx ..] <- rows 128 cx .. +128 of w, to 2 blocks
     """
-    buffer, blocks = storage.context.buffers[s], _blocks_that_share(storage, s, values)
+    buffer, blocks = storage.context.buffers[s], blocks_that_share(storage.graph, s)
+    if storage.box(s).tile.rows // GROUP_ROWS % blocks:
+        blocks = 1
     tensor = tensor_map(storage, s, blocks)
     return [
         BoxLoad(buffer, index, tensor, at, _ISSUER, blocks=blocks)
         for index, at in _boxes(storage, s, values, tensor, blocks)
     ]
-
-
-def _blocks_that_share(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> int:
-    """The blocks of a cluster that need the same tiles of a ring that warps of their own fill, and
-    can each copy whole groups of its rows; 1 where each block copies its tiles for itself."""
-    cx = storage.context.dims["cx"]
-    blocks = constant_value(cx.extent) or 1
-    if blocks == 1 or not s.warp_specialized:
-        return 1
-    places = view(storage.graph, s, values).output
-    depends = any(cx.var in variables(e) for e in places)
-    groups = storage.box(s).tile.rows // GROUP_ROWS
-    return blocks if not depends and groups % blocks == 0 else 1
 
 
 def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:

@@ -50,7 +50,7 @@ class _Load:
 
 @dataclass(slots=True, eq=False)
 class _Barrier:
-    """Arrivals and bytes that the phase under way still takes, who arrived in it for all blocks of a
+    """Arrivals and bytes that the phase under way still takes, who arrived in it for blocks of a
     cluster, the phases completed and what each hands on, the loads of each, and how many phases
     each who waits knows of."""
 

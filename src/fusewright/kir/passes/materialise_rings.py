@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from fusewright.core.conditions import And, Cond, Less, less, negate
+from fusewright.core.conditions import TRUE, And, Cond, Less, less, negate
 from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul, variables
 from fusewright.core.node import Node, rewrite
 from fusewright.core.substitution import substitute
@@ -21,7 +21,7 @@ from fusewright.kir.analysis.sites import (
     contains,
     sites,
 )
-from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.analysis.uniformity import is_block_uniform, is_cluster_agreed
 from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     Alloc,
@@ -211,6 +211,7 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
                     "threads of a block may disagree; its mbarrier would lose count"
                 )
     loops = tuple(s.node for s in scopes if isinstance(s, LoopScope))
+    _check_blocks_agree(allocs[0], users, scopes, kernel)
     fills = tuple(s for s in body if _fills(s))
     late = any(
         u.completes.kind is AsyncKind.MMA
@@ -226,6 +227,21 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
             outer = tuple(x.node for x in scopes[: scopes.index(s)] if isinstance(x, LoopScope))
             _check_counted(found, s.node.condition if s.taken else negate(s.node.condition), outer)
     return found
+
+
+def _check_blocks_agree(
+    alloc: Alloc, users: list[StatementSite], scopes: tuple[Scope, ...], kernel: Kernel
+) -> None:
+    """What blocks of a cluster copy for each other all of them copy, and hand back."""
+    blocks = max(u.statement.blocks for u in users if isinstance(u.statement, BoxLoad))
+    for s in scopes if blocks > 1 else ():
+        steered = s.node.extent if isinstance(s, LoopScope) else getattr(s.node, "condition", TRUE)
+        if not is_cluster_agreed(steered, kernel):
+            raise ScheduleError(
+                f"{alloc.buffer}: {blocks} blocks of a cluster copy shares of it for each other, "
+                f"but may disagree on '{steered}' around it; let the loops over tiles be whole "
+                f"clusters, that is multiples of {blocks}"
+            )
 
 
 def _takes_results(body: Sequence[Statement], products: Sequence[Statement]) -> bool:

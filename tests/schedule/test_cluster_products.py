@@ -1,0 +1,230 @@
+"""Products whose blocks stand in clusters: they copy for each other what they all multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.core.expr import variables
+from fusewright.fusion.ir import MatMul
+from fusewright.kir.ir import BoxLoad, MbarArrive, MbarExpect, MbarInit
+from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.candidates import Candidate
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import cost
+from fusewright.schedule.heuristics.matmul import (
+    ALIKE,
+    MatmulScheduler,
+    ProductPlan,
+    predicted_us,
+    schedule_products,
+    sizes_of_product,
+)
+from fusewright.schedule.heuristics.work import work_of
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+BELOW, BESIDE = (2, 1), (1, 2)
+
+
+def _plain(x: Any, w: Any) -> Any:
+    return fw.matmul(x, w.T)
+
+
+def _gelu(x: Any, w: Any) -> Any:
+    return fw.nn.gelu(fw.matmul(x, w))
+
+
+def _fusion(fn: Callable[..., Any], m: Any, n: int, k: int, dtype: str = "bfloat16") -> fw.Fusion:
+    second = (n, k) if fn is _plain else (k, n)
+    return fw.trace(fn, fw.TensorSpec((m, k), dtype), fw.TensorSpec(second, dtype))
+
+
+def _schedule(fusion: fw.Fusion, plan: ProductPlan) -> fw.Schedule:
+    s = fw.Schedule(fusion)
+    schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
+    return s
+
+
+def _arrays(fusion: fw.Fusion, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(int(str(e)) for e in t.shape) for t in fusion.inputs]
+    return [
+        rng.normal(size=s).astype(t.dtype.numpy) for s, t in zip(shapes, fusion.inputs, strict=True)
+    ]
+
+
+def _assert_right(fusion: fw.Fusion, kernel: fw.Kernel) -> None:
+    arrays = _arrays(fusion)
+    result = kernel.simulate(*arrays)
+    assert result.races == []
+    (wanted,) = (y.astype(np.float64) for y in fw.evaluate(fusion, *arrays))
+    error = np.abs(result.outputs[0].astype(np.float64) - wanted).max()
+    assert error <= 2**-7 * np.abs(wanted).max()
+
+
+def _boxes(kernel: fw.Kernel) -> dict[str, BoxLoad]:
+    loads = (s for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad))
+    return {s.map.buffer.name: s for s in loads}
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+CASES = (
+    (_plain, (256, 128, 320), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (_plain, (128, 256, 320), ProductPlan(64, 64, 64, 1, 3, 0, blocks=2, cluster=BESIDE)),
+    (_plain, (300, 136, 200), ProductPlan(64, 64, 64, 1, 2, 64, blocks=4, cluster=BELOW)),
+    (_plain, (129, 168, 200), ProductPlan(64, 64, 64, 1, 2, group=2, cluster=BESIDE)),
+    (_plain, (500, 264, 136), ProductPlan(128, 128, 64, 2, 2, 64, blocks=2, cluster=BELOW)),
+    (_plain, (256, 64, 320), ProductPlan(64, 64, 64, 1, 3, 64, cluster=(4, 1))),
+    (_plain, (384, 128, 64), ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)),
+    (_gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (_gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, group=2, cluster=BESIDE)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "sizes", "plan"), CASES, ids=str)
+def test_values(fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan) -> None:
+    fusion = _fusion(fn, *sizes)
+    kernel = _schedule(fusion, plan).lower("sm_90a")
+    assert kernel.launch.cluster == plan.cluster_size
+    assert any(b.blocks == plan.cluster_size for b in _boxes(kernel).values())
+    _assert_right(fusion, kernel)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        ((128, 128, 192), ProductPlan(64, 64, 64, 1, 2, 0, blocks=2, cluster=BELOW)),
+        ((128, 136, 136), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BESIDE)),
+    ],
+    ids=str,
+)
+def test_every_sync_is_needed(sizes: tuple[int, int, int], plan: ProductPlan) -> None:
+    """Two tiles a block or more, more trips than stages, and a ragged edge."""
+    fusion = _fusion(_plain, *sizes)
+    kernel = _schedule(fusion, plan).lower("sm_90a")
+    report = fw.verify(kernel, *_arrays(fusion))
+    assert report.ok, str(report)
+    kinds = [s.kind for s in kernel.syncs]
+    assert (kinds.count("ClusterArrive"), kinds.count("ClusterWait")) == (2, 2)
+    assert kinds[-1] == "ClusterWait"
+
+
+def test_what_blocks_copy_and_count() -> None:
+    plan = ProductPlan(128, 128, 64, 2, 3, 64, blocks=2, cluster=BELOW)
+    kernel = _schedule(_fusion(_plain, 512, 128, 512), plan).lower("sm_90a")
+    x, w = (_boxes(kernel)[name] for name in ("x", "w"))
+    (cx,) = (d.var for d in kernel.ir.cluster)
+    assert (x.blocks, w.blocks) == (1, 2)
+    assert (x.map.box, w.map.box) == ((64, 128), (64, 64))
+    assert [cx in variables(b.index) for b in (x, w)] == [False, True]
+    found = list(walk_statements(kernel.ir))
+    counts = {s.barrier.name: s.count for s in found if isinstance(s, MbarInit)}
+    assert counts == {"ring_full": 1, "ring_empty": 16}
+    assert {s.nbytes for s in found if isinstance(s, MbarExpect)} == {2 * 64 * (128 + 128)}
+    ranks = [str(s.rank) for s in found if isinstance(s, MbarArrive)]
+    assert sorted(ranks) == ["0", "0", "1", "1"]
+
+
+def test_traffic_of_the_operand_that_blocks_share_falls() -> None:
+    """Of a tile of 64 x 64, 64 deep, a block copies 64 rows and 32 columns, and not 64 columns."""
+    fusion = _fusion(_plain, 256, 64, 256)
+    read = {}
+    for cluster in ((1, 1), BELOW, (4, 1)):
+        plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=cluster)
+        stats = _schedule(fusion, plan).lower("sm_90a").simulate(*_arrays(fusion)).stats
+        read[cluster] = stats["global_bytes_read"]
+    whole = 2 * 256 * 256
+    assert read == {(1, 1): 2 * whole, BELOW: whole + whole // 2, (4, 1): whole + whole // 4}
+
+
+def test_symbolic_rows_make_whole_clusters() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = _fusion(_plain, "m", 64, 128)
+    kernel = _schedule(fusion, plan).lower("sm_90a")
+    assert str(kernel.launch.grid[0]) == "2*((m + 127)//128)"
+
+
+def test_machine_code_has_no_spills_and_no_serialised_products() -> None:
+    plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
+    kernel = _schedule(_fusion(_plain, 4096, 4096, 4096), plan).lower("sm_90a")
+    found = kernel.resources()
+    assert (found.registers, found.spill_stores, found.stack_nbytes) == (168, 0, 0)
+    assert found.warnings == ()
+    assert ".multicast::cluster" in kernel.cuda
+
+
+# --- what cannot be -------------------------------------------------------------------------------
+
+
+def test_launch_names_the_cluster_that_loops_make() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = _fusion(_plain, 256, 64, 128)
+    assert _schedule(fusion, plan).launch(cluster=2).lower("sm_90a").launch.cluster == 2
+    with pytest.raises(fw.ScheduleError, match=r"launch\(cluster=4\), but .* clusters of 2"):
+        _schedule(fusion, plan).launch(cluster=4).lower("sm_90a")
+
+
+def test_operands_without_a_ring_are_copied_by_each_block() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 1, 64, cluster=BELOW)
+    fusion = _fusion(_plain, 128, 64, 64)
+    kernel = _schedule(fusion, plan).lower("sm_90a")
+    assert {b.blocks for b in _boxes(kernel).values()} == {1}
+    _assert_right(fusion, kernel)
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def _listed(fusion: fw.Fusion) -> list[ProductPlan]:
+    scheduler = MatmulScheduler(fw.Schedule(fusion).flow, TARGET)
+    return [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
+
+
+def test_clusters_come_behind_all_others() -> None:
+    plans = _listed(_fusion(_plain, 4096, 4096, 4096))
+    sizes = [p.cluster_size for p in plans]
+    assert sizes == sorted(sizes)
+    assert {p.cluster for p in plans} == {(1, 1), BELOW, BESIDE}
+    best = next(p for p in plans if p.cluster_size > 1)
+    assert ("cluster", "2x1") in best.params.values
+    assert (best.rows, best.columns, best.blocks, best.group) == (128, 256, 132, 8)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 4104)])
+def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
+    """By less than it can tell apart for large products, so that the first choice stays."""
+    fusion = _fusion(_plain, *shape)
+    plans = _listed(fusion)
+    alone, together = plans[0], next(p for p in plans if p.cluster_size > 1)
+    product = next(t for t in fw.Schedule(fusion).flow.stages if isinstance(t.op, MatMul))
+    sizes = sizes_of_product(product)
+    before, after = (predicted_us(sizes, p, TARGET) for p in (alone, together))
+    assert after < before <= ALIKE * after
+    parts = []
+    for p in (alone, together):
+        flow = _schedule(fusion, p).flow
+        parts.append(dict(cost(work_of(flow, Params("matmul", (), 1)), TARGET).parts)["cache"])
+    assert parts[1] < 0.75 * parts[0]
+
+
+def test_grids_are_whole_clusters_that_run_at_once() -> None:
+    assert [TARGET.clusters_at_once(n) for n in (1, 2, 4, 8)] == [132, 66, 28, 14]
+    plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
+    kernel = _schedule(_fusion(_plain, 4096, 4096, 512), plan).lower("sm_90a")
+    assert (str(kernel.launch.grid[0]), kernel.launch.cluster) == ("132", 2)
+
+
+def test_tiles_of_odd_numbers_are_filled_up() -> None:
+    plan = ProductPlan(128, 128, 64, 2, 2, cluster=BELOW)
+    product = next(
+        t
+        for t in fw.Schedule(_fusion(_plain, 300, 200, 64)).flow.stages
+        if isinstance(t.op, MatMul)
+    )
+    assert plan.tiles(sizes_of_product(product)) == 4 * 2
