@@ -20,6 +20,7 @@ from fusewright.schedule.heuristics.matmul import (
     ALIKE,
     MatmulScheduler,
     ProductPlan,
+    by_tiles,
     predicted_us,
     schedule_products,
     sizes_of_product,
@@ -31,26 +32,28 @@ TARGET = target_of("sm_90a")
 BELOW, BESIDE = (2, 1), (1, 2)
 
 
-def _plain(x: Any, w: Any) -> Any:
+def plain(x: Any, w: Any) -> Any:
     return fw.matmul(x, w.T)
 
 
-def _gelu(x: Any, w: Any) -> Any:
+def gelu(x: Any, w: Any) -> Any:
     return fw.nn.gelu(fw.matmul(x, w))
 
 
-def _fusion(fn: Callable[..., Any], m: Any, n: int, k: int, dtype: str = "bfloat16") -> fw.Fusion:
-    second = (n, k) if fn is _plain else (k, n)
+def product_of(
+    fn: Callable[..., Any], m: Any, n: int, k: int, dtype: str = "bfloat16"
+) -> fw.Fusion:
+    second = (n, k) if fn is plain else (k, n)
     return fw.trace(fn, fw.TensorSpec((m, k), dtype), fw.TensorSpec(second, dtype))
 
 
-def _schedule(fusion: fw.Fusion, plan: ProductPlan) -> fw.Schedule:
+def scheduled(fusion: fw.Fusion, plan: ProductPlan) -> fw.Schedule:
     s = fw.Schedule(fusion)
     schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
     return s
 
 
-def _arrays(fusion: fw.Fusion, seed: int = 0) -> list[np.ndarray]:
+def arrays_of(fusion: fw.Fusion, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     shapes = [tuple(int(str(e)) for e in t.shape) for t in fusion.inputs]
     return [
@@ -58,8 +61,8 @@ def _arrays(fusion: fw.Fusion, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def _assert_right(fusion: fw.Fusion, kernel: fw.Kernel) -> None:
-    arrays = _arrays(fusion)
+def assert_right(fusion: fw.Fusion, kernel: fw.Kernel) -> None:
+    arrays = arrays_of(fusion)
     result = kernel.simulate(*arrays)
     assert result.races == []
     (wanted,) = (y.astype(np.float64) for y in fw.evaluate(fusion, *arrays))
@@ -75,25 +78,25 @@ def _boxes(kernel: fw.Kernel) -> dict[str, BoxLoad]:
 # --- kernels --------------------------------------------------------------------------------------
 
 CASES = (
-    (_plain, (256, 128, 320), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
-    (_plain, (128, 256, 320), ProductPlan(64, 64, 64, 1, 3, 0, blocks=2, cluster=BESIDE)),
-    (_plain, (300, 136, 200), ProductPlan(64, 64, 64, 1, 2, 64, blocks=4, cluster=BELOW)),
-    (_plain, (129, 168, 200), ProductPlan(64, 64, 64, 1, 2, group=2, cluster=BESIDE)),
-    (_plain, (500, 264, 136), ProductPlan(128, 128, 64, 2, 2, 64, blocks=2, cluster=BELOW)),
-    (_plain, (256, 64, 320), ProductPlan(64, 64, 64, 1, 3, 64, cluster=(4, 1))),
-    (_plain, (384, 128, 64), ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)),
-    (_gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
-    (_gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, group=2, cluster=BESIDE)),
+    (plain, (256, 128, 320), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (plain, (128, 256, 320), ProductPlan(64, 64, 64, 1, 3, 0, blocks=2, cluster=BESIDE)),
+    (plain, (300, 136, 200), ProductPlan(64, 64, 64, 1, 2, 64, blocks=4, cluster=BELOW)),
+    (plain, (129, 168, 200), ProductPlan(64, 64, 64, 1, 2, group=2, cluster=BESIDE)),
+    (plain, (500, 264, 136), ProductPlan(128, 128, 64, 2, 2, 64, blocks=2, cluster=BELOW)),
+    (plain, (256, 64, 320), ProductPlan(64, 64, 64, 1, 3, 64, cluster=(4, 1))),
+    (plain, (384, 128, 64), ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)),
+    (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, group=2, cluster=BESIDE)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("fn", "sizes", "plan"), CASES, ids=str)
 def test_values(fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan) -> None:
-    fusion = _fusion(fn, *sizes)
-    kernel = _schedule(fusion, plan).lower("sm_90a")
+    fusion = product_of(fn, *sizes)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
     assert kernel.launch.cluster == plan.cluster_size
     assert any(b.blocks == plan.cluster_size for b in _boxes(kernel).values())
-    _assert_right(fusion, kernel)
+    assert_right(fusion, kernel)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +109,9 @@ def test_values(fn: Callable[..., Any], sizes: tuple[int, int, int], plan: Produ
 )
 def test_every_sync_is_needed(sizes: tuple[int, int, int], plan: ProductPlan) -> None:
     """Two tiles a block or more, more trips than stages, and a ragged edge."""
-    fusion = _fusion(_plain, *sizes)
-    kernel = _schedule(fusion, plan).lower("sm_90a")
-    report = fw.verify(kernel, *_arrays(fusion))
+    fusion = product_of(plain, *sizes)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    report = fw.verify(kernel, *arrays_of(fusion))
     assert report.ok, str(report)
     kinds = [s.kind for s in kernel.syncs]
     assert (kinds.count("ClusterArrive"), kinds.count("ClusterWait")) == (2, 2)
@@ -117,7 +120,7 @@ def test_every_sync_is_needed(sizes: tuple[int, int, int], plan: ProductPlan) ->
 
 def test_what_blocks_copy_and_count() -> None:
     plan = ProductPlan(128, 128, 64, 2, 3, 64, blocks=2, cluster=BELOW)
-    kernel = _schedule(_fusion(_plain, 512, 128, 512), plan).lower("sm_90a")
+    kernel = scheduled(product_of(plain, 512, 128, 512), plan).lower("sm_90a")
     x, w = (_boxes(kernel)[name] for name in ("x", "w"))
     (cx,) = (d.var for d in kernel.ir.cluster)
     assert (x.blocks, w.blocks) == (1, 2)
@@ -133,11 +136,11 @@ def test_what_blocks_copy_and_count() -> None:
 
 def test_traffic_of_the_operand_that_blocks_share_falls() -> None:
     """Of a tile of 64 x 64, 64 deep, a block copies 64 rows and 32 columns, and not 64 columns."""
-    fusion = _fusion(_plain, 256, 64, 256)
+    fusion = product_of(plain, 256, 64, 256)
     read = {}
     for cluster in ((1, 1), BELOW, (4, 1)):
         plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=cluster)
-        stats = _schedule(fusion, plan).lower("sm_90a").simulate(*_arrays(fusion)).stats
+        stats = scheduled(fusion, plan).lower("sm_90a").simulate(*arrays_of(fusion)).stats
         read[cluster] = stats["global_bytes_read"]
     whole = 2 * 256 * 256
     assert read == {(1, 1): 2 * whole, BELOW: whole + whole // 2, (4, 1): whole + whole // 4}
@@ -145,14 +148,14 @@ def test_traffic_of_the_operand_that_blocks_share_falls() -> None:
 
 def test_symbolic_rows_make_whole_clusters() -> None:
     plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
-    fusion = _fusion(_plain, "m", 64, 128)
-    kernel = _schedule(fusion, plan).lower("sm_90a")
+    fusion = product_of(plain, "m", 64, 128)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
     assert str(kernel.launch.grid[0]) == "2*((m + 127)//128)"
 
 
 def test_machine_code_has_no_spills_and_no_serialised_products() -> None:
     plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
-    kernel = _schedule(_fusion(_plain, 4096, 4096, 4096), plan).lower("sm_90a")
+    kernel = scheduled(product_of(plain, 4096, 4096, 4096), plan).lower("sm_90a")
     found = kernel.resources()
     assert (found.registers, found.spill_stores, found.stack_nbytes) == (168, 0, 0)
     assert found.warnings == ()
@@ -164,18 +167,36 @@ def test_machine_code_has_no_spills_and_no_serialised_products() -> None:
 
 def test_launch_names_the_cluster_that_loops_make() -> None:
     plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
-    fusion = _fusion(_plain, 256, 64, 128)
-    assert _schedule(fusion, plan).launch(cluster=2).lower("sm_90a").launch.cluster == 2
+    fusion = product_of(plain, 256, 64, 128)
+    assert scheduled(fusion, plan).launch(cluster=2).lower("sm_90a").launch.cluster == 2
     with pytest.raises(fw.ScheduleError, match=r"launch\(cluster=4\), but .* clusters of 2"):
-        _schedule(fusion, plan).launch(cluster=4).lower("sm_90a")
+        scheduled(fusion, plan).launch(cluster=4).lower("sm_90a")
 
 
 def test_operands_without_a_ring_are_copied_by_each_block() -> None:
     plan = ProductPlan(64, 64, 64, 1, 1, 64, cluster=BELOW)
-    fusion = _fusion(_plain, 128, 64, 64)
-    kernel = _schedule(fusion, plan).lower("sm_90a")
+    fusion = product_of(plain, 128, 64, 64)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
     assert {b.blocks for b in _boxes(kernel).values()} == {1}
-    _assert_right(fusion, kernel)
+    assert_right(fusion, kernel)
+
+
+def test_blocks_of_clusters_take_no_turns() -> None:
+    """Neither analysis proves semaphores and clusters together."""
+    s = fw.Schedule(product_of(fw.matmul, 256, 128, 256))
+    product = s.outputs[0].cache_before()
+    x, w, y = (s.inputs[0].cache_after(by="bulk"), s.inputs[1].cache_after(by="bulk"), s.outputs[0])
+    by_tiles(product, (64, 64, 64), 1, cluster=BELOW)
+    product.split(2, 2, inner=False).parallelize(0, fw.BIDy).parallelize(1, fw.ClusterX)
+    product.parallelize(2, fw.BIDx).request_serial_grid_reduction("slices")
+    s.transform_like(product, [x, w]).transform_like(product.mma(1), [y])
+    for t in (x, w):
+        t.parallelize(-1, fw.Bulk).parallelize(-2, fw.Bulk)
+        t.circular_buffer(2, warp_specialized=True).inline_at(product, 4)
+    s.inline_most([y])
+    product.inline_at(y, 2)
+    with pytest.raises(fw.ScheduleError, match="clusters of 2 hand over at semaphores, and bulk"):
+        s.lower("sm_90a")
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -187,7 +208,7 @@ def _listed(fusion: fw.Fusion) -> list[ProductPlan]:
 
 
 def test_clusters_come_behind_all_others() -> None:
-    plans = _listed(_fusion(_plain, 4096, 4096, 4096))
+    plans = _listed(product_of(plain, 4096, 4096, 4096))
     sizes = [p.cluster_size for p in plans]
     assert sizes == sorted(sizes)
     assert {p.cluster for p in plans} == {(1, 1), BELOW, BESIDE}
@@ -199,7 +220,7 @@ def test_clusters_come_behind_all_others() -> None:
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 4104)])
 def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
     """By less than it can tell apart for large products, so that the first choice stays."""
-    fusion = _fusion(_plain, *shape)
+    fusion = product_of(plain, *shape)
     plans = _listed(fusion)
     alone, together = plans[0], next(p for p in plans if p.cluster_size > 1)
     product = next(t for t in fw.Schedule(fusion).flow.stages if isinstance(t.op, MatMul))
@@ -208,7 +229,7 @@ def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
     assert after < before <= ALIKE * after
     parts = []
     for p in (alone, together):
-        flow = _schedule(fusion, p).flow
+        flow = scheduled(fusion, p).flow
         parts.append(dict(cost(work_of(flow, Params("matmul", (), 1)), TARGET).parts)["cache"])
     assert parts[1] < 0.75 * parts[0]
 
@@ -216,7 +237,7 @@ def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
 def test_grids_are_whole_clusters_that_run_at_once() -> None:
     assert [TARGET.clusters_at_once(n) for n in (1, 2, 4, 8)] == [132, 66, 28, 14]
     plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
-    kernel = _schedule(_fusion(_plain, 4096, 4096, 512), plan).lower("sm_90a")
+    kernel = scheduled(product_of(plain, 4096, 4096, 512), plan).lower("sm_90a")
     assert (str(kernel.launch.grid[0]), kernel.launch.cluster) == ("132", 2)
 
 
@@ -224,7 +245,7 @@ def test_tiles_of_odd_numbers_are_filled_up() -> None:
     plan = ProductPlan(128, 128, 64, 2, 2, cluster=BELOW)
     product = next(
         t
-        for t in fw.Schedule(_fusion(_plain, 300, 200, 64)).flow.stages
+        for t in fw.Schedule(product_of(plain, 300, 200, 64)).flow.stages
         if isinstance(t.op, MatMul)
     )
     assert plan.tiles(sizes_of_product(product)) == 4 * 2

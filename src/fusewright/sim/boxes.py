@@ -177,9 +177,8 @@ def box_step(
             flat[elements] = value
             f.pool.mark(elements, itemsize, False)
         else:
-            elements = elements[0]
-            value = flat[elements[window.inside]]
-            old = tensor[window.positions] if combine is not None else value
+            (elements,) = elements
+            value, old = flat[elements[window.inside]], tensor[window.positions]
             tensor[window.positions] = value if combine is None else combine(old, value)
             if f.pool.unknown is not None and f.pool.unknown[elements * itemsize].any():
                 f.undefined(s, f"an element of {places.shared} that came from a register",
