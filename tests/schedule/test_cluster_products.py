@@ -212,6 +212,7 @@ def test_clusters_come_behind_all_others() -> None:
     sizes = [p.cluster_size for p in plans]
     assert sizes == sorted(sizes)
     assert {p.cluster for p in plans} == {(1, 1), BELOW, BESIDE}
+    assert sizes.count(2) < sizes.count(1)  # those that are no faster are not listed
     best = next(p for p in plans if p.cluster_size > 1)
     assert ("cluster", "2x1") in best.params.values
     assert (best.rows, best.columns, best.blocks, best.group) == (128, 256, 132, 8)

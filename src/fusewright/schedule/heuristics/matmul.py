@@ -291,10 +291,15 @@ class MatmulScheduler:
             yield Candidate(what, p.params, p)
 
     def _listed(self, plans: list[ProductPlan]) -> Iterator[ProductPlan]:
-        """The plans, then those with shared depths, then those with clusters."""
-        yield from self._ranked(plans)
+        """The plans, then those with shared depths, then those with clusters that are predicted
+        faster than the first."""
+        alone = self._ranked(plans)
+        yield from alone
         yield from self._ranked(list(dict.fromkeys(q for p in plans for q in self._with_splits(p))))
-        yield from self._ranked([q for p in plans for q in self._with_clusters(p)])
+        sizes, target = self._sizes(), self._target
+        most = predicted_us(sizes, alone[0], target) if alone else 0.0
+        clusters = (q for p in plans for q in self._with_clusters(p))
+        yield from self._ranked([q for q in clusters if predicted_us(sizes, q, target) < most])
 
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""
