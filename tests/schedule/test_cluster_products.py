@@ -173,6 +173,16 @@ def test_launch_names_the_cluster_that_loops_make() -> None:
         scheduled(fusion, plan).launch(cluster=4).lower("sm_90a")
 
 
+def test_grids_of_fewer_blocks_are_whole_clusters() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = product_of(plain, 512, 128, 128)
+    kernel = scheduled(fusion, plan).launch(max_sms=7).lower("sm_90a")
+    assert (str(kernel.launch.grid[0]), kernel.launch.cluster) == ("6", 2)
+    assert_right(fusion, kernel)
+    with pytest.raises(fw.ScheduleError, match="stand in clusters of 2, which run together; let"):
+        scheduled(fusion, plan).launch(max_sms=1)
+
+
 def test_operands_without_a_ring_are_copied_by_each_block() -> None:
     plan = ProductPlan(64, 64, 64, 1, 1, 64, cluster=BELOW)
     fusion = product_of(plain, 128, 64, 64)
