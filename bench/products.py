@@ -207,7 +207,7 @@ def main() -> None:
             print(f"{p.name}: {kernels}", *program.reasons, *clusters, sep="\n    ")
             continue
         rows.append(_measured(p, program, args.peers, clusters))
-        print(_line(rows[-1]), flush=True)
+        print(line_of(rows[-1]), flush=True)
         if args.out is not None:
             _write(args.out, rows)
 
@@ -320,6 +320,7 @@ def _measured(
         "tflops": {k: p.flop / t / 1e6 for k, t in times.items()},
         "errors": errors,
         "failures": failures,
+        "clusters": list(clusters),
         "kernels": [f"{k.name}: {k.heuristic}" for k in program.kernels],
     }
 
@@ -387,13 +388,22 @@ def _error(p: Product, arrays: Sequence[Any], got: Any) -> float:
     return worst
 
 
-def _line(row: dict[str, Any]) -> str:
-    ours = row["us"].get("fusewright")
-    cells = [f"{k} {v:.1f} us {row['tflops'][k]:.0f} TF" for k, v in row["us"].items()]
-    best = min((v for k, v in row["us"].items() if k != "fusewright"), default=None)
+def line_of(row: dict[str, Any]) -> str:
+    apart = set(row["clusters"])
+    us = {k: v for k, v in row["us"].items() if k not in apart}
+    ours = us.get("fusewright")
+    cells = [f"{k} {v:.1f} us {row['tflops'][k]:.0f} TF" for k, v in us.items()]
+    best = min((v for k, v in us.items() if k != "fusewright"), default=None)
     ratio = f"  {best / ours:.3f}x the best peer" if ours and best else ""
     wrong = f"  errors {row['errors']}" if row["errors"] else ""
-    return f"{row['name']}: {', '.join(cells)}{ratio}{wrong} {row['failures'] or ''}"
+    plans = [
+        f"    {k}: {v:.1f} us {row['tflops'][k]:.0f} TF"
+        + (f"  {ours / v:.3f}x ours" if ours else "")
+        for k, v in row["us"].items()
+        if k in apart
+    ]
+    first = f"{row['name']}: {', '.join(cells)}{ratio}{wrong} {row['failures'] or ''}"
+    return "\n".join([first, *plans])
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
