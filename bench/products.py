@@ -1,10 +1,13 @@
-"""`python -m bench.products [--cases a,b] [--peers torch,compile] [--save DIR | --load DIR]`
+"""`python -m bench.products [--cases a,b] [--peers torch,compile] [--clusters N]
+[--save DIR | --load DIR] [--out FILE]`
 
 Method: operands are random and normal; results are compared with the same function in float64 on
 slices of rows. Ours, `torch` (cuBLAS, and kernels of its own for what follows a product) and
 torch.compile run in turn on one stream, medians of rounds (`bench/harness.py`); a call works on the
 next of several copies of the operands, so that no operand stays in the second-level cache.
-Compiling needs no GPU: `--save` keeps the programs, `--load` measures them elsewhere.
+With `--clusters N` the N plans in clusters that are predicted fastest run in turn with the program;
+one whose results are not the same bits in ten runs counts as a failure. Compiling needs no GPU:
+`--save` keeps the programs, `--load` measures them elsewhere.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import argparse
 import datetime
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import fusewright as fw
+from fusewright.frontends.tune import build
+from fusewright.host.segment import Segment, structure_of
 from fusewright.program import Program
+from fusewright.runtime.tuning_cache import TunedSchedule
+from fusewright.schedule.heuristics.rating import Rated
 
 DTYPE = "bfloat16"
 COPIES_NBYTES = 256 << 20
@@ -48,6 +55,12 @@ class Product:
     def dtype(self, k: int) -> str:
         """The dtype of argument `k`."""
         return self.dtypes[k] if self.dtypes else DTYPE
+
+    def fusion(self) -> fw.Fusion:
+        """The program of ours."""
+        return fw.trace(
+            self.ours, *(fw.TensorSpec(s, self.dtype(k)) for k, s in enumerate(self.shapes))
+        )
 
 
 def _plain(layout: str, m: int, n: int, k: int) -> Product:
@@ -187,13 +200,14 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for p in chosen:
         program = _program(p, args)
+        clusters = _clusters(p, program, args) if args.clusters else {}
         if args.save is not None:
             program.save(args.save / _file(p))
             kernels = ", ".join(str(k.heuristic) for k in program.kernels)
-            print(f"{p.name}: {kernels}", *program.reasons, sep="\n    ")
+            print(f"{p.name}: {kernels}", *program.reasons, *clusters, sep="\n    ")
             continue
-        rows.append(_measured(p, program, args.peers))
-        print(_line(rows[-1]), flush=True)
+        rows.append(_measured(p, program, args.peers, clusters))
+        print(line_of(rows[-1]), flush=True)
         if args.out is not None:
             _write(args.out, rows)
 
@@ -205,6 +219,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")
     parser.add_argument("--load", type=Path, help="such a folder: nothing is compiled")
     parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--clusters", type=int, default=0, help="plans with clusters, beside ours")
     parser.add_argument("--target", help="sm_90: as a chip without instructions of warpgroups")
     args = parser.parse_args()
     args.cases = [c for c in args.cases.split(",") if c]
@@ -222,11 +237,52 @@ def _program(p: Product, args: argparse.Namespace) -> Program:
     if args.load is not None:
         return fw.load(args.load / _file(p))
     with fw.config(float32_matmul=p.precision):
-        specs = (fw.TensorSpec(s, p.dtype(k)) for k, s in enumerate(p.shapes))
-        return fw.compile(fw.trace(p.ours, *specs), target=args.target)
+        return fw.compile(p.fusion(), target=args.target)
 
 
-def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, Any]:
+def _clusters(p: Product, program: Program, args: argparse.Namespace) -> dict[str, Program]:
+    """By name, with its predicted time, the program with the product in clusters."""
+    names = (args.load or args.save or Path()) / _file(p).replace(".fw", ".clusters.json")
+    if args.load is not None:
+        listed = json.loads(names.read_text())
+        return {name: fw.load(args.load / file) for name, file in listed.items()}
+    found: dict[str, Program] = {}
+    with fw.config(float32_matmul=p.precision):
+        for plan, made in plans_in_clusters(p.fusion(), program, args.clusters):
+            us = sum(float(k.predicted.us) for k in made.kernels if k.predicted)
+            found[f"{plan} ({us:.1f} us predicted)"] = made
+    if args.save is not None:
+        files = {name: _file(p).replace(".fw", f".{k}.fw") for k, name in enumerate(found)}
+        for name, made in found.items():
+            made.save(args.save / files[name])
+        names.write_text(json.dumps(files, indent=1) + "\n")
+    return found
+
+
+def plans_in_clusters(
+    fusion: fw.Fusion, program: Program, count: int
+) -> Iterator[tuple[str, Program]]:
+    """The candidates of a program's product whose blocks stand in clusters, those that are
+    predicted fastest first, and the program with each."""
+    found = (k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "matmul")
+    kernel = next(found, None)
+    if kernel is None or kernel.segment is None:
+        return
+    segment = kernel.segment
+    rated = [c for c in kernel.candidates if isinstance(c, Rated)]
+    apart = [c for c in rated if "cluster" in dict(c.params.values)]
+    for c in sorted(apart, key=lambda c: c.cost.us)[:count]:
+        kept = TunedSchedule(c.params, ())
+
+        def tuned(s: Segment, kept: TunedSchedule = kept) -> TunedSchedule | None:
+            return kept if structure_of(s.fusion)[0] == structure_of(segment.fusion)[0] else None
+
+        yield str(c.params), build(fusion, program.target, tuned)
+
+
+def _measured(
+    p: Product, program: Program, peers: Sequence[str], clusters: Mapping[str, Program]
+) -> dict[str, Any]:
     import torch
 
     from bench.harness import interleaved
@@ -250,6 +306,13 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
             fns[peer] = _in_turn(fn, copies)
         except Exception as e:
             failures[peer] = f"{type(e).__name__}: {e}"[:300]
+    for name, made in clusters.items():
+        fn = _streamed(made)
+        errors[name] = _error(p, copies[0], fn(*copies[0]))
+        if _repeats(fn, copies[0]):
+            fns[name] = _in_turn(fn, copies)
+        else:
+            failures[name] = "its results differ from run to run"
     times = interleaved(fns)
     return {
         "name": p.name,
@@ -257,6 +320,7 @@ def _measured(p: Product, program: Program, peers: Sequence[str]) -> dict[str, A
         "tflops": {k: p.flop / t / 1e6 for k, t in times.items()},
         "errors": errors,
         "failures": failures,
+        "clusters": list(clusters),
         "kernels": [f"{k.name}: {k.heuristic}" for k in program.kernels],
     }
 
@@ -277,17 +341,26 @@ def _in_turn(fn: Fn, copies: Sequence[Sequence[Any]]) -> Callable[[], Any]:
     return lambda: fn(*next(turn))
 
 
+def _streamed(program: Program) -> Fn:
+    def ours(*arrays: Any) -> Any:
+        with fw.config(execution="stream"):
+            return program(*arrays)[0]
+
+    return ours
+
+
+def _repeats(fn: Fn, arrays: Sequence[Any]) -> bool:
+    """Whether ten runs give the same bits."""
+    first = fn(*arrays).clone()
+    return all(bool((fn(*arrays) == first).all()) for _ in range(10))
+
+
 def _peer(peer: str, p: Product, program: Program) -> Fn:
     import torch
 
     match peer:
         case "fusewright":
-
-            def ours(*arrays: Any) -> Any:
-                with fw.config(execution="stream"):
-                    return program(*arrays)[0]
-
-            return ours
+            return _streamed(program)
         case "torch":
             return lambda *arrays: p.torch(torch, *arrays)
         case "compile":
@@ -315,13 +388,22 @@ def _error(p: Product, arrays: Sequence[Any], got: Any) -> float:
     return worst
 
 
-def _line(row: dict[str, Any]) -> str:
-    ours = row["us"].get("fusewright")
-    cells = [f"{k} {v:.1f} us {row['tflops'][k]:.0f} TF" for k, v in row["us"].items()]
-    best = min((v for k, v in row["us"].items() if k != "fusewright"), default=None)
+def line_of(row: dict[str, Any]) -> str:
+    apart = set(row["clusters"])
+    us = {k: v for k, v in row["us"].items() if k not in apart}
+    ours = us.get("fusewright")
+    cells = [f"{k} {v:.1f} us {row['tflops'][k]:.0f} TF" for k, v in us.items()]
+    best = min((v for k, v in us.items() if k != "fusewright"), default=None)
     ratio = f"  {best / ours:.3f}x the best peer" if ours and best else ""
     wrong = f"  errors {row['errors']}" if row["errors"] else ""
-    return f"{row['name']}: {', '.join(cells)}{ratio}{wrong} {row['failures'] or ''}"
+    plans = [
+        f"    {k}: {v:.1f} us {row['tflops'][k]:.0f} TF"
+        + (f"  {ours / v:.3f}x ours" if ours else "")
+        for k, v in row["us"].items()
+        if k in apart
+    ]
+    first = f"{row['name']}: {', '.join(cells)}{ratio}{wrong} {row['failures'] or ''}"
+    return "\n".join([first, *plans])
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

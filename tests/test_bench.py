@@ -13,6 +13,7 @@ from bench.cases import CASES, Case
 from bench.neighbours import neighbours
 from bench.outcome import Outcome, from_json, kept_share, table
 from bench.page import write_page
+from bench.products import PRODUCTS, line_of, plans_in_clusters
 from bench.sanitize import LONG_ROWS
 from bench.session import Session
 
@@ -157,3 +158,28 @@ def test_a_run_without_cases_has_no_page(tmp_path: Path) -> None:
     source.write_text('{"cases": []}')
     with pytest.raises(ValueError, match="has no cases; measure some with"):
         write_page(source, tmp_path / "run.html")
+
+
+def test_plans_in_clusters_beside_a_product() -> None:
+    """Those that are predicted fastest, each as a program of its own."""
+    (p,) = (p for p in PRODUCTS if p.name == "TN 256x4096x4096")
+    program = fw.compile(p.fusion())
+    (plan, made), *others = plans_in_clusters(p.fusion(), program, 2)
+    assert "cluster=" in plan and len(others) <= 1
+    assert {k.launch.cluster for k in program.kernels} == {1}
+    assert 2 in {k.launch.cluster for k in made.kernels}
+
+
+def test_plans_in_clusters_are_no_peers() -> None:
+    times = {"fusewright": 10.0, "torch": 12.0, "matmul(cluster=2x1)": 8.0}
+    row = {
+        "name": "TN",
+        "us": times,
+        "tflops": dict.fromkeys(times, 1.0),
+        "errors": {},
+        "failures": {},
+        "clusters": ["matmul(cluster=2x1)"],
+    }
+    first, second = line_of(row).splitlines()
+    assert "1.200x the best peer" in first and "cluster" not in first
+    assert second.strip() == "matmul(cluster=2x1): 8.0 us 1 TF  1.250x ours"

@@ -31,6 +31,7 @@ NAMED_BARRIERS = 16
 MAX_MBARRIER_COUNT = 2**20 - 1
 MBARRIER_NBYTES = 8
 MAX_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
+MULTIPROCESSORS_PER_PART = 18  # at most, of those that blocks of a cluster share (H100 white paper)
 CP_ASYNC_NBYTES = (4, 8, 16)
 COUNTED_STORE_NBYTES = (4, 8)  # of st.async
 BULK_ALIGNMENT = 16
@@ -140,6 +141,14 @@ class Target:
     def max_cluster(self) -> int:
         """Blocks that a cluster may have, 1 where there are no clusters."""
         return MAX_CLUSTER if self.has_cluster else 1
+
+    def clusters_at_once(self, size: int) -> int:
+        """The clusters of so many blocks, each with a multiprocessor to itself, that surely run at
+        once: blocks of a cluster share one of the chip's parts, of an even number of
+        multiprocessors, which are not all of one size."""
+        if size <= 2:
+            return self.multiprocessors // size
+        return self.multiprocessors // MULTIPROCESSORS_PER_PART * (MULTIPROCESSORS_PER_PART // size)
 
 
 @dataclass(frozen=True, slots=True)

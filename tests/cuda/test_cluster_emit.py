@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from async_suite import Case, packed
+from multicast_suite import SUITE as MULTICAST
 from test_sim_cluster import SUITE
 
 from fusewright.core.node import walk
@@ -92,3 +93,41 @@ def test_remote_stores_keep_the_dtype() -> None:
     kernel = parse_kernel(text.replace("  local r:", "  local h: float16[1]\n  local r:"))
     with pytest.raises(SpecError, match="a remote store writes elements of s in shared memory"):
         emit(kernel, HOPPER)
+
+
+# --- what blocks bring each other -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [c for c in MULTICAST if not c.wrong], ids=lambda c: c.name)
+def test_every_sync_of_a_ring_reaches_the_ptx(case: Case) -> None:
+    kernel = packed(case.kernel())
+    compiled = compile_cubin(emit(kernel, HOPPER), HOPPER, name="k")
+    ids = {n.id for n in walk(kernel) if isinstance(n, ir.SyncStatement)}
+    assert sync_ids_in_ptx(compiled.ptx) == ids
+    assert "0 bytes spill stores" in compiled.log
+
+
+def test_text_of_a_ring_of_a_cluster() -> None:
+    text = emit(packed(MULTICAST[0].kernel()), HOPPER)
+    load = next(line for line in text.splitlines() if "multicast" in line)
+    assert "mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" in load
+    assert '"h"((unsigned short)0x3)' in load
+    arrivals = [line for line in text.splitlines() if "mbarrier.arrive.shared::cluster" in line]
+    assert [line.split('"r"')[-1].split(" :")[0] for line in arrivals] == [
+        "((unsigned)(0))",
+        "((unsigned)(1))",
+    ]
+    assert text.count("mapa.shared::cluster.u32 at, %0, %1;") == 2
+
+
+def test_what_an_arrival_frees_costs_no_fence() -> None:
+    """Neither flushes nor invalidated caches stand in the loops: both take hundreds of clocks."""
+    text = emit(packed(MULTICAST[0].kernel()), HOPPER)
+    assert ".release.cluster.shared" not in text
+    assert ".acquire.cluster.shared" not in text
+
+
+def test_lanes_of_roles_come_to_a_barrier_of_the_cluster_one_by_one() -> None:
+    text = emit(packed(MULTICAST[0].kernel()), HOPPER)
+    assert "barrier.cluster.arrive.release; // fw-sync 11" in text
+    assert "barrier.cluster.wait.acquire; // fw-sync 12" in text

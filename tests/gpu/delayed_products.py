@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "host"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 
 from product_programs import CASES as PROGRAMS
+from test_cluster_products import CASES as CLUSTERS, arrays_of, product_of, scheduled
 from test_grid_turns import ROWS, column_schedule, total
 from test_products_verify import CASES as KERNELS
 
@@ -67,6 +68,14 @@ def _columns() -> list[Array]:
 DELAYED_PROGRAMS = (
     *(DelayedProgram(c.name, c.schedule, c.arrays) for c in KERNELS),
     *(DelayedProgram(c.name, c.fusion, c.arrays) for c in PROGRAMS if c.name in OF_PROGRAMS),
+    *(
+        DelayedProgram(
+            f"clusters of {plan.cluster[0]} x {plan.cluster[1]}, {fn.__name__} of {sizes}",
+            lambda fn=fn, sizes=sizes, plan=plan: scheduled(product_of(fn, *sizes), plan),
+            lambda fn=fn, sizes=sizes: arrays_of(product_of(fn, *sizes)),
+        )
+        for fn, sizes, plan in CLUSTERS
+    ),
     *(
         DelayedProgram(
             f"turns by {mode}", lambda mode=mode: column_schedule(total, 5, mode=mode), _columns

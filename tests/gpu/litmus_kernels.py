@@ -370,7 +370,7 @@ def with_spins_at_syncs(text: str) -> str:
 
 DELAYED = (
     "mbarrier.try_wait", "mbarrier.arrive", "bar.sync", "cp.async.bulk", "cp.async.wait",
-    "ld.acquire", "st.release",
+    "ld.acquire", "st.release", "barrier.cluster",
 )  # fmt: skip
 
 

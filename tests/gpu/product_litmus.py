@@ -19,6 +19,7 @@ from litmus_kernels import Loose, with_random_spin
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
+import multicast_suite as clusters
 import semaphore_suite as turns
 from product_kernels import packed
 from product_suite import DONE, GENERIC_OPERANDS, READY, STORED, text_of
@@ -82,6 +83,12 @@ def _one_step(x: Array, w: Array) -> Array:
     y = np.full(8192, -1.0)
     y[:1024] = full[rows, columns].reshape(-1)
     return y
+
+
+def _ring_sums(x: Array, w: Array) -> Array:
+    """What each block of a cluster sums of its own rows of x and of all of w."""
+    own, trips = x.astype(np.float64).reshape(-1, clusters.TRIPS, 4, 32), clusters.TRIPS
+    return np.einsum("bkrc,krhc->bhc", own, w.reshape(trips, 4, 2, 32)).reshape(-1)
 
 
 def _tile(a: Array, columns: int) -> Array:
@@ -374,6 +381,24 @@ LITMUS = (
         ("race",),
         "w[bx * 192 + by * 64 + tx] =",
         _sums,
+    ),
+    Litmus(
+        "blocks of a cluster fill a ring of each other",
+        clusters.RING,
+        clusters.HALF_EXPECTED,
+        ("deadlock", "rule"),
+        "mbarrier.arrive.shared::cluster",
+        _ring_sums,
+        Loose.MAY_HANG,
+    ),
+    Litmus(
+        "four blocks of a cluster fill a ring of each other",
+        clusters.ring_text(4),
+        clusters.ring_text(4).replace("nbytes 1536", "nbytes 1024"),
+        ("deadlock", "rule"),
+        "multicast::cluster",
+        _ring_sums,
+        Loose.MAY_HANG,
     ),
 )
 """What MAY_FAIL is wrong by the PTX text; hardware of today may never show it: ptxas puts an mma

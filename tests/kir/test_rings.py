@@ -132,6 +132,16 @@ def test_boxes_fill_a_tile_under_no_condition_of_threads() -> None:
         materialise_rings(parse_kernel(text), TARGET)
 
 
+def test_blocks_that_copy_for_each_other_agree_on_tiles() -> None:
+    """Blocks of a cluster that ran different numbers of tiles would wait for ever."""
+    text = Lowered(ring="stages 3 warp_specialized").text()
+    text = text.replace("  min_blocks 1", "  cluster (cx < 2)\n  min_blocks 1")
+    text = text.replace("wm at (64*k, 64*((t*1 + bx) % 1))", "wm at (64*k, 0) to 2 blocks")
+    materialise_rings(parse_kernel(text), TARGET)
+    with pytest.raises(ScheduleError, match=r"sx: 2 blocks of a cluster .* disagree on 'cx \+ 3'"):
+        materialise_rings(parse_kernel(text.replace("(k < 4)", "(k < 3 + cx)")), TARGET)
+
+
 def test_a_target_without_a_copy_engine_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"copies boxes, which .* does not do"):
         materialise_rings(parse_kernel(Lowered().text()), target_of("sm_80"))

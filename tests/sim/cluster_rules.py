@@ -7,3 +7,5 @@ CLUSTER_RULES = (
     "blocks_outlive_use",
     "remote_stores_are_asynchronous",
 )
+MULTICAST_RULES = ("far_arrivals_free",)
+"""Those about what blocks arrive and copy for each other."""

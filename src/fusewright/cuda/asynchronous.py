@@ -10,6 +10,7 @@ from fusewright.cuda import ptx, scalars
 from fusewright.cuda.writer import Spellings, Writer
 from fusewright.errors import InternalError, SpecError
 from fusewright.kir import ir
+from fusewright.kir.clusters import counters_of_stores
 from fusewright.kir.traits import Act
 from fusewright.memory import Cache, Memory
 from fusewright.target import WARP_SIZE
@@ -17,13 +18,20 @@ from fusewright.target import WARP_SIZE
 
 def sync(w: Writer, s: ir.SyncStatement) -> None:
     """A sync, with its id and what it is for."""
-    instruction = ptx.sync_instruction(s, in_cluster=bool(w.kernel.cluster))
+    use = s.mbarrier_use()
+    instruction = ptx.sync_instruction(
+        s,
+        in_cluster=bool(w.kernel.cluster),
+        has_roles=w.has_roles,
+        sees_stores=use is not None and use.barrier in counters_of_stores(w.kernel),
+    )
     if instruction is None:
         raise InternalError(f"{type(s).__name__} is entered in SPELLINGS and has no instruction")
-    use = s.mbarrier_use()
     operands = [] if use is None else [ptx.shared(w.address(use.barrier, use.slot))]
     if use is not None and use.act is Act.WAIT:
         operands.append(ptx.number(w.integer(use.parity)))
+    if use is not None and use.act is Act.ARRIVE and use.rank is not None:
+        operands.append(ptx.number(w.integer(use.rank)))
     why = f"  // {_comment(s.why)}" if s.why else ""
     line = f"{ptx.assembly(instruction, operands, s)}{why}"
     if use is not None and use.arrives_by_warp:
@@ -40,7 +48,8 @@ def _bounded(w: Writer, s: ir.MbarWait, operands: Sequence[ptx.Operand]) -> None
 
     def tries() -> None:
         w.line("unsigned done;")
-        w.line(ptx.try_wait(s, "done", operands, in_cluster=bool(w.kernel.cluster)))
+        sees_stores = s.barrier in counters_of_stores(w.kernel)
+        w.line(ptx.try_wait(s, "done", operands, sees_stores=sees_stores))
         w.line("if (done) break;")
         told = w.told(s, s.barrier)
         w.line(f"fw_check_time(since, {w.bound_ms}u, {told}, {slot}, {parity});")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.kir import ir
 from fusewright.memory import Memory
@@ -22,6 +23,10 @@ _TRY_WAIT = (
     "{{\\n\\t.reg .pred done;\\n\\t"
     "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%1], %2;\\n\\t"
     "selp.u32 %0, 1, 0, done;\\n\\t}}"
+)
+_ARRIVE_AT_BLOCK = (
+    "{\\n\\t.reg .b32 at;\\n\\tmapa.shared::cluster.u32 at, %0, %1;\\n\\t"
+    "mbarrier.arrive.shared::cluster.b64 _, [at];\\n\\t}"
 )
 _ACROSS_BLOCKS = ".acquire.cluster"
 
@@ -57,19 +62,28 @@ def assembly(ptx: str, operands: Sequence[Operand], sync: ir.SyncStatement | Non
     return f'asm volatile("{ptx}{mark}"{between}"memory");'
 
 
-def sync_instruction(s: ir.SyncStatement, *, in_cluster: bool = False) -> str | None:
+def sync_instruction(
+    s: ir.SyncStatement,
+    *,
+    in_cluster: bool = False,
+    has_roles: bool = False,
+    sees_stores: bool = False,
+) -> str | None:
     """The instruction of a sync; the operand %0 of those on an mbarrier is its address, %1 of a
-    wait the parity. In a cluster other blocks see an mbarrier behind a barrier without more, and
-    a wait sees what they stored. None for syncs without one."""
+    wait the parity, of an arrival at another block's the number of the block. In a cluster other
+    blocks see an mbarrier behind a barrier without more; a wait that `sees_stores` of theirs drops
+    what the first-level cache holds. Lanes that come from roles may come to a barrier of the
+    cluster one by one. None for syncs without an instruction."""
+    aligned = "" if has_roles else ".aligned"
     match s:
         case ir.BlockSync():
             return "bar.sync 0;"
         case ir.WarpSync():
             return "bar.warp.sync 0xffffffff;"
         case ir.ClusterArrive():
-            return f"barrier.cluster.arrive.{'relaxed' if s.relaxed else 'release'}.aligned;"
+            return f"barrier.cluster.arrive.{'relaxed' if s.relaxed else 'release'}{aligned};"
         case ir.ClusterWait():
-            return "barrier.cluster.wait.acquire.aligned;"
+            return f"barrier.cluster.wait.acquire{aligned};"
         case ir.NamedSync():
             return f"bar.sync {s.barrier}, {s.nthreads};"
         case ir.BarrierArrive():
@@ -89,19 +103,21 @@ def sync_instruction(s: ir.SyncStatement, *, in_cluster: bool = False) -> str | 
             return f"{init}\\n\\tfence.mbarrier_init.release.cluster;" if in_cluster else init
         case ir.MbarExpect():
             return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], {s.nbytes};"
+        case ir.MbarArrive(rank=Expr()):
+            return _ARRIVE_AT_BLOCK
         case ir.MbarArrive():
             return "mbarrier.arrive.shared::cta.b64 _, [%0];"
         case ir.MbarWait():
-            return _WAIT.format(scope=_ACROSS_BLOCKS if in_cluster else "")
+            return _WAIT.format(scope=_ACROSS_BLOCKS if sees_stores else "")
         case ir.MbarInvalidate():
             return "mbarrier.inval.shared::cta.b64 [%0];"
         case _:
             return None
 
 
-def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, in_cluster: bool) -> str:
+def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, sees_stores: bool) -> str:
     """One try of a wait, 1 in `result` where the phase is complete."""
-    text = _TRY_WAIT.format(scope=_ACROSS_BLOCKS if in_cluster else "")
+    text = _TRY_WAIT.format(scope=_ACROSS_BLOCKS if sees_stores else "")
     inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
     return f'asm volatile("{text} // fw-sync {s.id}" : "=r"({result}) : {inputs} : "memory");'
 
@@ -174,13 +190,17 @@ def bulk_instruction(s: ir.BulkLoad | ir.BulkStore | ir.BulkReduce) -> str:
 
 def box_instruction(s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> str:
     """A copy between %0 in shared memory and a box of the tensor map %1; a load counts on the
-    mbarrier %2. The coordinates are the operands behind."""
+    mbarrier %2. The coordinates are the operands behind, then a bit for each block that a load goes
+    to."""
     rank = len(s.coordinates)
     first = 3 if isinstance(s, ir.BoxLoad) else 2
     tensor = f"[%1, {{{', '.join(f'%{first + d}' for d in range(rank))}}}]"
     match s:
         case ir.BoxLoad():
             kind = f"{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+            if s.blocks > 1:
+                kind = f"{kind}.multicast::cluster"
+                return f"cp.async.bulk.tensor.{kind} [%0], {tensor}, [%2], %{first + rank};"
             return f"cp.async.bulk.tensor.{kind} [%0], {tensor}, [%2];"
         case ir.BoxStore():
             kind = f"{rank}d.global.shared::cta.tile.bulk_group"

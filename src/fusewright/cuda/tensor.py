@@ -196,6 +196,8 @@ def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
         operands = [ptx.shared(w.address(s.dst, s.index)), tensor, barrier]
     else:
         operands = [ptx.shared(w.address(s.src, s.src_index)), tensor]
+    if isinstance(s, ir.BoxLoad) and s.blocks > 1:
+        coordinates.append(ptx.Operand("h", f"(unsigned short){(1 << s.blocks) - 1:#x}"))
     text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
     w.issued(s.issuer, lambda: w.line(text))
 

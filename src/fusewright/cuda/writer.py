@@ -24,6 +24,7 @@ from fusewright.kir.ir import (
     Reg,
     RegVar,
     Role,
+    Roles,
     Statement,
     SyncStatement,
 )
@@ -52,6 +53,7 @@ class Writer:
         self.names = Names()
         self.written = frozenset(written_buffers(kernel))
         self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
+        self.has_roles = any(isinstance(s, Roles) for s in walk_statements(kernel))
         allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.variables: dict[Var, Text] = {}

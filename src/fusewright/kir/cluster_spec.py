@@ -1,4 +1,5 @@
-"""Checks of clusters: the header, remote stores, cluster barriers; `kir/spec.py` lists all checks.
+"""Checks of clusters: the header, what blocks bring each other, cluster barriers; `kir/spec.py`
+lists all checks.
 
 A cluster barrier is an arrival and the next wait of the same body, so that no path passes one
 without the other and no two are under way at once.
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.core.expr import constant_value
-from fusewright.kir.analysis.uniformity import is_cluster_steady
+from fusewright.kir.analysis.uniformity import is_cluster_agreed, is_cluster_steady
 from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.clusters import exported_buffers, unpaired_in
-from fusewright.kir.ir import Alloc, ClusterArrive, For, Memory, Roles, Statement
-from fusewright.kir.traits import Team
+from fusewright.kir.ir import Alloc, ClusterArrive, For, Memory
+from fusewright.kir.traits import Act, Team
 from fusewright.kir.traverse import walk_statements
 from fusewright.target import MAX_CLUSTER, WARP_SIZE, Feature
 
@@ -40,26 +41,27 @@ def _header(facts: KernelFacts) -> Iterator[Problem]:
 def _statements(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
-        if facts.kernel.cluster and _is_for_lone_blocks(s):
-            yield (
-                s,
-                "only copies, block and warp syncs, cluster barriers and the mbarriers of remote "
-                "stores stand in a cluster",
-            )
-        is_across = s.feature() is Feature.CLUSTER
-        if not facts.kernel.cluster and is_across:
+        if not facts.kernel.cluster and s.feature() is Feature.CLUSTER:
             yield s, "the kernel has no cluster; give it one: cluster (cx < 2)"
-        if place.role is not None and is_across:
+        if place.role is not None and s.executed_by() is Team.CLUSTER:
             yield s, "all threads of the cluster meet, but a role has only some warps"
 
 
-def _is_for_lone_blocks(s: Statement) -> bool:
-    """Whether a statement belongs to a protocol of the roles of one block: arrivals of its threads,
-    and what the async proxy does."""
-    arrives = s.arrives_at() is not None and s.issuing_thread() is None
-    is_delivery = any(u.rank is not None for u in s.memory_uses())
-    in_proxy = any(u.in_async_proxy for u in s.memory_uses())
-    return isinstance(s, Roles) or in_proxy or (arrives and not is_delivery)
+def _exchanges(facts: KernelFacts) -> Iterator[Problem]:
+    """What mbarriers of other blocks count all blocks do alike: each knows by its own part how
+    much the others bring, and when."""
+    k = facts.kernel
+    for place in facts.places:
+        s, use = place.statement, place.statement.mbarrier_use()
+        if use is None or not k.cluster or (use.blocks == 1 and use.rank is None):
+            continue
+        if use.blocks not in (1, k.cluster_size):
+            yield s, f"it goes to {use.blocks} blocks of a cluster of {k.cluster_size}; to all or 1"
+        if use.rank is not None and use.act is Act.DELIVER:
+            continue
+        for e in (*place.conditions, *use.steers):
+            if not is_cluster_agreed(e, k):
+                yield s, f"blocks of a cluster do this for each other, but may disagree on '{e}'"
 
 
 def _counted(facts: KernelFacts) -> Iterator[Problem]:
@@ -120,6 +122,7 @@ def _overlap(a: Alloc, b: Alloc) -> bool:
 CLUSTER_CHECKS: tuple[Check, ...] = (
     Check("cluster", "lowered", _header),
     Check("cluster statements", "lowered", _statements),
+    Check("exchanges of blocks", "lowered", _exchanges),
     Check("cluster barriers", "lowered", _pairs),
     Check("counted stores", "lowered", _counted),
     Check("memory that blocks share", "packed", _exported),

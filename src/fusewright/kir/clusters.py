@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel
+from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel, RemoteStore
 from fusewright.kir.traverse import bodies_of, walk_statements
 
 KEPT = 4
@@ -19,6 +19,13 @@ def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     they write, in textual order of the stores."""
     uses = (u for s in walk_statements(kernel) for u in s.memory_uses())
     return tuple(dict.fromkeys(u.buffer for u in uses if u.rank is not None))
+
+
+@lru_cache(maxsize=KEPT)
+def counters_of_stores(kernel: Kernel) -> frozenset[Buffer]:
+    """The mbarriers that count what threads of other blocks store."""
+    stores = (s for s in walk_statements(kernel) if isinstance(s, RemoteStore))
+    return frozenset(s.barrier for s in stores if s.barrier is not None)
 
 
 @lru_cache(maxsize=KEPT)

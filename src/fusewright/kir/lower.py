@@ -197,12 +197,12 @@ def _check_cluster(kernel: Kernel, target: Target, wanted: int | None) -> None:
             f"warps, so let TIDx, TIDy and TIDz make a multiple of {WARP_SIZE}"
         )
     moved = (u for s in walk_statements(kernel) for u in s.memory_uses() if u.in_async_proxy)
-    used = next(moved, None) if kernel.cluster else None
+    used = next(moved, None) if kernel.cluster and kernel.semaphores else None
     if used is not None:
         raise ScheduleError(
-            f"{kernel.name}: bulk copies and matrix instructions use {used.buffer}, and run in "
-            f"blocks without a cluster; bind the loops of the clusters of {size} to BIDx or BIDy, "
-            "or copy by 'cp_async'"
+            f"{kernel.name}: blocks of clusters of {size} hand over at semaphores, and bulk copies "
+            f"or matrix instructions use {used.buffer}; bind the loops of the clusters to BIDx or "
+            "BIDy, or combine the parts in a kernel of its own"
         )
 
 

@@ -194,6 +194,12 @@ def check_request(context: Context, s: Stage) -> None:
     that its loops do not fit."""
     blocks, in_cluster = blocks_reduced(context, s), is_shared_out_in_cluster(context, s)
     named = ", ".join(p.value for p in blocks)
+    if s.is_mma and _reduced(context, s, CLUSTER_DIMS):
+        raise ScheduleError(
+            f"{s.name} reduces over ClusterX: blocks of a cluster do not share the depth of "
+            "products on tensor cores; bind the loop of the depth to BIDx instead, or a loop over "
+            "tiles to ClusterX"
+        )
     if s.grid_mode is None:
         if blocks:
             raise ScheduleError(
@@ -234,11 +240,6 @@ def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
         raise ScheduleError(
             f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
             "that is bound to ClusterX, so that clusters reduce first"
-        )
-    if isinstance(s.op, MatMul):
-        raise ScheduleError(
-            f"{what}: products on tensor cores run in blocks without a cluster; bind the loop of "
-            "the depth to BIDx instead"
         )
 
 

@@ -46,7 +46,7 @@ from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.products import PROMOTED_DEPTH
+from fusewright.schedule.products import PROMOTED_DEPTH, blocks_that_share
 from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_BOX_EXTENT, WARP_SIZE, WARPGROUP_SIZE
 
@@ -56,11 +56,18 @@ _FRAGMENT = (2, 2, 2)
 
 
 def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
-    """The copies of a stage's box: one for each panel of its tile, and for each 256 rows."""
-    buffer, tensor = storage.context.buffers[s], tensor_map(storage, s)
+    """The copies of a stage's box: one for each panel of its tile, and for each 256 rows. Where all
+    blocks of a cluster need the same tile, each copies a share of its rows to all:
+
+        tile <- rows 0 .. 256 of w   ->   tile[128 cx ..] <- rows 128 cx .. +128 of w, to 2 blocks
+    """
+    buffer, blocks = storage.context.buffers[s], blocks_that_share(storage.graph, s)
+    if storage.box(s).tile.rows // GROUP_ROWS % blocks:
+        blocks = 1
+    tensor = tensor_map(storage, s, blocks)
     return [
-        BoxLoad(buffer, index, tensor, at, _ISSUER)
-        for index, at in _boxes(storage, s, values, tensor)
+        BoxLoad(buffer, index, tensor, at, _ISSUER, blocks=blocks)
+        for index, at in _boxes(storage, s, values, tensor, blocks)
     ]
 
 
@@ -75,20 +82,22 @@ def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Sta
     buffer, tensor = storage.context.buffers[source], tensor_map(storage, s)
     return [
         BoxStore(tensor, at, buffer, index, _ISSUER)
-        for index, at in _boxes(storage, s, values, tensor)
+        for index, at in _boxes(storage, s, values, tensor, 1)
     ]
 
 
 def _boxes(
-    storage: Storage, s: Stage, values: tuple[Expr, ...], tensor: TensorMap
+    storage: Storage, s: Stage, values: tuple[Expr, ...], tensor: TensorMap, blocks: int
 ) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
-    """For each box its place in the tile and its coordinates in the tensor."""
+    """For each box of a block its place in the tile and its coordinates in the tensor."""
     box = storage.box(s)
     seen = view(storage.graph, s, values)
     inside = {v: 0 for i in box.loops if isinstance(v := values[i], Var)}
     first = [substitute(e, inside) for e in seen.output]
-    dims = box.dimensions
-    for row in range(0, box.tile.rows, tensor.box[dims.index(box.axes[0])]):
+    dims, share = box.dimensions, box.tile.rows // blocks
+    begin = storage.context.dims["cx"].var * share if blocks > 1 else ZERO
+    for first_row in range(0, share, tensor.box[dims.index(box.axes[0])]):
+        row = begin + first_row
         for column in range(0, box.tile.columns, box.tile.panel):
             at = list(first)
             at[box.axes[0]] = at[box.axes[0]] + row
@@ -135,13 +144,14 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     return out
 
 
-def tensor_map(storage: Storage, s: Stage) -> TensorMap:
-    """The tensor map of a stage's box, one for equal ones."""
+def tensor_map(storage: Storage, s: Stage, blocks: int = 1) -> TensorMap:
+    """The tensor map of a stage's box, of which each of so many blocks copies as many rows; one for
+    equal ones."""
     box = storage.box(s)
     dims = box.dimensions
-    row = box.axes[0]
-    at_once = min(box.tile.rows, MAX_BOX_EXTENT) // GROUP_ROWS * GROUP_ROWS
-    most = next(r for r in range(at_once, 0, -GROUP_ROWS) if box.tile.rows % r == 0)
+    row, rows = box.axes[0], box.tile.rows // blocks
+    at_once = min(rows, MAX_BOX_EXTENT) // GROUP_ROWS * GROUP_ROWS
+    most = next(r for r in range(at_once, 0, -GROUP_ROWS) if rows % r == 0)
     extents = {box.axes[1]: box.tile.panel, row: most}
     source = box.source
     unit = Int(16 // s.dtype.nbytes)  # a stride that a map takes, where there is but one row

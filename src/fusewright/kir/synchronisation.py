@@ -204,18 +204,23 @@ class MbarExpect(SyncStatement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarArrive(SyncStatement):
-    """Each thread, or lane 0 of each warp if `per_warp`, arrives at `barrier[slot]`."""
+    """Each thread, or lane 0 of each warp if `per_warp`, arrives at `barrier[slot]`. At that of a
+    block `rank` of the cluster it says that the memory it has read is free, and hands on nothing
+    that it wrote."""
 
     barrier: Buffer
     slot: Expr
     per_warp: bool = False
+    rank: Expr | None = None
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
-        return (MemoryUse(self.barrier, False, self.slot, 1),)
+        return (MemoryUse(self.barrier, False, self.slot, 1, rank=self.rank),)
 
     def mbarrier_use(self) -> MbarrierUse:
         each = WARP_SIZE if self.per_warp else 1
-        return MbarrierUse(Act.ARRIVE, self.barrier, self.slot, threads_each=each)
+        return MbarrierUse(
+            Act.ARRIVE, self.barrier, self.slot, threads_each=each, rank=self.rank
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

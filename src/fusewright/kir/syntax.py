@@ -459,7 +459,7 @@ _BARRIER = (" ", "{barrier}", "[", "{slot}", "]")
 _MBARRIERS: tuple[tuple[type[ir.Statement], tuple[object, ...]], ...] = (
     (ir.MbarInit, (*_BARRIER, " count ", "{count}", *_BY)),
     (ir.MbarExpect, (*_BARRIER, " nbytes ", "{nbytes}", *_BY)),
-    (ir.MbarArrive, (*_BARRIER, Flag("per_warp", "per_warp"))),
+    (ir.MbarArrive, (*_BARRIER, (" of block ", "{rank}"), Flag("per_warp", "per_warp"))),
     (ir.MbarWait, (*_BARRIER, " parity ", "{parity}", _BY)),
     (ir.MbarInvalidate, (*_BARRIER, *_BY)),
 )
@@ -492,7 +492,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.BulkStore, "bulk_store ", *_BULK, *_BY),
     _template(ir.BulkReduce, "bulk_reduce.", Word("fn"), " ", *_BULK, *_BY),
     _template(ir.BoxLoad, "box_load ", "{dst}", "[", "{index}", "] = ", *_BOX,
-              (" on ", "{barrier}", "[", "{slot}", "]"), *_BY),
+              (" to ", "{blocks}", " blocks"), (" on ", "{barrier}", "[", "{slot}", "]"), *_BY),
     _template(ir.BoxStore, "box_store ", *_BOX, " = ", "{src}", "[", "{src_index}", "]", *_BY),
     _template(ir.BoxReduce, "box_reduce.", Word("fn"), " ", *_BOX, " = ", "{src}", "[",
               "{src_index}", "]", *_BY),

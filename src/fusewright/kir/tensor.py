@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusewright.core.conditions import FALSE, TRUE, Cond, less, prove
-from fusewright.core.expr import ZERO, Expr, Var, floordiv, mod
+from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.core.node import Node
 from fusewright.dtypes import DType, float32
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
@@ -38,6 +38,7 @@ from fusewright.memory import Memory
 from fusewright.target import (
     BOX_ALIGNMENT,
     BULK_ALIGNMENT,
+    MAX_CLUSTER,
     MAX_MMA_COLUMNS,
     MAX_SET_REGISTERS,
     MIN_SET_REGISTERS,
@@ -156,7 +157,8 @@ class _BoxOut(_Box):
 class BoxLoad(_Box):
     """Thread `issuer` copies the box at `coordinates` of a tensor to `dst[index ..]` in the async
     proxy; the bytes of the whole box are counted by phase of the mbarrier `barrier[slot]`, which
-    `materialise_async` gives to those that have none."""
+    `materialise_rings` gives to those that have none. Of several `blocks` it goes to the same place
+    in each of the cluster's first ones, and is counted by the mbarrier of each."""
 
     dst: Buffer
     index: Expr
@@ -165,25 +167,40 @@ class BoxLoad(_Box):
     issuer: int
     barrier: Buffer | None = None
     slot: Expr = ZERO
+    blocks: int = 1
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         done = AT_ONCE if self.barrier is None else WITH_PHASE
         source = self._global_use(done, writes=False)
         target = self._shared_use(self.dst, self.index, done, writes=True)
         if self.barrier is None:
-            return source, target
+            return source, *self._in_blocks(target)
         counts = MemoryUse(
             self.barrier, False, self.slot, 1, issuer=self.issuer, in_async_proxy=True
         )
-        return source, target, counts
+        return source, *self._in_blocks(target), *self._in_blocks(counts)
+
+    def _in_blocks(self, use: MemoryUse) -> tuple[MemoryUse, ...]:
+        """A use of shared memory in each of the blocks that the box goes to."""
+        if self.blocks == 1:
+            return (use,)
+        return tuple(replace(use, rank=Int(k)) for k in range(self.blocks))
 
     def mbarrier_use(self) -> MbarrierUse | None:
         if self.barrier is None:
             return None
-        return MbarrierUse(Act.DELIVER, self.barrier, self.slot, nbytes=self.map.box_nbytes)
+        nbytes = self.map.box_nbytes
+        return MbarrierUse(
+            Act.DELIVER, self.barrier, self.slot, nbytes=nbytes, blocks=self.blocks
+        )  # fmt: skip
+
+    def feature(self) -> Feature:
+        return Feature.BULK if self.blocks == 1 else Feature.CLUSTER
 
     def problems(self) -> Iterator[str]:
-        return self._operand_problems(self.dst, self.index)
+        yield from self._operand_problems(self.dst, self.index)
+        if not 1 <= self.blocks <= MAX_CLUSTER:
+            yield f"it goes to {self.blocks} blocks; a cluster has 1 to {MAX_CLUSTER}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

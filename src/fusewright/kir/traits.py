@@ -181,7 +181,8 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MbarrierUse:
-    """What a statement does at the mbarrier `barrier[slot]`, of block `rank` of the cluster.
+    """What a statement does at the mbarrier `barrier[slot]`, of block `rank` of the cluster, or of
+    each of its first `blocks` blocks.
 
     MAKE: its phases take `count` arrivals. ARRIVE: one arrival by each `threads_each` threads that
     come there, or by the one that issues it; the phase also takes `nbytes`. DELIVER: each execution
@@ -196,6 +197,7 @@ class MbarrierUse:
     threads_each: int = 1
     parity: Expr = ZERO
     rank: Expr | None = None
+    blocks: int = 1
 
     @property
     def steers(self) -> tuple[Expr, ...]:

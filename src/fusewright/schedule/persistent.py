@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from fusewright.core.expr import constant_value
 from fusewright.errors import ScheduleError, UnsupportedError
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import computed
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import GRID_DIMS, Loop, Parallel
 
 
 def walk_over_tiles(flow: Dataflow, blocks: int) -> None:
     """Let at most so many blocks compute the tiles of a product, each several in turn.
 
     rewrite:  [BIDx{tiles}, ..]  ->  [Serial{ceil(tiles / blocks)}, BIDx{blocks}, ..]  in all stages
-    checks:   a matrix instruction computes a stage; one loop over tiles is bound to BIDx, at the
-              same place of all stages, and no block walks over tiles yet
+    checks:   a matrix instruction computes a stage; one loop over tiles, or over clusters of them,
+              is bound to BIDx, at the same place of all stages, and no block walks over tiles yet
     """
     asked = f"launch(max_sms={blocks})"
     stages = computed(flow.stages)
@@ -36,20 +38,32 @@ def walk_over_tiles(flow: Dataflow, blocks: int) -> None:
             f"{asked}: {', '.join(apart)} lacks the loop of {product.name} over tiles; call "
             "transform_like first"
         )
+    clusters = blocks // (size := _cluster_size(product))
+    if not clusters:
+        raise ScheduleError(
+            f"{asked}: the blocks of {product.name} stand in clusters of {size}, which run "
+            f"together; let at least {size} run"
+        )
     tiles = product.loops[at].axis
     count = constant_value(tiles.extent)
-    if count is not None and count <= blocks:
+    if count is not None and count <= clusters:
         return
-    outer, inner = flow.graph.split(tiles, blocks)
+    outer, inner = flow.graph.split(tiles, clusters)
     for s in stages:
         loops = (Loop(outer), Loop(inner, Parallel.BIDX))
         s.loops = (*s.loops[:at], *loops, *s.loops[at + 1 :])
         s.inline_depth += s.inline_depth > at
 
 
+def _cluster_size(product: Stage) -> int:
+    """The blocks of a cluster, 1 where there are none."""
+    loops = (x for x in product.loops if x.parallel is Parallel.CLUSTERX)
+    return math.prod(constant_value(x.axis.extent) or 1 for x in loops)
+
+
 def _bound(product: Stage, asked: str) -> int:
-    """The place of the one loop that is bound to blocks."""
-    found = [i for i, x in enumerate(product.loops) if x.parallel.is_block]
+    """The place of the one loop that is bound to the grid."""
+    found = [i for i, x in enumerate(product.loops) if x.parallel in GRID_DIMS]
     if len(found) == 1 and product.loops[found[0]].parallel is Parallel.BIDX:
         return found[0]
     raise ScheduleError(

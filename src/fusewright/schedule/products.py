@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.core.expr import ONE, is_multiple
+from fusewright.axes.classes import AxisGraph
+from fusewright.core.expr import ONE, constant_value, is_multiple
 from fusewright.dtypes import DType, float32
 from fusewright.fusion.ir import MatMul, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.parallel import Parallel
 from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
@@ -19,8 +21,6 @@ WARP_MMA_DTYPES = ("bfloat16", "float16")
 TRANSPOSED_NBYTES = 2
 """Of values that the instructions read along either axis of a tile; those of other sizes lie along
 the axis that is summed over (PTX ISA, "Matrix Descriptor Format": imm-trans-a and -b)."""
-
-
 PROMOTED_DEPTH = 128
 """Pairs of 8-bit floats that the accumulators of instructions sum before the sum is added to other
 registers: they keep about 14 bits (DeepSeek-V3 technical report, 3.3.2, which adds as often)."""
@@ -116,3 +116,12 @@ def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage |
         first = first or own
         users, s = [own], own.operands[0]
     return first
+
+
+def blocks_that_share(graph: AxisGraph, s: Stage) -> int:
+    """The blocks of a cluster that need the same tiles of a ring which warps of their own fill, so
+    that each can copy a share of them to all; 1 where each block copies its tiles for itself."""
+    loop = next((x for x in s.loops if x.parallel is Parallel.CLUSTERX), None)
+    if loop is None or not s.warp_specialized or graph.depends(loop.axis, s.frame.output):
+        return 1
+    return constant_value(loop.axis.extent) or 1

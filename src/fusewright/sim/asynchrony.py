@@ -6,14 +6,14 @@ later, from the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fusewright.core.functions import FUNCTIONS
 from fusewright.kir import ir
-from fusewright.kir.traits import WITH_PHASE
+from fusewright.kir.traits import WITH_PHASE, MemoryUse
 from fusewright.sim.accesses import compile_store, elements_of, reach_of
 from fusewright.sim.boxes import Box, box_step
 from fusewright.sim.compute import Array, Mask, narrow
@@ -129,13 +129,17 @@ def _bulk(s: _Bulk, run: Run) -> Step:
 
 
 def _box(s: Box, run: Run) -> Step:
-    barrier = None if s.mbarrier_use() is None else _MbarrierSlot(s, run)
+    """What goes to several blocks is an event for each, which brings its bytes to that block."""
+    use = s.mbarrier_use()
+    counts = [] if use is None else [u for u in s.memory_uses() if u.buffer is use.barrier]
+    barriers = [_MbarrierSlot(s, run, u) for u in counts]
 
-    def issue(f: Frame, mask: Mask) -> int:
-        return f.record(SyncEvent(s, mask, -1 if barrier is None else barrier.number(f)))
+    def issue(f: Frame, mask: Mask) -> list[int]:
+        numbers = [b.number(f) for b in barriers] or [-1]
+        return [f.record(SyncEvent(s, mask, number)) for number in numbers]
 
-    def done(f: Frame, mask: Mask, number: int) -> None:
-        if barrier is not None:
+    def done(f: Frame, mask: Mask, numbers: Sequence[int]) -> None:
+        for barrier, number in zip(barriers, numbers, strict=False):
             barrier.take(f, mask, 0, -s.map.box_nbytes, number)
 
     return box_step(s, run, lambda f: issued_by(f, s.issuer), issue, done)
@@ -170,10 +174,10 @@ def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> 
 class _MbarrierSlot:
     """The mbarrier a statement names, as an access to its bytes and as a number."""
 
-    def __init__(self, s: ir.Statement, run: Run) -> None:
+    def __init__(self, s: ir.Statement, run: Run, use: MemoryUse | None = None) -> None:
         at = s.mbarrier_use()
         assert at is not None
-        use = next(u for u in s.memory_uses() if u.buffer is at.barrier)
+        use = use or next(u for u in s.memory_uses() if u.buffer is at.barrier)
         agent = Agent(WITH_PHASE, in_async_proxy=True) if use.in_async_proxy else GENERIC
         self.statement = s
         self.reach = reach_of(s, use, run, agent=agent, counted=False)
@@ -272,17 +276,21 @@ def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
 
 def _arrive(f: Frame, s: ir.NamedSync | ir.BarrierArrive) -> None:
     f.diverged(s, WARP_SIZE)
-    threads = f.active(f.mask).sum(axis=1)
-    f.syncs.barrier(s.barrier).arrive(threads, s.nthreads)
+    f.syncs.barrier(s.barrier).arrive(_by_block(f).sum(axis=2), s.nthreads)
+
+
+def _by_block(f: Frame) -> Array:
+    """The threads that are active, by row, block of it and number in the block."""
+    return f.active(f.mask).reshape(f.nblocks, f.trace.cluster, -1)
 
 
 def _named_sync(s: ir.NamedSync, run: Run) -> Blocking:
     def wait(f: Frame) -> Wait:
-        barrier, rows = f.syncs.barrier(s.barrier), f.active(f.mask).any(axis=1)
+        barrier, blocks = f.syncs.barrier(s.barrier), _by_block(f).any(axis=2)
         mine = barrier.generation.copy()
         _arrive(f, s)
         f.record(SyncEvent(s, f.mask))
-        while not (barrier.generation > mine)[rows].all():
+        while not (barrier.generation > mine)[blocks].all():
             yield (s,)
 
     return Blocking(wait)

@@ -7,7 +7,7 @@ Source: PTX ISA, "Tensor Data Movement"; CUDA driver API, `cuTensorMapEncodeTile
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -78,7 +78,8 @@ class BoxPlaces:
 
     def elements(self, f: Frame, row: int, thread: int) -> tuple[int, Array] | None:
         """The byte in shared memory where the box begins, and the place of each of its elements in
-        the pool; None, and a finding, where it leaves its buffer."""
+        the memory of the first block of the row; None, and a finding, where it leaves its buffer.
+        """
         first = value_at(self.first(f.values), row, thread)
         itemsize = self.shared.dtype.nbytes
         if first < 0 or first + self.map.box_size > self.shared_size:
@@ -86,12 +87,18 @@ class BoxPlaces:
             return None
         start = self.in_shared.offset + first * itemsize
         address = exchanged(start + self._span * itemsize, self.map.swizzle)
-        address = address + _block_offset(f, thread)
         return start, row * (f.run.execution.shared.row_nbytes // itemsize) + address // itemsize
 
     def report(self, f: Frame, kind: str, what: str) -> None:
         text = f"`{statement_text(self.statement)}` {what}"
         f.run.execution.findings.add(kind, text, statement=self.statement)  # type: ignore[arg-type]
+
+    def blocks(self, f: Frame, thread: int) -> range:
+        """The blocks of a row in whose shared memory the box of a thread lies."""
+        if isinstance(self.statement, ir.BoxLoad) and self.statement.blocks > 1:
+            return range(min(self.statement.blocks, f.trace.cluster))
+        own = thread // f.trace.block_nthreads
+        return range(own, own + 1)
 
     def record(
         self,
@@ -99,20 +106,23 @@ class BoxPlaces:
         mask: Mask,
         start: int,
         window: Window,
-        issue: int,
+        issues: Sequence[int],
         thread: int,
         *,
         loads: bool,
     ) -> None:
         """Record both ends of a copy that a thread issued."""
-        nbytes, itemsize = self.map.box_nbytes, self.shared.dtype.nbytes
-        offset = self.in_shared.offset
-        f.record(
-            TracedAccess(
-                self.statement, 0, start, _block_offset(f, thread), nbytes, loads, mask,
-                self.shared, offset, self.agents[self.shared, loads], issue,
-            )
-        )  # fmt: skip
+        itemsize, offset = self.shared.dtype.nbytes, self.in_shared.offset
+        blocks = self.blocks(f, thread)
+        for block, issue in zip(blocks, issues, strict=True):
+            rank = -1 if len(blocks) == 1 else np.array([[block]])
+            f.record(
+                TracedAccess(
+                    self.statement, 0, start, block * f.trace.shared_nbytes, self.map.box_nbytes,
+                    loads, mask, self.shared, offset, self.agents[self.shared, loads], issue, rank,
+                )
+            )  # fmt: skip
+        issue = issues[0]
         if not self.recorded or not len(window.positions):
             return
         runs = window.positions[:: window.run] * itemsize
@@ -123,11 +133,6 @@ class BoxPlaces:
                 self.agents[self.map.buffer, not loads], issue, runs=runs - runs[0],
             )
         )  # fmt: skip
-
-
-def _block_offset(f: Frame, thread: int) -> int:
-    """Where the shared memory of a thread's block begins among that of the blocks of its row."""
-    return thread // f.trace.block_nthreads * f.trace.shared_nbytes
 
 
 def value_at(value: int | Array, row: int, thread: int) -> int:
@@ -141,17 +146,18 @@ def box_step(
     s: Box,
     run: Run,
     issued: Callable[[Frame], tuple[Mask, bool]],
-    issue: Callable[[Frame, Mask], int],
-    done: Callable[[Frame, Mask, int], None],
+    issue: Callable[[Frame, Mask], list[int]],
+    done: Callable[[Frame, Mask, Sequence[int]], None],
 ) -> Step:
-    """A copy: `issued` gives its threads, `issue` records its event, `done` counts its bytes."""
+    """A copy: `issued` gives its threads, `issue` records its events, one for each block that it
+    goes to, `done` counts its bytes."""
     places = BoxPlaces(s, run)
     loads = isinstance(s, ir.BoxLoad)
     combine = FUNCTIONS[s.fn].numpy if isinstance(s, ir.BoxReduce) else None
     buffer = s.map.buffer
     initialised = run.execution.memory.initialised.get(buffer)
 
-    def copy(f: Frame, row: int, thread: int, mask: Mask, number: int) -> None:
+    def copy(f: Frame, row: int, thread: int, mask: Mask, numbers: Sequence[int]) -> None:
         found = places.elements(f, row, thread)
         window = places.window(f, row, thread)
         if len(window.positions) and int(window.positions.max()) >= places.size:
@@ -159,18 +165,20 @@ def box_step(
             return
         if found is None:
             return
-        start, elements = found
+        start, first = found
         flat, tensor = elements_of(f, places.shared), elements_of(f, buffer)
         totals, itemsize = f.run.execution.counters, buffer.dtype.nbytes
+        blocks = np.array(places.blocks(f, thread))[:, None]
+        elements = first + blocks * (f.trace.shared_nbytes // itemsize)
         if loads:
-            value = np.zeros(len(elements), tensor.dtype)
+            value = np.zeros(len(first), tensor.dtype)
             value[window.inside] = tensor[window.positions]
             value = round_tf32(value) if s.map.rounding else value
             flat[elements] = value
             f.pool.mark(elements, itemsize, False)
         else:
-            value = flat[elements[window.inside]]
-            old = tensor[window.positions] if combine is not None else value
+            (elements,) = elements
+            value, old = flat[elements[window.inside]], tensor[window.positions]
             tensor[window.positions] = value if combine is None else combine(old, value)
             if f.pool.unknown is not None and f.pool.unknown[elements * itemsize].any():
                 f.undefined(s, f"an element of {places.shared} that came from a register",
@@ -179,19 +187,19 @@ def box_step(
                 initialised[window.positions] = True
         totals.add(f"global_bytes_{'read' if loads else 'written'}",
                    len(window.positions) * itemsize)  # fmt: skip
-        totals.add(f"shared_bytes_{'written' if loads else 'read'}", s.map.box_nbytes)
-        places.record(f, mask, start, window, number, thread, loads=loads)
+        totals.add(f"shared_bytes_{'written' if loads else 'read'}", len(blocks) * s.map.box_nbytes)
+        places.record(f, mask, start, window, numbers, thread, loads=loads)
 
     def step(f: Frame) -> None:
         mask, some = issued(f)
         if not some:
             return
-        number = issue(f, mask)
+        numbers = issue(f, mask)
         who = np.argwhere(f.active(mask))
         for row, thread in who.tolist():
             one = mask if len(who) == 1 else _only(f, row, thread)
-            copy(f, row, thread, one, number)
-        done(f, mask, number)
+            copy(f, row, thread, one, numbers)
+        done(f, mask, numbers)
 
     return step
 

@@ -2,8 +2,9 @@
 
 A row has a column for each strand (epochs: an access at epoch e is known to who has more than e),
 for each strand's engine of a kind (groups complete), and for each barrier (phases complete).
-`known` is memory; `seen` is what the async proxy of each strand's successors may see, for shared
-and for global memory; `met` is time, which alone orders nothing in memory.
+`known` is memory, `freed` of it what was read; `seen` is what the async proxy of each strand's
+successors may see, for shared and for global memory; `met` is time, which alone orders nothing in
+memory.
 """
 
 from __future__ import annotations
@@ -79,11 +80,13 @@ class ClockRow:
     """What one release hands on; rows are joined by the larger of each number."""
 
     known: Array
+    freed: Array
     seen: Array
     met: Array
 
     def join(self, other: ClockRow) -> None:
         np.maximum(self.known, other.known, out=self.known)
+        np.maximum(self.freed, other.freed, out=self.freed)
         np.maximum(self.seen, other.seen, out=self.seen)
         np.maximum(self.met, other.met, out=self.met)
 
@@ -95,6 +98,7 @@ class Snapshot:
     strands: Array
     place: float
     known: Array
+    freed: Array
     seen: Array
     own: Array
     commits: Array
@@ -114,6 +118,7 @@ class Clocks:
     model: Model
     has_proxy: bool
     known: Array = field(init=False)
+    freed: Array = field(init=False)
     seen: Array = field(init=False)
     met: Array = field(init=False)
     epoch: Array = field(init=False)
@@ -129,6 +134,7 @@ class Clocks:
         n, c = self.columns.nstrands, self.columns.width
         spaces = len(SPACES) if self.has_proxy else 0
         self.known = np.zeros((n, c), np.int32)
+        self.freed = np.zeros((n, c), np.int32)
         self.met = np.zeros((n, c), np.int32)
         self.seen = np.zeros((n, spaces, c), np.int32)
         self.epoch = np.zeros(n, np.int32)
@@ -161,11 +167,13 @@ class Clocks:
                 part = seen[space, self.columns.engine(k)]
                 part[strands] = np.maximum(part[strands], self.fence_own[strands, space, k])
         self.epoch[strands] = after
-        return ClockRow(known, seen, met)
+        freed = np.maximum(self.freed[strands].max(axis=0), known)
+        return ClockRow(known, freed, seen, met)
 
     def acquire(self, strands: Array, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
         self.known[strands] = np.maximum(self.known[strands], row.known)
+        self.freed[strands] = np.maximum(self.freed[strands], row.freed)
         self.seen[strands] = np.maximum(self.seen[strands], row.seen)
         self.met[strands] = np.maximum(self.met[strands], row.met)
 
@@ -183,15 +191,18 @@ class Clocks:
         self.met[strands, column] = np.maximum(self.met[strands, column], phases)
 
     def phase_row(self, strand: int) -> ClockRow:
-        """Only what a strand knows of phases: it is not memory that an issue hands on."""
+        """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
+        not memory that an issue hands on."""
         phases = self.columns.phases
         row = ClockRow(
             np.zeros_like(self.known[strand]),
+            np.zeros_like(self.freed[strand]),
             np.zeros_like(self.seen[strand]),
             np.zeros_like(self.met[strand]),
         )
         row.known[phases] = self.known[strand, phases]
         row.met[phases] = self.met[strand, phases]
+        row.seen[:, phases] = self.seen[strand][:, phases]
         return row
 
     def time_of(self, strand: int) -> Array:
@@ -267,6 +278,7 @@ class Clocks:
                 strands,
                 place,
                 self.known[strands],
+                self.freed[strands],
                 self.seen[strands],
                 self.own[strands],
                 self.commits[strands],
@@ -295,6 +307,7 @@ class History:
             name: np.concatenate([getattr(s, name) for s in found])[order]
             for name in (
                 "known",
+                "freed",
                 "seen",
                 "own",
                 "commits",

@@ -83,6 +83,7 @@ class EdgeTest:
         column, stamp = self._stamps(first, a, sa, before)
         state = self.history.state
         ordered: Array = state.known[after, column] > stamp
+        ordered |= (writes[a] == 0) & (state.freed[after, column] > stamp)
         is_engine = first >= 0
         engine = np.where(is_engine, first, 0)
         ordered |= is_engine & (same == 1) & (state.own[after, engine] > stamp)
@@ -90,7 +91,7 @@ class EdgeTest:
         crosses = (writes[a] == 1) & (first != _COUNTED) & (proxied[a] < proxied[b])
         if self.model.proxies_end_at_the_block:
             crosses |= (writes[a] & proxied[a] & proxied[b] == 1) & (
-                self.blocks[sa] != self.blocks[sb]
+                (first != _COUNTED) & (self.blocks[sa] != self.blocks[sb])
             )
         if self.model.proxies_need_fences and crosses.any():
             space = beyond[b]

@@ -216,7 +216,7 @@ class Machine:
             trace=trace,
             base=np.arange(len(rows))[:, None] if len(rows) > 1 else 0,
             pool=pool,
-            syncs=SyncState(len(rows), Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
+            syncs=SyncState(len(rows), self.cluster, Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
         )
 
     def _in_turns(self, frame: Frame) -> Wait:
@@ -231,7 +231,7 @@ class Machine:
                     frame,
                     values=list(frame.values),
                     registers=Registers(self.locals),
-                    syncs=SyncState(1, frame.syncs.mbarriers),
+                    syncs=SyncState(1, self.cluster, frame.syncs.mbarriers),
                     mask=rank == k,
                     own=[],
                     touched={},

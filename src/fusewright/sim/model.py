@@ -41,6 +41,9 @@ class Model:
     """A named barrier orders the accesses of those that arrive before those of those that wait."""
     arrivals_release: bool = True
     """An arrival at a barrier, named or in memory, hands on what its thread did and knows."""
+    far_arrivals_free: bool = True
+    """An arrival at the mbarrier of another block hands on that its thread has read what it read,
+    not what it wrote: it releases to threads of its own block (PTX ISA, "mbarrier.arrive")."""
     arrivals_acquire: bool = False
     """An arrival teaches its thread what the others did. It does not."""
     phases_do_not_mix: bool = True

@@ -7,7 +7,7 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -444,6 +444,8 @@ class _Replay:
         is_relaxed = isinstance(s, ir.ClusterArrive) and s.relaxed
         if is_relaxed or not self.model.arrivals_release:
             row = self.clocks.phase_row(strand)
+        elif isinstance(s, ir.MbarArrive) and s.rank is not None and self.model.far_arrivals_free:
+            row = replace(self.clocks.phase_row(strand), freed=row.freed, met=row.met)
         fault = b.arrive(strand, arrivals, nbytes, row, s)
         if fault is not None:
             self.faults.append(fault)

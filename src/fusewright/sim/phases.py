@@ -65,7 +65,8 @@ class Phases:
 
     def _begin(self) -> Phase:
         c = self.clocks
-        row = ClockRow(np.zeros_like(c.known[0]), np.zeros_like(c.seen[0]), np.zeros_like(c.met[0]))
+        zeros = (np.zeros_like(x[0]) for x in (c.known, c.freed, c.seen, c.met))
+        row = ClockRow(*zeros)
         n = c.columns.nstrands
         return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
 

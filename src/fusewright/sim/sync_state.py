@@ -11,7 +11,8 @@ from fusewright.sim.compute import Array
 
 @dataclass(slots=True)
 class NamedBarrier:
-    """Per block: threads that arrived in the generation under way, and generations completed."""
+    """By row, and block of it: threads that arrived in the generation under way, and generations
+    completed."""
 
     arrived: Array
     generation: Array
@@ -60,8 +61,9 @@ class Mbarriers:
 
 @dataclass(slots=True)
 class SyncState:
-    """The barriers of a batch of `nblocks` blocks."""
+    """The barriers of a batch of `nrows` rows of so many blocks each."""
 
+    nrows: int
     nblocks: int
     mbarriers: Mbarriers
     registers: Array | None = None
@@ -71,6 +73,6 @@ class SyncState:
     def barrier(self, number: int) -> NamedBarrier:
         """The named barrier of a number."""
         if number not in self.named:
-            zeros = np.zeros(self.nblocks, np.int64)
+            zeros = np.zeros((self.nrows, self.nblocks), np.int64)
             self.named[number] = NamedBarrier(zeros.copy(), zeros.copy())
         return self.named[number]

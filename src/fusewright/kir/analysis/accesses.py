@@ -354,7 +354,7 @@ def _participants(role: tuple[int, int] | None, use: MemoryUse, threads: Threads
         return Holds(mine, mine)
     if role is None:
         return ALWAYS
-    warps = linear // WARP_SIZE
+    warps = linear % (threads.nthreads // threads.ncopies) // WARP_SIZE
     mine = (role[0] <= warps) & (warps < role[1])
     return Holds(mine, mine)
 

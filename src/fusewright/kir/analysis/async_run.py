@@ -39,7 +39,7 @@ from fusewright.kir.ir import (
     Statement,
     SyncStatement,
 )
-from fusewright.kir.traits import MbarrierUse, is_asynchronous
+from fusewright.kir.traits import Act, MbarrierUse, is_asynchronous
 
 T = TypeVar("T")
 
@@ -357,9 +357,10 @@ class AsyncRun:
         )  # fmt: skip
 
     def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
-        """The bytes that one execution brings to an mbarrier, where that is known."""
-        if use.rank is None:
-            return use.nbytes
+        """The bytes that one execution brings to an mbarrier, where that is known: of a copy to all
+        blocks of a cluster those that each of them brings."""
+        if use.rank is None or use.act is not Act.DELIVER:
+            return use.nbytes * use.blocks
         return None if at.coords else delivered_nbytes(s, use.rank, use.nbytes, self.kernel)
 
     def _value(self, e: Expr, here: Path, at: _At) -> int | None:

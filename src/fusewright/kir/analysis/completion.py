@@ -3,9 +3,10 @@
 The control flow of a kernel is run with its asynchronous statements and syncs only, which gives
 for each operation, iteration by iteration, the waits behind which it is complete. Groups complete
 in the threads that issued them, in order; a bulk load completes with the phase of its mbarrier,
-for whoever waits. What the blocks of a cluster store for each other all do alike, so that a block's
-own stores stand for those that come to it. Roles hand on to each other what they did, and know, at
-the barriers at which one arrives and another waits (`kir/analysis/role_order.py`).
+for whoever waits. What the blocks of a cluster store, copy and arrive for each other all do alike,
+so that what a block does for all stands for what comes to it. Roles hand on to each other what they
+did, and know, at the barriers at which one arrives and another waits
+(`kir/analysis/role_order.py`).
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ def is_covered(h: Hazard, ways: Sequence[Hazard], fences: Iterable[Fence]) -> bo
 
 
 def _before_sync(h: Hazard, sync: Path) -> Hazard:
-    """From the write to the arrival at the sync that hands it on, which a loop may carry."""
+    """From the write to the arrival at the sync that hands it on, which a loop may carry: a matter
+    of the writer's block, also where the sync is one of a cluster."""
     carried = h.carried if sync < h.before else None
     distance = h.distance if carried else 0
-    return replace(h, after=sync, carried=carried, distance=distance, more_after=())
+    scope = SyncScope.BLOCK if h.scope is SyncScope.CLUSTER else h.scope
+    return replace(h, after=sync, carried=carried, distance=distance, more_after=(), scope=scope)

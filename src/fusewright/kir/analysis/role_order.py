@@ -50,13 +50,15 @@ class _Load:
 
 @dataclass(slots=True, eq=False)
 class _Barrier:
-    """Arrivals and bytes that the phase under way still takes, the phases completed and what each
-    hands on, the loads of each, and how many phases each who waits knows of."""
+    """Arrivals and bytes that the phase under way still takes, who arrived in it for blocks of a
+    cluster, the phases completed and what each hands on, the loads of each, and how many phases
+    each who waits knows of."""
 
     count: int
     pending: int
     nbytes: int = 0
     clock: dict[Agent, Instance] = field(default_factory=dict["Agent", Instance])
+    far: set[Agent] = field(default_factory=set["Agent"])
     done: list[Clock] = field(default_factory=list[Clock])
     loads: list[_Load] = field(default_factory=list["_Load"])
     known: dict[Who, int] = field(default_factory=dict[Who, int])
@@ -65,6 +67,7 @@ class _Barrier:
         """Begin the next phase once this one has all it takes."""
         if self.pending == 0 and self.nbytes == 0:
             self.done.append(dict(self.clock))
+            self.far.clear()
             self.pending = self.count
 
 
@@ -201,6 +204,12 @@ class _Roles:
         return True
 
     def _hand_on(self, m: _Barrier, e: Event, who: Who) -> None:
+        """What an arrival hands on. Of those at the same mbarrier of several blocks each block has
+        only one, so that none hands on more than the first."""
+        if e.use is not None and e.use.rank is not None:
+            if who[0] in m.far:
+                return
+            m.far.add(who[0])
         found = self.known.get(who) or self.known.get((who[0], None))
         if found is not None:
             _join(m.clock, found[1][-1])

@@ -48,6 +48,11 @@ def is_cluster_steady(e: Expr, kernel: Kernel) -> bool:
     return _has_none_of(e, (*kernel.block, *kernel.cluster))
 
 
+def is_cluster_agreed(value: Cond | Expr, kernel: Kernel) -> bool:
+    """Whether all blocks of a cluster agree on a condition or an expression, thread by thread."""
+    return _has_none_of(value, kernel.cluster)
+
+
 def is_warp_uniform(c: Cond, kernel: Kernel) -> bool:
     """Whether the lanes of every warp agree."""
     return is_block_uniform(c, kernel) or all_agree(c, kernel, range(kernel.nthreads), WARP_SIZE)

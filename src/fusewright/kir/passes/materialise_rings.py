@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from fusewright.core.conditions import And, Cond, Less, less, negate
+from fusewright.core.conditions import TRUE, And, Cond, Less, less, negate
 from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul, variables
 from fusewright.core.node import Node, rewrite
 from fusewright.core.substitution import substitute
@@ -21,7 +21,7 @@ from fusewright.kir.analysis.sites import (
     contains,
     sites,
 )
-from fusewright.kir.analysis.uniformity import is_block_uniform
+from fusewright.kir.analysis.uniformity import is_block_uniform, is_cluster_agreed
 from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     Alloc,
@@ -124,8 +124,14 @@ class _Stage:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all boxes of one filling."""
+        """The bytes of all boxes of one filling, those from other blocks included."""
         return sum(_box_nbytes(s) for s in self.fills)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of a cluster that copy for each other."""
+        inside = (x for s in self.fills for x in (s, *walk_statements(s)))
+        return max(x.blocks for x in inside if isinstance(x, BoxLoad))
 
     @property
     def first(self) -> Expr:
@@ -143,7 +149,7 @@ class _Stage:
 def _box_nbytes(s: Statement) -> int:
     match s:
         case BoxLoad():
-            return s.map.box_nbytes
+            return s.map.box_nbytes * s.blocks
         case For():
             trips = constant_value(s.extent)
             if trips is not None:
@@ -205,6 +211,7 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
                     "threads of a block may disagree; its mbarrier would lose count"
                 )
     loops = tuple(s.node for s in scopes if isinstance(s, LoopScope))
+    _check_blocks_agree(allocs[0], users, scopes, kernel)
     fills = tuple(s for s in body if _fills(s))
     late = any(
         u.completes.kind is AsyncKind.MMA
@@ -220,6 +227,21 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
             outer = tuple(x.node for x in scopes[: scopes.index(s)] if isinstance(x, LoopScope))
             _check_counted(found, s.node.condition if s.taken else negate(s.node.condition), outer)
     return found
+
+
+def _check_blocks_agree(
+    alloc: Alloc, users: list[StatementSite], scopes: tuple[Scope, ...], kernel: Kernel
+) -> None:
+    """What blocks of a cluster copy for each other all of them copy, and hand back."""
+    blocks = max(u.statement.blocks for u in users if isinstance(u.statement, BoxLoad))
+    for s in scopes if blocks > 1 else ():
+        steered = s.node.extent if isinstance(s, LoopScope) else getattr(s.node, "condition", TRUE)
+        if not is_cluster_agreed(steered, kernel):
+            raise ScheduleError(
+                f"{alloc.buffer}: {blocks} blocks of a cluster copy shares of it for each other, "
+                f"but may disagree on '{steered}' around it; let the loops over tiles be whole "
+                f"clusters, that is multiples of {blocks}"
+            )
 
 
 def _takes_results(body: Sequence[Statement], products: Sequence[Statement]) -> bool:
@@ -340,6 +362,7 @@ class _Materialiser:
             nbytes=s.nbytes,
             issuer=self._load_warps.start * WARP_SIZE if special else _issuer(s),
             consumers=consumers,
+            blocks=s.blocks,
         )
         out: list[Statement] = []
         for a in s.allocs:
@@ -426,10 +449,10 @@ class _Materialiser:
             if not ring.consumers:
                 pass
             elif not self._lags(s):
-                yield ring.release(number, self._ids)
+                yield from ring.release(number, self._ids)
             else:
                 k = self._k(s)
-                yield If(less(ZERO, k), (ring.release(add(number, -1), self._ids),))
+                yield If(less(ZERO, k), tuple(ring.release(add(number, -1), self._ids)))
         elif s.stages > 1:
             loop, ahead = s.loops[-1], s.alloc.ahead
             k = add(loop.var, ahead)
@@ -468,7 +491,7 @@ class _Materialiser:
             return []  # nobody waits for the last one
         extent = s.loops[-1].extent
         last = self._rings[home].release(s.number(add(extent, -1)), self._ids)
-        return [last] if constant_value(extent) else [If(less(ZERO, extent), (last,))]
+        return last if constant_value(extent) else [If(less(ZERO, extent), tuple(last))]
 
 
 def _issuer(s: _Stage) -> int:

@@ -6,6 +6,9 @@ phase of each takes, and which phase the tile with a given number waits for:
     tile n lies in slot n % stages; its bytes complete phase n // stages of `full[slot]`;
     its consumers, one arrival a warp, complete phase n // stages of `empty[slot]`;
     tile n is copied once phase n // stages - 1 of `empty[slot]` is complete.
+
+Where blocks of a cluster copy for each other, each of them writes into a slot of all: the consumers
+of a slot are then the warps of all blocks, and each arrives at `empty[slot]` of every block.
 """
 
 from __future__ import annotations
@@ -31,13 +34,15 @@ from fusewright.kir.ir import (
 @dataclass(frozen=True, slots=True, eq=False)
 class RingProtocol:
     """`stages` tiles of `nbytes` that thread `issuer` has copied. Where warps of their own copy,
-    `consumers` is the number of warps that hand tiles back; 0 where barriers of the block do."""
+    `consumers` is the number of warps of a block that hand tiles back; 0 where barriers of the
+    block do. `blocks` of a cluster copy for each other; 1 where each copies for itself."""
 
     name: str
     stages: int
     nbytes: int
     issuer: int
     consumers: int
+    blocks: int
     full: Buffer
     empty: Buffer
 
@@ -53,7 +58,7 @@ class RingProtocol:
         """The mbarriers, made before anything else."""
         kinds = [(self.full, 1)]
         if self.consumers:
-            kinds.append((self.empty, self.consumers))
+            kinds.append((self.empty, self.consumers * self.blocks))
         out: list[Statement] = []
         for buffer, arrivals in kinds:
             v = Var(f"m_{buffer}", 0, self.stages - 1)
@@ -80,18 +85,19 @@ class RingProtocol:
         why = f"tile of {self.name}"
         return MbarWait(next(ids), why, self.full, self.slot(number), self.phase(number))
 
-    def release(self, number: Expr, ids: Iterator[int]) -> Statement:
-        """The arrival that hands a tile back."""
-        why = f"stage of {self.name} is used"
-        return MbarArrive(next(ids), why, self.empty, self.slot(number), per_warp=True)
+    def release(self, number: Expr, ids: Iterator[int]) -> list[Statement]:
+        """The arrivals that hand a tile back to all who copy to its place."""
+        why, slot = f"stage of {self.name} is used", self.slot(number)
+        ranks = map(Int, range(self.blocks)) if self.blocks > 1 else (None,)
+        return [MbarArrive(next(ids), why, self.empty, slot, per_warp=True, rank=r) for r in ranks]
 
 
 def ring_protocol(
-    name: str, *, stages: int, nbytes: int, issuer: int, consumers: int
+    name: str, *, stages: int, nbytes: int, issuer: int, consumers: int, blocks: int
 ) -> RingProtocol:
     """A protocol with mbarriers of its own."""
     full, empty = (
         Buffer(f"{name}_{kind}", uint64, Int(stages), Memory.SHARED, uint64.nbytes)
         for kind in ("full", "empty")
     )
-    return RingProtocol(name, stages, nbytes, issuer, consumers, full, empty)
+    return RingProtocol(name, stages, nbytes, issuer, consumers, blocks, full, empty)

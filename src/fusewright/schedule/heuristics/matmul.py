@@ -64,6 +64,9 @@ STAGED_COLUMNS = 128
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 MAX_GROUP = 32
+CLUSTERS = (2,)
+"""Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
+of 132 multiprocessors surely hold some."""
 KEPT = 64
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 BEYOND = 3
@@ -91,7 +94,10 @@ class ProductPlan:
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
-    Sums that are `promoted` are added to a second set of registers on the way."""
+    Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
+    `cluster` of blocks so many lie below each other, which copy the columns of the second operand
+    together, or so many side by side, which copy the rows of the first; groups then have as many
+    rows of clusters."""
 
     rows: int
     columns: int
@@ -106,10 +112,18 @@ class ProductPlan:
     splits: int = 1
     mode: str = "slices"
     promoted: bool = False
+    cluster: tuple[int, int] = (1, 1)
 
     def tiles(self, sizes: Sizes) -> int:
-        """The tiles of a product of these sizes."""
-        return sizes.batch * -(-sizes.rows // self.rows) * -(-sizes.columns // self.columns)
+        """The tiles of a product of these sizes, in whole clusters."""
+        rows, columns = self.rows * self.cluster[0], self.columns * self.cluster[1]
+        clusters = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+        return clusters * self.cluster_size
+
+    @property
+    def cluster_size(self) -> int:
+        """The blocks of a cluster, 1 where there are none."""
+        return math.prod(self.cluster)
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -133,6 +147,8 @@ class ProductPlan:
         )
         if self.splits > 1:
             values += (("splits", self.splits), ("mode", self.mode))
+        if self.cluster_size > 1:
+            values += (("cluster", "x".join(map(str, self.cluster))),)
         return Params("matmul", values, min_blocks=1)
 
 
@@ -161,7 +177,8 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     """Microseconds: rounds of tiles, each its products or its boxes, whichever takes longer, at the
     speed at which a multiprocessor reads the second-level cache; beside that what both operands
     take from memory, which overlaps as everywhere in the cost model."""
-    rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
+    at_once = target.clusters_at_once(plan.cluster_size) * plan.cluster_size
+    rounds = -(-plan.tiles(sizes) * plan.splits // at_once)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     tile = product_clocks(plan.rows, plan.columns, plan.depth, sizes.itemsize)
     clocks = steps * tile * plan.products
@@ -233,11 +250,13 @@ def numbers_of_splits(
 
 
 def _box_lines(sizes: Sizes, plan: ProductPlan) -> int:
-    """The rows and columns of a tile's boxes, those beyond an edge by what they cost."""
+    """The rows and columns of the boxes that a block copies for a tile, those beyond an edge by
+    what they cost."""
     inside = min(plan.rows, sizes.rows), min(plan.columns, sizes.columns)
     beyond = plan.rows - inside[0], plan.columns - inside[1]
     rows, columns = (i + BEYOND * b for i, b in zip(inside, beyond, strict=True))
-    return rows + columns * plan.products
+    down, across = plan.cluster
+    return -(-rows // across) + -(-columns * plan.products // down)
 
 
 def sizes_of_product(p: Stage) -> Sizes:
@@ -259,18 +278,28 @@ class MatmulScheduler:
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
         """Tiles in the order of their predicted time; behind them those whose depth blocks share,
-        as their hand-over in kernels with products has not been timed on a device."""
+        and those of clusters, as neither has been timed in kernels with products on a device."""
         problem = self._problem()
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
         plans = [self._plan(*tile) for tile in _MENU if self._fits(*tile[:2])]
-        plans = [p for p in plans if _holds(p)]
-        splits = dict.fromkeys(q for p in plans for q in self._with_splits(p))
-        for p in (*self._ranked(plans), *self._ranked(list(splits))):
+        for p in self._listed([p for p in plans if _holds(p)]):
             shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+            shared += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{shared}"
             yield Candidate(what, p.params, p)
+
+    def _listed(self, plans: list[ProductPlan]) -> Iterator[ProductPlan]:
+        """The plans, then those with shared depths, then those with clusters that are predicted
+        faster than the first."""
+        alone = self._ranked(plans)
+        yield from alone
+        yield from self._ranked(list(dict.fromkeys(q for p in plans for q in self._with_splits(p))))
+        sizes, target = self._sizes(), self._target
+        most = predicted_us(sizes, alone[0], target) if alone else 0.0
+        clusters = (q for p in plans for q in self._with_clusters(p))
+        yield from self._ranked([q for q in clusters if predicted_us(sizes, q, target) < most])
 
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""
@@ -278,6 +307,20 @@ class MatmulScheduler:
         extents = (*p.shape, p.operands[0].shape[-1])
         if all(constant_value(e) is not None for e in extents):
             yield from with_splits(plan, self._sizes(), self._target)
+
+    def _with_clusters(self, plan: ProductPlan) -> Iterator[ProductPlan]:
+        """The plan with tiles in clusters, where all sizes are known, below each other and side by
+        side."""
+        if plan.stages == 1 or None in map(constant_value, self._product.shape):
+            return
+        for n in CLUSTERS:
+            for cluster, shared in (((n, 1), plan.columns), ((1, n), plan.rows)):
+                if n <= self._target.max_cluster and shared % (n * MMA_COLUMNS_UNIT) == 0:
+                    rows, columns = plan.rows * cluster[0], plan.columns * cluster[1]
+                    group, blocks, turned = self._raster(rows, columns, n)
+                    yield replace(
+                        plan, cluster=cluster, group=group, blocks=blocks, serpentine=turned
+                    )  # fmt: skip
 
     def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
         """Plans in the order of their predicted time; of those that are as fast as the fastest, the
@@ -342,18 +385,19 @@ class MatmulScheduler:
             serpentine, promoted=is_promoted(itemsize),
         )  # fmt: skip
 
-    def _raster(self, rows: int, columns: int) -> tuple[int, int, bool]:
-        """Rows of tiles of a group, which divide all, so that the tiles that run together read the
-        fewest rows and columns; the blocks, where each takes several tiles; and whether every
-        other group runs backwards: where tiles follow each other and operands do not all stay in
-        the second-level cache, a group then begins with the columns that the last one read."""
+    def _raster(self, rows: int, columns: int, blocks: int = 1) -> tuple[int, int, bool]:
+        """Rows of tiles of a group, of one or several blocks each, which divide all, so that the
+        tiles that run together read the fewest rows and columns; the blocks, where each takes
+        several tiles; and whether every other group runs backwards: where tiles follow each other
+        and operands do not all stay in the second-level cache, a group then begins with the columns
+        that the last one read."""
         shape = [constant_value(e) for e in self._product.shape]
         if None in shape:
             return 1, 0, False
         *lead, m, n = (e or 1 for e in shape)
         down, across = -(-m // rows), -(-n // columns)
-        sms = self._target.multiprocessors
-        group = rows_of_group(down, rows, columns, sms)
+        at_once = self._target.clusters_at_once(blocks)
+        group = rows_of_group(down, rows, columns, at_once)
         tiles = math.prod(lead) * down * across
         sizes = self._sizes()
         nbytes = (
@@ -361,8 +405,8 @@ class MatmulScheduler:
             + (len(self._products) - 1) * sizes.batch * n * sizes.depth * sizes.itemsize
         )
         is_turned = down > group and across > 1
-        serpentine = tiles > sms and is_turned and nbytes > self._target.l2_nbytes
-        return group, sms if tiles > sms else 0, serpentine
+        serpentine = tiles > at_once and is_turned and nbytes > self._target.l2_nbytes
+        return group, at_once * blocks if tiles > at_once else 0, serpentine
 
     def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""
@@ -383,7 +427,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
     for p in products:
         _tile(p, plan)
-    around = 2 if plan.blocks else 1
+    around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
     inside = around + (plan.splits > 1)
     s.transform_like(product, [*operands, *(y for y, _ in staged)])
     for p in products:
@@ -467,10 +511,13 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
-    """`[.., m, n, k] -> [tiles of a block, BIDx, k/depth, rows, columns, depth]`."""
-    by_tiles(product, (plan.rows, plan.columns, plan.depth), plan.group, plan.serpentine)
+    """`[.., m, n, k] -> [tiles of a block, BIDx, ClusterX, k/depth, rows, columns, depth]`."""
+    tile, cluster = (plan.rows, plan.columns, plan.depth), plan.cluster
+    by_tiles(product, tile, plan.group, plan.serpentine, cluster=cluster)
+    if plan.cluster_size > 1:
+        product.parallelize(1, Parallel.CLUSTERX)
     if plan.blocks:
-        product.split(0, plan.blocks)
+        product.split(0, plan.blocks // plan.cluster_size)
     if plan.splits > 1:
         share_depth(product, plan.splits, plan.mode)
         return
@@ -486,14 +533,20 @@ def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
 
 
 def by_tiles(
-    product: ScheduledTensor, tile: tuple[int, int, int], group: int, serpentine: bool = False
+    product: ScheduledTensor,
+    tile: tuple[int, int, int],
+    group: int,
+    serpentine: bool = False,
+    *,
+    cluster: tuple[int, int] = (1, 1),
 ) -> None:
     """`[.., m, n, k] -> [tiles, k/depth, rows, columns, depth]`: groups of tiles that run together
-    share rows of the first operand and columns of the second."""
+    share rows of the first operand and columns of the second. With a cluster of tiles below each
+    other, or side by side, `[clusters, tiles of a cluster, k/depth, rows, columns, depth]`."""
     rows, columns, depth = tile
     lead = len(product.stage.shape) - 2
-    product.split(lead, rows)
-    product.split(lead + 2, columns)
+    product.split(lead, rows * cluster[0])
+    product.split(lead + 2, columns * cluster[1])
     product.split(lead + 4, depth)
     first = [*range(lead), lead, lead + 2]
     product.reorder([*first, lead + 4, lead + 1, lead + 3, lead + 5])
@@ -503,6 +556,10 @@ def by_tiles(
         product.serpentine(lead + 1, by=lead)
     for _ in range(lead + 2):
         product.merge(0)
+    if cluster != (1, 1):
+        apart = 2 if cluster[0] > 1 else 3
+        product.split(apart, tile[apart - 2])
+        product.reorder({apart: 1})
 
 
 def rows_of_group(down: int, rows: int, columns: int, sms: int) -> int:

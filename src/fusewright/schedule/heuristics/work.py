@@ -38,7 +38,7 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
-from fusewright.schedule.products import boxed_memory
+from fusewright.schedule.products import blocks_that_share, boxed_memory
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE, mma_per_clock
 
 OVERLAPPED_TRIPS = 4
@@ -260,7 +260,7 @@ def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Itera
         memory = boxed_memory(s)
         if memory is not None:
             trips = math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_serial)
-            asked = float(blocks * trips * _box_nbytes(s))
+            asked = blocks * trips * _box_nbytes(s) / blocks_that_share(flow.graph, s)
             nbytes = numel(memory.source.shape) * s.dtype.nbytes
             is_written = s.memory is Memory.GLOBAL
             yield Array(memory.source.name, nbytes, (asked,), is_written, tiles)

@@ -1,0 +1,262 @@
+"""Products whose blocks stand in clusters: they copy for each other what they all multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.core.expr import variables
+from fusewright.fusion.ir import MatMul
+from fusewright.kir.ir import BoxLoad, MbarArrive, MbarExpect, MbarInit
+from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.candidates import Candidate
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import cost
+from fusewright.schedule.heuristics.matmul import (
+    ALIKE,
+    MatmulScheduler,
+    ProductPlan,
+    by_tiles,
+    predicted_us,
+    schedule_products,
+    sizes_of_product,
+)
+from fusewright.schedule.heuristics.work import work_of
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+BELOW, BESIDE = (2, 1), (1, 2)
+
+
+def plain(x: Any, w: Any) -> Any:
+    return fw.matmul(x, w.T)
+
+
+def gelu(x: Any, w: Any) -> Any:
+    return fw.nn.gelu(fw.matmul(x, w))
+
+
+def product_of(
+    fn: Callable[..., Any], m: Any, n: int, k: int, dtype: str = "bfloat16"
+) -> fw.Fusion:
+    second = (n, k) if fn is plain else (k, n)
+    return fw.trace(fn, fw.TensorSpec((m, k), dtype), fw.TensorSpec(second, dtype))
+
+
+def scheduled(fusion: fw.Fusion, plan: ProductPlan) -> fw.Schedule:
+    s = fw.Schedule(fusion)
+    schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
+    return s
+
+
+def arrays_of(fusion: fw.Fusion, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(int(str(e)) for e in t.shape) for t in fusion.inputs]
+    return [
+        rng.normal(size=s).astype(t.dtype.numpy) for s, t in zip(shapes, fusion.inputs, strict=True)
+    ]
+
+
+def assert_right(fusion: fw.Fusion, kernel: fw.Kernel) -> None:
+    arrays = arrays_of(fusion)
+    result = kernel.simulate(*arrays)
+    assert result.races == []
+    (wanted,) = (y.astype(np.float64) for y in fw.evaluate(fusion, *arrays))
+    error = np.abs(result.outputs[0].astype(np.float64) - wanted).max()
+    assert error <= 2**-7 * np.abs(wanted).max()
+
+
+def _boxes(kernel: fw.Kernel) -> dict[str, BoxLoad]:
+    loads = (s for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad))
+    return {s.map.buffer.name: s for s in loads}
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+CASES = (
+    (plain, (256, 128, 320), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (plain, (128, 256, 320), ProductPlan(64, 64, 64, 1, 3, 0, blocks=2, cluster=BESIDE)),
+    (plain, (300, 136, 200), ProductPlan(64, 64, 64, 1, 2, 64, blocks=4, cluster=BELOW)),
+    (plain, (129, 168, 200), ProductPlan(64, 64, 64, 1, 2, group=2, cluster=BESIDE)),
+    (plain, (500, 264, 136), ProductPlan(128, 128, 64, 2, 2, 64, blocks=2, cluster=BELOW)),
+    (plain, (256, 64, 320), ProductPlan(64, 64, 64, 1, 3, 64, cluster=(4, 1))),
+    (plain, (384, 128, 64), ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)),
+    (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
+    (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, group=2, cluster=BESIDE)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "sizes", "plan"), CASES, ids=str)
+def test_values(fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan) -> None:
+    fusion = product_of(fn, *sizes)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    assert kernel.launch.cluster == plan.cluster_size
+    assert any(b.blocks == plan.cluster_size for b in _boxes(kernel).values())
+    assert_right(fusion, kernel)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        ((128, 128, 192), ProductPlan(64, 64, 64, 1, 2, 0, blocks=2, cluster=BELOW)),
+        ((128, 136, 136), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BESIDE)),
+    ],
+    ids=str,
+)
+def test_every_sync_is_needed(sizes: tuple[int, int, int], plan: ProductPlan) -> None:
+    """Two tiles a block or more, more trips than stages, and a ragged edge."""
+    fusion = product_of(plain, *sizes)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    report = fw.verify(kernel, *arrays_of(fusion))
+    assert report.ok, str(report)
+    kinds = [s.kind for s in kernel.syncs]
+    assert (kinds.count("ClusterArrive"), kinds.count("ClusterWait")) == (2, 2)
+    assert kinds[-1] == "ClusterWait"
+
+
+def test_what_blocks_copy_and_count() -> None:
+    plan = ProductPlan(128, 128, 64, 2, 3, 64, blocks=2, cluster=BELOW)
+    kernel = scheduled(product_of(plain, 512, 128, 512), plan).lower("sm_90a")
+    x, w = (_boxes(kernel)[name] for name in ("x", "w"))
+    (cx,) = (d.var for d in kernel.ir.cluster)
+    assert (x.blocks, w.blocks) == (1, 2)
+    assert (x.map.box, w.map.box) == ((64, 128), (64, 64))
+    assert [cx in variables(b.index) for b in (x, w)] == [False, True]
+    found = list(walk_statements(kernel.ir))
+    counts = {s.barrier.name: s.count for s in found if isinstance(s, MbarInit)}
+    assert counts == {"ring_full": 1, "ring_empty": 16}
+    assert {s.nbytes for s in found if isinstance(s, MbarExpect)} == {2 * 64 * (128 + 128)}
+    ranks = [str(s.rank) for s in found if isinstance(s, MbarArrive)]
+    assert sorted(ranks) == ["0", "0", "1", "1"]
+
+
+def test_traffic_of_the_operand_that_blocks_share_falls() -> None:
+    """Of a tile of 64 x 64, 64 deep, a block copies 64 rows and 32 columns, and not 64 columns."""
+    fusion = product_of(plain, 256, 64, 256)
+    read = {}
+    for cluster in ((1, 1), BELOW, (4, 1)):
+        plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=cluster)
+        stats = scheduled(fusion, plan).lower("sm_90a").simulate(*arrays_of(fusion)).stats
+        read[cluster] = stats["global_bytes_read"]
+    whole = 2 * 256 * 256
+    assert read == {(1, 1): 2 * whole, BELOW: whole + whole // 2, (4, 1): whole + whole // 4}
+
+
+def test_symbolic_rows_make_whole_clusters() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = product_of(plain, "m", 64, 128)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    assert str(kernel.launch.grid[0]) == "2*((m + 127)//128)"
+
+
+def test_machine_code_has_no_spills_and_no_serialised_products() -> None:
+    plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
+    kernel = scheduled(product_of(plain, 4096, 4096, 4096), plan).lower("sm_90a")
+    found = kernel.resources()
+    assert (found.registers, found.spill_stores, found.stack_nbytes) == (168, 0, 0)
+    assert found.warnings == ()
+    assert ".multicast::cluster" in kernel.cuda
+
+
+# --- what cannot be -------------------------------------------------------------------------------
+
+
+def test_launch_names_the_cluster_that_loops_make() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = product_of(plain, 256, 64, 128)
+    assert scheduled(fusion, plan).launch(cluster=2).lower("sm_90a").launch.cluster == 2
+    with pytest.raises(fw.ScheduleError, match=r"launch\(cluster=4\), but .* clusters of 2"):
+        scheduled(fusion, plan).launch(cluster=4).lower("sm_90a")
+
+
+def test_grids_of_fewer_blocks_are_whole_clusters() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = product_of(plain, 512, 128, 128)
+    kernel = scheduled(fusion, plan).launch(max_sms=7).lower("sm_90a")
+    assert (str(kernel.launch.grid[0]), kernel.launch.cluster) == ("6", 2)
+    assert_right(fusion, kernel)
+    with pytest.raises(fw.ScheduleError, match="stand in clusters of 2, which run together; let"):
+        scheduled(fusion, plan).launch(max_sms=1)
+
+
+def test_operands_without_a_ring_are_copied_by_each_block() -> None:
+    plan = ProductPlan(64, 64, 64, 1, 1, 64, cluster=BELOW)
+    fusion = product_of(plain, 128, 64, 64)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    assert {b.blocks for b in _boxes(kernel).values()} == {1}
+    assert_right(fusion, kernel)
+
+
+def test_blocks_of_clusters_take_no_turns() -> None:
+    """Neither analysis proves semaphores and clusters together."""
+    s = fw.Schedule(product_of(fw.matmul, 256, 128, 256))
+    product = s.outputs[0].cache_before()
+    x, w, y = (s.inputs[0].cache_after(by="bulk"), s.inputs[1].cache_after(by="bulk"), s.outputs[0])
+    by_tiles(product, (64, 64, 64), 1, cluster=BELOW)
+    product.split(2, 2, inner=False).parallelize(0, fw.BIDy).parallelize(1, fw.ClusterX)
+    product.parallelize(2, fw.BIDx).request_serial_grid_reduction("slices")
+    s.transform_like(product, [x, w]).transform_like(product.mma(1), [y])
+    for t in (x, w):
+        t.parallelize(-1, fw.Bulk).parallelize(-2, fw.Bulk)
+        t.circular_buffer(2, warp_specialized=True).inline_at(product, 4)
+    s.inline_most([y])
+    product.inline_at(y, 2)
+    with pytest.raises(fw.ScheduleError, match="clusters of 2 hand over at semaphores, and bulk"):
+        s.lower("sm_90a")
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def _listed(fusion: fw.Fusion) -> list[ProductPlan]:
+    scheduler = MatmulScheduler(fw.Schedule(fusion).flow, TARGET)
+    return [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
+
+
+def test_clusters_come_behind_all_others() -> None:
+    plans = _listed(product_of(plain, 4096, 4096, 4096))
+    sizes = [p.cluster_size for p in plans]
+    assert sizes == sorted(sizes)
+    assert {p.cluster for p in plans} == {(1, 1), BELOW, BESIDE}
+    assert sizes.count(2) < sizes.count(1)  # those that are no faster are not listed
+    best = next(p for p in plans if p.cluster_size > 1)
+    assert ("cluster", "2x1") in best.params.values
+    assert (best.rows, best.columns, best.blocks, best.group) == (128, 256, 132, 8)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 4104)])
+def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
+    """By less than it can tell apart for large products, so that the first choice stays."""
+    fusion = product_of(plain, *shape)
+    plans = _listed(fusion)
+    alone, together = plans[0], next(p for p in plans if p.cluster_size > 1)
+    product = next(t for t in fw.Schedule(fusion).flow.stages if isinstance(t.op, MatMul))
+    sizes = sizes_of_product(product)
+    before, after = (predicted_us(sizes, p, TARGET) for p in (alone, together))
+    assert after < before <= ALIKE * after
+    parts = []
+    for p in (alone, together):
+        flow = scheduled(fusion, p).flow
+        parts.append(dict(cost(work_of(flow, Params("matmul", (), 1)), TARGET).parts)["cache"])
+    assert parts[1] < 0.75 * parts[0]
+
+
+def test_grids_are_whole_clusters_that_run_at_once() -> None:
+    assert [TARGET.clusters_at_once(n) for n in (1, 2, 4, 8)] == [132, 66, 28, 14]
+    plan = ProductPlan(128, 256, 64, 2, 4, 128, group=8, blocks=132, cluster=BELOW)
+    kernel = scheduled(product_of(plain, 4096, 4096, 512), plan).lower("sm_90a")
+    assert (str(kernel.launch.grid[0]), kernel.launch.cluster) == ("132", 2)
+
+
+def test_tiles_of_odd_numbers_are_filled_up() -> None:
+    plan = ProductPlan(128, 128, 64, 2, 2, cluster=BELOW)
+    product = next(
+        t
+        for t in fw.Schedule(product_of(plain, 300, 200, 64)).flow.stages
+        if isinstance(t.op, MatMul)
+    )
+    assert plan.tiles(sizes_of_product(product)) == 4 * 2
