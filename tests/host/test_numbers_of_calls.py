@@ -293,3 +293,26 @@ def test_marked_integers_whose_value_is_needed_are_refused() -> None:
     f = fw.fuse(lambda x, axis: fw.sum(x, axis=axis), device="sim", dynamic={"axis": ()})
     with pytest.raises(UserError, match=r"axis=axis is .*; it must be an integer"):
         f(normal(6, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda x, n: x * 2 if n == 3 else x, "n == 3"),
+        (lambda x, n: x if n != 3 else x * 2, "n == 3"),
+        (lambda x, n: x * 2 if n in (1, 3) else x, "n == 1"),
+        (lambda x, n: x * 2 if n in range(2, 4) else x, "n == 2"),
+        (lambda x, n: x * 2 if n % 3 == 0 else x, "n%3 == 0"),
+    ],
+)
+def test_a_function_that_asks_which_number_it_is_gets_the_value(
+    fn: Callable[..., Any], said: str
+) -> None:
+    f, marked = fw.fuse(fn, device="sim", dynamic=True), fw.fuse(fn, device="sim", dynamic={"n": ()})
+    x = normal(8)
+    for n in (2, 3, 4):
+        (expected,) = fw.evaluate(fw.trace(lambda a, n=n: fn(a, n), fw.TensorSpec((8,), F32)), x)
+        np.testing.assert_array_equal(f(x, n), expected)
+    with pytest.raises(UserError, match=f"^{said}: a number of a call has no value while"):
+        marked(x, 3)
+

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from operator import is_
 from typing import ClassVar, NoReturn
 
+from fusewright.errors import UserError
+
 
 class Symbolic:
     """Something immutable, equal to what has its text and its variables, which have identity."""
@@ -16,6 +18,8 @@ class Symbolic:
     _leaves: tuple[Symbolic, ...]
     is_variable: ClassVar[bool] = False
     is_compound: ClassVar[bool] = False
+    is_open = False
+    """Whether it has a value in calls only, and a program is being traced that knows none."""
 
     def _seal(self, key: str) -> None:
         """Set the text, once the operands are there. Hashes tell variables of one name apart, so
@@ -52,12 +56,25 @@ class Symbolic:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Symbolic) or self._hash != other._hash:
+        if not isinstance(other, Symbolic):
+            return isinstance(other, int) and self._is_integer(other)
+        if self._hash != other._hash:
             return False
         if type(self) is not type(other) or self._key != other._key:
             return False
         a, b = self.leaves, other.leaves
         return len(a) == len(b) and all(map(is_, a, b))
+
+    def _is_integer(self, other: int) -> bool:
+        """False: integers of expressions are nodes. Raises UserError where the answer is another
+        one in every call."""
+        if any(v.is_open for v in self.leaves):
+            raise UserError(
+                f"{self} == {other}: a number of a call has no value while the function is traced; "
+                "choose by element with fw.where, or do not mark the number, so that each value has "
+                "a program of its own"
+            )
+        return False
 
 
 def is_integer(x: object) -> bool:
