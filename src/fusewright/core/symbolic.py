@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from operator import is_
 from typing import ClassVar, NoReturn
 
@@ -57,7 +58,7 @@ class Symbolic:
         if self is other:
             return True
         if not isinstance(other, Symbolic):
-            return isinstance(other, int) and self._is_integer(other)
+            return self._is_integer(other) if isinstance(other, int) else NotImplemented
         if self._hash != other._hash:
             return False
         if type(self) is not type(other) or self._key != other._key:
@@ -70,16 +71,16 @@ class Symbolic:
         one in every call."""
         if any(v.is_open for v in self.leaves):
             raise UserError(
-                f"{self} == {other}: a number of a call has no value while the function is traced; "
-                "choose by element with fw.where, or do not mark the number, so that each value has "
-                "a program of its own"
+                f"{self} == {other}: a number of a call has no value while its function is traced; "
+                "compare an array with it and choose with fw.where, or do not mark the number, so "
+                "that each value has a program of its own"
             )
         return False
 
 
 def is_integer(x: object) -> bool:
     """Whether operators of expressions take a value."""
-    return isinstance(x, Symbolic) or hasattr(x, "__index__")
+    return isinstance(x, Symbolic | int | Integral)
 
 
 def walk(e: Symbolic) -> Iterator[Symbolic]:

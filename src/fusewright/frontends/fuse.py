@@ -154,9 +154,8 @@ class Fused:
         integers are marked, those of a function that needs their values belong to it."""
         split, numbers = self._marks.split(tree)
         signature = signature_of(infos, split, self._marks)
-        if numbers and self._marks.everything and signature not in self._traces:
-            if not self._is_traceable(signature, infos, split):
-                return tree, (), signature_of(infos, tree, self._marks)
+        if numbers and self._marks.everything and not self._is_traceable(signature, infos, split):
+            return tree, (), signature_of(infos, tree, self._marks)
         return split, tuple(numbers), signature
 
     def _is_traceable(self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree) -> bool:
