@@ -24,6 +24,7 @@ from fusewright.fusion.bodies import (
     closed,
     like,
     record,
+    was_number,
 )
 from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.ops.creation import arange
@@ -54,13 +55,12 @@ def cond(
     first, second = branches
     names = "what true_fun returned", "what false_fun returned"
     check_same_structure("cond", (names[0], first.tree), (names[1], second.tree))
-    outputs = [r.tensor for r in first.results]
-    others = [
-        like("cond", f"result {k} of true_fun", r, t)
-        for k, (r, t) in enumerate(zip(second.results, outputs, strict=True))
-    ]
+    pairs = zip(first.results, second.results, strict=True)
+    agreed = [_of_one_type(k, a, b) for k, (a, b) in enumerate(pairs)]
     own = [t for values, _ in given for t in values]
-    shared, bodies = closed([(first.inputs, outputs), (second.inputs, others)], first.since)
+    shared, bodies = closed(
+        [(r.inputs, [pair[k] for pair in agreed]) for k, r in enumerate(branches)], first.since
+    )
     made = _results("cond", (condition, *own, *shared), bodies)
     return trees.unflatten(first.tree, made)
 
@@ -189,6 +189,13 @@ def _check_condition(op: str, what: str, x: Array) -> Tensor:
             "rank 0: compare, then reduce with fw.all or fw.any"
         )
     return x.tensor
+
+
+def _of_one_type(k: int, a: Array, b: Array) -> tuple[Tensor, Tensor]:
+    """Result k of both branches; where one is a Python number it takes the other one's dtype."""
+    if was_number(a) and not was_number(b):
+        return like("cond", f"result {k} of false_fun", a, b.tensor), b.tensor
+    return a.tensor, like("cond", f"result {k} of true_fun", b, a.tensor)
 
 
 def _carried(
