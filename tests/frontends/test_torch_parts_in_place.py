@@ -306,3 +306,36 @@ def test_results_have_memory_of_their_own(fn: Callable[..., Any], cpu: Any) -> N
         x.fill_(7)
         y.fill_(7)
         torch.testing.assert_close((made, ours), (expected, eagers))
+
+
+def shifted(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, 1:] = out[:, :-1] * 2
+    out[:, 0] = 7
+    return out
+
+
+def ends(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, -1] = 0
+    out[:, -2:] += 1
+    return out
+
+
+def inner(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, 1:-1] = 0
+    return out
+
+
+@pytest.mark.parametrize("fn", [shifted, ends, inner])
+def test_parts_of_axes_of_any_size_are_one_program(fn: Callable[..., Any]) -> None:
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(fn, backend=compiler(Options(cpu="sim"), reports.append), dynamic=True)
+    for n in (5, 9, 7, 13):
+        x = rand(3, n)
+        torch.testing.assert_close(run(x), fn(x))
+    (report,) = reports
+    (region,) = report.regions
+    assert region.failures == [] and len(region.fused._programs) == 1
