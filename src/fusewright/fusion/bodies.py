@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def arrays_in(op: str, structure: Any) -> tuple[list[Array], Tree]:
 def _as_array(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return _Number(value.item() if isinstance(value, np.generic) else value)
+    return _Number(cast("Any", value).item() if isinstance(value, np.generic) else value)
 
 
 def _is_number(x: object) -> bool:
