@@ -759,7 +759,15 @@ INNER = {
         "check_arguments",
         "symbol_values",
     ),
-    "Fused": ("run", "compile_for", "recompile", "trace", "bound", "derived", "program_and_arrays"),
+    "Fused": (
+        "run",
+        "compile_for",
+        "recompile",
+        "trace",
+        "bound",
+        "derived",
+        "program_and_arguments",
+    ),
 }
 """Methods that other rooms of the package call, and no user."""
 

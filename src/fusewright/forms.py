@@ -161,17 +161,18 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
 
 def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()) -> Fusion:
     """The fusion in ops that have a kernel form, with one move for each place that is read."""
-    owned = own_outputs(merge_sorts(drop_identities(fusion)))
+    owned = own_outputs(merge_sorts(drop_identities(fusion)), before=fusion)
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
     parts = crop_joins(hoist_crops(cse(plain)), given)
-    return fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
+    folded = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
+    return own_outputs(folded, before=owned)
 
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
-    read = own_outputs(fold_moves(hoist_moves(moves, hoisted)))
+    read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
     nested = rows_of_reductions(nest_reductions(chunk_reductions(narrow, target)))

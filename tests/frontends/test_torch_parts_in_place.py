@@ -229,3 +229,113 @@ def test_old_and_new_content_stay_apart(
     c, k = rand(2, 4, 64, 16), rand(2, 4, 16)
     made = torch.compile(fn, backend=compiler(Options(cpu="sim")))(c, k)
     assert made.untyped_storage().data_ptr() != c.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        (lambda c: c[:, :, 1:], lambda c: c[:, :, :-1]),
+        (lambda c: c[:, :, :-2], lambda c: c[:, :, 2:]),
+        (lambda c: c[0, 0, 1:9], lambda c: c[0, 0, :16].t()[:8]),
+        (lambda c: c[:, :, 3], lambda c: c[:, :, 4]),
+    ],
+)
+def test_a_part_that_shows_the_tensor_itself_is_read_before_it_is_written(
+    part: tuple[Callable[..., Any], Callable[..., Any]],
+) -> None:
+    torch.compiler.reset()
+    target, source = part
+
+    def moved(c: Any) -> None:
+        target(c)[...] = source(c)
+
+    c = rand(2, 4, 64, 16)
+    expected = c.clone()
+    target(expected)[...] = source(c)
+    torch.compile(moved, backend=compiler(Options()))(c)
+    torch.testing.assert_close(c, expected, rtol=0, atol=0)
+
+
+def filled_view(c: Any, k: Any) -> Any:
+    c = c.clone()
+    c[:] = k
+    return (c.view(-1),)
+
+
+def filled_view_of_what_changes(c: Any, k: Any) -> Any:
+    c = c.clone()
+    c[:] = k
+    k.add_(1)
+    return c.view(-1), c * 2
+
+
+def copied_and_changed(k: Any, c: Any) -> Any:
+    c[:] = k
+    k.add_(1)
+
+
+def read_in_another_type(c: Any, k: Any) -> Any:
+    old = c.view(torch.int32) * 3
+    c[1] = k[0] * 2
+    return old + 1, c.view(torch.int32)[1:]
+
+
+def the_same_twice(c: Any, k: Any) -> Any:
+    c.add_(1)
+    first = c.clone()
+    return first[1], first.clone().view(torch.int32), k + 1, k + 1
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        filled_view,
+        filled_view_of_what_changes,
+        copied_and_changed,
+        read_in_another_type,
+        the_same_twice,
+    ],
+)
+def test_results_have_memory_of_their_own(fn: Callable[..., Any], cpu: Any) -> None:
+    torch.compiler.reset()
+    ours, eagers = ((rand(4, 6), rand(6, 4).reshape(4, 6)) for _ in range(2))
+    made, expected = torch.compile(fn, backend=compiler(Options(cpu=cpu)))(*ours), fn(*eagers)
+    torch.testing.assert_close((made, ours), (expected, eagers))
+    for x, y in zip(made or (), expected or (), strict=True):
+        x.fill_(7)
+        y.fill_(7)
+        torch.testing.assert_close((made, ours), (expected, eagers))
+
+
+def shifted(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, 1:] = out[:, :-1] * 2
+    out[:, 0] = 7
+    return out
+
+
+def ends(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, -1] = 0
+    out[:, -2:] += 1
+    return out
+
+
+def inner(labels: Any) -> Any:
+    out = labels.clone()
+    out[:, 1:-1] = 0
+    return out
+
+
+@pytest.mark.parametrize("fn", [shifted, ends, inner])
+def test_parts_of_axes_of_any_size_are_one_program(fn: Callable[..., Any]) -> None:
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    run = torch.compile(fn, backend=compiler(Options(cpu="sim"), reports.append), dynamic=True)
+    for n in (5, 9, 7, 13):
+        x = rand(3, n)
+        torch.testing.assert_close(run(x), fn(x))
+    (report,) = reports
+    (region,) = report.regions
+    assert region.failures == [] and len(region.fused._programs) == 1

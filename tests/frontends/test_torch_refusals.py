@@ -107,13 +107,13 @@ SYMBOLIC: list[tuple[Any, Callable[..., tuple[Any, ...]], tuple[fw.TensorSpec, .
         aten.slice_scatter.default,
         lambda n, x, y: (x, y, 0, 1, 3),
         (ROWS, PART),
-        r"slice_scatter from 1 on along an axis of symbolic size",
+        r"slice_scatter of 2 elements from 1 on, of n",
     ),
     (
         aten.slice_scatter.default,
         lambda n, x, y: (x, y, 0, n),
         (ROWS, PART),
-        r"slice_scatter at the symbolic position n",
+        r"slice_scatter of 2 elements from n on, of n",
     ),
     (
         aten.div.Tensor_mode,

@@ -45,6 +45,18 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: fw.scan(lambda c, a: ([c], a), x[0], x),
         r"scan: init has the structure \*, the carry that f returned \[\*\]; both must",
     ),
+    "a number that is no integer": (
+        lambda x: fw.while_loop(lambda n: n < 9, lambda n: 0.5, fw.astype(fw.sum(x), "int64")),
+        r"while_loop, carried value val: the Python float 0.5 with an array of int64",
+    ),
+    "numbers of two kinds": (
+        lambda x: fw.cond(fw.sum(x) > 0, lambda: 1, lambda: 1.5),
+        r"cond, result 0 of true_fun: the Python float 1.5 with an array of int64",
+    ),
+    "a number that is too large": (
+        lambda x: fw.cond(fw.sum(x) > 0, lambda: 300, lambda: fw.astype(x[0, 0], "int8")),
+        r"cond, result 0 of false_fun: 300 does not fit int8 \(-128 to 127\)",
+    ),
     "branches of two shapes": (
         lambda x: fw.cond(fw.sum(x) > 0, lambda: x, lambda: x[0]),
         r"cond: result 0 of true_fun is float32\(4, 6\), and the function returned float32\(6,\)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,31 @@ def test_equal_values_are_computed_once_and_constants_keep_their_types() -> None
     assert len(exps) == 1
     assert cse(shared) is shared
     assert_same(f, shared, np.linspace(-1, 1, 7, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("fn", "different"),
+    [
+        (lambda x: (x + 1, x + 1), 2),
+        (lambda x: [y := x + 1, y], 1),
+        (lambda x: [y := x + 1, fw.copy(y), fw.copy(y)], 3),
+        (lambda x: (fw.copy(x), x, x * 1.0), 3),
+        (lambda x: [y := fw.exp(x), y * 1.0, y / 1.0], 3),
+        (lambda x: [y := fw.exp(x), fw.concat([y, x])[:8]], 2),
+        (lambda x: [y := fw.exp(x), fw.reshape(fw.reshape(y, (48,)), (8, 6))], 2),
+        (lambda x: (fw.sum(x, axis=0), fw.sum(x, axis=0)), 2),
+        (lambda x: (fw.zeros(3), fw.zeros(3)), 2),
+    ],
+)
+def test_outputs_that_are_equal_stay_apart(fn: Callable[..., Any], different: int) -> None:
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((8, 6), "float32")))
+    assert len(program.results) == different
+    x = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    result = program.simulate(x)
+    assert result.races == []
+    for a, b in zip(result.outputs, fw.evaluate(program.fusion, x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert cse(program.fusion) is program.fusion
 
 
 def test_zero_and_minus_zero_are_not_shared() -> None:

@@ -42,6 +42,21 @@ CASES: dict[str, Case] = {
     "pad": (lambda x, a, b: fw.pad(x, ((a, b), (0, 0))), (BLOCK,), ("a", "b"), [(0, 0), (7, 2)]),
     "crop": (lambda x, a: fw.pad(x, ((-a, 0), (0, 0))) + 1, (ROWS,), ("a",), [(0,), (128,)]),
     "roll": (lambda x, a: fw.roll(x, a, axis=0) + 1, (ROWS,), ("a",), [(0,), (5,), (1000,)]),
+    "on the left": (lambda x, a: (a + x) * a - (a - x), (ROWS,), ("a",), [(0,), (3,)]),
+    "equal": (lambda x, a: fw.where(a == fw.arange(40), x, 0.0), (SQUARE,), ("a",), [(3,), (99,)]),
+    "as an array": (lambda x, a: x + fw.asarray(a) + fw.full((16,), a), (ROWS,), ("a",), [(3,)]),
+    "trips": (
+        lambda x, a: fw.scan(lambda c, _: (c + a, c), x[0], None, length=a),
+        *((ROWS,), ("a",), [(0,), (1,), (5,)]),
+    ),
+    "carried": (
+        lambda x, a: fw.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 2, s[1] * 2), (a, x)),
+        *((BLOCK,), ("a",), [(0,), (5,), (10,)]),
+    ),
+    "of a branch": (
+        lambda x, a: fw.cond(x[0, 0] > 0, lambda v, n: v * n, lambda v, n: v + n, x, a),
+        *((BLOCK,), ("a",), [(0,), (5,)]),
+    ),
     "factor": (lambda x, a: x * a, (ROWS,), ("a",), [(0,), (3,)]),
     "mask": (lambda x, n: fw.where(fw.arange(40) <= n, x, 0.0), (SQUARE,), ("n",), [(0,), (100,)]),
     "insert": (written, (ROWS, BLOCK), ("at",), [(0,), (1,), (57,), (125,)]),
@@ -88,7 +103,8 @@ def test_one_program_serves_all_values(name: str) -> None:
             result = program.simulate(*arrays, *values)
             assert result.races == []
             runs = [result.outputs, fw.evaluate(fusion, *arrays, *values)]
-            runs.append(run_on_bytes(program, *arrays, *values))
+            if all(x.region is None for x in program.launches):
+                runs.append(run_on_bytes(program, *arrays, *values))
             for outputs in runs:
                 for a, b in zip(outputs, expected, strict=True):
                     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -293,3 +309,25 @@ def test_marked_integers_whose_value_is_needed_are_refused() -> None:
     f = fw.fuse(lambda x, axis: fw.sum(x, axis=axis), device="sim", dynamic={"axis": ()})
     with pytest.raises(UserError, match=r"axis=axis is .*; it must be an integer"):
         f(normal(6, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda x, n: x * 2 if n == 3 else x, "n == 3"),
+        (lambda x, n: x if n != 3 else x * 2, "n == 3"),
+        (lambda x, n: x * 2 if n in (1, 3) else x, "n == 1"),
+        (lambda x, n: x * 2 if n in range(2, 4) else x, "n == 2"),
+        (lambda x, n: x * 2 if n % 3 == 0 else x, "n%3 == 0"),
+    ],
+)
+def test_a_function_that_asks_which_number_it_is_gets_the_value(
+    fn: Callable[..., Any], said: str
+) -> None:
+    f, marked = (fw.fuse(fn, device="sim", dynamic=d) for d in (True, {"n": ()}))
+    x = normal(8)
+    for n in (2, 3, 4):
+        (expected,) = fw.evaluate(fw.trace(lambda a, n=n: fn(a, n), fw.TensorSpec((8,), F32)), x)
+        np.testing.assert_array_equal(f(x, n), expected)
+    with pytest.raises(UserError, match=f"^{said}: a number of a call has no value while its"):
+        marked(x, 3)

@@ -107,3 +107,38 @@ def test_numbers_inside_of_structures(gpu: FakeDriver, torch: FakeTorch) -> None
     for at in ((0, 3), (2, 9), (5, 5)):
         assert np.array_equal(f(tensor(x), at).array, x[at[0] : at[1]] * 2)
     assert len(f._programs) == 1
+
+
+def test_a_function_that_needs_the_values_has_a_program_for_each(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    def doubled(x: Any, times: int) -> Any:
+        for _ in range(times):
+            x = x * 2
+        return x
+
+    f = fw.fuse(doubled, dynamic=True)
+    x = normal(16, 8)
+    for times in (1, 3, 2, 3):
+        np.testing.assert_array_equal(f(tensor(x), times).array, x * 2**times)
+    assert len(f._programs) == len(f._calls) == 3
+
+
+def test_what_is_measured_is_given_the_numbers_of_its_call(gpu: FakeDriver) -> None:
+    class Clock:
+        device = "Simulated GPU"
+
+        def __call__(self, runs: list[Any]) -> list[float]:
+            for r in runs:
+                r()
+            return [float(len(runs) - k) for k in range(len(runs))]
+
+    f = fw.fuse(attend, dynamic={"at": ()})
+    args = (normal(32, 8), normal(1, 8), normal(4, 8), 5)
+    assert any(t.is_winner and not t.is_default for t in fw.tune(f, *args, clock=Clock()).timed)
+    (tuned,) = {c.program for c in f._programs.values()}
+    assert f.program(*args[:3], 17) is tuned
+    assert fw.benchmark(f, *args, clock=Clock()).is_measured
+    assert fw.benchmark(tuned, *args, clock=Clock()).is_measured
+    with pytest.raises(UserError, match="the number at is argument 3"):
+        fw.benchmark(tuned, *args[:3], clock=Clock())

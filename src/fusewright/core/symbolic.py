@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from operator import is_
 from typing import ClassVar, NoReturn
+
+from fusewright.errors import UserError
 
 
 class Symbolic:
@@ -16,6 +19,8 @@ class Symbolic:
     _leaves: tuple[Symbolic, ...]
     is_variable: ClassVar[bool] = False
     is_compound: ClassVar[bool] = False
+    is_open = False
+    """Whether it has a value in calls only, and a program is being traced that knows none."""
 
     def _seal(self, key: str) -> None:
         """Set the text, once the operands are there. Hashes tell variables of one name apart, so
@@ -52,17 +57,30 @@ class Symbolic:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Symbolic) or self._hash != other._hash:
+        if not isinstance(other, Symbolic):
+            return self._is_integer(other) if isinstance(other, int) else NotImplemented
+        if self._hash != other._hash:
             return False
         if type(self) is not type(other) or self._key != other._key:
             return False
         a, b = self.leaves, other.leaves
         return len(a) == len(b) and all(map(is_, a, b))
 
+    def _is_integer(self, other: int) -> bool:
+        """False: integers of expressions are nodes. Raises UserError where the answer is another
+        one in every call."""
+        if any(v.is_open for v in self.leaves):
+            raise UserError(
+                f"{self} == {other}: a number of a call has no value while its function is traced; "
+                "compare an array with it and choose with fw.where, or do not mark the number, so "
+                "that each value has a program of its own"
+            )
+        return False
+
 
 def is_integer(x: object) -> bool:
     """Whether operators of expressions take a value."""
-    return isinstance(x, Symbolic) or hasattr(x, "__index__")
+    return isinstance(x, Symbolic | int | Integral)
 
 
 def walk(e: Symbolic) -> Iterator[Symbolic]:

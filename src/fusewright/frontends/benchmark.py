@@ -12,6 +12,7 @@ from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.tune import CLOCK
+from fusewright.fusion.call_numbers import without_numbers
 from fusewright.program import Program
 from fusewright.report.predicted import basis_note, copy_us, is_symbolic, serial_us, timed
 from fusewright.report.table import nbytes_text, table
@@ -111,7 +112,7 @@ def benchmark(
 
     Raises UserError for `beside` where nothing measures.
     """
-    program, infos = _program_of(fn, args, kwargs)
+    program, infos, numbers = _program_of(fn, args, kwargs)
     least = constant_value(traffic(program).least)
     name = "the program" if isinstance(fn, Program) else str(getattr(fn, "__name__", "function"))
     if clock is None and has_gpu():
@@ -119,7 +120,7 @@ def benchmark(
     if clock is None:
         return _predicted(program, name, least, beside)
     names = [name, *(beside or {})]
-    runs: list[Callable[[], object]] = [_launches(program, infos)]
+    runs: list[Callable[[], object]] = [_launches(program, infos, numbers)]
     runs += [_call(f, args, kwargs) for f in (beside or {}).values()]
     if least is None:
         times, copy = clock(runs), None
@@ -133,9 +134,11 @@ def benchmark(
     return Benchmark(clock.device, True, len(program.launches), least, copy, tuple(timings))
 
 
-def _launches(program: Program, infos: Sequence[ArrayInfo]) -> Callable[[], object]:
+def _launches(
+    program: Program, infos: Sequence[ArrayInfo], numbers: Sequence[int]
+) -> Callable[[], object]:
     """What enqueues the program's launches; the first call asks for their memory."""
-    bound = cache(lambda: program.calls.bind_memory(infos))
+    bound = cache(lambda: program.calls.bind_memory(infos, numbers))
     return lambda: bound()()
 
 
@@ -145,20 +148,22 @@ def _call(f: Callable[..., Any], args: Any, kwargs: Any) -> Callable[[], object]
 
 def _program_of(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Program, list[ArrayInfo]]:
-    """The program that a call runs, and its arrays."""
+) -> tuple[Program, list[ArrayInfo], Sequence[int]]:
+    """The program that a call runs, its arrays and its numbers."""
     if isinstance(fn, Program):
         if kwargs:
             raise UserError(
                 f"benchmark({', '.join(kwargs)}=): a program takes arrays by position; leave the "
                 "names out"
             )
-        infos = [describe(a) for a in args]
-        if infos or has_gpu():
-            fn.check_arguments(infos)
-        return fn, infos
+        if not args and not has_gpu():
+            return fn, [], ()
+        arrays, numbers = without_numbers(fn.fusion, args)
+        infos = [describe(a) for a in arrays]
+        fn.check_arguments(infos, numbers)
+        return fn, infos, tuple(numbers.values())
     fused = fn if isinstance(fn, Fused) else Fused(fn)
-    return fused.program_and_arrays(args, kwargs)
+    return fused.program_and_arguments(args, kwargs)
 
 
 def _predicted(

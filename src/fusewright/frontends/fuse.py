@@ -55,8 +55,8 @@ MAX_CALLS = 4096
 _log = logging.getLogger("fusewright.recompiles")
 
 
-Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo]], Program]
-"""Makes the program of a fusion for a target and a call's arguments."""
+Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo], Sequence[int]], Program]
+"""Makes the program of a fusion for a target and a call's arrays and numbers."""
 
 
 class Fused:
@@ -96,6 +96,8 @@ class Fused:
         self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
         self._programs: dict[tuple[Signature, Wishes, Float32Matmul], Compiled] = {}
         self._calls: dict[Hashable, Call] = {}
+        self._needing_values: set[Hashable] = set()
+        """Keys of calls, and signatures, of which the values of all integers are a part."""
         self.trainings: dict[Hashable, Any] = {}
         """Forward and backward programs, by what they were made for (frontends/torch/training)."""
         self._node: Any = None
@@ -120,7 +122,8 @@ class Fused:
         return self._first(args, kwargs, out, key)
 
     def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any = None) -> Hashable:
-        """What calls share that run alike: not the values of their numbers."""
+        """What calls share that run alike: not the values of their numbers, but for a function that
+        needs them."""
         places = self._number_places(args, kwargs) if self._marks.any else ()
         if not places:
             return call_key(args, kwargs, out)
@@ -129,7 +132,8 @@ class Fused:
             values[p] = NUMBER
         count = len(args)
         named = dict(zip(kwargs, values[count:], strict=True))
-        return call_key(values[:count], named, out)
+        key = call_key(values[:count], named, out)
+        return call_key(args, kwargs, out) if key in self._needing_values else key
 
     def _number_places(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """The numbers that stand by themselves among the values of a call."""
@@ -150,12 +154,20 @@ class Fused:
         integers are marked, those of a function that needs their values belong to it."""
         split, numbers = self._marks.split(tree)
         signature = signature_of(infos, split, self._marks)
-        if numbers and self._marks.everything and signature not in self._traces:
-            try:
-                self._traced(signature, infos, split)
-            except Exception:  # whatever a function does with a symbol that it takes for an int
-                return tree, (), signature_of(infos, tree, self._marks)
+        if numbers and self._marks.everything and not self._is_traceable(signature, infos, split):
+            return tree, (), signature_of(infos, tree, self._marks)
         return split, tuple(numbers), signature
+
+    def _is_traceable(self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree) -> bool:
+        """Whether the function can be traced with its integers as numbers of the call."""
+        if signature in self._needing_values:
+            return False
+        try:
+            self._traced(signature, infos, tree)
+        except Exception:  # whatever a function does with a symbol that it takes for an int
+            self._needing_values.add(signature)
+            return False
+        return True
 
     def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Alike | None:
         """The call for all lists of tensors of the same shapes, strides, dtypes and device as
@@ -182,7 +194,10 @@ class Fused:
             arrays, given = self._given(out, *self._traced(signature, infos, tree))
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
-        places = self._number_places(args, kwargs) if numbers else ()
+        places = self._number_places(args, kwargs)
+        if key is not None and places and not numbers:
+            self._needing_values.add(key)
+            key, places = call_key(args, kwargs, out), ()
         is_bindable = key is not None and len(places) == len(numbers)
         call = program.calls.bind_torch(infos, given, numbers) if is_bindable else None
         if call is None or any(map(is_not, leaves, [x.owner for x in infos])):  # one was copied
@@ -337,12 +352,13 @@ class Fused:
         tree, _, signature = self._signed(infos, tree)
         return self._compiled(signature, infos, tree, []).program
 
-    def program_and_arrays(
+    def program_and_arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Program, list[ArrayInfo]]:
-        """The program of a call, and the arrays that it gives it."""
+    ) -> tuple[Program, list[ArrayInfo], tuple[int, ...]]:
+        """The program of a call, and the arrays and numbers that it gives it."""
         infos, tree = _described(*trees.flatten((args, kwargs)))
-        return self.compile_for(infos, tree), infos
+        tree, numbers, signature = self._signed(infos, tree)
+        return self._compiled(signature, infos, tree, []).program, infos, numbers
 
     def compile_for(
         self, infos: Sequence[ArrayInfo], tree: Tree, given: Sequence[ArrayInfo | None] = ()
@@ -412,9 +428,9 @@ class Fused:
         """Has the program of a call made by `make`. Later calls with such arguments run it; those
         that may write over some are compiled anew."""
         infos, tree = _described(*trees.flatten((args, kwargs)))
-        signature = signature_of(infos, tree, self._marks)
+        tree, numbers, signature = self._signed(infos, tree)
         traced, layouts = self._traced(signature, infos, tree)
-        program = make(traced.fusion, self._target(), infos)
+        program = make(traced.fusion, self._target(), infos, numbers)
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from fusewright import dtypes
+from fusewright.core.expr import Expr
 from fusewright.dtypes import DType, data_dtype_of, promote
 from fusewright.errors import UserError
 from fusewright.fusion.array import Array, Known
@@ -41,7 +42,8 @@ def asarray(
     obj: object, /, *, dtype: object = None, device: object = None, copy: bool | None = None
 ) -> Array:
     """An array of the elements of a Python scalar, nested sequences of them, a numpy array, an
-    Array, or anything with DLPack or numpy's array interface.
+    Array, or anything with DLPack or numpy's array interface; in a trace also of a size or a number
+    of the call.
 
     Python floats give float32, ints int64 and complex numbers complex64 without a dtype. Elements
     are copied unless `copy` is False, because they are read when a value is asked for.
@@ -52,6 +54,8 @@ def asarray(
     target = None if dtype is None else data_dtype_of(dtype)
     if isinstance(obj, Array) and target in (None, obj.dtype):
         return obj[...] if copy else obj
+    if isinstance(obj, Expr):
+        return full((), obj, dtype=target)
     if is_scalar(obj):
         return full((), _as_kind(obj, target), dtype=target)
     elements = obj if isinstance(obj, Array) else _elements(obj, target)

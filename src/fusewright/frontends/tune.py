@@ -33,18 +33,20 @@ LEAST_GAIN = 0.01
 @dataclass(eq=False)
 class Run:
     """A program in which one kernel follows another candidate; a call enqueues it. `kernel` and
-    `what` name both, `params` are the candidate's."""
+    `what` name both, `params` are the candidate's; `arguments` and `numbers` are those of the
+    call."""
 
     program: Program
     kernel: str
     what: str
     params: Params
     arguments: Sequence[ArrayInfo]
+    numbers: Sequence[int] = ()
     _enqueue: Callable[[], None] | None = field(default=None, repr=False)
 
     def __call__(self) -> None:
         if self._enqueue is None:
-            self._enqueue = self.program.calls.bind_memory(self.arguments)
+            self._enqueue = self.program.calls.bind_memory(self.arguments, self.numbers)
         self._enqueue()
 
 
@@ -139,10 +141,12 @@ def _tuned(
 ) -> Tuning:
     session = Session(clock)
 
-    def tuned(fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo]) -> Program:
+    def tuned(
+        fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo], numbers: Sequence[int]
+    ) -> Program:
         kept = TuningCache(target, clock.device)
         known: TunedOf = no_tuned_schedule if again else kept.get
-        best = session.measure(fusion, target, arguments, known)
+        best = session.measure(fusion, target, arguments, known, numbers)
         for segment, fastest in best:
             kept.put(segment, fastest)
         table = {_key(segment): fastest for segment, fastest in best}
@@ -175,6 +179,7 @@ class Session:
         target: Target,
         arguments: Sequence[ArrayInfo],
         known: TunedOf = no_tuned_schedule,
+        numbers: Sequence[int] = (),
     ) -> list[tuple[Segment, TunedSchedule]]:
         """The fastest candidate of each kernel of a fusion's program that has several, and of which
         it is not `known`."""
@@ -183,7 +188,7 @@ class Session:
         groups = {k: c for k in asked if len(c := _worth_measuring(k)) > 1}
         runs: list[Run] = []
         for kernel, chosen in groups.items():
-            runs += self._runs(fusion, usual, kernel, chosen, arguments)
+            runs += self._runs(fusion, usual, kernel, chosen, (arguments, numbers))
         times = self._clock(runs) if runs else []
         out: list[tuple[Segment, TunedSchedule]] = []
         for kernel, chosen in groups.items():
@@ -198,12 +203,12 @@ class Session:
         usual: Program,
         kernel: Kernel,
         chosen: Sequence[Rated],
-        arguments: Sequence[ArrayInfo],
+        given: tuple[Sequence[ArrayInfo], Sequence[int]],
     ) -> list[Run]:
         """Programs that differ in the candidate of one kernel, the usual one first."""
         assert kernel.segment is not None
         key = _key(kernel.segment)
-        out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, arguments)]
+        out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, *given)]
         for c in chosen[1:]:
             fastest = TunedSchedule(c.params, ())
             made = build(fusion, usual.target, lambda s, w=fastest: w if _key(s) == key else None)
@@ -211,7 +216,7 @@ class Session:
             if found is None or found.heuristic != c.params:
                 self._left_out.append(f"{kernel.name}, {c.what}: lowering refuses it")
                 continue
-            out.append(Run(made, kernel.name, c.what, c.params, arguments))
+            out.append(Run(made, kernel.name, c.what, c.params, *given))
         return out
 
     def _winner(

@@ -10,15 +10,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from fusewright.arguments import shown
+from fusewright.core.expr import Expr
 from fusewright.dtypes import data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build, ir, trees
 from fusewright.fusion.array import Array, as_tensor, check_array
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.known import Known
+from fusewright.fusion.operands import check_scalar, check_size
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.trees import Tree
 
@@ -27,24 +31,31 @@ VECTOR_ALIGNMENT = 16
 
 
 def arrays_in(op: str, structure: Any) -> tuple[list[Array], Tree]:
-    """The arrays of a structure from left to right, and the structure without them; Python numbers
-    become arrays of rank 0 of the dtypes that they have without one."""
+    """The arrays of a structure from left to right, and the structure without them; Python numbers,
+    sizes and numbers of the call become arrays of rank 0 of the dtypes that they have without
+    one."""
     found, tree = trees.flatten(trees.map_static(_as_array, structure))
-    return [check_array(op, x) for x in found], tree
+    return [_as_array(x) if _is_number(x) else check_array(op, x) for x in found], tree
 
 
 def _as_array(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return _Number(value)
+    return _Number(cast("Any", value).item() if isinstance(value, np.generic) else value)
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, Expr | np.generic)
 
 
 class _Number(Array):
-    """A Python number as an array, which may still become one of another dtype."""
+    """A Python number, a size or a number of the call as an array, which may still become one of
+    another dtype."""
 
-    def __init__(self, value: bool | int | float) -> None:
+    def __init__(self, value: bool | int | float | Expr) -> None:
         self.value = value
-        super().__init__(build.constant(value, data_dtype_of(type(value))))
+        kind = int if isinstance(value, Expr) else type(value)
+        super().__init__(as_tensor(value, data_dtype_of(kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +104,19 @@ def _names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     return named if len(named) == count else [f"x{k}" for k in range(count)]
 
 
+def was_number(x: Array) -> bool:
+    """Whether an array stands for a Python number, which takes the dtype of what it meets."""
+    return isinstance(x, _Number)
+
+
 def like(op: str, what: str, result: Array, wanted: Tensor) -> Tensor:
     """A result as the value that takes its place; a Python number takes its dtype. Raises UserError
-    for another shape or dtype."""
+    for another shape or dtype, and for a number that the dtype cannot hold."""
     if isinstance(result, _Number) and not wanted.ndim:
+        if isinstance(result.value, Expr):
+            check_size(op, result.value, wanted.dtype)
+        else:
+            check_scalar(f"{op}, {what}", result.value, wanted.dtype)
         return as_tensor(result.value, wanted.dtype)
     t = result.tensor
     if t.shape != wanted.shape or t.dtype is not wanted.dtype:

@@ -58,13 +58,15 @@ class Symbol(Var):
 
 
 class Traced(Symbol):
-    """A number while its function is traced: it collects what operations ask of it."""
+    """A number while its function is traced: it collects what operations ask of it. `is_open` until
+    the function has returned: till then its value is nobody's to ask for."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("asked", "is_open")
 
     def __init__(self, name: str, lower: int, upper: IntLike | None, multiple_of: int) -> None:
         super().__init__(name, lower, upper, multiple_of)
         self.asked: list[Check] = []
+        self.is_open = True
 
 
 def is_at_least(low: IntLike, value: IntLike, rule: str) -> bool:

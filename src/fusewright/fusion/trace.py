@@ -110,6 +110,8 @@ def _trace_once(given: _Arguments, open_numbers: Mapping[int, call_numbers.Trace
         values.append(Array(inputs[-1]))
     args, kwargs = trees.unflatten(given.tree, values)
     results, out_tree = trees.flatten(_called(given.fn, args, kwargs))
+    for n in open_numbers.values():
+        n.is_open = False
     label = getattr(given.fn, "__name__", "the traced function")
     outputs = tuple(check_array(f"result of {label}", r).tensor for r in results)
     fusion = _assemble(tuple(inputs), outputs, tuple(numbers))

@@ -37,11 +37,40 @@ def is_view(node: Any) -> bool:
     return node.op == "call_function" and node.target in VIEWS
 
 
+def shows_memory(node: Any) -> bool:
+    """Whether the node's result lies, or may lie, in its operand's memory: views, also those that
+    no region makes, such as of another dtype, and what torch copies only where it must."""
+    if is_getitem(node):
+        return shows_memory(node.args[0])
+    if is_view(node) or not isinstance(node.target, torch._ops.OpOverload):
+        return is_view(node)
+    shared = [r.alias_info for r in node.target._schema.returns]
+    return any(a is not None and not a.is_write for a in shared)
+
+
 def whole(node: Any) -> Any:
-    """The node whose memory a view shows; a node that is no view."""
-    while is_view(node):
+    """The node whose memory a node shows, itself where it has its own."""
+    while shows_memory(node):
         node = node.args[0]
     return node
+
+
+def readers(node: Any) -> list[Any]:
+    """The nodes that read a tensor, by itself or through what shows its memory."""
+    found: list[Any] = []
+    for u in node.users:
+        found.append(u)
+        if shows_memory(u):
+            found += readers(u)
+    return found
+
+
+def writes(node: Any) -> bool:
+    """Whether a node writes to its arguments, or may."""
+    if node.op != "call_function":
+        return node.op in ("call_module", "call_method")
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    return is_operator and node.target._schema.is_mutable
 
 
 def tensors_of(value: object) -> Iterator[Any]:

@@ -12,9 +12,9 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fusewright.frontends.torch.calls import is_view, tensors_of, whole
+from fusewright.frontends.torch.calls import readers, tensors_of, whole, writes
 from fusewright.frontends.torch.layouts import axis_order, dense_strides
-from fusewright.frontends.torch.library import aten, fx, torch
+from fusewright.frontends.torch.library import aten, fx
 from fusewright.frontends.torch.plain_writes import SCATTERS, write_parts
 
 _COPY = aten.copy_.default
@@ -43,8 +43,8 @@ def write_in_place(graph: Any) -> None:
     place = {n: k for k, n in enumerate(graph.nodes)}
     for copy in _copies(graph):
         target, made = copy.args[:2]
-        later = [u for u in _readers(target) if u is not copy]
-        is_result = any(u.op == "output" for u in _readers(made))
+        later = [u for u in readers(target) if u is not copy]
+        is_result = any(u.op == "output" for u in readers(made))
         if made.target in SCATTERS:
             if not is_result and not any(place[u] > place[made] for u in later):
                 write_parts(graph, copy)
@@ -79,12 +79,12 @@ def write_results(graph: Any) -> None:
         target, made = copy.args[:2]
         if made.target is not operator.getitem:
             continue
-        if any(u.op == "output" for u in _readers(made)):
+        if any(u.op == "output" for u in readers(made)):
             continue
         call, result = made.args
         if not hasattr(call.target, "write_to") or not _lie_alike(target, made):
             continue
-        read_later = any(place[u] > place[call] for u in _readers(target) if u is not copy)
+        read_later = any(place[u] > place[call] for u in readers(target) if u is not copy)
         shown = any(
             whole(a) is target for a in call.args if isinstance(a, fx.Node) and a is not target
         )
@@ -123,7 +123,7 @@ def join_copies(graph: Any) -> None:
             if clash:
                 _join(graph, groups)
             groups.setdefault(_kind(n), []).append(n)
-        elif _writes(n) or any(whole(p) in _written(groups) for p in n.all_input_nodes):
+        elif writes(n) or any(whole(p) in _written(groups) for p in n.all_input_nodes):
             _join(graph, groups)
     _join(graph, groups)
 
@@ -155,24 +155,6 @@ def _written(groups: Mapping[Any, Sequence[Any]]) -> set[Any]:
 
 def _sources(groups: Mapping[Any, Sequence[Any]]) -> set[Any]:
     return {whole(c.args[1]) for found in groups.values() for c in found}
-
-
-def _readers(target: Any) -> list[Any]:
-    """The nodes that read a tensor, by itself or through a view."""
-    found: list[Any] = []
-    for u in target.users:
-        found.append(u)
-        if is_view(u):
-            found += _readers(u)
-    return found
-
-
-def _writes(node: Any) -> bool:
-    """Whether a node writes to its arguments, or may."""
-    if node.op != "call_function":
-        return node.op in ("call_module", "call_method")
-    is_operator = isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and node.target._schema.is_mutable
 
 
 def _join(graph: Any, groups: dict[tuple[Any, ...], list[Any]]) -> None:

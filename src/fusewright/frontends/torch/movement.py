@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright import dtypes
+from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import (
+    ZERO,
     Expr,
     IntLike,
     add,
     as_expr,
     constant_value,
     floordiv,
+    mod,
     mul,
     variables,
 )
@@ -271,19 +274,23 @@ def _slice_scatter(
     n, count = x.tensor.shape[axis], source.tensor.shape[axis]
     if constant_value(count) == 0:
         return x
-    if step == 1 and _may_stay(x.tensor) and (at := _start(start, n)) is not None:
-        starts = tuple(at if k == axis else as_expr(0) for k in range(x.ndim))
+    first = _start(start, n, add(mul(count, step), 1 - step))
+    is_number = first is not None and any(v.is_number for v in variables(first))
+    if step == 1 and first is not None and _may_stay(x.tensor):
+        starts = tuple(first if k == axis else as_expr(0) for k in range(x.ndim))
         return ops.insert(x, source, starts)  # the rest of an argument may stay where it is
-    first = _first(_plain(start), constant_value(n))
+    if first is None or is_number:
+        raise UnsupportedError(f"slice_scatter of {count} elements from {start} on, of {n}")
     end_at = add(first, mul(count, step))
     spread = source if step == 1 else _spread(source, axis, step)
     here = _placed(spread, axis, first, add(n, mul(end_at, -1)))
     inside = _before(x, axis, end_at)
-    if first:
+    if first != ZERO:
         inside = ops.logical_and(inside, ops.logical_not(_before(x, axis, first)))
     if step > 1:
         along = Array(build.iota(x.tensor.shape, axis))
-        inside = ops.logical_and(inside, along % step == first % step)
+        begin = Array(build.size(mod(first, step), along.dtype))
+        inside = ops.logical_and(inside, along % step == begin)
     return ops.where(inside, here, x)
 
 
@@ -300,26 +307,22 @@ def _may_stay(t: Tensor) -> bool:
             return False
 
 
-def _start(start: IntLike | None, size: Expr) -> Expr | None:
-    """Where a slice begins along an axis; None where that is not known. That a number of the call
-    is inside of the axis, every call checks."""
-    known = 0 if start is None else constant_value(start)
-    if known is None:
-        at = as_expr(start) if start is not None else as_expr(0)
-        return at if any(v.is_number for v in variables(at)) else None
-    whole = constant_value(size)
-    if whole is not None:
+def _start(start: IntLike | None, size: Expr, extent: Expr) -> Expr | None:
+    """Where a slice begins along an axis, of which it takes so many elements from first to last;
+    None where that is not known. That a number of the call is inside of the axis, every call
+    checks."""
+    at = as_expr(0 if start is None else start)
+    known, whole = constant_value(at), constant_value(size)
+    if known is not None and whole is not None:
         return as_expr(slice(known, None).indices(whole)[0])
-    return as_expr(0) if known == 0 else None
-
-
-def _first(start: int | None, size: int | None) -> int:
-    """Where a slice begins along an axis, of an unknown size if `size` is None."""
-    if size is not None:
-        return slice(start, None).indices(size)[0]
-    if start:
-        raise UnsupportedError(f"slice_scatter from {start} on along an axis of symbolic size")
-    return 0
+    if known is not None and known < 0:
+        at = add(size, at)
+    if known == 0 or any(v.is_number for v in variables(at)):
+        return at
+    is_inside = (
+        prove(less_equal(0, at)) is True and prove(less_equal(add(at, extent), size)) is True
+    )
+    return at if is_inside else None
 
 
 def _spread(x: Array, axis: int, step: int) -> Array:
@@ -328,13 +331,6 @@ def _spread(x: Array, axis: int, step: int) -> Array:
     shape = list(x.tensor.shape)
     shape[axis] = mul(shape[axis], step)
     return ops.reshape(wide, tuple(shape))
-
-
-def _plain(x: IntLike | None) -> int | None:
-    known = None if x is None else constant_value(x)
-    if known is None and x is not None:
-        raise UnsupportedError(f"slice_scatter at the symbolic position {x}")
-    return known
 
 
 @lowers(aten.select_scatter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusewright.frontends.torch.calls import is_view
+from fusewright.frontends.torch.calls import is_view, readers, whole, writes
 from fusewright.frontends.torch.library import aten
 
 _COPY = aten.copy.default
@@ -27,11 +27,12 @@ def plain_writes(graph: Any) -> None:
               slice_scatter(x, y, d, 0, end)    ->  y where that is all of the axis
               views that nobody reads then are gone, so that nobody seems to read the old content
     checks:   sizes are equal, symbolic ones by their formulas, and strides, which a scatter alone
-              does not see; results of the graph stay
+              does not see; results of the graph, and what shows their memory, stay new tensors; so
+              does what is copied from an argument that is written, until that may have happened
     order:    before the graph is cut into regions, which would read the old content
     """
     for n in list(graph.nodes):
-        if n.op != "call_function" or any(u.op == "output" for u in n.users):
+        if n.op != "call_function" or any(u.op == "output" for u in readers(n)):
             continue
         with graph.inserting_before(n):
             made = _plain(graph, n)
@@ -45,15 +46,22 @@ def plain_writes(graph: Any) -> None:
 
 def _plain(graph: Any, n: Any) -> Any:
     """What stands for a node, None for itself."""
-    if n.target is _COPY:
-        return _spread(graph, n.args[1], n)
     if n.target is _FILL:
         return _filled(graph, n)
     if n.target is _SLICE and _is_like(n.args[0], n):
         return n.args[0]
-    if n.target is _SCATTER and _is_like(n.args[1], n):
-        return n.args[1]
-    return None
+    if n.target not in (_COPY, _SCATTER) or _is_kept_apart(n.args[1], n):
+        return None
+    if n.target is _COPY:
+        return _spread(graph, n.args[1], n)
+    return n.args[1] if _is_like(n.args[1], n) else None
+
+
+def _is_kept_apart(x: Any, n: Any) -> bool:
+    """Whether a copy of `x` must not be `x`: a write to an argument reads the copy, maybe behind
+    another one that changes `x`."""
+    is_read_late = any(writes(u) for u in readers(n))
+    return is_read_late and any(writes(u) for u in readers(whole(x)))
 
 
 def _spread(graph: Any, x: Any, n: Any) -> Any:
@@ -111,7 +119,7 @@ def write_parts(graph: Any, copy: Any) -> None:
     rewrite:  n = select_scatter(x, y, d, i); copy_(x, n)  ->  copy_(select(x, d, i), y)
               (uses of n read x)
     checks:   nobody reads the old content behind n, and n is no result of the graph, which is for
-              the caller to check
+              the caller to check; what shows the argument itself is copied before it is written
     """
     target, made = copy.args[:2]
     with graph.inserting_before(made):
@@ -123,6 +131,8 @@ def write_parts(graph: Any, copy: Any) -> None:
         if source.target is aten.full.default:
             graph.call_function(aten.fill_.Scalar, (part, source.args[1]))
         else:
+            if whole(source) is target:
+                source = graph.call_function(aten.clone.default, (source,))
             graph.call_function(aten.copy_.default, (part, source))
     graph.erase_node(copy)
     made.replace_all_uses_with(target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
-from fusewright.arguments import COUNT, FLAG, FUNCTION, optional, shown, takes
+from fusewright.arguments import COUNT, FLAG, FUNCTION, Rule, optional, shown, takes
 from fusewright.core.conditions import less, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, mul
 from fusewright.dtypes import bool_, int64
@@ -24,6 +24,7 @@ from fusewright.fusion.bodies import (
     closed,
     like,
     record,
+    was_number,
 )
 from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.ops.creation import arange
@@ -31,6 +32,11 @@ from fusewright.fusion.trees import LEAF, Tree
 
 Values: TypeAlias = tuple[Sequence[Tensor], Tree]
 """Values, and the structure that they stand in."""
+
+TRIPS = Rule(
+    "an integer from 0 on, or an expression in sizes",
+    lambda given: given if isinstance(given, Expr) else COUNT.taken(given),
+)
 
 
 @takes(true_fun=FUNCTION, false_fun=FUNCTION)
@@ -49,13 +55,12 @@ def cond(
     first, second = branches
     names = "what true_fun returned", "what false_fun returned"
     check_same_structure("cond", (names[0], first.tree), (names[1], second.tree))
-    outputs = [r.tensor for r in first.results]
-    others = [
-        like("cond", f"result {k} of true_fun", r, t)
-        for k, (r, t) in enumerate(zip(second.results, outputs, strict=True))
-    ]
+    pairs = zip(first.results, second.results, strict=True)
+    agreed = [_of_one_type(k, a, b) for k, (a, b) in enumerate(pairs)]
     own = [t for values, _ in given for t in values]
-    shared, bodies = closed([(first.inputs, outputs), (second.inputs, others)], first.since)
+    shared, bodies = closed(
+        [(r.inputs, [pair[k] for pair in agreed]) for k, r in enumerate(branches)], first.since
+    )
     made = _results("cond", (condition, *own, *shared), bodies)
     return trees.unflatten(first.tree, made)
 
@@ -122,7 +127,7 @@ def fori_loop(
     index = build.value((), int64, arange(1).tensor.op)
     body = record("fori_loop", body_fun, [((index,), LEAF), (values, tree)])
     check_same_structure("fori_loop", ("init_val", tree), ("what body_fun returned", body.tree))
-    outputs = _carried("fori_loop", body.results, values, tree, first=1)
+    outputs = _carried("fori_loop", body.results, values, tree)
     counts = arange(known_extent(first), known_extent(last), dtype=int64).tensor
     (made, _) = _loop(
         "fori_loop", body, trips, values, outputs, [(body.inputs[0], counts)], [], reverse=False
@@ -130,12 +135,12 @@ def fori_loop(
     return trees.unflatten(tree, made)
 
 
-@takes(f=FUNCTION, length=optional(COUNT), reverse=FLAG)
+@takes(f=FUNCTION, length=optional(TRIPS), reverse=FLAG)
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
     xs: Any = None,
-    length: int | None = None,
+    length: IntLike | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
     """`carry, y = f(carry, x)` for every slice x of `xs` along the first axes of its arrays, from
@@ -186,8 +191,15 @@ def _check_condition(op: str, what: str, x: Array) -> Tensor:
     return x.tensor
 
 
+def _of_one_type(k: int, a: Array, b: Array) -> tuple[Tensor, Tensor]:
+    """Result k of both branches; where one is a Python number it takes the other one's dtype."""
+    if was_number(a) and not was_number(b):
+        return like("cond", f"result {k} of false_fun", a, b.tensor), b.tensor
+    return a.tensor, like("cond", f"result {k} of true_fun", b, a.tensor)
+
+
 def _carried(
-    op: str, results: Sequence[Array], values: Sequence[Tensor], tree: Tree, first: int = 0
+    op: str, results: Sequence[Array], values: Sequence[Tensor], tree: Tree
 ) -> list[Tensor]:
     """What an iteration makes of the carried values."""
     names = trees.paths(tree, "val")
@@ -263,7 +275,7 @@ def _results(
     return out
 
 
-def _length(sliced: Sequence[Tensor], length: int | None) -> Expr:
+def _length(sliced: Sequence[Tensor], length: IntLike | None) -> Expr:
     """The iterations of a scan."""
     for t in sliced:
         if not t.ndim:

@@ -15,9 +15,9 @@ from fusewright.core.expr import Expr, IntLike, as_expr, constant_value
 from fusewright.dtypes import DType, data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, as_operand, as_tensor, check_array
+from fusewright.fusion.array import Array, as_number, as_tensor, check_array
 from fusewright.fusion.ir import Scalar, Shape, Tensor
-from fusewright.fusion.operands import check_device, check_scalar
+from fusewright.fusion.operands import check_device, check_scalar, check_size
 from fusewright.fusion.ops.elementwise import equal
 
 Fill: TypeAlias = "Scalar | complex | Array"
@@ -45,28 +45,28 @@ def _size(op: str, size: IntLike, entries: tuple[IntLike, ...]) -> Expr:
         ) from None
 
 
-def _default_dtype(value: Scalar | complex) -> DType:
-    return data_dtype_of(type(value))
-
-
 def _filled(op: str, shape: Shape, value: object, dtype: object) -> Array:
-    scalar = as_operand(op, value)
+    scalar = as_number(op, value)
     if isinstance(scalar, Array):
         out = scalar if dtype is None else Array(build.cast(scalar.tensor, data_dtype_of(dtype)))
         return Array(build.broadcast_to(op, out.tensor, shape))
-    found = _default_dtype(scalar) if dtype is None else data_dtype_of(dtype)
-    check_scalar(op, scalar, found)
+    kind = int if isinstance(scalar, Expr) else type(scalar)
+    found = data_dtype_of(kind if dtype is None else dtype)
+    if isinstance(scalar, Expr):
+        check_size(op, scalar, found)
+    else:
+        check_scalar(op, scalar, found)
     return Array(build.spread(as_tensor(scalar, found), shape))
 
 
 def full(
     shape: ShapeLike,
-    fill_value: Scalar | complex | Array,
+    fill_value: Scalar | complex | Expr | Array,
     *,
     dtype: object = None,
     device: object = None,
 ) -> Array:
-    """A scalar, or an array of rank 0, in every element."""
+    """A scalar, a size, or an array of rank 0, in every element."""
     check_device("full", device)
     return _filled("full", shape_of("full", shape), fill_value, dtype)
 
@@ -97,7 +97,7 @@ def _zeros_or_ones(op: str, shape: Shape, value: int, dtype: object) -> Array:
 def full_like(
     x: Array,
     /,
-    fill_value: Scalar | complex | Array,
+    fill_value: Scalar | complex | Expr | Array,
     *,
     dtype: object = None,
     device: object = None,

@@ -16,27 +16,38 @@ def cse(fusion: Fusion) -> Fusion:
     """Replaces every value by the first one that is computed the same way.
 
     rewrite:  a = f(x); b = f(x)   ->   a = f(x)   with b's readers reading a
-    checks:   an output stays an output: its value may then be an output twice
+              return f(x), f(x)    ->   a = f(x); b = copy(a); return a, b
+    checks:   two outputs stay two, as whoever called may write to one of them
     order:    first of all, so that patterns and cuts see each value once
     """
     first: dict[object, Tensor] = {}
     new: dict[Tensor, Tensor] = {}
+    wanted, stored = set(fusion.outputs), set[Tensor]()
     for t in fusion.values:
         op = ir.with_operands(t.op, tuple(new[o] for o in t.op.operands))
-        if isinstance(op, ir.Input):
-            new[t] = t
-            continue
         key = (op_key(op), op.operands, t.shape, t.dtype)
-        found = first.get(key)
-        new[t] = found if found is not None else t
-        if found is None:
-            new[t] = t.with_op(op)
-            first[key] = new[t]
+        found = None if isinstance(op, ir.Input) else first.get(key)
+        if found is None or (t in wanted and found in stored):
+            new[t] = t.with_op(op) if found is None or _is_copy(op) else _copy(t, found)
+            first.setdefault(key, new[t])
+        else:
+            new[t] = found
+        if t in wanted:
+            stored.add(new[t])
     if all(new[t] is t for t in fusion.values):
         return fusion
     outputs = tuple(new[t] for t in fusion.outputs)
     values = ir.topological(outputs, fusion.inputs)
     return dataclasses.replace(fusion, outputs=outputs, values=values)
+
+
+def _is_copy(op: Op) -> bool:
+    return isinstance(op, ir.Pointwise) and op.fn == "copy"
+
+
+def _copy(t: Tensor, found: Tensor) -> Tensor:
+    """A copy of a value in the place of an output that is computed the same way."""
+    return Tensor(t.name, t.shape, t.dtype, ir.Pointwise((found,), "copy"), t.source)
 
 
 def op_key(op: Op) -> tuple[object, ...]:
