@@ -188,8 +188,10 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 def beside_rows(f: PartitionFacts, blocks: int, length: int, target: Target) -> Partition | None:
     """A part of the rows, of `length` elements, for every one of the blocks that a multiprocessor
     holds; of short rows packs, so that a block reads runs of memory. Axes that are kept beside
-    those of a row have parts of their own."""
+    those of a row have parts of their own; where these fill the chip, one part has all rows."""
     several = max(1, f.kept // length)
+    if blocks and several >= target.multiprocessors:
+        return Partition.by_count(f.size, 1, is_interleaved=True)
     most = min(blocks * target.multiprocessors // several, f.size // LEAST_ROWS_OF_BLOCK)
     count = number_of_rows(f.lengths, most, f.period, 0.0)
     if not 1 < count <= most:

@@ -230,8 +230,11 @@ def form_of_sums(g: FusionGroup) -> tuple[Shape, tuple[int, ...]] | None:
 
 
 def runs_along(g: FusionGroup, shared: Tensor) -> bool:
-    """Whether all members run over axes of one shared source, padded ones too, or over none."""
-    axes = g.axes.get(shared, ())
+    """Whether all members run over axes of one shared source, padded ones too, or over none. A
+    source that is only read through a reshape has those of what that makes of it."""
+    whole = (t for t in g.frames if isinstance(t.op, Reshape) and t.op.operands[0] is shared)
+    read = next(whole, None)
+    axes = g.axes.get(shared, () if read is None else g.axes[read])
     open_axes = (g.axes[t] for t in g.members if isinstance(t.op, Broadcast))
     return all(
         covers(g.graph, axes, own) or _is_padded(g.graph, own, axes)

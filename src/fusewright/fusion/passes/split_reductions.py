@@ -156,11 +156,14 @@ def in_two_steps(
 
 
 def reduce_in_parts(fn: str, parts: Tensor) -> Tensor:
-    """Reduces every part, then their results."""
+    """Reduces every part, then their results; of one part there is nothing left to reduce."""
     assert isinstance(parts.op, Parts)
     place = parts.op.axes[0]
     axes = tuple(place + a for a in parts.op.partition.place_axes)
     partial = build.reduce(fn, parts, axes)
+    if parts.op.partition.count == 1:
+        shape = (*partial.shape[:place], *partial.shape[place + 1 :])
+        return build.reshape("split_reductions", partial, shape)
     return build.reduce(fn, partial, (place,))
 
 
