@@ -22,9 +22,16 @@ from fusewright.core.expr import ONE, Int
 from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
-from fusewright.fusion.partitioning import LEAST_TOTAL, held_of, inputs_of
+from fusewright.fusion.partitioning import (
+    LEAST_ROWS_OF_BLOCK,
+    LEAST_TOTAL,
+    divisors,
+    held_of,
+    inputs_of,
+)
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.target import Target
 
 SHORTEST = 64
 """Elements of a row that is worth a walk: of fewer, partial results are a large part."""
@@ -33,14 +40,15 @@ SHORTEST = 64
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The axes of a value along which its rows run, ascending; of `cut`, if there is one, chunks of
-    `length` elements."""
+    `length` elements. `is_held`: whether a block holds one."""
 
     axes: tuple[int, ...]
     cut: int | None = None
     length: int = 0
+    is_held: bool = False
 
 
-def rows_of_reductions(fusion: Fusion) -> Fusion:
+def rows_of_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Reduces along rows first where other reductions of the value keep them.
 
     checks:   constant sizes; values that fill the chip
@@ -54,7 +62,7 @@ def rows_of_reductions(fusion: Fusion) -> Fusion:
     for source, reductions in found.items():
         axes = _fast_axes(source, reductions)
         if axes:
-            ways |= dict.fromkeys(reductions, _held_rows(source, axes, reductions))
+            ways |= dict.fromkeys(reductions, _held_rows(source, axes, reductions, target))
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         return _by_rows(t, operands[0], ways[t]) if t in ways else None
@@ -80,29 +88,33 @@ def _fast_axes(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(rows) if math.prod(sizes[a] for a in rows) >= SHORTEST else ()
 
 
-def _held_rows(source: Tensor, axes: tuple[int, ...], reductions: Sequence[Tensor]) -> Rows:
-    """Rows along these axes, the slowest first, or chunks of them where a block does not hold them
-    with the sums of their columns: the longest that divide the axis at which they become too long,
-    or what is faster than it where there are none. Whole rows where nothing is held."""
+def _held_rows(
+    source: Tensor, axes: tuple[int, ...], reductions: Sequence[Tensor], target: Target
+) -> Rows:
+    """Rows along these axes, the slowest first, or chunks of them that a block holds with the sums
+    of their columns: the longest of which there are more than multiprocessors, and for half of
+    these a block that walks over enough of them; the shortest where all are too few. Whole rows
+    where none is held."""
     sizes = constant_shape(source) or ()
     inputs, total = set(inputs_of(source)), math.prod(sizes)
+    row = math.prod(sizes[a] for a in axes)
+    parts = max(total // row // LEAST_ROWS_OF_BLOCK, 1)
     sums = sum(not set(_axes(t)) & set(axes) for t in reductions)
-
-    def is_held(length: int) -> bool:
-        held = held_of(inputs, total, length, sums)
-        return length >= SHORTEST and held.blocks(length) > 0
-
+    found = Rows(tuple(sorted(axes)))
     inner = 1
-    for k in range(len(axes) - 1, -1, -1):
-        size = sizes[axes[k]]
-        if inner * size >= SHORTEST and not is_held(inner * size):
-            divisors = (n for n in range(size // 2, 1, -1) if size % n == 0)
-            length = next((n for n in divisors if is_held(inner * n)), 0)
-            if length:
-                return Rows(tuple(sorted(axes[k:])), axes[k], length)
-            return Rows(tuple(sorted(axes[k + 1 :] if is_held(inner) else axes)))
-        inner *= size
-    return Rows(tuple(sorted(axes)))
+    for k, a in reversed(list(enumerate(axes))):
+        for n in divisors(sizes[a]):
+            length = inner * n
+            held = held_of(inputs, total, length, sums)
+            if length < SHORTEST or not held.blocks(length):
+                continue
+            blocks = min(2 * parts * (row // length), total // length - 1)
+            if blocks < target.multiprocessors and found.is_held:
+                return found
+            is_cut = n < sizes[a]
+            found = Rows(tuple(sorted(axes[k:])), a if is_cut else None, n if is_cut else 0, True)
+        inner *= sizes[a]
+    return found
 
 
 def _by_rows(t: Tensor, source: Tensor, rows: Rows) -> Tensor | None:
