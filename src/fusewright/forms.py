@@ -99,8 +99,8 @@ def _forms(moves: Fusion, simple: frozenset[Tensor], target: Target) -> list[For
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
-    cuts = [f for m, hoisted in listed for f in _cuts(m, hoisted, target)]
-    return [Form(*formed(f, target)) for f in cuts]
+    cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
+    return [Form(*formed(f, target, shortest)) for f, shortest in cuts]
 
 
 def _choices(across: list[Tensor]) -> list[frozenset[Tensor]]:
@@ -132,13 +132,15 @@ def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     return _in_parts(row_partials(_narrow(moves, hoisted, target), target), target)
 
 
-def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[Fusion]:
-    """The same, and where blocks would walk over rows of a few elements, with what these rows and
-    their columns are reduced to in kernels of their own."""
+def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tuple[Fusion, int]]:
+    """The same, and where blocks would walk over rows of a few elements, also as these and their
+    columns are reduced by kernels of their own; each with the shortest rows that are walked over.
+    """
     narrow = _narrow(moves, hoisted, target)
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
-    differ = len(walks.values) != len(apart.values)
-    return [_in_parts(f, target) for f in ((walks, apart) if differ else (walks,))]
+    if len(walks.values) == len(apart.values):
+        return [(_in_parts(walks, target), 1)]
+    return [(_in_parts(walks, target), 1), (_in_parts(apart, target), SHORTEST)]
 
 
 def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:

@@ -118,3 +118,12 @@ def test_what_all_reduce_or_keep_stays() -> None:
     program = fw.compile(fw.trace(fn, fw.TensorSpec((600, 700, 9), "float32")))
     readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
     assert len(readers) == 2
+
+
+def test_columns_that_shared_memory_holds_for_a_second_reduction_are_not_cut() -> None:
+    def fn(x: Any) -> Any:
+        return fw.mean(x, axis=(0, 3)), fw.var(x, axis=(1, 2))
+
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((691, 8, 119, 165), "float32")))
+    assert program.host.stats["launches"] == 3
+    assert program.host.stats["bytes_moved"] < 2.1 * 4 * 691 * 8 * 119 * 165

@@ -10,9 +10,10 @@ A block that walks over the rows p, p + P, .. makes their part of dx and of dw_p
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from fusewright.core.expr import ONE, constant_value
-from fusewright.fusion.inputs_behind import in_memory_order, reduces_fast_axis
+from fusewright.fusion.inputs_behind import MAX_VISITS, in_memory_order, reduces_fast_axis
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -25,7 +26,7 @@ from fusewright.fusion.partitioning import (
     large_inputs,
 )
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import in_two_steps
+from fusewright.fusion.passes.split_reductions import in_two_steps, is_held
 from fusewright.target import Target
 
 
@@ -57,7 +58,8 @@ def _partitions(
     reductions: list[Tensor], fusion: Fusion, target: Target, shortest: int
 ) -> dict[Tensor, Partition]:
     """How column reductions among those of values of one shape are cut. Columns that are needed
-    again once they are reduced are never one part: the walk over its rows would begin anew."""
+    again once they are reduced are not cut where shared memory holds them, nor is what is reduced
+    from them, and they are never one part: the walk over its rows would begin anew."""
     rows = [t for t in reductions if reduces_fast_axis(t, lambda v: v.op.operands)]
     beside = {t: r for t in reductions for r in rows if _are_beside(t, r)}
     inputs = {x for t in (*beside, *rows) for x in inputs_of(t.op.operands[0])}
@@ -65,13 +67,30 @@ def _partitions(
     for t, row in beside.items():
         facts = PartitionFacts.of(t.op.operands[0], _axes(t))
         length = _length(row)
-        if facts is not None and facts.total >= LEAST_TOTAL and length >= shortest:
+        if facts is None or is_held(t, facts, fusion, target):
+            continue
+        if any(r not in out for r in _behind(t, beside)):
+            continue
+        if facts.total >= LEAST_TOTAL and length >= shortest:
             held = held_of(inputs, facts.total, length, len(beside))
             blocks = held.blocks(length)
             once = not is_read_again(t, facts.total, fusion)
             partition = beside_rows(facts, blocks, length, target, may_be_whole=once)
             out |= {} if partition is None else {t: partition}
     return out
+
+
+def _behind(t: Tensor, reductions: Collection[Tensor]) -> set[Tensor]:
+    """Those of some reductions that the operand of one is computed from."""
+    found: set[Tensor] = set()
+    seen = {t}
+    stack = [t]
+    while stack and len(seen) <= MAX_VISITS:
+        new = [o for o in stack.pop().op.operands if o not in seen]
+        seen.update(new)
+        stack += new
+        found.update(o for o in new if o in reductions)
+    return found
 
 
 def _are_beside(t: Tensor, row: Tensor) -> bool:

@@ -49,7 +49,7 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         axes = _memory_order(t.op.operands[0], t.op.axes)
         facts = PartitionFacts.of(t.op.operands[0], axes)
         partition = None if facts is None else to_fill(facts, target)
-        if facts is None or partition is None or _is_held(t, facts, fusion, target):
+        if facts is None or partition is None or is_held(t, facts, fusion, target):
             return None
         return in_two_steps(t, operands[0], partition, axes, parts_last=facts.is_inner)
 
@@ -62,7 +62,7 @@ def _memory_order(source: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(next(ordered) if a in sized else a for a in axes)
 
 
-def _is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
+def is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
     """Whether the operand of a reduction is needed again, and shared memory holds it together with
     what others reduce along the same axes."""
     if facts.is_inner or not is_read_again(t, facts.total, fusion):
