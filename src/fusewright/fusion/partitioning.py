@@ -127,6 +127,13 @@ def fit_shared_memory(f: PartitionFacts, row_nbytes: int, target: Target) -> boo
     return needed <= room and f.kept * target.max_cluster >= side_by_side * target.multiprocessors
 
 
+def fit_cluster(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
+    """Whether the blocks of a cluster can hold a row, `row_nbytes` an element, and every
+    multiprocessor has two such blocks."""
+    fills = f.kept * target.max_cluster >= 2 * target.multiprocessors
+    return f.is_inner and fills and f.size * row_nbytes <= target.cluster_shared_nbytes
+
+
 def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
     """Whether anything of so many elements is computed from a reduction."""
     after = {t}

@@ -15,6 +15,7 @@ from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     PartitionFacts,
+    fit_cluster,
     fit_shared_memory,
     is_read_again,
     large_inputs,
@@ -63,13 +64,15 @@ def _memory_order(source: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
-    """Whether the operand of a reduction is needed again, and shared memory holds it together with
-    what others reduce along the same axes."""
-    if facts.is_inner or not is_read_again(t, facts.total, fusion):
+    """Whether the operand of a reduction is needed again, and shared memory, that of a cluster for
+    rows, holds it together with what others reduce along the same axes."""
+    if not is_read_again(t, facts.total, fusion):
         return False
     beside = (v for v in fusion.values if isinstance(v.op, Reduce) and _run_alike(v, t))
     inputs = {x for v in beside for x in large_inputs(v.op.operands[0])}
-    return fit_shared_memory(facts, sum(x.dtype.nbytes for x in inputs), target)
+    nbytes = sum(x.dtype.nbytes for x in inputs)
+    fits = fit_cluster if facts.is_inner else fit_shared_memory
+    return fits(facts, nbytes, target)
 
 
 def _run_alike(a: Tensor, b: Tensor) -> bool:
