@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.forms import chosen_form
+from fusewright.forms import chosen_form, prepare
+from fusewright.host.form import form
 from fusewright.target import target_of
 
 S = fw.TensorSpec
@@ -63,7 +64,7 @@ def test_kernels_agree_with_the_oracle(fn: Any, shape: tuple[int, int]) -> None:
 
 def test_what_is_predicted_to_be_slower_is_not_taken() -> None:
     """Short rows in reverse, computed again at each place, take narrow loads."""
-    short, long = (fw.trace(flipped, S(n, "bfloat16")) for n in ((500000, 32), (4096, 4096)))
+    short, long = (fw.trace(flipped, S(n, "bfloat16")) for n in ((500000, 24), (4096, 4096)))
     assert len(chosen_form(short, TARGET).formation.groups) == 2
     assert len(chosen_form(long, TARGET).formation.groups) == 1
 
@@ -112,3 +113,42 @@ def test_inputs_are_read_where_they_lie_if_that_costs_little(fn: Any) -> None:
     assert len(fw.compile(fw.trace(fn, across((32768, 4608)))).kernels) <= 2
     form = chosen_form(fw.trace(fn, across((32768, 4608))), TARGET)
     assert not any(t.name.endswith("_stored") for g in form.formation.groups for t in g)
+
+
+def rows_and_columns(x: Any) -> Any:
+    return fw.sum(x, axis=1), fw.max(x, axis=0)
+
+
+def schedulers(program: fw.Program) -> list[str]:
+    return [k.heuristic.scheduler for k in program.kernels if k.heuristic is not None]
+
+
+def test_blocks_walk_over_short_rows_only_where_that_is_faster() -> None:
+    """A thread that holds two elements of a row meets another one for each of them."""
+    few = fw.compile(fw.trace(rows_and_columns, S((1 << 21, 2), "float32")))
+    assert "rows" not in schedulers(few)
+    x = np.random.default_rng(2).standard_normal((1 << 21, 2)).astype("float32")
+    found = few.simulate(x)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(few.fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    report = fw.verify(few, x)
+    assert not report.missing and not report.redundant
+    more = fw.compile(fw.trace(rows_and_columns, S((1 << 19, 48), "float32")))
+    assert "rows" in schedulers(more)
+
+
+def test_rows_that_are_too_short_for_a_walk_are_refused_with_their_length() -> None:
+    fusion = prepare(fw.trace(rows_and_columns, S((1 << 19, 16), "float32")), TARGET)
+    assert len(form(fusion).groups) < len(form(fusion, 17).groups)
+    assert len(form(fusion).groups) == len(form(fusion, 16).groups)
+
+    def scaled(x: Any) -> Any:
+        rows = x / fw.sum(x, axis=1, keepdims=True)
+        return rows, fw.sum(x * rows, axis=0)
+
+    fusion = prepare(fw.trace(scaled, S((1 << 19, 16), "float32")), TARGET)
+    rules = [r.rule for r in form(fusion, 17).reasons]
+    assert any(
+        "rows of 16 elements are too short for a walk over them; 17 would" in r for r in rules
+    )

@@ -40,7 +40,7 @@ from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions
+from fusewright.fusion.passes.rows_of_reductions import SHORTEST, rows_of_reductions
 from fusewright.fusion.passes.select_joins import select_joins
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps
@@ -128,7 +128,8 @@ def _forms(
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
     known = Orders({}, orders or {})
-    return [Form(*formed(_cut(m, hoisted, target), target), known) for m, hoisted in listed]
+    cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
+    return [Form(*formed(f, target, shortest), known) for f, shortest in cuts]
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
@@ -172,11 +173,33 @@ def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
+    return _in_parts(row_partials(_narrow(moves, hoisted, target), target), target)
+
+
+def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tuple[Fusion, int]]:
+    """The same, and where blocks would walk over rows of a few elements, also as these and their
+    columns are reduced by kernels of their own; each with the shortest rows that are walked over.
+    """
+    narrow = _narrow(moves, hoisted, target)
+    walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
+    if len(walks.values) == len(apart.values):
+        return [(_in_parts(walks, target), 1)]
+    return [(_in_parts(walks, target), 1), (_in_parts(apart, target), SHORTEST)]
+
+
+def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
+    """The fusion with the chosen moves hoisted, no wide joins, and reductions in the steps that
+    they share."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    nested = rows_of_reductions(nest_reductions(chunk_reductions(narrow, target)))
-    cut = split_reductions(split_scans(row_partials(nested, target), target), target)
+    nested = nest_reductions(chunk_reductions(narrow, target))
+    return rows_of_reductions(nested, target)
+
+
+def _in_parts(fusion: Fusion, target: Target) -> Fusion:
+    """The fusion with long scans and reductions in parts."""
+    cut = split_reductions(split_scans(fusion, target), target)
     return own_operands(name_parts(cut))
 
 

@@ -238,6 +238,21 @@ def test_parts_beside_rows_are_never_more_than_blocks() -> None:
             assert found is not None or not blocks
 
 
+def test_one_part_has_all_rows_where_kept_axes_fill_the_chip() -> None:
+    for kept, count in ((131, 6), (132, 1)):
+        facts = PartitionFacts((24,), kept * 1024, 1024, 2, is_inner=False)
+        found = beside_rows(facts, 8, 1024, TARGET, may_be_whole=True)
+        assert found is not None and (found.count, found.each) == (count, -(-24 // count))
+    assert beside_rows(facts, 0, 1024, TARGET, may_be_whole=True) is None
+    again = beside_rows(facts, 8, 1024, TARGET)
+    assert again is not None and again.count == 6
+    few = PartitionFacts((2,), 66 * 1024, 1024, 2, is_inner=False)
+    assert beside_rows(few, 8, 1024, TARGET) is None
+    assert beside_rows(few, 8, 1024, TARGET, may_be_whole=True) == Partition(
+        2, 1, 2, is_interleaved=True
+    )
+
+
 def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
     assert sorted(whole_slices([3, 12])) == [1, 3, 3, 6, 9, 12, 18, 36]
     assert whole_slices([1 << 40]) == [1 << k for k in range(40, -1, -1)]

@@ -30,6 +30,11 @@ def test_first_choices(length: int, words: float, threads: int, trips: int, bloc
     assert (first.threads, first.trips, first.blocks) == (threads, trips, blocks)
 
 
+def test_rows_of_one_input_are_under_way_twice_as_many() -> None:
+    one, two = (persistent_rows(Row(5120, 2, 2.0, inputs=n), 8)[0] for n in (1, 2))
+    assert (one.blocks, two.blocks) == (3, 1)
+
+
 @pytest.mark.parametrize("vector", [1, 4, 8])
 @pytest.mark.parametrize("length", [9, 136, 520, 1032, 4097, 4104, 6000, 8192, 8200, 11000])
 def test_every_way_covers_the_row_and_fits(length: int, vector: int) -> None:

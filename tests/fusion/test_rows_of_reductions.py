@@ -47,6 +47,42 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | No
         None,
         "bfloat16",
     ),
+    "rows of floats that no block holds": (
+        lambda x: (fw.max(x, axis=0), fw.min(x, axis=1)),
+        (37, 3209 * 16),
+        None,
+        "float32",
+    ),
+    "columns in memory that no block holds": (
+        lambda x: (fw.sum(x, axis=0), fw.sum(x, axis=1)),
+        (3209 * 16, 60),
+        (1, 3209 * 16),
+        "float16",
+    ),
+    "rows of two axes that no block holds": (
+        lambda x: (fw.max(x, axis=(2, 3)), fw.max(x, axis=(0, 1))),
+        (40, 2, 372, 64),
+        None,
+        "bfloat16",
+    ),
+    "few rows, whose chunks fill the chip": (
+        lambda x: (fw.max(x, axis=(1, 2)), fw.sum(x, axis=0)),
+        (2, 1056, 1024),
+        None,
+        "float32",
+    ),
+    "kept rows that fill the chip": (
+        lambda x: (fw.sum(x, axis=1), fw.sum(x, axis=(0, 2))),
+        (140, 3, 3001),
+        None,
+        "float32",
+    ),
+    "an axis of one element": (
+        lambda x: (fw.mean(x, axis=0), fw.var(x, axis=(1, 2))),
+        (803, 1, 1000),
+        None,
+        "bfloat16",
+    ),
     "three directions": (
         lambda x: (fw.sum(x, axis=0), fw.max(x, axis=(1, 2)), fw.sum(x)),
         (1046, 20, 128),
@@ -82,3 +118,12 @@ def test_what_all_reduce_or_keep_stays() -> None:
     program = fw.compile(fw.trace(fn, fw.TensorSpec((600, 700, 9), "float32")))
     readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
     assert len(readers) == 2
+
+
+def test_columns_that_shared_memory_holds_for_a_second_reduction_are_not_cut() -> None:
+    def fn(x: Any) -> Any:
+        return fw.mean(x, axis=(0, 3)), fw.var(x, axis=(1, 2))
+
+    program = fw.compile(fw.trace(fn, fw.TensorSpec((691, 8, 119, 165), "float32")))
+    assert program.host.stats["launches"] == 3
+    assert program.host.stats["bytes_moved"] < 2.1 * 4 * 691 * 8 * 119 * 165

@@ -59,7 +59,10 @@ GROUPS: dict[str, Group] = {
     "softmax in a cluster": (softmax, [((2, 24000), "float32")], TINY),
     "softmax that fits nowhere": (softmax, [((1, 80000), "float32")], TINY),
     "softmax of an odd length": (softmax, [((2, 4099), "float32")], TINY),
+    "softmax of many rows": (softmax, [((533, 40), "bfloat16")], TINY),
+    "softmax of many odd rows": (softmax, [((533, 77), "bfloat16")], TINY),
     "sum of rows": (lambda x: fw.sum(x, axis=1), [((5, 3000), "float32")], TARGET),
+    "sums of many rows": (lambda x: fw.sum(x, axis=1), [((533, 1, 80), "float16")], TINY),
     "sum of columns": (lambda x: fw.sum(x, axis=0), [((300, 200), "float32")], TINY),
     "softmax of columns": (lambda x: fw.nn.softmax(x, axis=0), [((24, 96), "float32")], TINY),
     "transpose": (lambda x, y: x.T + y, [((128, 64), "float32"), ((64, 128), "float32")], TINY),
@@ -155,6 +158,20 @@ def test_vectors_that_share_nothing_are_not_taken(rows: int, small: tuple[int, .
     assert "apart" not in dict(params.values)
 
 
+def test_lanes_that_share_a_row_take_several_where_that_is_predicted_to_be_faster() -> None:
+    """Rows of 5 vectors: a block that has 16 of them spends its time waiting for memory."""
+    fusion = decompose(
+        fw.trace(GROUPS["sums of many rows"][0], fw.TensorSpec((1 << 21, 40), "float16"))
+    )
+    (kernel,) = fw.compile(fusion).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["rows"] == 4
+    few = decompose(
+        fw.trace(GROUPS["sums of many rows"][0], fw.TensorSpec((1 << 12, 40), "float16"))
+    )
+    (kernel,) = fw.compile(few).kernels
+    assert kernel.heuristic is not None and "rows" not in dict(kernel.heuristic.values)
+
+
 def refused(name: str) -> dict[str, str]:
     fn, specs, target = GROUPS[name]
     found = candidates_of(Dataflow(fusion_of(fn, specs, target)), target)
@@ -172,6 +189,10 @@ def refused(name: str) -> dict[str, str]:
             "row in a cluster of 2, 64 bytes a thread",
             "in shared memory or",
         ),
+        ("softmax of many odd rows", "the same with 2 rows at once", "others in each row"),
+        ("softmax", "the same with 2 rows at once", "128 bytes a thread, more than 64"),
+        ("softmax of short rows", "the same with 2 rows at once", "too few for blocks of more"),
+        ("softmax of an odd length", "the same with 2 rows at once", "meet in shared memory"),
         ("pointwise", "8 vectors a thread", "too few blocks"),
         ("transpose", "tile of 16 by 128 through shared memory", ""),
     ],

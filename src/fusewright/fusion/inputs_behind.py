@@ -36,8 +36,9 @@ from fusewright.fusion.strided import V
 MAX_VISITS = 96
 """Values that are looked at, so that passes stay linear in the ops of a program."""
 
-Places: TypeAlias = tuple[int | None, ...]
-"""For every axis of a value the axis of the first one along which it runs."""
+Places: TypeAlias = tuple[dict[int, int], ...]
+"""For every axis of a value the axes of the first one along which it runs, the outermost first, and
+how many of its elements neighbours along them are apart: several where a reshape cuts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]
     neighbours are neighbours along one of its axes, the largest first."""
     found: dict[V, Behind[V]] = {}
     seen = {t}
-    stack: list[tuple[V, Places]] = [(t, tuple(range(len(t.shape))))]
+    stack: list[tuple[V, Places]] = [(t, tuple({a: 1} for a in range(len(t.shape))))]
     while stack and len(seen) <= MAX_VISITS:
         v, at = stack.pop()
         if isinstance(v.op, Input):
@@ -105,8 +106,9 @@ def _numel(shape: Shape) -> int:
 def _behind(v: V, strides: Shape, at: Places) -> Behind[V]:
     sized = [(estimate(strides[a]), -a) for a, e in enumerate(v.shape) if e != ONE]
     order = [(stride, at[-a]) for stride, a in sorted(sized, reverse=True)]
-    apart = {place: stride for stride, place in order if place is not None}
-    return Behind(v, order[-1][1] if order else None, apart)
+    apart = {place: stride * n for stride, along in order for place, n in along.items()}
+    last = list(order[-1][1]) if order else []
+    return Behind(v, last[-1] if last else None, apart)
 
 
 def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterator[Places]:
@@ -130,13 +132,13 @@ def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterato
         case IndexMap():
             places = dict(zip(op.coordinates, at, strict=True))
             mentioned = ([c for c in op.coordinates if c in variables(e)] for e in op.index)
-            yield tuple(places[found[-1]] if found else None for found in mentioned)
+            yield tuple(places[found[-1]] if found else {} for found in mentioned)
         case Take():
             behind = op.axis + len(sources[1])
-            yield (*at[: op.axis], None, *at[behind:])
+            yield (*at[: op.axis], {}, *at[behind:])
             yield at[op.axis : behind]
         case TakeAlong():
-            yield (*at[: op.axis], None, *at[op.axis + 1 :])
+            yield (*at[: op.axis], {}, *at[op.axis + 1 :])
             yield at
         case _:
             return
@@ -144,12 +146,20 @@ def _read(op: Op, shape: Shape, sources: Sequence[Shape], at: Places) -> Iterato
 
 def _unshaped(shape: Shape, before: Shape, at: Places) -> Places:
     """The places of the axes from before a reshape: neighbours along one of them are neighbours, or
-    as far apart, along the axis of the result that has them in order."""
+    as far apart, along the axis of the result that has them in order. An axis that the reshape cuts
+    also runs, in whole steps, along the axes that have its parts."""
     apart = _distances(shape)
-    found: list[int | None] = []
+    found: list[dict[int, int]] = []
     for distance, extent in zip(_distances(before), before, strict=True):
-        axes = [j for j, e in enumerate(shape) if e != ONE and apart[j] <= distance]
-        found.append(at[axes[0]] if axes and extent != ONE else None)
+        along: dict[int, int] = {}
+        for j, e in enumerate(shape) if extent != ONE else ():
+            steps, rest = divmod(apart[j], distance)
+            if e == ONE or steps >= estimate(extent) or (steps and rest):
+                continue
+            along |= {a: n * max(steps, 1) for a, n in at[j].items()}
+            if steps <= 1:
+                break
+        found.append(along)
     return tuple(found)
 
 

@@ -127,6 +127,13 @@ def fit_shared_memory(f: PartitionFacts, row_nbytes: int, target: Target) -> boo
     return needed <= room and f.kept * target.max_cluster >= side_by_side * target.multiprocessors
 
 
+def fit_cluster(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
+    """Whether the blocks of a cluster can hold a row, `row_nbytes` an element, and every
+    multiprocessor has two such blocks."""
+    fills = f.kept * target.max_cluster >= 2 * target.multiprocessors
+    return f.is_inner and fills and f.size * row_nbytes <= target.cluster_shared_nbytes
+
+
 def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
     """Whether anything of so many elements is computed from a reduction."""
     after = {t}
@@ -185,15 +192,22 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
     return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
 
 
-def beside_rows(f: PartitionFacts, blocks: int, length: int, target: Target) -> Partition | None:
+def beside_rows(
+    f: PartitionFacts, blocks: int, length: int, target: Target, *, may_be_whole: bool = False
+) -> Partition | None:
     """A part of the rows, of `length` elements, for every one of the blocks that a multiprocessor
     holds; of short rows packs, so that a block reads runs of memory. Axes that are kept beside
-    those of a row have parts of their own."""
+    those of a row have parts of their own; where these fill the chip, or half of it and rows are
+    too few for more, one part `may_be_whole`."""
     several = max(1, f.kept // length)
+    room = several if blocks and may_be_whole else 0
+    whole = Partition.by_count(f.size, 1, is_interleaved=True)
+    if room >= target.multiprocessors:
+        return whole
     most = min(blocks * target.multiprocessors // several, f.size // LEAST_ROWS_OF_BLOCK)
     count = number_of_rows(f.lengths, most, f.period, 0.0)
     if not 1 < count <= most:
-        return None
+        return whole if 2 * room >= target.multiprocessors else None
     pack = _pack(f, length) if f.size >= LEAST_PACKS * count * _pack(f, length) else 1
     return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
 

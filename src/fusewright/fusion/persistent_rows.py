@@ -32,8 +32,9 @@ SKEWED_REGISTERS = 4
 """More of them where rows begin anywhere: for where one does, and for each vector of a thread."""
 LEAST_THREADS = 128
 RESIDENT_VECTORS = 1088
-"""Vectors of 16 bytes of each input that the rows of a multiprocessor should have under way: 1024,
-and a little, so that a row that is slightly longer is not one of fewer."""
+"""Vectors of 16 bytes of each of two inputs that the rows of a multiprocessor should have under
+way: 1024, and a little, so that a row that is slightly longer is not one of fewer. Of one input
+twice as many: latency asks for bytes, wherever they come from."""
 LARGE_THREADS = 640
 """Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
@@ -51,6 +52,8 @@ class Row:
     nbytes: int
     words: float
     is_skewed: bool = False
+    inputs: int = 2
+    """Inputs that differ from row to row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Held:
 
     def row(self, length: int, *, is_skewed: bool) -> Row:
         """The row of which this is held."""
-        return Row(length, min((*self.moving, *self.shared)), self.words, is_skewed)
+        shortest = min((*self.moving, *self.shared))
+        return Row(length, shortest, self.words, is_skewed, len(self.moving))
 
     def blocks(self, length: int) -> int:
         """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where
@@ -128,7 +132,8 @@ def persistent_rows(
 def _blocks_wanted(row: Row, side_by_side: int) -> int:
     """Blocks of which the rows have as many vectors under way as it takes."""
     at_once = side_by_side * -(-row.length * row.nbytes // MAX_VECTOR_NBYTES)
-    return max(RESIDENT_VECTORS // max(at_once, LEAST_THREADS), 1)
+    vectors = 2 * RESIDENT_VECTORS if row.inputs == 1 else RESIDENT_VECTORS
+    return max(vectors // max(at_once, LEAST_THREADS), 1)
 
 
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:

@@ -24,10 +24,11 @@ from fusewright.host.form import Formation, form
 from fusewright.target import Target
 
 
-def formed(fusion: Fusion, target: Target) -> tuple[Fusion, Formation]:
+def formed(fusion: Fusion, target: Target, shortest: int = 1) -> tuple[Fusion, Formation]:
     """The groups of a prepared fusion, and the fusion with the partitions that they ask for: where
-    these are others, it is cut again."""
-    formation = form(fusion)
+    these are others, it is cut again. No group walks over rows of fewer elements than `shortest`.
+    """
+    formation = form(fusion, shortest)
     uses = fusion.uses()
     wanted: dict[Tensor, Partition | None] = {}
     for group in formation.groups:
@@ -41,7 +42,7 @@ def formed(fusion: Fusion, target: Target) -> tuple[Fusion, Formation]:
         return _cut_again(t, operands[0].op.operands[0], wanted[t]) if t in wanted else None
 
     again = cse(rebuild(fusion, replace))
-    return again, form(again)
+    return again, form(again, shortest)
 
 
 def _is_partial(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:

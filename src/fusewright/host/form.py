@@ -45,6 +45,7 @@ from fusewright.host.shared_loops import (
     loop_problem,
     relate_reductions,
     runs_along,
+    walk_problem,
 )
 from fusewright.schedule.heuristics.common import SMALL
 
@@ -74,9 +75,10 @@ class Formation:
     reasons: tuple[Reason, ...]
 
 
-def form(fusion: Fusion) -> Formation:
-    """Cuts a decomposed fusion into groups."""
-    former = _Former(fusion)
+def form(fusion: Fusion, shortest: int = 1) -> Formation:
+    """Cuts a decomposed fusion into groups, of which none walks over rows of fewer elements than
+    `shortest`."""
+    former = _Former(fusion, shortest)
     for t in fusion.values:
         former.place(t)
     former.join_siblings()
@@ -84,8 +86,9 @@ def form(fusion: Fusion) -> Formation:
 
 
 class _Former:
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, shortest: int) -> None:
         self.fusion = fusion
+        self.shortest = shortest
         self.order = {t: i for i, t in enumerate(fusion.values)}
         self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
@@ -284,7 +287,7 @@ class _Former:
         if any(isinstance(t.op, Alone) for t in islice(g.members, 1)):
             return g
         relate_reductions(g)
-        return loop_problem(g, chosen, new) or g
+        return loop_problem(g, chosen, new) or walk_problem(g, self.shortest) or g
 
     def _replace(self, old: list[FusionGroup], new: FusionGroup) -> None:
         for g in old:

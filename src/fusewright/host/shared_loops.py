@@ -171,8 +171,7 @@ def _partials_problem(
     if any(not depends(c, [*whole, *kept]) for r in rows for c in g.axes[r] if not c.is_unit):
         return "one of the kernel's reductions leaves columns that another one makes results of"
     (source,) = cuts[0].operands
-    (row,) = rows[0].op.operands
-    length = _numel(tuple(row.shape[a] for a in form(rows[0])[1]))
+    length = _length(rows[0])
     if not length:
         return "parts of rows of unknown size have no partial results"
     blocks = _numel(partials[0].shape) // length
@@ -181,6 +180,22 @@ def _partials_problem(
     if not held_of(g.sources, _numel(source.shape), length, len(partials)).blocks(length):
         return "the registers of a block do not hold a row and the partial results of its columns"
     return None
+
+
+def walk_problem(g: FusionGroup, shortest: int) -> str | None:
+    """Why blocks should not walk over the rows of a group, with partial results of their columns:
+    they have fewer elements than `shortest`."""
+    partials = _partials(g) if shortest > 1 else []
+    row = next((r for r in g.reductions if r not in partials), None) if partials else None
+    length = shortest if row is None else _length(row)
+    if length >= shortest:
+        return None
+    return f"rows of {length} elements are too short for a walk over them; {shortest} would do"
+
+
+def _length(row: Tensor) -> int:
+    """The elements that a reduction makes one of, 0 where they are not known."""
+    return _numel(tuple(row.op.operands[0].shape[a] for a in form(row)[1]))
 
 
 def _numel(shape: Shape) -> int:
@@ -230,8 +245,11 @@ def form_of_sums(g: FusionGroup) -> tuple[Shape, tuple[int, ...]] | None:
 
 
 def runs_along(g: FusionGroup, shared: Tensor) -> bool:
-    """Whether all members run over axes of one shared source, padded ones too, or over none."""
-    axes = g.axes.get(shared, ())
+    """Whether all members run over axes of one shared source, padded ones too, or over none. A
+    source that is only read through a reshape has those of what that makes of it."""
+    whole = (t for t in g.frames if isinstance(t.op, Reshape) and t.op.operands[0] is shared)
+    read = next(whole, None)
+    axes = g.axes.get(shared, () if read is None else g.axes[read])
     open_axes = (g.axes[t] for t in g.members if isinstance(t.op, Broadcast))
     return all(
         covers(g.graph, axes, own) or _is_padded(g.graph, own, axes)

@@ -31,11 +31,11 @@ from fusewright.fusion.ir import Fusion, Reduce, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     PartitionFacts,
+    fit_cluster,
     fit_shared_memory,
     in_chunks,
     is_read_again,
     large_inputs,
-    to_fill,
 )
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
@@ -136,11 +136,7 @@ def _is_held(p: Pair, target: Target) -> bool:
     """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
     to cut them for more blocks; or whether shared memory holds those of columns."""
     nbytes = sum(x.dtype.nbytes for x in large_inputs(p.source))
-    if not p.facts.is_inner:
-        return fit_shared_memory(p.facts, nbytes, target)
-    if to_fill(p.facts, target) is not None:
-        return False
-    return p.facts.size * nbytes <= target.cluster_shared_nbytes
+    return (fit_cluster if p.facts.is_inner else fit_shared_memory)(p.facts, nbytes, target)
 
 
 def _stored(t: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ A block that walks over the rows p, p + P, .. makes their part of dx and of dw_p
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from fusewright.core.expr import ONE, constant_value
-from fusewright.fusion.inputs_behind import in_memory_order, reduces_fast_axis
+from fusewright.fusion.inputs_behind import MAX_VISITS, in_memory_order, reduces_fast_axis
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -21,16 +22,17 @@ from fusewright.fusion.partitioning import (
     beside_rows,
     held_of,
     inputs_of,
+    is_read_again,
     large_inputs,
 )
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import in_two_steps
+from fusewright.fusion.passes.split_reductions import in_two_steps, is_held
 from fusewright.target import Target
 
 
-def row_partials(fusion: Fusion, target: Target) -> Fusion:
-    """Splits reductions over leading axes in two where a reduction over the other axes reads the
-    same tensors.
+def row_partials(fusion: Fusion, target: Target, shortest: int = 1) -> Fusion:
+    """Splits reductions over leading axes in two where a reduction over the other axes, of at least
+    `shortest` elements, reads the same tensors.
 
     checks:   constant sizes; the registers of a block hold a row and the partial results
     order:    after share (common values), before split_reductions, which then finds them short
@@ -42,7 +44,7 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
             alike.setdefault(sizes, []).append(t)
     wanted: dict[Tensor, Partition] = {}
     for reductions in alike.values():
-        wanted |= _partitions(reductions, target)
+        wanted |= _partitions(reductions, fusion, target, shortest)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in wanted or not isinstance(t.op, Reduce):
@@ -52,8 +54,12 @@ def row_partials(fusion: Fusion, target: Target) -> Fusion:
     return rebuild(fusion, replace) if wanted else fusion
 
 
-def _partitions(reductions: list[Tensor], target: Target) -> dict[Tensor, Partition]:
-    """How column reductions among those of values of one shape are cut."""
+def _partitions(
+    reductions: list[Tensor], fusion: Fusion, target: Target, shortest: int
+) -> dict[Tensor, Partition]:
+    """How column reductions among those of values of one shape are cut. Columns that are needed
+    again once they are reduced are not cut where shared memory holds them, nor is what is reduced
+    from them, and they are never one part: the walk over its rows would begin anew."""
     rows = [t for t in reductions if reduces_fast_axis(t, lambda v: v.op.operands)]
     beside = {t: r for t in reductions for r in rows if _are_beside(t, r)}
     inputs = {x for t in (*beside, *rows) for x in inputs_of(t.op.operands[0])}
@@ -61,12 +67,30 @@ def _partitions(reductions: list[Tensor], target: Target) -> dict[Tensor, Partit
     for t, row in beside.items():
         facts = PartitionFacts.of(t.op.operands[0], _axes(t))
         length = _length(row)
-        if facts is not None and facts.total >= LEAST_TOTAL and length:
+        if facts is None or is_held(t, facts, fusion, target):
+            continue
+        if any(r not in out for r in _behind(t, beside)):
+            continue
+        if facts.total >= LEAST_TOTAL and length >= shortest:
             held = held_of(inputs, facts.total, length, len(beside))
             blocks = held.blocks(length)
-            partition = beside_rows(facts, blocks, length, target)
+            once = not is_read_again(t, facts.total, fusion)
+            partition = beside_rows(facts, blocks, length, target, may_be_whole=once)
             out |= {} if partition is None else {t: partition}
     return out
+
+
+def _behind(t: Tensor, reductions: Collection[Tensor]) -> set[Tensor]:
+    """Those of some reductions that the operand of one is computed from."""
+    found: set[Tensor] = set()
+    seen = {t}
+    stack = [t]
+    while stack and len(seen) <= MAX_VISITS:
+        new = [o for o in stack.pop().op.operands if o not in seen]
+        seen.update(new)
+        stack += new
+        found.update(o for o in new if o in reductions)
+    return found
 
 
 def _are_beside(t: Tensor, row: Tensor) -> bool:

@@ -5,7 +5,8 @@
 
 Rows run along the axes that are fast in memory, which the first kind reduces and the second kind
 keeps. The blocks of one kernel then walk over rows, with sums of their columns beside them, and
-read x once (`row_partials`). Rows that no block holds are cut in chunks of equal length:
+read x once (`row_partials`). Rows that no block holds are cut in chunks of equal length, along the
+axis up to which a block holds what is faster in memory:
 
     m = max(x, 1);  s = sum(x, 0)                 x of (74, 821504)
         ->   y = reshape(x, (74, 256, 3209));  m = max(max(y, 2), 1);  s = reshape(sum(y, 0))
@@ -15,20 +16,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from fusewright.core.expr import Int
+from fusewright.core.expr import ONE, Int
 from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
-from fusewright.fusion.partitioning import LEAST_TOTAL, held_of, inputs_of
+from fusewright.fusion.partitioning import (
+    LEAST_ROWS_OF_BLOCK,
+    LEAST_TOTAL,
+    divisors,
+    held_of,
+    inputs_of,
+)
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.target import Target
 
 SHORTEST = 64
 """Elements of a row that is worth a walk: of fewer, partial results are a large part."""
 
 
-def rows_of_reductions(fusion: Fusion) -> Fusion:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The axes of a value along which its rows run, ascending; of `cut`, if there is one, chunks of
+    `length` elements. `is_held`: whether a block holds one."""
+
+    axes: tuple[int, ...]
+    cut: int | None = None
+    length: int = 0
+    is_held: bool = False
+
+
+def rows_of_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Reduces along rows first where other reductions of the value keep them.
 
     checks:   constant sizes; values that fill the chip
@@ -38,21 +58,21 @@ def rows_of_reductions(fusion: Fusion) -> Fusion:
     for t in fusion.values:
         if isinstance(t.op, Reduce):
             found.setdefault(t.op.operands[0], []).append(t)
-    ways: dict[Tensor, tuple[tuple[int, ...], int]] = {}
+    ways: dict[Tensor, Rows] = {}
     for source, reductions in found.items():
-        rows = _rows(source, reductions)
-        if rows:
-            ways |= dict.fromkeys(reductions, (rows, _chunk(source, rows, reductions)))
+        axes = _fast_axes(source, reductions)
+        if axes:
+            ways |= dict.fromkeys(reductions, _held_rows(source, axes, reductions, target))
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _by_rows(t, operands[0], *ways[t]) if t in ways else None
+        return _by_rows(t, operands[0], ways[t]) if t in ways else None
 
     return cse(rebuild(fusion, replace)) if ways else fusion
 
 
-def _rows(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
-    """The fast axes of a value that some of its reductions reduce and the others keep; none where
-    all reduce the fast one, or none does, or they are too short."""
+def _fast_axes(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
+    """The fast axes of a value, the slowest of them first, that some of its reductions reduce and
+    the others keep; none where all reduce the fast one, or none does, or they are too short."""
     sizes = constant_shape(source)
     if sizes is None or math.prod(sizes) < LEAST_TOTAL:
         return ()
@@ -65,38 +85,56 @@ def _rows(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
         if any(a in _axes(t) for t in keeping) or any(a not in _axes(t) for t in reducing):
             break
         rows.insert(0, a)
-    return tuple(sorted(rows)) if math.prod(sizes[a] for a in rows) >= SHORTEST else ()
+    return tuple(rows) if math.prod(sizes[a] for a in rows) >= SHORTEST else ()
 
 
-def _chunk(source: Tensor, rows: tuple[int, ...], reductions: Sequence[Tensor]) -> int:
-    """The length of chunks of a row, which a block holds with the sums of its columns: the longest
-    that divides it; 0 where a block holds the row, or no such length is in sight."""
+def _held_rows(
+    source: Tensor, axes: tuple[int, ...], reductions: Sequence[Tensor], target: Target
+) -> Rows:
+    """Rows along these axes, the slowest first, or chunks of them that a block holds with the sums
+    of their columns: the longest of which there are more than multiprocessors, and for half of
+    these a block that walks over enough of them; the shortest where all are too few. Whole rows
+    where none is held."""
     sizes = constant_shape(source) or ()
-    length, total = math.prod(sizes[a] for a in rows), math.prod(sizes)
-    sums = sum(not set(_axes(t)) & set(rows) for t in reductions)
-    held = held_of(set(inputs_of(source)), total, length, sums)
-    if held.blocks(length) or len(rows) > 1:
-        return 0
-    divisors = (n for n in range(length // 2, SHORTEST - 1, -1) if length % n == 0)
-    return next((n for n in divisors if held.blocks(n)), 0)
+    inputs, total = set(inputs_of(source)), math.prod(sizes)
+    row = math.prod(sizes[a] for a in axes)
+    parts = max(total // row // LEAST_ROWS_OF_BLOCK, 1)
+    sums = sum(not set(_axes(t)) & set(axes) for t in reductions)
+    found = Rows(tuple(sorted(axes)))
+    inner = 1
+    for k, a in reversed(list(enumerate(axes))):
+        for n in divisors(sizes[a]):
+            length = inner * n
+            held = held_of(inputs, total, length, sums)
+            if length < SHORTEST or not held.blocks(length):
+                continue
+            blocks = min(2 * parts * (row // length), total // length - 1)
+            if blocks < target.multiprocessors and found.is_held:
+                return found
+            is_cut = n < sizes[a]
+            found = Rows(tuple(sorted(axes[k:])), a if is_cut else None, n if is_cut else 0, True)
+        inner *= sizes[a]
+    return found
 
 
-def _by_rows(t: Tensor, source: Tensor, rows: tuple[int, ...], chunk: int) -> Tensor | None:
+def _by_rows(t: Tensor, source: Tensor, rows: Rows) -> Tensor | None:
     fn, axes = _op(t).fn, _axes(t)
     wide = build.cast(source, t.dtype.compute)
-    if chunk:
-        (row,) = rows
-        chunks = (wide.shape[row] // chunk, Int(chunk))
-        shape = (*wide.shape[:row], *chunks, *wide.shape[row + 1 :])
+    if rows.cut is not None:
+        cut = rows.cut
+        chunks = (wide.shape[cut] // rows.length, Int(rows.length))
+        shape = (*wide.shape[:cut], *chunks, *wide.shape[cut + 1 :])
         wide = build.reshape("rows_of_reductions", wide, shape)
-        moved = {a: a + (a > row) for a in range(source.ndim)}
-        if row not in axes:
+        moved = {a: a + (a >= cut) for a in range(source.ndim)}
+        if cut not in axes:
             kept = build.reduce(fn, wide, tuple(moved[a] for a in axes))
             return build.cast(build.reshape("rows_of_reductions", kept, t.shape), t.dtype)
-        return _in_steps(t, wide, (row + 1,), tuple(moved[a] for a in axes))
-    if set(axes) == set(rows) or not set(axes) & set(rows):
-        return None
-    return _in_steps(t, wide, rows, tuple(a for a in axes if a not in rows))
+        first = tuple(moved[a] for a in rows.axes)
+        rest = (cut, *(moved[a] for a in axes if a not in rows.axes))
+        return _in_steps(t, wide, first, tuple(sorted(rest)))
+    rest = tuple(a for a in axes if a not in rows.axes)
+    sized = [a for a in rest if source.shape[a] != ONE]
+    return _in_steps(t, wide, rows.axes, rest) if sized and set(axes) & set(rows.axes) else None
 
 
 def _in_steps(t: Tensor, wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> Tensor:

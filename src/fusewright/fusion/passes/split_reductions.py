@@ -15,6 +15,7 @@ from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     PartitionFacts,
+    fit_cluster,
     fit_shared_memory,
     is_read_again,
     large_inputs,
@@ -49,7 +50,7 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         axes = _memory_order(t.op.operands[0], t.op.axes)
         facts = PartitionFacts.of(t.op.operands[0], axes)
         partition = None if facts is None else to_fill(facts, target)
-        if facts is None or partition is None or _is_held(t, facts, fusion, target):
+        if facts is None or partition is None or is_held(t, facts, fusion, target):
             return None
         return in_two_steps(t, operands[0], partition, axes, parts_last=facts.is_inner)
 
@@ -62,14 +63,16 @@ def _memory_order(source: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(next(ordered) if a in sized else a for a in axes)
 
 
-def _is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
-    """Whether the operand of a reduction is needed again, and shared memory holds it together with
-    what others reduce along the same axes."""
-    if facts.is_inner or not is_read_again(t, facts.total, fusion):
+def is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
+    """Whether the operand of a reduction is needed again, and shared memory, that of a cluster for
+    rows, holds it together with what others reduce along the same axes."""
+    if not is_read_again(t, facts.total, fusion):
         return False
     beside = (v for v in fusion.values if isinstance(v.op, Reduce) and _run_alike(v, t))
     inputs = {x for v in beside for x in large_inputs(v.op.operands[0])}
-    return fit_shared_memory(facts, sum(x.dtype.nbytes for x in inputs), target)
+    nbytes = sum(x.dtype.nbytes for x in inputs)
+    fits = fit_cluster if facts.is_inner else fit_shared_memory
+    return fits(facts, nbytes, target)
 
 
 def _run_alike(a: Tensor, b: Tensor) -> bool:
@@ -156,11 +159,14 @@ def in_two_steps(
 
 
 def reduce_in_parts(fn: str, parts: Tensor) -> Tensor:
-    """Reduces every part, then their results."""
+    """Reduces every part, then their results; of one part there is nothing left to reduce."""
     assert isinstance(parts.op, Parts)
     place = parts.op.axes[0]
     axes = tuple(place + a for a in parts.op.partition.place_axes)
     partial = build.reduce(fn, parts, axes)
+    if parts.op.partition.count == 1:
+        shape = (*partial.shape[:place], *partial.shape[place + 1 :])
+        return build.reshape("split_reductions", partial, shape)
     return build.reduce(fn, partial, (place,))
 
 

@@ -9,6 +9,7 @@ read once, into registers or shared memory; where a row fits nowhere every pass 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
@@ -83,7 +84,12 @@ class ReductionScheduler:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
         rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
-        yield from candidates(rows, self._target)
+        yield from candidates(replace(rows, is_skewed=self._is_skewed()), self._target)
+
+    def _is_skewed(self) -> bool:
+        """Whether columns are counted from another address in each row."""
+        kept, reduced = self._reference.frame.output, self._reduced
+        return reduced is not None and self._flow.graph.is_moved_by(reduced.axis, kept)
 
     def apply(self, plan: ReductionPlan | ShortRows) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
@@ -174,15 +180,20 @@ def _loops(
             assert kept is not None
             kept, lanes = split(flow, kept, plan.vector)
     out: list[Loop] = []
+    several: list[Loop] = []
     kept_dim, reduce_dim = (
         (Parallel.TIDY, Parallel.TIDX) if plan.inner else (Parallel.TIDX, Parallel.TIDY)
     )
     if kept is not None:
         if plan.kept_threads > 1:
-            blocks, threads = split(flow, kept, plan.kept_threads)
-            out += [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, kept_dim)]
+            kept, threads = split(flow, kept, plan.kept_threads)
+            beside = [Loop(threads.axis, kept_dim)]
         else:
-            out.append(Loop(kept.axis, Parallel.BIDX))
+            beside = []
+        if plan.rows > 1:
+            kept, own = split(flow, kept, plan.rows)
+            several.append(Loop(own.axis, Parallel.UNROLL))
+        out += [Loop(kept.axis, Parallel.BIDX), *beside]
     if reduced is not None:
         if plan.cluster > 1:
             size = -(-estimate(reduced.axis.extent) // plan.cluster)
@@ -193,6 +204,7 @@ def _loops(
             out += [Loop(threads.axis, reduce_dim), Loop(trips.axis, walk)]
         else:
             out.append(Loop(reduced.axis, Parallel.SERIAL))
+    out += several
     if lanes is not None:
         out.append(Loop(lanes.axis, Parallel.UNROLL))
     return tuple(out)

@@ -7,7 +7,7 @@ one way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -34,6 +34,9 @@ VECTORS_A_THREAD = 4
 """Vectors of a row that a thread takes where nothing else decides."""
 LEAST_BLOCK = 128
 """Threads of a block of several short rows."""
+ROWS_OF_THREAD = (2, 4)
+"""Rows that a thread of a row's lanes may take instead of one: it waits for memory, and exchanges,
+once for all of them."""
 LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
 """Threads whose vectors fill a line of a row. Of columns in shared memory, measured on an H200 on
 2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines 0.8."""
@@ -45,8 +48,8 @@ WORKSPACE_NBYTES = 2048
 @dataclass(frozen=True, slots=True)
 class ReductionFacts:
     """`rows` rows of `columns` elements, reduced along the fast axes of memory (`inner`) or not:
-    the lanes that an access may have, the bytes a column of what is worth holding, and whether
-    anything needs it a second time."""
+    the lanes that an access may have, the bytes a column of what is worth holding, whether anything
+    needs it a second time, and whether columns are counted from another address in each row."""
 
     inner: bool
     columns: int
@@ -54,6 +57,7 @@ class ReductionFacts:
     vector: int
     held: int
     is_read_again: bool
+    is_skewed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +80,8 @@ class ReductionPlan:
     """Blocks that share a row, each holding its slice."""
     held_nbytes: int = 0
     """Bytes that a block holds of the inputs of its rows."""
+    rows: int = 1
+    """Rows that a thread has part of."""
 
     def params(self, target: Target) -> Params:
         """The parameters by name."""
@@ -90,6 +96,7 @@ class ReductionPlan:
                 ("reduce_threads", self.reduce_threads),
                 ("kept_threads", self.kept_threads),
                 *((("cluster", self.cluster),) if self.cluster > 1 else ()),
+                *((("rows", self.rows),) if self.rows > 1 else ()),
             ),
             min_blocks=self._min_blocks(target),
         )
@@ -120,7 +127,8 @@ class ReductionPlan:
                 f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
             )
         several = f", {self.kept_threads} rows a block" if self.kept_threads > 1 else ""
-        return f"row {held}, {self.reduce_threads} threads{several}"
+        at_once = f", {self.rows} at once" if self.rows > 1 else ""
+        return f"row {held}, {self.reduce_threads} threads{several}{at_once}"
 
 
 def candidates(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -142,6 +150,7 @@ def _inner(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
             first = c.plan
     if first is not None:
         yield from _other_threads(rows, first, target)
+        yield from _several_rows(rows, first, target)
 
 
 def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -152,6 +161,8 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
         yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * SLICE_THREADS)
     yield _plan(rows, None, threads, trips, target)
+    threads, trips = threads_along(rows.columns, rows.vector)
+    yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
 
 
 def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -288,6 +299,27 @@ def _other_threads(
             yield Refused(what, f"{trips * rows.vector * rows.held} bytes a thread")
         else:
             yield _plan(rows, first.held_in, threads, trips, target, first.cluster)
+
+
+def _several_rows(
+    rows: ReductionFacts, first: ReductionPlan, target: Target
+) -> Iterator[Listed[ReductionPlan]]:
+    """The same with several rows for the lanes that share one, while registers leave room for
+    several blocks. Rows of more than a warp meet in shared memory, row by row."""
+    for several in ROWS_OF_THREAD:
+        what = f"the same with {several} rows at once"
+        nbytes = several * first.unrolled * rows.vector * max(rows.held, 1)
+        if first.reduce_threads > WARP_SIZE or first.held_in is Memory.SHARED:
+            yield Refused(what, "a row's threads meet in shared memory")
+        elif rows.is_skewed:
+            yield Refused(what, "a thread's columns are others in each row")
+        elif nbytes > FEW_BYTES_PER_THREAD:
+            yield Refused(what, f"{nbytes} bytes a thread, more than {FEW_BYTES_PER_THREAD}")
+        elif rows.rows < several * first.kept_threads * target.multiprocessors:
+            yield Refused(what, f"{rows.rows} rows are too few for blocks of more")
+        else:
+            plan = replace(first, rows=several, held_nbytes=several * first.held_nbytes)
+            yield Candidate(plan.what, plan.params(target), plan)
 
 
 def _plan(

@@ -467,7 +467,7 @@ def _exchanges(flow: Dataflow) -> tuple[float, float]:
         if s.is_reduction and _is_shared_out(flow, s):
             depth += 1
             times = _outer_trips_around(flow, s)
-            total += times
+            total += times * (1 + _shuffled_beside(flow, s))
             levels[depth] = max(levels.get(depth, 0.0), times)
         depths[s] = depth
     return total, sum(levels.values())
@@ -478,6 +478,22 @@ def _is_shared_out(flow: Dataflow, s: Stage) -> bool:
     return any(
         x.parallel.is_thread and flow.graph.depends(x.axis, s.frame.reduced) for x in s.loops
     )
+
+
+def _shuffled_beside(flow: Dataflow, s: Stage) -> float:
+    """What a reduction among the lanes of a warp costs for the results that a thread has beside the
+    first one, over what that costs: a shuffle and an operation in each step."""
+    axes: tuple[AxisClass, ...] = s.frame.reduced
+    among = [x for x in s.loops if x.parallel.is_thread and flow.graph.depends(x.axis, axes)]
+    if any(x.parallel is not Parallel.TIDX for x in among):
+        return 0.0
+    results = math.prod(
+        estimate(x.axis.extent)
+        for x in s.loops
+        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, axes)
+    )
+    steps = math.log2(max(2, math.prod(estimate(x.axis.extent) for x in among)))
+    return (results - 1) * 2 * steps / EXCHANGE_INSTRUCTIONS
 
 
 def _outer_trips_around(flow: Dataflow, s: Stage) -> float:
