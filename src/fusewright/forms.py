@@ -47,6 +47,7 @@ from fusewright.fusion.passes.split_maps import split_maps
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
+from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -167,7 +168,7 @@ def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
     parts = crop_joins(hoist_crops(cse(plain)), given)
-    folded = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
+    folded = turn_scans(fold_moves(fold_crops(hoist_crops(crop_reductions(parts)))))
     return own_outputs(folded, before=owned)
 
 

@@ -7,7 +7,14 @@ import random
 import pytest
 from brute import holds
 
-from fusewright.axes.contiguity import Fit, fit_of, holds_throughout, lanes_where, vector_width
+from fusewright.axes.contiguity import (
+    Fit,
+    fit_of,
+    holds_throughout,
+    lanes_where,
+    order_of,
+    vector_width,
+)
 from fusewright.core.conditions import Cond, equal, less
 from fusewright.core.expr import Expr, Var
 from fusewright.core.substitution import evaluate
@@ -94,7 +101,14 @@ FITS = [
     (104 * ROW + 8 * STEP + LANE, 4, 16, Fit.WORDS),  # two words of four
     (101 * ROW + 8 * STEP + LANE, 2, 16, Fit.CUT),
     (101 * ROW + 8 * STEP + LANE, 2, 8, Fit.NARROW),  # no words of 16 bytes begin there
-    (101 * ROW + 2 * LANE, 2, 16, Fit.NARROW),
+    (101 * ROW + 2 * LANE, 2, 16, Fit.TAKEN),
+    (8 * ROW + 7 - LANE, 2, 16, Fit.TAKEN),
+    (8 * ROW + 4 * LANE, 2, 16, Fit.TAKEN),  # out of four words
+    (8 * ROW + 5 * LANE, 2, 16, Fit.NARROW),  # they would be five
+    (8 * ROW + 5 * (LANE % 2), 2, 16, Fit.TAKEN),
+    (8 * ROW + ROW * LANE, 2, 16, Fit.NARROW),  # distances that differ
+    (8 * ROW, 2, 16, Fit.NARROW),  # all the same: one element
+    (8 * ROW + 7 - LANE, 2, 8, Fit.NARROW),
     (101 * ROW + 8 * STEP + LANE, 1, 8, Fit.CUT),
 ]
 
@@ -104,6 +118,29 @@ def test_lanes_are_words_or_cut_out_of_two_or_neither(
     address: Expr, itemsize: int, alignment: int, fit: Fit
 ) -> None:
     assert fit_of(address, LANE, 8, itemsize, alignment) is fit
+
+
+ORDERS = [
+    (8 * ROW + 7 - LANE, "8*row", (7, 6, 5, 4, 3, 2, 1, 0)),
+    (9 * ROW + 7 - LANE, "9*row", (7, 6, 5, 4, 3, 2, 1, 0)),
+    (8 * ROW + 4 * (LANE // 4) + (LANE + 3) % 4, "8*row", (3, 0, 1, 2, 7, 4, 5, 6)),
+    (16 * ROW + 2 * LANE + 1, "16*row", (1, 3, 5, 7, 9, 11, 13, 15)),
+    (9 * ROW + 2 * LANE + 1, "9*row + 1", (0, 2, 4, 6, 8, 10, 12, 14)),
+    (8 * ROW + LANE // 2 + 2, "8*row", (2, 2, 3, 3, 4, 4, 5, 5)),
+]
+
+
+@pytest.mark.parametrize(("address", "begin", "places"), ORDERS)
+def test_lanes_in_another_order_are_places_in_words(
+    address: Expr, begin: str, places: tuple[int, ...]
+) -> None:
+    found = order_of(address, LANE, 8, 8)
+    assert found is not None
+    assert (str(found.begin), found.places, found.span) == (begin, places, max(places) + 1)
+    assert found.is_aligned == (not begin.startswith("9"))
+    for row in (0, 1, 5, 98):
+        own = [evaluate(address, {ROW: row, LANE: k}) for k in range(8)]
+        assert own == [evaluate(found.begin, {ROW: row}) + at for at in places]
 
 
 def test_what_is_shorter_than_a_machine_word_is_not_cut() -> None:

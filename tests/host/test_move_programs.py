@@ -12,7 +12,6 @@ MORE: dict[str, tuple[int, float, str]] = {
     "two steps of heat": (2, 2.0, "the second step would compute thirteen points of the first"),
     "causal taps of a norm": (2, 2.01, "four norms for each row take longer than storing one"),
     "total variation": (3, 1.0, "parts of both sums, and one kernel for what is left of them"),
-    "reversed prefix sums": (2, 2.0, "a scan is read at other places than it is made at"),
     "every second row of a softmax": (1, 1.5, "bindings are counted whole"),
     "norm of the last token, multiplied": (2, 1.12, "the operand of a product is stored"),
     "gated halves of a norm": (2, 1.67, "rows lie in two halves behind their reduction"),

@@ -8,7 +8,15 @@ from fusewright.core.conditions import TRUE, Cond, equal, less, less_equal, subs
 from fusewright.core.expr import Expr, Int, Var, constant_value, mod
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType, bfloat16, float32
-from fusewright.kir.choose_lanes import LaneAccess, TooNarrow, Vector, choose_lanes, somewhere
+from fusewright.kir.choose_lanes import (
+    LaneAccess,
+    TooNarrow,
+    Vector,
+    choose_lanes,
+    choose_words,
+    order_of_lanes,
+    somewhere,
+)
 from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Load, Reg, Statement
 from fusewright.memory import Memory
 
@@ -146,6 +154,48 @@ def test_what_an_address_does_not_allow_is_refused(
     a: LaneAccess, possible: int, width: int
 ) -> None:
     assert choose_lanes(a) == TooNarrow(possible, width)
+
+
+WORDS = {
+    "mirrored": access(8 * T + 7 - V, may_begin_anywhere=True),
+    "mirrored, all or none": access(8 * T + 7 - V, less(T, 9), may_begin_anywhere=True),
+    "mirrored, anywhere": access(7 * T + 7 - V, may_begin_anywhere=True),
+    "every second": access(2 * EVEN % 128, may_begin_anywhere=True),
+    "every second from the second": access(2 * (EVEN % 56) + 1, may_begin_anywhere=True),
+    "mirrored, some of them": access(127 - EVEN, ROW, may_begin_anywhere=True),
+    "beyond the end": access(16 * T + 2 * V, less(8 * T + V, 64), may_begin_anywhere=True),
+    "before the start": access(31 - EVEN, less(EVEN, 32), may_begin_anywhere=True),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_hold_every_lane_that_exists_and_nothing_outside_of_the_buffer(name: str) -> None:
+    a = WORDS[name]
+    order = order_of_lanes(a)
+    assert order is not None
+    words = choose_words(a, order)
+    for t in range(16):
+        read = touched(words, t)
+        begin = value(order.begin, t)
+        assert all(0 <= begin + k < SIZE for k in read)
+        for k, place in enumerate(order.places):
+            if holds(a.conditions_at(k), t):
+                assert place in read and begin + place == value(substitute(a.index, {V: k}), t)
+    assert all(x.width == 8 and not x.parts for x in words) and len(words) <= 3
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        access(EVEN, may_begin_anywhere=True),
+        access(9 * T + V, may_begin_anywhere=True),
+        access(8 * T + 7 - V),
+        access(5 * V, may_begin_anywhere=True),
+    ],
+    ids=["words", "neighbours", "a schedule that asks for words", "too far apart"],
+)
+def test_other_accesses_take_nothing_out_of_words(a: LaneAccess) -> None:
+    assert order_of_lanes(a) is None
 
 
 def test_a_buffer_is_accessed_as_widely_as_it_is_aligned() -> None:

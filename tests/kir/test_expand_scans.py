@@ -111,6 +111,24 @@ def test_other_functions(fn: str) -> None:
     assert np.array_equal(_run(expand_scans(kernel), x), _expected(x, (96,), "tx", fn, 1, 2))
 
 
+@pytest.mark.parametrize(("block", "dim"), CASES)
+def test_in_reverse_every_thread_gets_the_sum_of_those_behind(
+    block: tuple[int, ...], dim: str
+) -> None:
+    """What a forward scan gives of the threads in the other order, trips in the order of time."""
+    forward = _kernel(block, dim, "add", "int32", 2, 3)
+    text = print_kernel(forward).replace(f"along {dim} ", f"along {dim} reverse ")
+    kernel = parse_kernel(text)
+    assert print_kernel(kernel) == text
+    size = math.prod(block) * 6
+    x = np.random.default_rng(size).integers(-50, 50, size, np.int32)
+    cube, axis = (3, *reversed(block), 2), len(block) - NAMES.index(dim)
+    turned = np.flip(x.reshape(cube), axis).reshape(-1)
+    wanted = np.flip(_expected(turned, block, dim, "add", 2, 3).reshape(cube), axis).reshape(-1)
+    assert np.array_equal(_run(kernel, x), wanted)
+    assert np.array_equal(_run(expand_scans(kernel), x), wanted)
+
+
 def test_scans_of_several_values_share_their_barriers() -> None:
     one, two = (
         run_pipeline(_kernel((128,), "tx", "add", "float32", n, 4), target_of("sm_90a"))

@@ -22,7 +22,7 @@ from fusewright.host.segment import Segment, segments
 from fusewright.schedule.heuristics import rating, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.cost import cost, resident_blocks
+from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, clearly_better, rate
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
@@ -400,3 +400,11 @@ def test_what_one_thread_writes_for_all_is_counted_once() -> None:
             (written,) = [a for a in work_of(flow, c.params).arrays if a.is_written]
             assert sum(written.requested) <= 32 * (1 << 16)
             assert written.unfilled == pytest.approx(sum(written.requested) * 7 / 8, rel=0.01)
+
+
+def test_what_others_may_spare_is_no_part_of_the_bound() -> None:
+    """Addresses, which vectors share, and what every thread has; not what elements take."""
+    long = dataclasses.replace(STREAM, instructions=2000)
+    assert bound_us(long, TARGET) > 1.5 * bound_us(STREAM, TARGET)
+    addressing = dataclasses.replace(long, addressing=1940)
+    assert bound_us(addressing, TARGET) == bound_us(STREAM, TARGET)

@@ -299,3 +299,22 @@ def test_no_row_of_a_chunk_is_compared() -> None:
     assert not any(isinstance(s, Compute) and s.fn == "lt" for s in inside)
     assert all(rows.var not in all_variables(s.predicate) for s in inside)
     assert not any(isinstance(s, If) for s in walk_statements(rows))
+
+
+def test_neighbours_in_odd_rows_are_cut_out_of_words() -> None:
+    """Three reads of a row of 4,283 elements and one store: words of the result, as nothing else
+    is wide in all of them."""
+
+    def stencil(x: Any) -> Any:
+        return x[:, :-2] * 0.5 + x[:, 1:-1] - x[:, 2:] * 0.25
+
+    spec = fw.TensorSpec((8192, 4283), "float16")
+    (kernel,) = fw.compile(fw.trace(stencil, spec)).kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values)["vector"] == 8
+    loads = [s for s in walk_statements(kernel.ir) if isinstance(s, Load)]
+    assert loads and all(s.width == 8 for s in loads)
+    x = np.tile(np.arange(4283) % 61, (8192, 1)).astype(np.float16)
+    found = kernel.simulate(x, blocks=(0, 1, 2, 3, 4))
+    assert found.races == []
+    assert np.array_equal(found.outputs[0][0], stencil(x[:1])[0])

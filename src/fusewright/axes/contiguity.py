@@ -63,10 +63,12 @@ def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> b
 
 class Fit(Enum):
     """How the lanes of an access lie in memory: as whole words, as neighbours that begin anywhere,
-    which a read can cut out of two words, or neither."""
+    which a read can cut out of two words, in another order in a few words that begin anywhere,
+    which a read can take them out of, or neither."""
 
     WORDS = "words"
     CUT = "cut"
+    TAKEN = "taken"
     NARROW = "narrow"
 
 
@@ -75,14 +77,56 @@ def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) 
     multiple of `alignment` bytes; wider groups than 16 bytes are several words. Memory that begins
     inside of a word is cut out of two as well, unless it begins at its middle: halves of words are
     as good then."""
-    width = min(width, MAX_VECTOR_NBYTES // itemsize)
+    lanes, width = width, min(width, MAX_VECTOR_NBYTES // itemsize)
     nbytes = width * itemsize
     begins_anywhere = alignment % nbytes != 0
     if not begins_anywhere and vector_width(address, lane, (), width) == width:
         return Fit.WORDS
-    can_cut = nbytes % WORD_NBYTES == 0 and lane not in variables(address - lane)
     is_half = begins_anywhere and 2 * alignment >= nbytes
-    return Fit.CUT if can_cut and not is_half else Fit.NARROW
+    if nbytes % WORD_NBYTES or is_half:
+        return Fit.NARROW
+    if lane not in variables(address - lane):
+        return Fit.CUT
+    has_order = lane in variables(address) and order_of(address, lane, lanes, width) is not None
+    return Fit.TAKEN if has_order else Fit.NARROW
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Lanes that are elements of a few words: lane `k` is element `places[k]` of what lies at
+    `begin`, which is the begin of a word where it `is_aligned`."""
+
+    begin: Expr
+    places: tuple[int, ...]
+    is_aligned: bool
+
+    @property
+    def span(self) -> int:
+        """Elements from `begin` to the last one that is taken."""
+        return max(self.places) + 1
+
+
+def order_of(address: Expr, lane: Var, count: int, width: int) -> Order | None:
+    """How `count` lanes are taken out of words of `width` elements: by a half as many words as
+    there are lanes at most. None where lanes are no known distances apart, or further.
+
+    n - 1 - lane                  ->  at n - 4, places 3, 2, 1, 0
+    8*i + (lane + 3) % 4          ->  at 8*i, places 3, 0, 1, 2
+    2*(4*i + lane) + 1            ->  at 8*i, places 1, 3, 5, 7
+    """
+    first = substitute(address, {lane: 0})
+    most = max(count // 2, 1) * width
+    offsets: list[int] = []
+    for k in range(count):
+        offset = constant_value(substitute(address, {lane: k}) - first)
+        if offset is None or abs(offset) >= most:
+            return None
+        offsets.append(offset)
+    begin = first + min(offsets)
+    early = constant_value(mod(begin, width))
+    shift = 0 if early is None else early
+    places = tuple(o - min(offsets) + shift for o in offsets)
+    return None if max(places) >= most else Order(begin - shift, places, early is not None)
 
 
 def _divides(width: int, e: Expr) -> bool:

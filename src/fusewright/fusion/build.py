@@ -324,9 +324,12 @@ def reduce(fn: str, t: Tensor, axes: tuple[int, ...], *, keepdims: bool = False)
     return out
 
 
-def scan(fn: str, t: Tensor, axis: int, *, exclusive: bool = False) -> Tensor:
-    """Prefix `fn` along an axis, without the element itself if `exclusive`."""
-    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis, exclusive))
+def scan(
+    fn: str, t: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False
+) -> Tensor:
+    """Prefix `fn` along an axis, without the element itself if `exclusive`; suffixes in
+    `reverse`."""
+    return value(t.shape, t.dtype, ir.Scan((t,), fn, axis, exclusive, reverse))
 
 
 def sort(t: Tensor, axis: int) -> Tensor:

@@ -6,6 +6,7 @@ are exact in their dtype. Kernels are compared against this.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard, assert_never
 
@@ -291,6 +292,9 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
 
 
 def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:
+    if op.reverse:
+        forward = dataclasses.replace(op, reverse=False)
+        return np.flip(_scan(t, forward, np.flip(a, op.axis)), op.axis)
     prefixes = _UFUNCS[op.fn].accumulate(a, axis=op.axis, dtype=a.dtype)
     if not op.exclusive:
         return prefixes

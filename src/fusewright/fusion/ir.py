@@ -300,12 +300,14 @@ class Reduce(OpBase):
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan(OpBase):
     """Prefix `fn` (add, mul, max, min) along `axis`: of an element and those before it, or with
-    `exclusive` of those before it only, the identity for the first."""
+    `exclusive` of those before it only, the identity for the first. In `reverse`, what follows an
+    element takes the place of what is before it."""
 
     operands: tuple[Tensor, ...]
     fn: str
     axis: int
     exclusive: bool = False
+    reverse: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

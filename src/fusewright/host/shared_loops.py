@@ -216,6 +216,8 @@ def _scan_problem(g: FusionGroup) -> str | None:
     first = _domain(g, g.reductions[0])
     if not all(coincide(g.graph, first, _domain(g, r)) for r in g.reductions[1:]):
         return "the kernel's scans would run over different axes"
+    if len({r.op.reverse for r in g.reductions if isinstance(r.op, Scan)}) > 1:
+        return "the kernel's scans would run in both directions"
     return None
 
 

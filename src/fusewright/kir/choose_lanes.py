@@ -8,6 +8,7 @@ rows have become terms, and what is known of the buffer:
     such a read of lanes that are no one range  ->   those that the buffer has, where any is needed
     a tile that rows of whole vectors fill      ->   whole: what is beyond the row has a place
     x[9*i + v], neighbours that begin anywhere  ->   cut out of two words
+    x[8*i + 7 - v], lanes in another order      ->   taken out of the words that they lie in
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from dataclasses import dataclass
 from fusewright.axes.contiguity import (
     Fit,
     LaneRange,
+    Order,
     fit_of,
     holds_throughout,
     lanes_where,
+    order_of,
     vector_width,
 )
 from fusewright.core.atoms import maximum, minimum
@@ -130,6 +133,40 @@ def choose_lanes(a: LaneAccess) -> tuple[Vector, ...] | TooNarrow:
             return tuple(_ragged(a, k, width, Lanes(begins=None)) for k in firsts)
         case _:
             return TooNarrow(vector_width(a.index, a.lane, (), width), width)
+
+
+def order_of_lanes(a: LaneAccess) -> Order | None:
+    """How the lanes of a read that may begin anywhere are taken out of words; None where they are
+    whole words or neighbours, or would be taken out of too many."""
+    if a.lane is None or a.count == 1 or not a.may_begin_anywhere:
+        return None
+    itemsize = a.buffer.dtype.nbytes
+    if fit_of(a.index, a.lane, a.count, itemsize, a.buffer.alignment) is not Fit.TAKEN:
+        return None
+    return order_of(a.index, a.lane, a.count, min(a.count, MAX_VECTOR_NBYTES // itemsize))
+
+
+def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
+    """The words that the lanes of a read are taken out of, each read where one of its lanes exists.
+    What is in front of the first lane and behind the last one may lie outside of the buffer."""
+    assert a.lane is not None
+    itemsize, alignment = a.buffer.dtype.nbytes, a.buffer.alignment
+    width = min(a.count, MAX_VECTOR_NBYTES // itemsize)
+    is_word = order.is_aligned and alignment % (width * itemsize) == 0
+    moving = any(a.lane in variables(c) for c in a.conditions)
+    found: list[Vector] = []
+    for first in range(0, order.span, width):
+        own = [k for k, at in enumerate(order.places) if first <= at < first + width]
+        if not own:
+            continue
+        exist = any_of(a.conditions_at(k) for k in own) if moving else a.conditions_at(0)
+        begin = order.begin + first
+        is_inside = not moving and min(order.places) <= first and first + width <= order.span
+        begins = 0 if is_word else None
+        low, high = maximum(ZERO, -begin), minimum(Int(width), a.buffer.size - begin)
+        lanes = Lanes(begins) if is_inside else Lanes(begins, low, high)
+        found.append(Vector(first, width, exist, lanes.everywhere(width)))
+    return tuple(found)
 
 
 def _shared_or_guarded(a: LaneAccess, first: int, width: int) -> Vector:

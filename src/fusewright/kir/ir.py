@@ -302,8 +302,8 @@ class ThreadReduce(Exchange):
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreadScan(Exchange):
     """`dst` = `fn` over `carry` and `src` of all threads before this one along the dimension `dim`
-    of the block; then `carry` = `fn` over `carry` and `src` of all threads along it, the same in
-    all of them. `fn` in add, mul, max, min."""
+    of the block, or behind it in `reverse`; then `carry` = `fn` over `carry` and `src` of all
+    threads along it, the same in all of them. `fn` in add, mul, max, min."""
 
     fn: str
     dst: Reg
@@ -311,6 +311,7 @@ class ThreadScan(Exchange):
     carry: Reg
     dim: str
     identity: Imm
+    reverse: bool = False
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
         carry = RegisterUse(self.carry, reads=True, writes=True)

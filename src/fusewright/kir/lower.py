@@ -24,7 +24,14 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
-from fusewright.schedule.nest import Child, LoopNode, Nest, build_nest, computed
+from fusewright.schedule.nest import (
+    Child,
+    LoopNode,
+    Nest,
+    backward_loops,
+    build_nest,
+    computed,
+)
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.views import view
@@ -70,6 +77,7 @@ def lower(
         sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
         multiprocessors=target.multiprocessors,
+        backward=backward_loops(flow.graph, nest),
     )
     context.finished.update(where_finished(context))
     body = _Tree(context).body(nest.root)

@@ -198,7 +198,7 @@ class Definition(Reader):
             return self._scan_by_threads(op, THREAD_DIMS[threads])
         dtype = self.s.dtype.compute
         out: list[Operand] = []
-        for lane, value in enumerate(self.read(0)):
+        for lane, value in self._in_order(op, self.read(0)):
             acc = self.accumulator(lane)
             x = self.as_type(value, dtype)
             where = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
@@ -210,7 +210,12 @@ class Definition(Reader):
             kept = Compute("copy", here, (acc,))
             self.out += [kept, step] if op.exclusive else [step, kept]
             out.append(here)
-        return out
+        return out[::-1] if op.reverse else out
+
+    def _in_order(self, op: Scan, values: list[Operand]) -> list[tuple[int, Operand]]:
+        """The lanes with their values, as they follow each other in a scan."""
+        lanes = list(enumerate(values))
+        return lanes[::-1] if op.reverse else lanes
 
     def _scan_by_threads(self, op: Scan, dim: str) -> list[Operand]:
         """Threads hold neighbours: each gets what is before its own from the others."""
@@ -225,7 +230,8 @@ class Definition(Reader):
                 self.out.append(Compute("copy", own, (identity,)))
             x = self.as_type(value, dtype)
             self.out.append(Compute("copy", own, (x,), where))
-            self.out.append(ThreadScan(op.fn, before, own, self.accumulator(lane), dim, identity))
+            carry = self.accumulator(lane)
+            self.out.append(ThreadScan(op.fn, before, own, carry, dim, identity, op.reverse))
             if not op.exclusive:
                 self.out.append(Compute(op.fn, before, (before, own)))
             out.append(before)

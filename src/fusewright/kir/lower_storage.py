@@ -39,6 +39,7 @@ class Context:
     sizes: tuple[Var, ...]
     fast_forms: Mapping[Stage, str]
     multiprocessors: int
+    backward: frozenset[LoopNode] = frozenset()
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
     sums: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
@@ -221,7 +222,8 @@ class Storage:
             elif x.parallel.is_serial:
                 node = self.context.nest.nodes[s][i]
                 assert node is not None
-                out.append(self.context.nodes[node])
+                v = self.context.nodes[node]
+                out.append(x.axis.extent - 1 - v if node in self.context.backward else v)
             elif x.parallel is Parallel.VECTORIZE:
                 out.append(self.lane(s))
             elif x.parallel.is_inside:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import holds_throughout
+from fusewright.axes.contiguity import Order, holds_throughout
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import (
     TRUE,
@@ -30,7 +30,9 @@ from fusewright.kir.choose_lanes import (
     TooNarrow,
     Vector,
     choose_lanes,
+    choose_words,
     condition_at,
+    order_of_lanes,
     somewhere,
 )
 from fusewright.kir.ir import (
@@ -316,6 +318,9 @@ class Reader:
             values = self._load(p, index, [some], exact=exact)
             return self._inside(values, buffer.dtype, tuple(conditions)) if exact else values
         lanes = self.width if depends else 1
+        order = self._order(p, index) if depends else None
+        if order is not None:
+            return self._load_words(p, index, order, conditions, exact=exact)
         target = self._load_target(buffer.dtype, lanes)
         cache = self.s.cache if p.is_input and moves_data(self.s.op) else p.cache
         fill = self._fill(buffer.dtype)
@@ -336,10 +341,40 @@ class Reader:
         self.out += [v.statement(load) for v in found]
         return [Reg(target.buffer, target.index + (k if depends else 0)) for k in range(self.width)]
 
+    def _order(self, p: Stage, index: Expr) -> Order | None:
+        """How the lanes are taken out of words of global memory; None for other accesses."""
+        lane, buffer, s = self.lane, self.storage.context.buffers[p], self.s
+        if lane is None or buffer.memory is not Memory.GLOBAL or s.copied is not None:
+            return None
+        access = self._lanes_of(p, index, (), self.width, may_lack=False)
+        return order_of_lanes(access)
+
+    def _load_words(
+        self, p: Stage, index: Expr, order: Order, conditions: Sequence[Cond], *, exact: bool
+    ) -> list[Operand]:
+        """The lanes, taken out of the words that they lie in. What is between them is read along,
+        as far as it is there."""
+        buffer = self.storage.context.buffers[p]
+        access = self._lanes_of(p, index, conditions, self.width, may_lack=not exact)
+        vectors = choose_words(access, order)
+        words = self.temporary(buffer.dtype, max(v.first + v.width for v in vectors))
+        outside = self._fill(buffer.dtype)
+        for v in vectors:
+            fill = None if v.predicate == TRUE or not v.lanes.all_exist else outside
+            at = (Reg(words, Int(v.first)), buffer, order.begin + v.first, v.width)
+            self.out.append(Load(*at, v.predicate, fill, Cache.DEFAULT, v.lanes))
+        own = self._load_target(buffer.dtype, self.width)
+        out = [Reg(own.buffer, own.index + k) for k in range(self.width)]
+        for r, place in zip(out, order.places, strict=True):
+            self.out.append(Compute("copy", r, (Reg(words, Int(place)),)))
+        return list(out)
+
     def _needs_parts(self, p: Stage, index: Expr, conditions: Sequence[Cond]) -> bool:
         """Whether an exact read of vectors in global memory would have branches for their parts."""
         if self.lane is None or self.lane not in variables(index) or p.memory is not Memory.GLOBAL:
             return False
+        if self._order(p, index) is not None:
+            return any(self.lane in variables(c) for c in conditions)
         vectors = self.vectors(p, index, conditions, self.width, may_lack=False)
         return any(v.parts for v in vectors)
 
@@ -375,11 +410,7 @@ class Reader:
     ) -> tuple[Vector, ...]:
         """The accesses that cover the lanes of the stage's own tensor or an operand, at `index`.
         Raises ScheduleError where the address does not allow them."""
-        buffer, reads = self.storage.context.buffers[p], p is not self.s
-        anywhere = reads and self.s.from_any_address and buffer.memory is Memory.GLOBAL
-        is_padded = any(x.parallel is Parallel.VECTORIZE for x in p.loops)
-        at = (buffer, index, self.lane, lanes, conditions)
-        found = choose_lanes(LaneAccess(*at, may_lack, anywhere, is_padded))
+        found = choose_lanes(self._lanes_of(p, index, conditions, lanes, may_lack=may_lack))
         if isinstance(found, TooNarrow):
             raise ScheduleError(
                 f"Vectorize({lanes}) on {self.s.name}: its access to {p.name} at {index} allows "
@@ -387,6 +418,16 @@ class Reader:
                 f"cache {p.name} and vectorise that copy along its contiguous axis"
             )
         return found
+
+    def _lanes_of(
+        self, p: Stage, index: Expr, conditions: Sequence[Cond], lanes: int, *, may_lack: bool
+    ) -> LaneAccess:
+        """What is known of the access to the stage's own tensor or an operand."""
+        buffer, reads = self.storage.context.buffers[p], p is not self.s
+        anywhere = reads and self.s.from_any_address and buffer.memory is Memory.GLOBAL
+        is_padded = any(x.parallel is Parallel.VECTORIZE for x in p.loops)
+        at = (buffer, index, self.lane, lanes, conditions)
+        return LaneAccess(*at, may_lack, anywhere, is_padded)
 
     def temporary(self, dtype: DType, size: int = 1) -> Buffer:
         tmp = self.storage.temporary(self.s, dtype, size)

@@ -509,7 +509,8 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.ThreadReduce, "{dst}", " = thread_reduce.", Word("fn"), "(", "{src}", ") over (",
               Items("dims", BARE), ") identity ", "{identity}", assigns=True),
     _template(ir.ThreadScan, "{dst}", " = thread_scan.", Word("fn"), "(", "{src}", ") along ",
-              Word("dim"), " carry ", "{carry}", " identity ", "{identity}", assigns=True),
+              Word("dim"), Flag("reverse", "reverse"), " carry ", "{carry}", " identity ",
+              "{identity}", assigns=True),
 )  # fmt: skip
 
 COMPUTE = Template(

@@ -116,8 +116,8 @@ def op_text(t: Tensor) -> str:
             return fn
         case Reduce(fn=fn, axes=axes):
             return f"{fn} over {', '.join(map(str, axes))}"
-        case Scan(fn=fn, axis=axis):
-            return f"{fn} along {axis}"
+        case Scan(fn=fn, axis=axis, reverse=reverse):
+            return f"{fn} along {axis}{' in reverse' if reverse else ''}"
         case Sort(axis=axis):
             return f"sort along {axis}"
         case Concat(axis=axis) | Take(axis=axis) | TakeAlong(axis=axis) | Iota(axis=axis):

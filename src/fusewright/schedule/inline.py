@@ -231,9 +231,24 @@ def _inline_less(flow: Dataflow, consumers: dict[Stage, list[Stage]], s: Stage) 
 
 
 def load_first(flow: Dataflow, loads: Iterable[Stage]) -> None:
-    """Takes loads out of the serial loops of their readers, so that all are in flight together."""
+    """Takes loads out of the serial loops of their readers, so that all are in flight together;
+    but for those of which registers hold another place in each iteration, as in rows that are
+    counted from words."""
     depths = {s: next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0) for s in loads}
-    inline_to(flow, {s: depth for s, depth in depths.items() if depth < s.inline_depth})
+    earlier = {s: depth for s, depth in depths.items() if depth < s.inline_depth}
+    inline_to(flow, {s: d for s, d in earlier.items() if _can_stand(flow, s, d)})
+
+
+def _can_stand(flow: Dataflow, producer: Stage, depth: int) -> bool:
+    """Whether all readers find what they need of a stage that shares so many loops with them."""
+    for r in consumers_of(flow)[producer]:
+        reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
+        for k, p in enumerate(r.operands):
+            if p is not producer:
+                continue
+            if placement_problem(flow.graph, p, reader, k, depth) is not None:
+                return False
+    return True
 
 
 def _shares_loops(s: Stage) -> bool:

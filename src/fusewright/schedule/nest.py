@@ -240,6 +240,24 @@ def check_scans(graph: AxisGraph, body: Iterable[Stage]) -> None:
             )
 
 
+def backward_loops(graph: AxisGraph, nest: Nest) -> frozenset[LoopNode]:
+    """The loops that scans in reverse walk from the last trip to the first. Raises ScheduleError
+    for a loop that another scan walks forwards."""
+    walked: dict[bool, dict[LoopNode, Stage]] = {False: {}, True: {}}
+    for s, nodes in nest.nodes.items():
+        if isinstance(s.op, Scan):
+            axis = s.frame.output[s.op.axis]
+            along = [n for n in nodes if n and n.axis and graph.depends(n.axis, [axis])]
+            walked[s.op.reverse] |= dict.fromkeys(along, s)
+    for node, s in walked[True].items():
+        if node in walked[False]:
+            raise ScheduleError(
+                f"{s.name} scans in reverse in a loop in which {walked[False][node].name} scans "
+                "forwards; a loop runs in one direction: give each scan loops of its own"
+            )
+    return frozenset(walked[True])
+
+
 def _check_reductions(
     graph: AxisGraph, body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest
 ) -> None:

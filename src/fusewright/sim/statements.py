@@ -236,9 +236,11 @@ def _thread_scan(s: ir.ThreadScan, run: Run) -> Step:
         """Over the threads before each one, and over all along the dimension."""
         full = np.broadcast_to(values, (values.shape[0], f.nthreads))
         shaped = full.reshape(-1, *reversed(run.block_shape))
-        sums = by.accumulate(shaped, axis=axis, dtype=shaped.dtype)
+        ordered = np.flip(shaped, axis) if s.reverse else shaped
+        sums = by.accumulate(ordered, axis=axis, dtype=shaped.dtype)
         before = np.roll(sums, 1, axis)
         np.moveaxis(before, axis, 0)[0] = first
+        before = np.flip(before, axis) if s.reverse else before
         total = np.broadcast_to(sums.take([-1], axis), shaped.shape)
         return before.reshape(-1, f.nthreads), total.reshape(-1, f.nthreads)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusewright.core.expr import Expr, Int, add, mul
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
@@ -27,7 +29,6 @@ from fusewright.fusion.ops import (
     astype,
     equal,
     expand_dims,
-    flip,
     matmul,
     matrix_transpose,
     moveaxis,
@@ -144,8 +145,7 @@ def _others(x: Array, axes: tuple[int, ...]) -> Array:
     row = build.reshape("grad", moved, (*kept, count))
     last = len(kept)
     before = Array(build.scan("mul", row, last, exclusive=True))
-    turned = flip(Array(row), axis=last).tensor
-    behind = flip(Array(build.scan("mul", turned, last, exclusive=True)), axis=last)
+    behind = Array(build.scan("mul", row, last, exclusive=True, reverse=True))
     back = build.reshape("grad", (before * behind).tensor, moved.shape)
     return Array(build.permute(back, tuple(order.index(k) for k in range(x.ndim))))
 
@@ -156,8 +156,8 @@ def _scan(op: Scan, g: Array) -> Array:
             f"grad: cumulative {op.fn} has no derivative here; only cumulative sums have, others "
             "can be given one with fw.custom_vjp"
         )
-    turned = flip(g, axis=op.axis).tensor
-    return flip(Array(build.scan("add", turned, op.axis, exclusive=op.exclusive)), axis=op.axis)
+    back = dataclasses.replace(op, operands=(g.tensor,), reverse=not op.reverse)
+    return Array(build.value(g.tensor.shape, g.tensor.dtype, back))
 
 
 def _rows(indices: Array, extent: Expr) -> Array:

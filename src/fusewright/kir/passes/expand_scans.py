@@ -8,6 +8,9 @@ a reduction are (`expand_reductions`). The threads of one `high` digit belong to
     across warps       the last of them stores incl; then every thread loads all `highs` totals,
                        and combines those before its own with the carry
 
+In reverse, both digits count from their other end, and the lane before is the one with the next
+number.
+
 Source: Hillis, Steele, "Data parallel algorithms" (1986). The order of combination depends on the
 shape of the block alone.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fusewright.core.atoms import minimum
 from fusewright.core.conditions import equal, less, less_equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, mod
 from fusewright.kir.ir import (
@@ -32,7 +36,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadScan,
 )
-from fusewright.kir.passes.expand_reductions import Digit, expand_runs, group_of
+from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, expand_runs, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
@@ -87,12 +91,14 @@ class _Expander:
         (digit,) = group.reduced
         before, last = self._register("before", s, plan), s.src
         if digit.clean > 1:
-            last = self._within_warp(s, digit, before, plan)
+            last = self._within_warp(s, group, before, plan)
         else:
             plan.within.append(Compute("copy", before, (s.identity,)))
+        low, high = _places(s, digit)
         if digit.highs == 1:
             total = self._register("total", s, plan)
-            end = group.thread_at(ZERO) + (digit.clean - 1 - digit.low) * digit.bit
+            last_lane = 0 if s.reverse else digit.clean - 1
+            end = group.thread_at(ZERO) + (last_lane - digit.low) * digit.bit
             plan.within.append(Shuffle(total, last, "index", mod(end, WARP_SIZE)))
             plan.across += [
                 Compute(s.fn, s.dst, (s.carry, before)),
@@ -100,26 +106,43 @@ class _Expander:
             ]
             return plan
         workspace = self._workspace(s, digit.highs * group.groups, plan)
-        is_last = equal(digit.low, digit.clean - 1)
-        place = group.key + digit.high * group.groups
+        is_last = equal(low, digit.clean - 1)
+        place = group.key + high * group.groups
         plan.stores.append(Store(workspace, place, last, predicate=is_last))
         plan.across.append(Compute("copy", s.dst, (s.carry,)))
         self._across_warps(s, digit, _Totals(workspace, group.key, group.groups), plan)
         plan.across.append(_combine(s, s.dst, before))
         return plan
 
-    def _within_warp(self, s: ThreadScan, digit: Digit, before: Reg, plan: _Plan) -> Reg:
+    def _within_warp(self, s: ThreadScan, group: ThreadGroup, before: Reg, plan: _Plan) -> Reg:
         """Puts `fn` over the lanes of this `high` digit before a thread into `before`; the register
         with that of its own lane too."""
         upto, other = self._register("upto", s, plan), self._register("other", s, plan)
+        (digit,) = group.reduced
+        low, _ = _places(s, digit)
         plan.within.append(Compute("copy", upto, (s.src,)))
         for k in range(digit.clean.bit_length() - 1):
-            plan.within.append(Shuffle(other, upto, "up", Int(digit.bit << k)))
-            has_one = less_equal(1 << k, digit.low)
+            plan.within.append(self._of_lane_before(s, group, (other, upto), 1 << k))
+            has_one = less_equal(1 << k, low)
             plan.within.append(Compute(s.fn, upto, (other, upto), has_one))
-        plan.within.append(Shuffle(before, upto, "up", Int(digit.bit)))
-        plan.within.append(Compute("copy", before, (s.identity,), less(digit.low, 1)))
+        plan.within.append(self._of_lane_before(s, group, (before, upto), 1))
+        plan.within.append(Compute("copy", before, (s.identity,), less(low, 1)))
         return upto
+
+    def _of_lane_before(
+        self, s: ThreadScan, group: ThreadGroup, registers: tuple[Reg, Reg], distance: int
+    ) -> Shuffle:
+        """The value of the lane that many places before; of any lane where there is none. The last
+        warp of a block may have no lane with a higher number, which has to be named then."""
+        (digit,) = group.reduced
+        step = Int(distance * digit.bit)
+        if not s.reverse:
+            return Shuffle(*registers, "up", step)
+        if self._kernel.nthreads % WARP_SIZE == 0:
+            return Shuffle(*registers, "down", step)
+        here = group.thread_at(digit.high)
+        there = here + minimum(Int(distance), digit.clean - 1 - digit.low) * digit.bit
+        return Shuffle(*registers, "index", mod(there, WARP_SIZE))
 
     def _across_warps(self, s: ThreadScan, digit: Digit, totals: _Totals, plan: _Plan) -> None:
         """Every thread loads all totals: those before its own go to the result, all to the
@@ -128,7 +151,7 @@ class _Expander:
         j = Var("j", 0, digit.highs - 1)
         body = (
             Load(part, totals.buffer, totals.first + j * totals.step),
-            Compute(s.fn, s.dst, (s.dst, part), less(j, digit.high)),
+            Compute(s.fn, s.dst, (s.dst, part), less(j, _places(s, digit)[1])),
             _combine(s, s.carry, part),
         )
         plan.across.append(For(j, Int(digit.highs), body))
@@ -152,6 +175,13 @@ class _Totals:
     buffer: Buffer
     first: Expr
     step: int
+
+
+def _places(s: ThreadScan, digit: Digit) -> tuple[Expr, Expr]:
+    """The digits of a thread, counted in the direction of the scan."""
+    if not s.reverse:
+        return digit.low, digit.high
+    return digit.clean - 1 - digit.low, digit.highs - 1 - digit.high
 
 
 def _combine(s: ThreadScan, into: Reg, value: Operand) -> Compute:

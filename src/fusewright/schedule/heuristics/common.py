@@ -192,10 +192,10 @@ class GlobalAccess:
     data: tuple[tuple[Var, Expr], ...] = ()
 
     def fit(self, lane: Var, width: int) -> Fit:
-        """How its lanes lie in words of memory; only reads are cut out of two."""
+        """How its lanes lie in words of memory; only reads take elements out of these."""
         p = self.tensor
         found = fit_of(self.address, lane, width, p.dtype.nbytes, p.alignment)
-        return Fit.NARROW if found is Fit.CUT and p is self.stage else found
+        return Fit.NARROW if found is not Fit.WORDS and p is self.stage else found
 
 
 def global_accesses(
@@ -296,7 +296,7 @@ def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         fits = {a.fit(lane, width) for a in own}
         wide = bool(own) and Fit.NARROW not in fits
-        s.from_any_address = wide and Fit.CUT in fits
+        s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN))
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))

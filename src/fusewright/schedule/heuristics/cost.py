@@ -87,11 +87,13 @@ def cost(work: Work, target: Target) -> Cost:
 
 def bound_us(work: Work, target: Target) -> float:
     """A time that other schedules of the same group hardly beat: of a launch that moves every array
-    once, and issues the same instructions but for those that every thread has."""
+    once, and computes the same; what every thread has, and what it takes to address memory, others
+    may spare."""
     known = target.calibration
     once = [(min(float(a.nbytes), max(a.requested)), a.is_written) for a in work.arrays]
     moved = sum(n * (known.write_weight if is_written else 1.0) for n, is_written in once)
-    issued = work.blocks * warps(work.threads) * (work.instructions - FIXED_INSTRUCTIONS)
+    spared = FIXED_INSTRUCTIONS + work.addressing
+    issued = work.blocks * warps(work.threads) * (work.instructions - spared)
     return (
         known.launch_us
         + known.start_us

@@ -235,8 +235,9 @@ def _period(small: Stage, width: int) -> int:
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
     those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
-    (`aligned`), cut out of two (`cut`), or element by element (`narrow`), the `accesses` that a
-    thread makes for its lanes, to small tensors as well, and the stages that cannot follow."""
+    (`aligned`), cut or taken out of several (`cut`), or element by element (`narrow`), the
+    `accesses` that a thread makes for its lanes, to small tensors as well, and the stages that
+    cannot follow."""
 
     loop: Loop
     width: int
@@ -269,10 +270,10 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     if full == 1 or not is_short:
         return [best]
     even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
-    usable = [w for w in even if not w.narrow and w.aligned >= max(w.cut, best.aligned)]
-    usable = [w for w in usable if w.refused <= plain[0].refused]
-    first = max(usable, key=lambda w: w.aligned, default=best)
-    return list(dict.fromkeys((first, best, plain[0])))
+    usable = [w for w in even if not w.narrow and w.refused <= plain[0].refused]
+    wider = max(usable, key=lambda w: w.aligned, default=best)
+    is_first = wider.aligned >= max(wider.cut, best.aligned)
+    return list(dict.fromkeys((wider if is_first else best, best, plain[0], wider)))
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
@@ -306,7 +307,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
         if elements >= size // 2:
             large.append(fit is not Fit.NARROW)
     all_large = bool(large) and all(large)
-    by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT], nbytes[Fit.NARROW])
+    by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT] + nbytes[Fit.TAKEN], nbytes[Fit.NARROW])
     return Walk(flat, width, all_large, *by_fit, accesses, frozenset(refused))
 
 
@@ -319,4 +320,5 @@ def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:
     words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
     if a.tensor is a.stage and words > 1:
         words *= 2
-    return {Fit.WORDS: words, Fit.CUT: 2 * words, Fit.NARROW: width}[fit]
+    several = (Fit.CUT, Fit.TAKEN)
+    return 2 * words if fit in several else words if fit is Fit.WORDS else width

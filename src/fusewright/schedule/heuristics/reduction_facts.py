@@ -151,7 +151,7 @@ def _allows(
         transform_like(flow, reference, align=True)
         accesses = global_accesses(flow, inside.axis, lane)
     large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
-    allowed = (Fit.WORDS, Fit.CUT) if anywhere else (Fit.WORDS,)
+    allowed = (Fit.WORDS, Fit.CUT, Fit.TAKEN) if anywhere else (Fit.WORDS,)
     wide = [a.fit(lane, width) in allowed for a in accesses if numel(a.tensor.shape) >= large]
     return bool(wide) and all(wide)
 

@@ -82,9 +82,10 @@ class Array:
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
-    waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, bytes of
-    loads under way together. Of the launch: `lines`, the look-ups in first-level caches, and
-    `narrow`, the accesses of warps to any memory with less than 16 bytes a lane."""
+    waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, among
+    them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
+    the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
+    than 16 bytes a lane."""
 
     blocks: int
     threads: int
@@ -102,6 +103,7 @@ class Work:
     flight_nbytes: float
     product_clocks: float = 0.0
     warp_pairs: float = 0.0
+    addressing: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -115,6 +117,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     own = [s for s in stages if not _is_by_engine(s)]
     by_warps = [warp_work(s) for s in stages if s.is_mma and s.warps]
     asked = requests(flow, [s for s in own if _is_global(s)], launched)
+    computing, addressing = _instructions(flow, own, asked)
     return Work(
         blocks=launched,
         threads=threads,
@@ -133,11 +136,13 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         registers=_registers(stages) + sum(w.registers for w in by_warps),
         instructions=FIXED_INSTRUCTIONS
         + EXCHANGE_INSTRUCTIONS * exchanges
-        + _instructions(flow, own, asked)
+        + computing
+        + addressing
         + sum(w.instructions for w in by_warps),
         flight_nbytes=_flight(own) + sum(map(_ring_nbytes, stages)) / max(threads, 1),
         product_clocks=sum(map(_product_clocks, stages)),
         warp_pairs=sum(w.pairs for w in by_warps),
+        addressing=addressing,
     )
 
 
@@ -164,6 +169,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         registers=max(w.registers for w in works),
         instructions=mean(lambda w: w.instructions),
         flight_nbytes=mean(lambda w: w.flight_nbytes),
+        addressing=mean(lambda w: w.addressing),
     )
 
 
@@ -386,14 +392,16 @@ def _through_shared(s: Stage) -> float:
 
 def _instructions(
     flow: Dataflow, stages: Sequence[Stage], asked: Mapping[Stage, Sequence[Request]]
-) -> float:
+) -> tuple[float, float]:
+    """Instructions of a thread that compute elements, and those that bring and store them."""
     forms = fast_forms(flow.stages, consumers_of(flow))
     shares = _shares(flow)
-    total = 0.0
+    computing = addressing = 0.0
     for s in stages:
         addresses = sum(r.instructions for r in asked.get(s, ()))
-        total += shares[s] * (_trips(s) * _weight(s, forms.get(s)) + _accesses(s) + addresses)
-    return total
+        computing += shares[s] * _trips(s) * _weight(s, forms.get(s))
+        addressing += shares[s] * (_accesses(s) + addresses)
+    return computing, addressing
 
 
 def _accesses(s: Stage) -> float:
