@@ -59,3 +59,26 @@ def test_what_two_coordinates_decide_is_read_as_it_lies() -> None:
     r = np.arange(128)
     want = np.take_along_axis(x.T, (r[:, None] + r[None, :]) % 128, axis=1)
     np.testing.assert_array_equal(program.simulate(x).outputs[0], want)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((253, 8, 64), "float64"), ((250, 64, 64), "float32"), ((64, 999, 33), "int32")],
+)
+def test_an_output_that_is_nothing_but_moved_reads_its_tile(
+    shape: tuple[int, ...], dtype: str
+) -> None:
+    """It is stored once, and nothing is read from it."""
+
+    def turned(x: fw.Array) -> fw.Array:
+        return fw.flip(fw.permute_dims(x, (2, 0, 1)), axis=1)
+
+    program = fw.compile(fw.trace(turned, fw.TensorSpec(shape, dtype)))
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
+    x = np.random.default_rng(3).integers(-9, 9, shape).astype(dtype)
+    found = program.simulate(x)
+    assert found.races == []
+    assert np.array_equal(found.outputs[0], np.flip(np.transpose(x, (2, 0, 1)), 1))
+    report = fw.verify(program, x)
+    assert report.missing == [] and report.redundant == []

@@ -255,7 +255,10 @@ def _allocation(
 
 
 def _tile_of(flow: Dataflow, moved: Stage) -> tuple[Stage, Stage, Stage]:
-    """A stage that reads an input at other places, its tile, and what its readers read instead."""
+    """A stage that reads an input at other places, its tile, and what its readers read instead. An
+    output is what reads the tile itself."""
+    if moved.memory is Memory.GLOBAL:
+        return *tile_before(flow, moved), moved
     tile = copy_after(flow, moved, memory=Memory.SHARED)
     return moved, tile, copy_after(flow, tile)
 
