@@ -631,7 +631,7 @@ def test_calls_with_other_results_or_arguments_are_not_bound(
     gpu: FakeDriver, torch: FakeTorch
 ) -> None:
     x = tensor(normal(6, 40))
-    for fn in (lambda x: x + 1, lambda x: [x + 1, x + 1]):
+    for fn in (lambda x: x + 1, lambda x: [y := x + 1, y]):
         f = fw.fuse(fn)
         f(x)
         bound = f.bound((x,))
