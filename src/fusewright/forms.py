@@ -52,7 +52,7 @@ from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments, structure_of
-from fusewright.schedule.heuristics.rating import predicted
+from fusewright.schedule.heuristics.rating import MARGIN, predicted
 from fusewright.target import Target
 
 MAX_ALONE = 3
@@ -65,6 +65,9 @@ class Form:
 
     fusion: Fusion
     formation: Formation
+    handicap: float = 1.0
+    """By how much it has to be faster than others: what moves more bytes, or takes more launches,
+    is taken only where the errors of both predictions do not matter."""
 
 
 def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
@@ -79,13 +82,13 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
     if not across and len(forms) == 1:
         return forms[0]
     clock = _Clock(target)
-    best = min(forms, key=clock.us)
+    best = min(forms, key=clock.rank)
     for chosen in _choices(across):
         least = _copy_us(chosen, target) + clock.bytes_us(fusion)
         if clock.us(best) > least:
             other = _moves_folded(store_across(fusion, chosen), target)
             more = _forms(other, moves_to_hoist(other, target), target)
-            best = min((best, *more), key=clock.us)
+            best = min((best, *more), key=clock.rank)
     return best
 
 
@@ -100,7 +103,8 @@ def _forms(moves: Fusion, simple: frozenset[Tensor], target: Target) -> list[For
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
-    return [Form(*formed(f, target, shortest)) for f, shortest in cuts]
+    handicaps = {1: 1.0, SHORTEST: MARGIN**2}
+    return [Form(*formed(f, target, n), handicaps[n]) for f, n in cuts]
 
 
 def _choices(across: list[Tensor]) -> list[frozenset[Tensor]]:
@@ -174,6 +178,10 @@ class _Clock:
             items = segments(form.fusion, placed.items, placed.sites, placed.joined)
             self._forms[form] = sum(map(self._of_item, attach_fills(items)))
         return self._forms[form]
+
+    def rank(self, form: Form) -> float:
+        """The time by which forms are compared."""
+        return self.us(form) * form.handicap
 
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
