@@ -123,19 +123,26 @@ def schedulers(program: fw.Program) -> list[str]:
     return [k.heuristic.scheduler for k in program.kernels if k.heuristic is not None]
 
 
-def test_blocks_walk_over_short_rows_only_where_that_is_faster() -> None:
+def gradients(dy: Any, x: Any) -> Any:
+    c = fw.mean(dy * x, axis=1, keepdims=True)
+    return dy - x * c, fw.sum(fw.astype(dy, fw.float32) * x, axis=0)
+
+
+def test_blocks_walk_over_short_rows_unless_that_is_clearly_slower() -> None:
     """A thread that holds two elements of a row meets another one for each of them."""
-    few = fw.compile(fw.trace(rows_and_columns, S((1 << 21, 2), "float32")))
-    assert "rows" not in schedulers(few)
-    x = np.random.default_rng(2).standard_normal((1 << 21, 2)).astype("float32")
-    found = few.simulate(x)
+    few, more = (S((1 << 21, n), "bfloat16") for n in (2, 48))
+    assert "rows" in schedulers(fw.compile(fw.trace(gradients, more, more)))
+    program = fw.compile(fw.trace(gradients, few, few))
+    assert "rows" not in schedulers(program)
+    rng = np.random.default_rng(2)
+    given = [rng.standard_normal((1 << 21, 2)).astype(fw.bfloat16.numpy) for _ in range(2)]
+    found = program.simulate(*given)
     assert not found.races
-    for got, want in zip(found.outputs, fw.evaluate(few.fusion, x), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    report = fw.verify(few, x)
+    for got, want in zip(found.outputs, fw.evaluate(program.fusion, *given), strict=True):
+        got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2 * np.abs(want).max())
+    report = fw.verify(program, *given)
     assert not report.missing and not report.redundant
-    more = fw.compile(fw.trace(rows_and_columns, S((1 << 19, 48), "float32")))
-    assert "rows" in schedulers(more)
 
 
 def test_rows_that_are_too_short_for_a_walk_are_refused_with_their_length() -> None:

@@ -56,7 +56,7 @@ from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments, structure_of
-from fusewright.schedule.heuristics.rating import predicted
+from fusewright.schedule.heuristics.rating import MARGIN, predicted
 from fusewright.target import Target
 
 NEAR = 1.03
@@ -74,6 +74,9 @@ class Form:
     fusion: Fusion
     formation: Formation
     orders: Orders = field(default_factory=Orders)
+    handicap: float = 1.0
+    """By how much it has to be faster than others: what moves more bytes, or takes more launches,
+    is taken only where the errors of both predictions do not matter."""
 
 
 def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
@@ -108,8 +111,8 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
     the least."""
-    least = min(map(clock.us, forms))
-    near = [f for f in forms if clock.us(f) <= NEAR * least]
+    least = min(map(clock.rank, forms))
+    near = [f for f in forms if clock.rank(f) <= NEAR * least]
     return min(near, key=lambda f: len(f.formation.groups))
 
 
@@ -130,7 +133,8 @@ def _forms(
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
     known = Orders({}, orders or {})
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
-    return [Form(*formed(f, target, shortest), known) for f, shortest in cuts]
+    handicaps = {1: 1.0, SHORTEST: MARGIN**2}
+    return [Form(*formed(f, target, n), known, handicaps[n]) for f, n in cuts]
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
@@ -219,6 +223,10 @@ class _Clock:
             items = segments(form.fusion, placed.items, placed.sites, placed.joined)
             self._forms[form] = sum(map(self._of_item, attach_fills(items)))
         return self._forms[form]
+
+    def rank(self, form: Form) -> float:
+        """The time by which forms are compared."""
+        return self.us(form) * form.handicap
 
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
