@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Callable
 
 import pytest
 
-from fusewright.runtime.specialised_call import address_writer, steady_call
+from fusewright.runtime.specialised_call import address_writer, launcher, steady_call
 
 
 class Tensor:
@@ -68,6 +70,58 @@ def test_addresses_are_those_of_roots_plus_offsets() -> None:
     assert struct.unpack("=3Q", buffer) == (200, 132, 264)
 
 
+class Launches:
+    """A plan whose launches note the stream and what the buffer holds, or fail."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.stream = 0
+        self.buffer = bytearray(24)
+        self.launched: list[tuple[object, ...]] = []
+        self.refused: list[tuple[int, tuple[int, ...]]] = []
+        self._status = status
+
+    def move_to(self, stream: int) -> None:
+        self.stream = stream
+
+    def launch(self, config: str, kernel: int, table: int, extra: int) -> tuple[int]:
+        slots = struct.unpack("=3Q", self.buffer)
+        self.launched.append((config, kernel, table, extra, self.stream, *slots))
+        return (self._status,)
+
+    def check_launch(self, k: int, status: tuple[int, ...]) -> None:
+        self.refused.append((k, status))
+
+    def enqueue(self, lock: threading.Lock) -> Callable[..., None]:
+        make = launcher(2, (1, 0, 1), (False, True, False), 2)
+        pack = struct.Struct("=3Q").pack_into
+        given = (self, lock, self.buffer, pack, self.launch, 32)
+        return make(*given, "first", 7, 70, "second", 8, 80)
+
+
+def test_a_launcher_writes_slots_and_launches_in_order_under_the_lock() -> None:
+    plan, lock = Launches(), threading.Lock()
+    enqueue = plan.enqueue(lock)
+    enqueue(100, 200, 5)
+    enqueue(1, 2, 5)
+    assert plan.launched == [
+        ("first", 7, 70, 0, 5, 200, 132, 200),
+        ("second", 8, 80, 0, 5, 200, 132, 200),
+        ("first", 7, 70, 0, 5, 2, 33, 2),
+        ("second", 8, 80, 0, 5, 2, 33, 2),
+    ]
+    assert plan.refused == [] and not lock.locked()
+
+
+def test_a_launcher_says_which_launch_was_refused() -> None:
+    plan, lock = Launches(700), threading.Lock()
+    plan.enqueue(lock)(100, 200, 5)
+    assert plan.refused == [(0, (700,)), (1, (700,))]
+    with pytest.raises(TypeError, match="positional argument"):
+        plan.enqueue(lock)(100, 5)
+    assert not lock.locked()
+
+
 def test_texts_are_made_once_per_number_of_arrays() -> None:
     assert steady_call(3, 1, 1, False) is steady_call(3, 1, 1, False)
     assert address_writer((0, 1)) is address_writer((0, 1))
+    assert launcher(1, (0,), (True,), 1) is launcher(1, (0,), (True,), 1)

@@ -596,7 +596,9 @@ def test_calls_of_known_types_look_at_addresses_only(
     x, y = normal(6, 40), normal(6, 40) + 1
     assert f.bound((tensor(x), tensor(y))) is None  # not called yet
     f(tensor(x), tensor(y))
-    alike = f.bound((tensor(x), tensor(y)))
+    bound = f.bound((tensor(x), tensor(y)))
+    assert bound is not None
+    alike = bound.alike
     assert alike is not None
     monkeypatch.setattr(fuse_module, "call_key", None)
     made = alike([tensor(y), tensor(x)])
@@ -611,7 +613,9 @@ def test_calls_of_known_types_are_left_where_more_than_types_differs(
     f = fw.fuse(lambda x, y: (x + y, x * y))
     pair = tensor(normal(6, 40)), tensor(normal(6, 40))
     f(*pair)
-    alike = f.bound(pair)
+    bound = f.bound(pair)
+    assert bound is not None
+    alike = bound.alike
     assert alike is not None
     before = len(gpu.launched)
     assert alike([pair[0], SimpleNamespace(data_ptr=lambda: 1 << 20 | 4)]) is None
@@ -630,7 +634,9 @@ def test_calls_with_other_results_or_arguments_are_not_bound(
     for fn in (lambda x: x + 1, lambda x: [x + 1, x + 1]):
         f = fw.fuse(fn)
         f(x)
-        assert f.bound((x,)) is None
+        bound = f.bound((x,))
+        assert bound is not None and bound.alike is bound.steps() is None
     f = fw.fuse(lambda t: [t[0] + 1])
     f((x,))
-    assert f.bound(((x,),)) is None
+    bound = f.bound(((x,),))
+    assert bound is not None and bound.alike is bound.steps() is None

@@ -4,14 +4,14 @@ numbers stand in a call, and what its results become."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from fusewright.frontends.out_layouts import OutLayouts
 from fusewright.fusion import trees
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
-from fusewright.runtime.torch_calls import NumberedCall, TorchCall
+from fusewright.runtime.torch_calls import NumberedCall, Steps, TorchCall
 
 Alike: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
 """Runs on tensors of known types, unless a call must look at more than their addresses: None."""
@@ -76,6 +76,20 @@ class Call:
         if not plain or self.nested or self.single or isinstance(self.torch, NumberedCall):
             return None
         return self.torch.run_alike if self.torch.is_alike else None
+
+    def steps(self) -> Steps | None:
+        """The call taken apart, its results as the function's caller sees them; None where that is
+        not all of it: arguments that are not all tensors side by side, results that are not the
+        program's, or arrays that are no arguments and are written to."""
+        in_order = self.places == tuple(range(len(self.places)))
+        if not in_order or self.positions is not None or self.nested or self.single:
+            return None
+        if isinstance(self.torch, NumberedCall) or not self.torch.is_alike:
+            return None
+        steps = self.torch.steps()
+        layouts = self.compiled.layouts
+        made = {k: layouts.shown_as(k, *t) for k, t in steps.made.items()}
+        return replace(steps, made=made)
 
     def _into(self, values: Sequence[Any], out: Any, numbers: tuple[int, ...]) -> Any:
         """The call with arrays of `out=`; every output is a result of its own."""

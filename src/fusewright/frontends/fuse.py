@@ -19,7 +19,7 @@ from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional,
 from fusewright.core.expr import Var
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
-from fusewright.frontends.bound import Alike, Call, Compiled, bound
+from fusewright.frontends.bound import Call, Compiled, bound
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
 from fusewright.frontends.natural_layouts import Strides, natural_layouts
@@ -157,12 +157,11 @@ class Fused:
                 return tree, (), signature_of(infos, tree, self._marks)
         return split, tuple(numbers), signature
 
-    def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Alike | None:
-        """The call for all lists of tensors of the same shapes, strides, dtypes and device as
-        these, on which the function was called before with such `out=`; None where each call must
-        be looked at. What `out` names are arguments, in every call the same ones."""
-        found = self._calls.get(self._key(tensors, {}, out))
-        return None if found is None else found.alike
+    def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Call | None:
+        """What is bound for tensors of the same shapes, strides, dtypes and device as these, on
+        which the function was called before with such `out=`, if anything is. What `out` names are
+        arguments, in every call the same ones."""
+        return self._calls.get(self._key(tensors, {}, out))
 
     def _first(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, key: Hashable | None

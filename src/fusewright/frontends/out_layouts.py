@@ -58,6 +58,14 @@ class OutLayouts:
             for x, o, there in pairs
         ]
 
+    def shown_as(
+        self, k: int, shape: Sequence[int], strides: Sequence[int], dtype: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        """The type of a stored result as the caller sees it."""
+        order = self.order(k)
+        back = range(len(shape)) if order is None else _inverse(order)
+        return tuple([shape[a] for a in back]), tuple([strides[a] for a in back]), dtype
+
     def stored(self, given: Sequence[Any]) -> list[Any]:
         """The arrays of `out=` as kernels see them. Raises UserError for another number of axes."""
         if self._orders is None:

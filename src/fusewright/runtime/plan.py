@@ -36,7 +36,7 @@ from fusewright.runtime.launch import (
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
 from fusewright.runtime.region_graphs import MAX_NODES, Recorder, RegionGraphs
-from fusewright.runtime.specialised_call import address_writer
+from fusewright.runtime.specialised_call import address_writer, launcher
 from fusewright.runtime.state import States
 from fusewright.runtime.tensor_maps import encoded, shape_of
 from fusewright.target import TENSOR_MAP_NBYTES
@@ -137,7 +137,7 @@ class PlanTemplate:
         slots = {place: k for k, place in enumerate(dict.fromkeys(p for x in places for p in x))}
         self.roots = tuple(r for r, _ in slots)
         address_format = struct.Struct(f"={len(slots)}Q")
-        self._pack, self._writer = address_format.pack_into, address_writer(self.roots)
+        self.pack, self._writer = address_format.pack_into, address_writer(self.roots)
         position = {v: k for k, v in enumerate(symbols)}
         formats: list[str] = []
         values: list[bool | int | float] = []
@@ -180,7 +180,7 @@ class PlanTemplate:
 
     def writer(self, buffer: Any, offsets: Sequence[int]) -> Callable[[Sequence[int]], None]:
         """Writes the slots of addresses in a buffer, given those of the roots."""
-        return self._writer(self._pack, buffer, *offsets)
+        return self._writer(self.pack, buffer, *offsets)
 
 
 def _map_slots(
@@ -238,7 +238,9 @@ class CallPlan:
         self._api = driver()
         self._ranges = t.ranges
         self._lock = t.lock
-        self._stream = 0
+        self.stream = 0
+        """The stream that all launches are configured for."""
+        self._offsets = offsets
         self._template, self._values = t, tuple(sizes)
         self._graphs: dict[int, tuple[GraphCache, list[Node]]] = {}
         self._region_graphs: dict[int, RegionGraphs] = {}
@@ -339,14 +341,40 @@ class CallPlan:
                 self._fork(self._branches, stream)
             else:
                 self._write(roots)
-                if stream != self._stream:
-                    self._move_to(stream)
+                if stream != self.stream:
+                    self.move_to(stream)
                 if self._order:
                     self._launch_regions(stream, device)
                 else:
                     self._launch(self.launches)
             if self._ranges is not None:
                 self._ranges.pop()
+
+    def steady(self, device: int, roots: int, *, graph: bool) -> Callable[..., None]:
+        """A function of the addresses of so many roots and a stream that does what `enqueue` does
+        on a device that calls were made on before: written out where the launches are all there
+        is to it. `graph`: as long as nobody captures."""
+        t = self._template
+        plain = self._states is None and self._branches is None and self._ranges is None
+        if graph or not plain or self._order or self._maps or device not in self._prepared_for:
+
+            def enqueue(*given: int) -> None:
+                *addresses, stream = given
+                replayed = graph and not capturing(stream)
+                self.enqueue(addresses, stream, device, graph=replayed)
+
+            return enqueue
+        moved = tuple(map(bool, self._offsets))
+        make = launcher(roots, t.roots, moved, len(self.launches))
+        known = (v for x in self.launches for v in (x.config, x.kernel.handle, x.address))
+        offsets = (o for o in self._offsets if o)
+        launch = self._api.cuLaunchKernelEx
+        return make(self, self._lock, self._buffer, t.pack, launch, *offsets, *known)
+
+    def check_launch(self, k: int, status: tuple[Any, ...]) -> None:
+        """Raises InternalError for a launch that failed, with the driver's words."""
+        x = self.launches[k]
+        check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
 
     def _launch(self, launches: Iterable[Prepared]) -> None:
         launch = self._api.cuLaunchKernelEx
@@ -370,7 +398,7 @@ class CallPlan:
             x.config.hStream = on
             self._launch((x,))
 
-        self._stream = NOWHERE
+        self.stream = NOWHERE
         launch_on_branches([partial(launched, x) for x in self.launches], branches, stream)
 
     def _write_with_maps(self, roots: Sequence[int]) -> None:
@@ -384,11 +412,11 @@ class CallPlan:
             self._buffer[first : first + TENSOR_MAP_NBYTES] = encoded(address, shape)
         self._written = tuple(roots)
 
-    def _move_to(self, stream: int) -> None:
+    def move_to(self, stream: int) -> None:
         """Makes a stream the one of all launches."""
         for x in self.launches:
             x.config.hStream = stream
-        self._stream = stream
+        self.stream = stream
 
     def record(self, roots: Sequence[int], recorder: Recorder, device: int) -> None:
         """Adds the launches to a CUDA graph, one behind the other."""

@@ -69,6 +69,35 @@ def address_writer(roots: tuple[int, ...]) -> Callable[..., Callable[[Sequence[i
     )
 
 
+@lru_cache(MAX_TEXTS)
+def launcher(
+    count: int, roots: tuple[int, ...], is_moved: tuple[bool, ...], launches: int
+) -> Callable[..., Any]:
+    """Makes, of a plan, its lock and buffer, a `pack_into`, the driver's launch, the offsets of the
+    slots that lie behind their roots (`is_moved`), and of each launch its configuration, kernel and
+    table, a function of the addresses of `count` roots and a stream. It writes the slots as
+    `address_writer` does, and launches one after the other."""
+    given = [f"a{k}" for k in range(count)]
+    offsets = [f"o{k}" for k, moved in enumerate(is_moved) if moved]
+    slots = [
+        f"a{r} + o{k}" if moved else f"a{r}"
+        for k, (r, moved) in enumerate(zip(roots, is_moved, strict=True))
+    ]
+    known = [f"config{k}, kernel{k}, table{k}" for k in range(launches)]
+    first = ["plan", "lock", "buffer", "pack", "launch", *offsets, *known]
+    lines = [
+        f"def bind({', '.join(first)}):",
+        f"  def enqueue({', '.join([*given, 'stream'])}):",
+        "    with lock:",
+        f"      pack({', '.join(['buffer', '0', *slots])})",
+        "      if stream != plan.stream: plan.move_to(stream)",
+    ]
+    for k in range(launches):
+        lines.append(f"      status = launch(config{k}, kernel{k}, table{k}, 0)")
+        lines.append(f"      if status[0]: plan.check_launch({k}, status)")
+    return _defined([*lines, "  return enqueue"])
+
+
 def _defined(lines: Sequence[str]) -> Callable[..., Any]:
     """The function `bind` of a text."""
     names: dict[str, Any] = {"__builtins__": {}}

@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -27,12 +28,13 @@ from fusewright.runtime.plan import CallPlan
 from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
 
 F = TypeVar("F", bound=Callable[..., Any])
-_VECTOR_MASK = 15
+VECTOR_MASK = 15
+"""The bits of an address that a choice of kernels may depend on."""
 
 
 def _tensor_key(x: Any) -> Hashable:
     """All that the choice of a program and its plan depends on."""
-    where = x.data_ptr() & _VECTOR_MASK
+    where = x.data_ptr() & VECTOR_MASK
     is_recorded = x.requires_grad and sys.modules["torch"].is_grad_enabled()
     return x.shape, x.stride(), x.dtype, x.device, where, is_recorded, x.is_neg()
 
@@ -200,7 +202,7 @@ def may_require_grad(x: Any) -> bool:
     return x.requires_grad or (x._base is not None and x._base.requires_grad)
 
 
-class _TorchApi:
+class TorchApi:
     """The functions of torch that a call needs, in the cheapest form that this torch has."""
 
     def __init__(self, torch: Any) -> None:
@@ -233,8 +235,31 @@ class _TorchApi:
 
 
 @cache
-def _torch_api(torch: Any) -> _TorchApi:
-    return _TorchApi(torch)
+def torch_api(torch: Any) -> TorchApi:
+    """The functions of a torch."""
+    return TorchApi(torch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """What `TorchCall.run_alike` does, for functions that have it written out among other steps.
+
+    `made`: shape, strides and dtype of each new result by its number; `held`: which argument every
+    other result is; `scratch`: of a tensor that is needed meanwhile. `low`: of the address of each
+    argument, the bits that every call has. `launch` takes the addresses of arguments, new results
+    and scratch, and a stream. The rest is what every call asks first: `config` is active, `device`
+    is torch's current one, `ready` is an attribute of `threads`; where `requires_grad`, nobody
+    records gradients."""
+
+    config: Config
+    device: int
+    threads: Any
+    requires_grad: bool
+    low: tuple[int, ...]
+    made: Mapping[int, tuple[Any, Any, Any]]
+    held: Mapping[int, int]
+    scratch: tuple[tuple[Any, Any, Any], ...]
+    launch: Callable[..., None]
 
 
 class TorchCall:
@@ -254,7 +279,7 @@ class TorchCall:
         plan = executor.plan(sizes)
         types = executor.result_types(sizes)
         owners: list[Any] = [x.owner for x in (*infos, *given) if x is not None]
-        self._api = _torch_api(sys.modules["torch"])
+        self._api = torch_api(sys.modules["torch"])
         self._executor = executor
         self._types = types
         self._count = len(infos)
@@ -264,6 +289,7 @@ class TorchCall:
         self._results = [(shape, strides, library.dtype(dtype)) for shape, strides, dtype in types]
         self._own = [k for k, h in enumerate(executor.holders) if h is None]
         self._config = config
+        self._low = tuple([x.pointer & VECTOR_MASK for x in infos])
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
         self._overwriting = None
@@ -278,7 +304,7 @@ class TorchCall:
         self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if arena else []
         self._graph = plan.replays(self._config.execution)
         self._steady = self._written_out(self._count, 0)
-        self._checked = self._written_out(self._count, _VECTOR_MASK)
+        self._checked = self._written_out(self._count, VECTOR_MASK)
 
     def for_sizes(self, sizes: Mapping[Var, int]) -> TorchCall | None:
         """The call on the same tensors where symbols have other values; None where results then
@@ -339,6 +365,22 @@ class TorchCall:
     def is_alike(self) -> bool:
         """Whether `run_alike` is all of a call: what it overwrites, if anything, are arguments."""
         return self._overwriting is None or self._overwriting.is_inside
+
+    def steps(self) -> Steps:
+        """What a call that has been run is made of, as long as it `is_alike`."""
+        news = dict(zip(self._own, (self._results[k] for k in self._own), strict=True))
+        roots = self._count + len(news) + len(self._scratch)
+        return Steps(
+            self._config,
+            self._index,
+            self._threads,
+            self._requires_grad,
+            self._low,
+            news,
+            {k: h for k, h in enumerate(self._executor.holders) if h is not None},
+            tuple(self._scratch),
+            self._plan.steady(self._index, roots, graph=self._graph),
+        )
 
     def _elsewhere(self, tensors: Sequence[Any], out: Sequence[Any]) -> list[Any]:
         """The call of a thread that has not called on this device yet, or works on another."""

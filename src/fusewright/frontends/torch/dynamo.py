@@ -10,6 +10,7 @@ from typing import Any
 
 from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
+from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.plain_strides import plain_strides
@@ -95,18 +96,19 @@ def fuse_graph(
     recorded = recordings.plan(module, name) if options.cudagraphs and recordings else None
     try:
         fused, report = _fused(module, options, name, shared or Shared())
+        call = GraphCall(fused)
     except Exception as e:
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         again = how_again(name, lambda: module, values, options, e)
         _log.warning("%s is left to torch: %s: %s; %s", name, type(e).__name__, e, again)
-        fused, report = module, None
+        call, report = None, None
 
     def run(args: list[Any]) -> Any:
-        return fused.forward(*args) if fused is module else fused.forward(args)
+        return module.forward(*args) if call is None else call.run(args)
 
     if observe is not None and report is not None:
         why_not = None if recorded is None else recorded.reason or ""
-        observe(replace(report, not_recorded=why_not))
+        observe(replace(report, not_recorded=why_not, call=call))
     run._boxed_call = True  # type: ignore[attr-defined]
     return run if recorded is None else recorded.wrap(run)
 

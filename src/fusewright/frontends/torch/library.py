@@ -7,5 +7,6 @@ from typing import Any
 
 torch: Any = importlib.import_module("torch")
 fx: Any = importlib.import_module("torch.fx")
+TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 aten: Any = torch.ops.aten
 prims: Any = torch.ops.prims

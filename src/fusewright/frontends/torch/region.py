@@ -11,7 +11,8 @@ from typing import Any
 
 from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
-from fusewright.frontends.fuse import Alike, Fused
+from fusewright.frontends.bound import Alike, Call
+from fusewright.frontends.fuse import Fused
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
@@ -171,10 +172,15 @@ class Region:
         self.part = part
         self.__name__ = self.__qualname__ = part.name
         self._ways = ways
-        self._strides = {
+        self.strides = {
             k: s for k, n in enumerate(part.outputs) if (s := odd_strides(n.meta["val"]))
         }
+        """The strides of results that differ from what the kernels make, in axes of size 1."""
         self._alike: Alike | None = None
+        self.bound: Call | None = None
+        """What calls are bound to: nothing else happens in those that go to the kernels directly,
+        but for `strides` of results."""
+        self._bound_way: Any = None
         self._is_fixed = not any(symbolic_axes(n.meta["val"]) for n in part.tensors)
         self._may_bind = has_fixed_types(part)
         self._numbers = range(len(part.outputs))
@@ -200,7 +206,7 @@ class Region:
             held = [None if at is None else inputs[at] for at in made]
             self.targets = {k: at for k, at in wanted.items() if held[k] == at}
         for k in self.targets:
-            self._strides.pop(k, None)
+            self.strides.pop(k, None)
         return self.targets
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -211,17 +217,27 @@ class Region:
                 self._ways.tune(way, args)
                 made = self._called(way, args)
                 self._bind(way, args)
-            for k, strides in self._strides.items():
+            for k, strides in self.strides.items():
                 made[k] = made[k].as_strided(made[k].shape, strides)
             return made
         except Exception as e:
             if is_torch:
                 raise
-            if isinstance(e, torch.OutOfMemoryError):
-                _log.warning("%s: %s; torch computes this call", self.part.name, e)
-                return self._called(self._ways.left[-1], args)
-            self._alike = None
-            self._ways.give_up(way, e)
+            error = e
+        return self._after(error, way, args)
+
+    def after(self, error: Exception, *args: Any) -> list[Any]:
+        """The results of a call of what is `bound`, which failed, by another way."""
+        return self._after(error, self._bound_way, args)
+
+    def _after(self, error: Exception, way: Any, args: tuple[Any, ...]) -> list[Any]:
+        """The results of a call of which a way failed, by another one, which is the way from now
+        on, unless there was no memory."""
+        if isinstance(error, torch.OutOfMemoryError):
+            _log.warning("%s: %s; torch computes this call", self.part.name, error)
+            return self._called(self._ways.left[-1], args)
+        self._alike = self.bound = None
+        self._ways.give_up(way, error)
         return self(*args)
 
     def _out(self, args: tuple[Any, ...]) -> list[Any] | None:
@@ -248,7 +264,9 @@ class Region:
         """Has later calls go to the kernels directly: the guards of a compiled graph see to it that
         its tensors have the same types in every call."""
         if self._may_bind and isinstance(way, Fused):
-            self._alike = way.bound(args, self._out(args))
+            self.bound = way.bound(args, self._out(args))
+            self._bound_way = way
+            self._alike = None if self.bound is None else self.bound.alike
 
     @property
     def fused(self) -> Fused | OracleCall | None:
@@ -263,10 +281,15 @@ def has_fixed_types(part: Part) -> bool:
     return not part.integers and not any(symbolic_axes(n.meta["val"]) for n in tensors)
 
 
+def is_on_host(part: Part) -> bool:
+    """Whether the tensors of a part are host memory, which no kernel reads."""
+    return part.tensors[0].meta["val"].device.type == "cpu"
+
+
 def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
     """Ways to compute a part without torch, best first."""
     ways: list[Any] = []
-    on_host = part.tensors[0].meta["val"].device.type == "cpu"
+    on_host = is_on_host(part)
     if part.integers or any(symbolic_axes(n.meta["val"]) for n in part.tensors):
         try:
             if not on_host or options.cpu == "sim":
@@ -313,7 +336,7 @@ class _Symbolic:
             k: symbolic_axes(n.meta["val"]) for k, n in enumerate(tensors)
         }
         axes |= {count + k: () for k in range(len(sizes.numbers))}
-        on_host = tensors[0].meta["val"].device.type == "cpu"
+        on_host = is_on_host(part)
         self.fused = _fused(traced, part, options, kernels, on_host=on_host, dynamic=axes)
         self._positions = [k for k, n in enumerate(part.inputs) if n in tensors]
         self._numbers = [(part.inputs.index(n), less) for n, less in sizes.numbers]

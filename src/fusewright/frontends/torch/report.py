@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.frontends.torch.calls import is_getitem, is_view
+from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.region import Region
 
 
@@ -14,18 +15,26 @@ from fusewright.frontends.torch.region import Region
 class GraphReport:
     """One aten graph: its fused regions, and the reason for each operator call that is in none.
     `not_recorded`: why it is not recorded as a CUDA graph, None if nobody asked for one; "" where
-    it is. `bodies`: the graphs that its control flow calls."""
+    it is. `bodies`: the graphs that its control flow calls. `call`: what calls it."""
 
     name: str
     regions: tuple[Region, ...]
     reasons: Mapping[Any, str]
     not_recorded: str | None = None
     bodies: tuple[GraphReport, ...] = ()
+    call: GraphCall | None = None
 
     @property
     def everything(self) -> list[GraphReport]:
         """The graph, and those inside of it."""
         return [self, *(g for body in self.bodies for g in body.everything)]
+
+    @property
+    def function(self) -> str | None:
+        """The text of the function that calls of the graph run; None where there is none, such as
+        before the first call, and without a GPU."""
+        written = None if self.call is None else self.call.written
+        return None if written is None else written.text
 
     @property
     def taken(self) -> list[str]:

@@ -1,0 +1,249 @@
+"""Host time of a whole graph of torch.compile, as JSON: `python -m bench.graph_host`.
+
+Without a GPU, host tensors stand for those of a device, and a driver that does nothing for CUDA's
+(bench/stand_in.py): what is left of a call is the interpreter, torch's dispatch, and torch's own
+small operators on the host. On a GPU (`--device cuda`) the real driver is called; sizes are such
+that kernels are shorter than what the host does.
+
+Method: layers of a small decoder, forward and, with `--backward`, the step back. The clock of the
+thread around batches of calls of the graph's function on the tensors that torch gave it; the least
+of several batches. Beside it the same graph as torch writes its calls out, node by node, and the
+operators that are left to torch, called one after the other on the same tensors as overloads of
+`torch.ops`, with and without views. What the graph takes beyond those that compute is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.stand_in import IdleDriver, stand_in
+from fusewright.frontends.torch import dynamo
+from fusewright.frontends.torch.decompositions import decompositions
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.report import GraphReport
+from fusewright.frontends.torch.shared import Shared
+from fusewright.frontends.torch.table import VIEWS
+
+ROUNDS = 15
+LAYERS, WIDTH, HEADS, LENGTH = 8, 64, 4, 8
+
+
+class Layer(nn.Module):
+    """Attention and a gated network, with norms and rotated positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+        """One layer on (batch, length, width)."""
+        n, t, w = x.shape
+        parts = self.qkv(self.norms[0](x)).view(n, t, 3, HEADS, w // HEADS).unbind(2)
+        q, k, v = (p.transpose(1, 2) for p in parts)
+        q, k = (p * cos + torch.cat([-p[..., 8:], p[..., :8]], -1) * sin for p in (q, k))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(n, t, w))
+        y = self.norms[1](x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class Decoder(nn.Module):
+    """Layers over tokens."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(128, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        angles = torch.arange(LENGTH)[:, None] / 10 ** torch.arange(WIDTH // HEADS)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens: Any) -> Any:
+        """Numbers of tokens to logits."""
+        x = self.tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return x @ self.tokens.weight.T
+
+
+@dataclass
+class Seen:
+    """A graph's function, the last arguments it was called with, and its report."""
+
+    run: Callable[[list[Any]], Any]
+    report: GraphReport
+    module: Any
+    args: Sequence[Any] = ()
+
+
+def graphs_of(model: Any, tokens: Any, *, backward: bool, target: str | None) -> list[Seen]:
+    """The graphs of a model, called four times."""
+    seen: list[Seen] = []
+    shared = Shared()
+
+    def side(name: str) -> Callable[[Any, Any], Any]:
+        def compile_graph(module: Any, example_inputs: Any) -> Any:
+            reports: list[GraphReport] = []
+            kept: list[Any] = []
+            rewrite = dynamo.rewrite
+            dynamo.rewrite = lambda *a: kept.append(rewrite(*a)) or kept[-1]
+            try:
+                options = Options(cpu="sim", target=target)
+                run = dynamo.fuse_graph(module, options, name, reports.append, shared)
+            finally:
+                dynamo.rewrite = rewrite
+            one = Seen(run, reports[0], kept[-1])
+            seen.append(one)
+
+            def noted(args: list[Any]) -> Any:
+                one.args = tuple(args)
+                return run(args)
+
+            noted._boxed_call = True  # type: ignore[attr-defined]
+            return noted
+
+        return compile_graph
+
+    aot = importlib.import_module("torch._dynamo.backends.common").aot_autograd
+    partitioners = importlib.import_module("functorch.compile")
+    own = aot(
+        fw_compiler=side("forward"),
+        bw_compiler=side("backward"),
+        inference_compiler=side("inference"),
+        decompositions=decompositions(),
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    called = torch.compile(model, backend=own)
+    for _ in range(4):
+        if backward:
+            called(tokens).float().square().sum().backward()
+        else:
+            with torch.no_grad():
+                called(tokens)
+    return seen
+
+
+class Noting(torch.fx.Interpreter):
+    """Notes the calls of torch's operators."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The call, noted if it is of an operator."""
+        if isinstance(target, torch._ops.OpOverload):
+            self.calls.append((target, args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+
+def _all(calls: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
+    for target, args, kwargs in calls:
+        target(*args, **kwargs)
+
+
+def batch_us(call: Callable[[], object], count: int, wait: Callable[[], None]) -> float:
+    """Microseconds of this thread per call of one batch; a device works behind the host."""
+    wait()
+    start = time.thread_time()
+    for _ in range(count):
+        call()
+    spent = time.thread_time() - start
+    wait()
+    return spent / count * 1e6
+
+
+def measured(one: Seen, wait: Callable[[], None]) -> dict[str, Any]:
+    """The figures of one graph."""
+    noting = Noting(one.module)
+    noting.run(*one.args)
+    calls = noting.calls
+
+    working = [c for c in calls if c[0] not in VIEWS]
+    ways = {
+        "graph": lambda: one.run(list(one.args)),
+        "nodes": lambda: one.module.forward(list(one.args)),
+        "torch": lambda: _all(calls),
+        "working": lambda: _all(working),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for name, way in ways.items():
+                best[name] = min(best[name], batch_us(way, 20, wait))
+    launches = sum(
+        len(r.fused.program(*_of(r, noting)).launches) for r in one.report.regions if r.fused
+    )
+    return {
+        "graph": one.report.name,
+        "regions": len(one.report.regions),
+        "launches": launches,
+        "torch_operators": len(calls),
+        "us": round(best["graph"], 1),
+        "us_node_by_node": round(best["nodes"], 1),
+        "views_among_them": len(calls) - len(working),
+        "us_of_torch_operators_alone": round(best["torch"], 1),
+        "us_of_those_without_views": round(best["working"], 1),
+        "us_beyond_these_a_launch": round((best["graph"] - best["working"]) / launches, 2),
+    }
+
+
+def _of(region: Any, noting: Noting) -> list[Any]:
+    """Tensors like those of a region."""
+    values = [n.meta["val"] for n in region.part.inputs]
+    return [
+        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("host", "cuda"), default="host")
+    parser.add_argument("--backward", action="store_true", help="a step of training")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    arguments = parser.parse_args()
+    on_host = arguments.device == "host"
+    os.environ["FUSEWRIGHT_CACHE"] = "0"
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    place = "cpu" if on_host else "cuda"
+    model = Decoder(arguments.layers).to(place)
+    tokens = torch.randint(0, 128, (2, LENGTH), device=place)
+    with stand_in(IdleDriver()) if on_host else contextlib.nullcontext():
+        target = "sm_90a" if on_host else None
+        seen = graphs_of(model, tokens, backward=arguments.backward, target=target)
+        wait = (lambda: None) if on_host else torch.cuda.synchronize
+        found = [measured(one, wait) for one in seen]
+    print(
+        json.dumps(
+            {
+                "graphs": found,
+                "layers": arguments.layers,
+                "device": torch.cuda.get_device_name() if not on_host else "a driver that is idle",
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

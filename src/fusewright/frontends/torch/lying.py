@@ -1,0 +1,145 @@
+"""Where the tensors of a graph lie, as one call of it shows, and which views need not be made.
+
+A view is sizes, strides and a distance from the start of another tensor. What only our kernels read
+is an address; what plain operators of torch read is made without a call of an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fusewright.frontends.torch.calls import is_view, whole
+from fusewright.frontends.torch.library import fx, torch
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How a tensor lay in the memory at an address; strides and offset in elements."""
+
+    memory: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        """The distance from the start of the memory in bytes."""
+        return self.offset * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A view by the tensor whose memory it shows, and the elements between their starts."""
+
+    root: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    distance: int
+    nbytes: int
+    """The distance in bytes."""
+
+
+class Observer(fx.Interpreter):  # type: ignore[name-defined, misc]
+    """Runs a graph node by node, and notes how its tensors lie."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)  # pyright: ignore[reportUnknownMemberType]
+        self.extra_traceback = False  # what an operator raises is the caller's, as it is
+        self.found: dict[Any, Lying] = {}
+        self.may_require_grad = False
+        """Whether an argument of the graph requires gradients, or shows one that does."""
+
+    def called(self, boxed: list[Any]) -> Any:
+        """The graph's results for a list of arguments, which is emptied."""
+        names = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+        known = dict(zip(names, boxed, strict=True))
+        boxed.clear()
+        for n, x in known.items():
+            self._note(n, x)
+            if isinstance(x, torch.Tensor):
+                base = x._base
+                self.may_require_grad |= x.requires_grad or (
+                    base is not None and base.requires_grad
+                )
+        return self.run(initial_env=known, enable_io_processing=False)
+
+    def run_node(self, n: Any) -> Any:
+        made = cast("Any", super()).run_node(n)
+        self._note(n, made)
+        return made
+
+    def _note(self, n: Any, x: Any) -> None:
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided:
+            return
+        if x.is_neg() or x.is_conj():
+            return
+        memory = x.untyped_storage().data_ptr()
+        self.found[n] = Lying(
+            memory, tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.dtype
+        )
+
+
+def places_of(
+    graph: Any, found: Mapping[Any, Lying], reads_addresses: Callable[[Any], bool]
+) -> dict[Any, Place]:
+    """The views that need no call of torch, each by its root.
+
+    checks:   sizes and strides of a view and its root are plain numbers, and were as torch said
+              when it traced the graph; all that reads the view, and views of it, are calls that
+              read addresses, or operators that write to nothing and return new tensors
+    """
+    nodes = list(graph.nodes)
+    places: dict[Any, Place] = {}
+    for n in nodes:
+        if is_view(n) and (place := _place(n, found)) is not None:
+            places[n] = place
+    kept: dict[Any, Place] = {}
+    for n in reversed(nodes):
+        if is_view(n) and isinstance(n.meta.get("val"), list | tuple):
+            if all(u in kept for u in n.users):
+                kept[n] = Place(whole(n), (), (), 0, 0)  # only its elements are shown
+        elif n in places and all(u in kept or reads_addresses(u) or _is_plain(u) for u in n.users):
+            kept[n] = places[n]
+    return kept
+
+
+def _place(view: Any, found: Mapping[Any, Lying]) -> Place | None:
+    root = whole(view)
+    if not (_is_known(root, found) and _is_known(view, found)):
+        return None
+    x, base = found[view], found[root]
+    if x.memory != base.memory or x.dtype is not base.dtype:
+        return None
+    distance = x.offset - base.offset
+    return Place(root, x.shape, x.strides, distance, distance * x.dtype.itemsize)
+
+
+def _is_known(node: Any, found: Mapping[Any, Lying]) -> bool:
+    """Whether a tensor lay as torch said beforehand."""
+    value = node.meta.get("val")
+    if node not in found or not isinstance(value, torch.Tensor):
+        return False
+    numbers: Sequence[Any] = (*value.shape, *value.stride())
+    if not all(isinstance(x, int) for x in numbers):
+        return False
+    x = found[node]
+    return (x.shape, x.strides) == (tuple(value.shape), tuple(value.stride()))
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether a node is an operator that writes to nothing, and returns tensors of their own."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    schema = node.target._schema
+    if is_view(node) or schema.is_mutable:
+        return False
+    return not any(x.alias_info for x in (*schema.arguments, *schema.returns))
+
+
+def moves_memory(graph: Any) -> bool:
+    """Whether an operator gives tensors other memory, so that addresses do not stay."""
+    names = [getattr(getattr(n.target, "_schema", None), "name", "") for n in graph.nodes]
+    return any("resize" in name or name.split("::")[-1].startswith("set_") for name in names)
