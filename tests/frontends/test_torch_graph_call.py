@@ -166,6 +166,23 @@ def test_results_show_the_memory_that_they_would(machine: Machine) -> None:
     assert rest.abs().sum() == 0
 
 
+def test_a_view_that_alone_shows_new_memory_is_returned_without_a_call(machine: Machine) -> None:
+    def f(x: Any) -> Any:
+        a, b = (x * 2 + 1).exp(), (x - 3).sin() * x
+        return a.t(), b, b[1:], x.t()
+
+    called = steady(machine, f, torch.randn(3, 4))
+    assert_same(called, f, torch.randn(3, 4))
+    assert machine.text.count("= reinterpret(") == 1
+    x = torch.randn(3, 4)
+    turned, b, rest, argument = called(x)
+    versions = [t._version for t in (turned, rest, argument)]
+    for t in (turned, b, x):
+        t.add_(1)
+    after = [t._version for t in (turned, rest, argument)]
+    assert [new - old for old, new in zip(versions, after, strict=True)] == [1, 1, 1]
+
+
 def test_a_view_of_an_argument_may_begin_anywhere(machine: Machine) -> None:
     def f(x: Any, w: Any) -> Any:
         return (x[1:] * 2 + x[:-1]) @ w.t()

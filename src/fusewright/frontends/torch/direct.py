@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
-from fusewright.frontends.torch.calls import tensors_of
+from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.library import TorchDispatchMode, fx, torch
 
 
@@ -75,25 +75,26 @@ def _has_plain_values(node: Any) -> bool:
 
 
 class _Arriving(TorchDispatchMode):  # type: ignore[misc]
-    """Notes which operators arrive, and computes nothing."""
+    """Notes which operators arrive, and computes nothing; a view must be one."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, node: Any) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
-        self._result = result
+        self._result = None if is_view(node) else node.meta["val"]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        self.calls.append((func, args, kwargs or {}))
-        return self._result
+        if func.namespace != "prim":  # what torch asks a view that it has made
+            self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {})) if self._result is None else self._result
 
 
 def _is_the_same(function: Callable[..., Any], node: Any) -> bool:
     """Whether a function, given a node's arguments, calls its operator with them, once."""
     args = fx.node.map_arg(tuple(node.args), _example)
     kwargs = fx.node.map_arg(dict(node.kwargs), _example)
-    arriving = _Arriving(node.meta["val"])
+    arriving = _Arriving(node)
     try:
         with torch.no_grad(), arriving:
             function(*args, **kwargs)

@@ -6,12 +6,14 @@ is an address; what plain operators of torch read is made without a call of an o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fusewright.frontends.torch.calls import is_view, whole
+from fusewright.frontends.torch.calls import is_getitem, is_view, whole
 from fusewright.frontends.torch.library import fx, torch
+from fusewright.frontends.torch.region import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +91,51 @@ def places_of(
 
     checks:   sizes and strides of a view and its root are plain numbers, and were as torch said
               when it traced the graph; all that reads the view, and views of it, are calls that
-              read addresses, or operators that write to nothing and return new tensors
+              read addresses, or operators that write to nothing and return new tensors, or the
+              caller, if nothing else of that memory is an argument or a result: so nobody can
+              write to it through another tensor, which torch counts for all views together
     """
     nodes = list(graph.nodes)
     places: dict[Any, Place] = {}
     for n in nodes:
         if is_view(n) and (place := _place(n, found)) is not None:
             places[n] = place
+    returned = _shown_once(nodes)
+
+    def fits(n: Any, u: Any) -> bool:
+        if u.op == "output":
+            return whole(n) in returned
+        return u in kept or reads_addresses(u) or _is_plain(u)
+
     kept: dict[Any, Place] = {}
     for n in reversed(nodes):
         if is_view(n) and isinstance(n.meta.get("val"), list | tuple):
             if all(u in kept for u in n.users):
                 kept[n] = Place(whole(n), (), (), 0, 0)  # only its elements are shown
-        elif n in places and all(u in kept or reads_addresses(u) or _is_plain(u) for u in n.users):
+        elif n in places and all(fits(n, u) for u in n.users):
             kept[n] = places[n]
     return kept
+
+
+def _shown_once(nodes: Sequence[Any]) -> dict[Any, None]:
+    """What is made in the graph, and shown by one of its results."""
+    results = [whole(r) for n in nodes if n.op == "output" for r in _nodes(n.args[0])]
+    count = Counter(results)
+    return {r: None for r in results if count[r] == 1 and _is_new(r)}
+
+
+def _nodes(value: Any) -> list[Any]:
+    if isinstance(value, fx.Node):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [n for v in cast("Sequence[Any]", value) for n in _nodes(v)]
+    return []
+
+
+def _is_new(node: Any) -> bool:
+    """Whether a node's tensor has memory of its own."""
+    source = node.args[0] if is_getitem(node) else node
+    return isinstance(source.target, Region) or _is_plain(source)
 
 
 def _place(view: Any, found: Mapping[Any, Lying]) -> Place | None:
