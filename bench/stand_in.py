@@ -58,6 +58,8 @@ class IdleDriver:
         return b""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "cuStreamIsCapturing":
+            return _no
         if name.startswith("cu"):
             return _yes
         return _Words()
@@ -68,6 +70,10 @@ class _Words:
 
     def __getattr__(self, name: str) -> str:
         return name
+
+
+def _no(*_: Any) -> tuple[int, int]:
+    return 0, 0
 
 
 def _yes(*_: Any) -> tuple[int, int]:

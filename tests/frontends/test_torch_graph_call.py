@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
 
 from bench.stand_in import HostApi, stand_in  # noqa: E402
 from fake_cuda import FakeDriver  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import fusewright as fw  # noqa: E402
-from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.dynamo import compiler, fuse_graph  # noqa: E402
 from fusewright.frontends.torch.graph_call import MAX_TEXTS  # noqa: E402
+from fusewright.frontends.torch.lying import moves_memory  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 
@@ -480,6 +483,16 @@ def test_names_are_freed_behind_their_last_reader(machine: Machine) -> None:
         assert [n for n in names if f"({n}," in rest or f"({n})" in rest] == []
 
 
+def test_no_call_keeps_what_it_made(machine: Machine) -> None:
+    called = machine.compile(mixed)
+    for _ in range(4):
+        x, w = tensors()
+        made = [weakref.ref(t) for t in (x, w, called(x, w))]
+        del x, w
+        gc.collect()
+        assert [r() for r in made] == [None, None, None]
+
+
 def test_arguments_are_freed_during_the_call(machine: Machine) -> None:
     alive: list[bool] = []
     kept: list[Any] = []
@@ -506,3 +519,97 @@ def test_arguments_are_freed_during_the_call(machine: Machine) -> None:
     finally:
         gc.enable()
     assert (boxed, alive) == ([], [False])
+
+
+# --- names, and graphs that stay torch's --------------------------------------------------------
+
+
+def graph(fn: Callable[..., Any], names: Sequence[str], *args: Any) -> Any:
+    """The aten graph of a function whose arguments have these names."""
+    made = make_fx(fn, tracing_mode="fake")(*args)
+    for n, name in zip(made.graph.nodes, names, strict=False):
+        n._rename(name)
+    made.recompile()
+    return made
+
+
+def run_twice(fn: Callable[..., Any], module: Any, *args: Any) -> GraphReport:
+    """The report of a graph whose function was called."""
+    reports: list[GraphReport] = []
+    run = fuse_graph(module, Options(cpu="sim", target="sm_90a"), observe=reports.append)
+    with torch.no_grad():
+        for _ in range(3):
+            made = run([a.clone() for a in args])
+            torch.testing.assert_close(made, fn(*args), rtol=1e-5, atol=1e-5)
+    return reports[0]
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    "names", [("empty", "stream"), ("boxed", "config"), ("fused_0_0", "mm_0"), ("error", "hasattr")]
+)
+def test_arguments_may_be_called_as_what_the_function_uses(names: tuple[str, str]) -> None:
+    def f(x: Any, w: Any) -> Any:
+        return [(x * 2 + 1).exp() @ w, (w * 2).sin()]
+
+    args = tensors()
+    report = run_twice(f, graph(f, names, *args), *args)
+    assert report.function is not None and "launch_fused_0" in report.function
+
+
+@pytest.mark.usefixtures("machine")
+def test_arguments_of_all_kinds() -> None:
+    def f(x: Any, i: Any) -> Any:
+        y = (x * 2 + 1).exp()
+        z = torch.ops.aten.index_put.default(y, [None, i], x[:, :2])
+        low = torch.ops.aten.clamp_min.default(z.cumsum(0), float("-inf"))
+        return [low, torch.ops.aten._to_copy.default(z.cumsum(1), dtype=torch.float64), None, 3]
+
+    x, i = torch.randn(4, 5), torch.tensor([3, 1])
+    report = run_twice(f, graph(f, ("x", "i"), x, i), x, i)
+    assert report.function is not None and report.regions
+
+
+@pytest.mark.usefixtures("machine")
+def test_constants_of_a_graph() -> None:
+    table = torch.randn(20)
+
+    def f(x: Any, w: Any) -> Any:
+        return [(x * table + 1).exp() @ w]
+
+    args = tensors()
+    module = make_fx(f, tracing_mode="real")(*args)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for n in module.graph.nodes:
+            if "val" not in n.meta and n.op == "get_attr":
+                n.meta["val"] = mode.from_tensor(getattr(module, n.target))
+    run_twice(f, module, *args)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_graph_that_gives_tensors_other_memory_has_no_function() -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = (x * 2 + 1).exp()
+        y.resize_(3, 40)
+        return [y @ y.t(), w + 1]
+
+    args = tensors()
+    module = make_fx(f, tracing_mode="fake")(*args)
+    assert moves_memory(module.graph)
+    report = run_twice(f, module, *args)
+    assert report.function is None
+
+
+@pytest.mark.usefixtures("machine")
+def test_another_number_of_arguments_is_refused() -> None:
+    args = tensors()
+    reports: list[GraphReport] = []
+    module = graph(lambda x, w: [(x * 2 + 1).exp() @ w], ("x", "w"), *args)
+    run = fuse_graph(module, Options(cpu="sim", target="sm_90a"), observe=reports.append)
+    with torch.no_grad():
+        with pytest.raises(ValueError, match="zip"):
+            run([args[0]])
+        for _ in range(2):
+            run(list(args))
+        with pytest.raises(ValueError, match="not enough values to unpack"):
+            run([args[0]])

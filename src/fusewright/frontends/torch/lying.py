@@ -66,7 +66,10 @@ class Observer(fx.Interpreter):  # type: ignore[name-defined, misc]
                 self.may_require_grad |= x.requires_grad or (
                     base is not None and base.requires_grad
                 )
-        return self.run(initial_env=known, enable_io_processing=False)
+        try:
+            return self.run(initial_env=known, enable_io_processing=False)
+        finally:
+            self.env = {}  # no call keeps what it made
 
     def run_node(self, n: Any) -> Any:
         made = cast("Any", super()).run_node(n)

@@ -154,7 +154,7 @@ class _Text:
     def text(self, device: int, *, asks_gradients: bool) -> str:
         """The function `call` on a device."""
         blocks = [self._block(n) for n in self._graph.nodes if n.op != "placeholder"]
-        given = [n.name for n in self._graph.nodes if n.op == "placeholder"]
+        given = [self._local[n] for n in self._graph.nodes if n.op == "placeholder"]
         first = _Block([f"[{', '.join(given)}] = boxed", "boxed.clear()"], {}, tuple(given))
         asked = [
             "active() is not config",
