@@ -72,7 +72,7 @@ class Observer(fx.Interpreter):  # type: ignore[name-defined, misc]
             self.env = {}  # no call keeps what it made
 
     def run_node(self, n: Any) -> Any:
-        made = cast("Any", super()).run_node(n)
+        made = fx.Interpreter.run_node(self, n)
         self._note(n, made)
         return made
 
