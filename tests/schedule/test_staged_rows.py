@@ -107,3 +107,25 @@ def test_rows_of_whole_words_are_read_by_the_threads_that_need_them(columns: int
     (kernel,) = fw.compile(fw.trace(softmax, fw.TensorSpec((ROWS, columns), "float16"))).kernels
     assert kernel.heuristic is not None
     assert kernel.heuristic.scheduler != "short_rows_staged"
+
+
+def test_what_data_choose_of_a_row_is_read_where_the_row_lies() -> None:
+    """Registers have no address that is computed: a class of each row comes from memory."""
+
+    def fn(x: Any, chosen: Any) -> Any:
+        return fw.nn.cross_entropy(x, chosen, reduction="none")
+
+    specs = fw.TensorSpec((ROWS, 49), "bfloat16"), fw.TensorSpec((ROWS,), "int64")
+    fusion = fw.trace(fn, *specs)
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    stores = [s for s in walk_statements(kernel.ir) if isinstance(s, Store)]
+    assert any(s.dst.memory is Memory.SHARED for s in stores)
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((ROWS, 49)).astype(fw.bfloat16.numpy)
+    chosen = rng.integers(0, 49, ROWS)
+    result = program.simulate(x, chosen)
+    assert not result.races
+    (want,) = fw.evaluate(fusion, x, chosen)
+    got = np.asarray(result.outputs[0], np.float64)
+    np.testing.assert_allclose(got, np.asarray(want, np.float64), rtol=1e-2, atol=1e-2)

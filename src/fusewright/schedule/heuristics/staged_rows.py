@@ -11,6 +11,7 @@ and back. Every sector is asked for once, although no vector divides a row.
 from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
+from fusewright.fusion.ir import Take, TakeAlong
 from fusewright.schedule.copies import tile_after, tile_before
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -25,6 +26,12 @@ THREADS = 128
 """Threads, and rows, of a block: vectors of any width divide what it brings."""
 
 
+def _gathers_from(s: Stage, p: Stage) -> bool:
+    """Whether a stage reads another one at places that its data tell, as no registers are read:
+    the rows are in the cache by then."""
+    return isinstance(s.op, Take | TakeAlong) and s.operands[0] is p
+
+
 class StagedRows:
     """The tiles of all inputs and results of a group that have `total` elements."""
 
@@ -33,7 +40,7 @@ class StagedRows:
         reads: dict[Stage, list[Stage]] = {}
         for s in computed(flow.stages):
             for p in s.operands:
-                if p.is_input and numel(p.shape) == total:
+                if p.is_input and numel(p.shape) == total and not _gathers_from(s, p):
                     reads.setdefault(p, []).append(s)
         loads = [tile_after(flow, p, readers) for p, readers in reads.items()]
         stores = [y for y in flow.outputs if numel(y.shape) == total]
