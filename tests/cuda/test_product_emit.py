@@ -138,6 +138,13 @@ def test_descriptors_begin_once_and_move_in_their_lower_half() -> None:
     assert "fw_descriptor(sx_k_major + (unsigned)(512), 0x40000040u)" in text
 
 
+def test_descriptors_hold_no_number_of_a_block() -> None:
+    """Shared addresses of a cluster's blocks differ above bit 23: of a tile that is not K-major,
+    hardware would take those bits for a distance."""
+    text = emit(packed(parse_kernel(Product(k=128).text())), TARGET)
+    assert "((unsigned)__cvta_generic_to_shared(p) & 0x3ffffu) >> 4" in text
+
+
 def test_kernels_of_a_module_share_the_functions_of_products() -> None:
     first = packed(parse_kernel(Product().text()))
     second = packed(parse_kernel(Product().text().replace("kernel product", "kernel again")))

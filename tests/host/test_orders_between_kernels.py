@@ -100,7 +100,7 @@ def test_what_axes_are_called_costs_nothing(fn: Callable[[Any], Any]) -> None:
 
 
 def test_orders_are_kept_in_files(tmp_path: Path) -> None:
-    program = channels_last(scanned, (4, 64, 28, 28))
+    program = channels_last(scanned, (32, 256, 56, 56))
     assert program.orders.actual
     again = fw.load(program.save(tmp_path / "p.fw"))
     assert again.layouts.keys() == program.layouts.keys()

@@ -12,8 +12,10 @@ __device__ __forceinline__ unsigned long long fw_descriptor(unsigned low, unsign
 }
 
 //: fw_chunk
+// An address as descriptors hold it, bits 4 to 17: in a cluster the number of the block stands above,
+// where a descriptor has the distance of panels.
 __device__ __forceinline__ unsigned fw_chunk(const void* p) {
-  return (unsigned)__cvta_generic_to_shared(p) >> 4;
+  return ((unsigned)__cvta_generic_to_shared(p) & 0x3ffffu) >> 4;
 }
 
 //: fw_keep
