@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cluster_products import CASES, gelu, plain, product_of, scheduled
+from test_cluster_products import CASES, gelu, named, plain, product_of, scheduled
 
 import fusewright as fw
 from fusewright.runtime import device
@@ -32,7 +32,7 @@ def needs_products_of_warpgroups() -> None:
         pytest.skip("this device has no products of warpgroups")
 
 
-@pytest.mark.parametrize(("fn", "sizes", "plan"), [*CASES, *LARGE], ids=str)
+@pytest.mark.parametrize(("fn", "sizes", "plan"), [*CASES, *LARGE], ids=named)
 def test_values_and_bits(
     fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan
 ) -> None:

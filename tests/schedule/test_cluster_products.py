@@ -90,11 +90,11 @@ CASES = (
 )  # fmt: skip
 
 
-def _named(x: Any) -> str:
+def named(x: Any) -> str:
     return x.__name__ if callable(x) else str(x)
 
 
-@pytest.mark.parametrize(("fn", "sizes", "plan"), CASES, ids=_named)
+@pytest.mark.parametrize(("fn", "sizes", "plan"), CASES, ids=named)
 def test_values(fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan) -> None:
     fusion = product_of(fn, *sizes)
     kernel = scheduled(fusion, plan).lower("sm_90a")
