@@ -21,9 +21,10 @@ from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.rules import FUSION, traced_first
+from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.control import call_of, compiled_body, described
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected, nbytes_estimate
+from fusewright.host.form import connected
 from fusewright.host.groups import Reason
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel

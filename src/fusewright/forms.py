@@ -13,9 +13,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Alone, Fusion, Shape, Tensor
+from fusewright.fusion.ir import Alone, Fusion, Tensor
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
@@ -48,6 +47,7 @@ from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.turn_scans import turn_scans
+from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -231,7 +231,7 @@ class _Clock:
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
         values = (*fusion.inputs, *fusion.outputs)
-        return _moved_us(sum(t.dtype.nbytes * _numel(t.shape) for t in values), self._target)
+        return _moved_us(sum(map(nbytes_estimate, values)), self._target)
 
     def _of_item(self, item: Segment | Moves) -> float:
         if isinstance(item, Moves):
@@ -260,18 +260,16 @@ def _of_group(segment: Segment, target: Target) -> float:
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
     known = target.calibration
-    moved = sum(s.root.dtype.nbytes * _numel(s.shape) for s in (*moves.reads, *moves.writes))
+    moved = sum(
+        s.root.dtype.nbytes * numel_estimate(s.shape) for s in (*moves.reads, *moves.writes)
+    )
     return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
 
 
 def _copy_us(values: Iterable[Tensor], target: Target) -> float:
     """The least time in which these values are copied."""
-    return _moved_us(2 * sum(t.dtype.nbytes * _numel(t.shape) for t in values), target)
+    return _moved_us(2 * sum(map(nbytes_estimate, values)), target)
 
 
 def _moved_us(nbytes: float, target: Target) -> float:
     return nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
-
-
-def _numel(shape: Shape) -> int:
-    return math.prod(map(estimate, shape))

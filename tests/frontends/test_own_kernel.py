@@ -130,7 +130,8 @@ def test_it_runs_by_itself_on_data() -> None:
 
 def test_sizes_may_be_symbols() -> None:
     specs = [fw.TensorSpec(("n", 33), "float32")] * 2
-    _agree(lambda x, y: own(x, y) * 2.0, X[:41].copy(), X[:41].copy(), specs=specs)
+    found = _agree(lambda x, y: own(x, y) * 2.0, X[:41].copy(), X[:41].copy(), specs=specs)
+    assert _names(found)[0] == "fw_gated"
 
 
 def test_structures_and_keywords() -> None:
@@ -138,7 +139,8 @@ def test_structures_and_keywords() -> None:
         return {"a": pair[0] * scale, "b": pair[1] + scale}
 
     made = fw.kernel(parts, schedule=by_rows)
-    _agree(lambda x, y: list(made((x, y), scale=y).values()), X, X + 1)
+    found = _agree(lambda x, y: list(made((x, y), scale=y).values()), X, X + 1)
+    assert _names(found) == ["fw_parts"]
 
 
 def test_a_saved_program_runs_without_its_source(tmp_path: Path) -> None:

@@ -583,7 +583,8 @@ def test_constants_of_a_graph() -> None:
         for n in module.graph.nodes:
             if "val" not in n.meta and n.op == "get_attr":
                 n.meta["val"] = mode.from_tensor(getattr(module, n.target))
-    run_twice(f, module, *args)
+    report = run_twice(f, module, *args)
+    assert report.function is not None and "launch_fused_0" in report.function
 
 
 @pytest.mark.usefixtures("machine")
@@ -613,3 +614,25 @@ def test_another_number_of_arguments_is_refused() -> None:
             run(list(args))
         with pytest.raises(ValueError, match="not enough values to unpack"):
             run([args[0]])
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_call_that_records_gradients_is_not_the_functions() -> None:
+    """Where torch records, the graph is run as before: what kernels compute has no gradient."""
+
+    def f(x: Any, w: Any) -> Any:
+        return [(x * 2 + 1).exp() @ w]
+
+    x, w = (a.requires_grad_() for a in tensors())
+    reports: list[GraphReport] = []
+    module = graph(f, ("x", "w"), x.detach(), w.detach())
+    run = fuse_graph(module, Options(cpu="sim", target="sm_90a"), observe=reports.append)
+    with torch.no_grad():
+        for _ in range(3):
+            run([x, w])
+    text = reports[0].function
+    assert text is not None and "is_grad_enabled()" in text
+    (made,) = run([x, w])
+    torch.testing.assert_close(made, f(x, w)[0], rtol=1e-5, atol=1e-5)
+    made.sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0

@@ -144,4 +144,5 @@ def test_copies_that_read_what_others_write_stay_in_order(monkeypatch: pytest.Mo
         z.copy_(x * 2)
         return x + z
 
-    operators(monkeypatch, turned, rand(4, 3), rand(3, 4).T, rand(4, 3) * 2)
+    called = operators(monkeypatch, turned, rand(4, 3), rand(3, 4).T, rand(4, 3) * 2)
+    assert called == ["aten._foreach_copy_.default"]  # in the order of the program

@@ -287,4 +287,5 @@ def test_nobody_waits_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_cache_that_is_switched_off_claims_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with KernelCache(tmp_path / "file").claim(KEY):
-        pass
+        assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == ""

@@ -313,8 +313,11 @@ def test_a_scan_of_what_is_rolled_walks_down_its_columns() -> None:
 
 def test_what_takes_the_time_of_its_traffic_is_not_rated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rating, "rate", lambda *_: pytest.fail("rated"))
-    choice(lambda x: fw.nn.softmax(x, axis=-1), ((8192, 8192), "bfloat16"))
-    choice(lambda x: x + 1, ((64, 64), "float32"))
+    found = [
+        choice(lambda x: fw.nn.softmax(x, axis=-1), ((8192, 8192), "bfloat16")),
+        choice(lambda x: x + 1, ((64, 64), "float32")),
+    ]
+    assert [better for _, better in found] == [None, None]
 
 
 def test_a_slightly_faster_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

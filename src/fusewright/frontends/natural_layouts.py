@@ -18,9 +18,8 @@ from fusewright.frontends.out_layouts import OutLayouts
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Tensor
+from fusewright.fusion.orders import Order
 
-Order: TypeAlias = tuple[int, ...]
-"""Axes from slow to fast in memory."""
 Strides: TypeAlias = tuple[int, ...]
 
 

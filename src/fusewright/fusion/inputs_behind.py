@@ -5,7 +5,6 @@ Works on values of a fusion and on stages of a schedule alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias
@@ -31,6 +30,7 @@ from fusewright.fusion.ir import (
     TakeAlong,
     contiguous_strides,
 )
+from fusewright.fusion.sizes import numel_estimate
 from fusewright.fusion.strided import V
 
 MAX_VISITS = 96
@@ -71,7 +71,7 @@ def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]
             if o not in seen:
                 seen.add(o)
                 stack.append((o, places))
-    return sorted(found.values(), key=lambda b: (b.fast is None, -_numel(b.source.shape)))
+    return sorted(found.values(), key=lambda b: (b.fast is None, -numel_estimate(b.source.shape)))
 
 
 def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> bool:
@@ -97,10 +97,6 @@ def in_memory_order(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[
         return list(axes)
     apart = behind[0].apart
     return sorted(axes, key=lambda a: -apart[a])
-
-
-def _numel(shape: Shape) -> int:
-    return math.prod(map(estimate, shape))
 
 
 def _behind(v: V, strides: Shape, at: Places) -> Behind[V]:

@@ -14,7 +14,6 @@ from itertools import islice, pairwise
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import Int
-from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
     Alone,
@@ -29,6 +28,7 @@ from fusewright.fusion.ir import (
     is_alone,
 )
 from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -497,14 +497,6 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         parts = [p for p in parts if p not in near]
         parts.append([t, *(x for p in near for x in p)])
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
-
-
-def nbytes_estimate(t: Tensor) -> int:
-    """The size of a value, symbols counted at typical sizes."""
-    n = t.dtype.nbytes
-    for e in t.shape:
-        n *= estimate(e)
-    return n
 
 
 def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:

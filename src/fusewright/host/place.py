@@ -16,7 +16,8 @@ from typing import TypeAlias
 
 from fusewright.fusion.ir import Alone, Fusion, Input, Tensor
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.host.form import Formation, connected, nbytes_estimate
+from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.host.form import Formation, connected
 from fusewright.host.groups import is_view
 from fusewright.host.ir import Pieces
 from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of

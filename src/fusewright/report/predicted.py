@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Tensor
+from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.control import HostRegion
-from fusewright.host.form import nbytes_estimate
 from fusewright.report.subject import LaunchLike, ProgramLike
 from fusewright.target import Target
 

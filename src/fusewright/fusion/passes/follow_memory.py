@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import Expr
-from fusewright.core.substitution import estimate
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import (
     Broadcast,
@@ -30,6 +29,7 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.orders import Order, c_order, order_of, reshaped_order
+from fusewright.fusion.sizes import nbytes_estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def wanted_orders(fusion: Fusion) -> dict[Tensor, Order]:
     to have, from the results backwards; of several the one that most bytes ask for."""
     asked: dict[Tensor, dict[Order, int]] = {t: {} for t in fusion.values}
     for t in fusion.outputs:
-        _ask(asked, t, c_order(t.ndim), _nbytes(t))
+        _ask(asked, t, c_order(t.ndim), nbytes_estimate(t))
     out: dict[Tensor, Order] = {}
     for t in reversed(fusion.values):
         if not asked[t]:
@@ -170,7 +170,7 @@ class _Follower:
 
     def _input(self, t: Tensor, strides: tuple[Expr, ...]) -> _Lying:
         order = order_of(t.shape, strides)
-        return _Lying(self._view(t, t, order), order, _nbytes(t))
+        return _Lying(self._view(t, t, order), order, nbytes_estimate(t))
 
     def _broadcast(self, t: Tensor, op: Broadcast, x: _Lying) -> _Lying:
         """New axes are slower than those that there are, which stay in their order; the bytes that
@@ -219,7 +219,7 @@ class _Follower:
             new = ir.with_operands(op, tuple(operands))
             made = Tensor(t.name, shape, t.dtype, new, t.source)
             self._orders[t.name] = order
-        return _Lying(made, order, _nbytes(t))
+        return _Lying(made, order, nbytes_estimate(t))
 
     def _as(self, reader: Tensor, x: _Lying, order: Order) -> Tensor:
         """A value with its axes in another order, for one that reads it."""
@@ -261,7 +261,3 @@ def _is_alike(a: Op, b: Op) -> bool:
 
 def _others(count: int, axes: Sequence[int]) -> list[int]:
     return [a for a in range(count) if a not in axes]
-
-
-def _nbytes(t: Tensor) -> int:
-    return estimate(build.element_count(t.shape)) * t.dtype.nbytes

@@ -10,7 +10,6 @@ store and a load of the value, and the instructions of what is computed again.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -22,7 +21,6 @@ from fusewright.core.expr import (
     mul,
 )
 from fusewright.core.instructions import INSTRUCTIONS
-from fusewright.core.substitution import estimate
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
     Concat,
@@ -44,6 +42,7 @@ from fusewright.fusion.passes.index_maps import Map, map_of
 from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Target
 
 MAX_OPS = 32
@@ -193,15 +192,15 @@ def _pays(found: _Moved, target: Target) -> bool:
     steps = [t for t in found.region if isinstance(t.op, Pointwise | Reduce) and t not in stored]
     if len(steps) * len(found.moves) > MAX_OPS:
         return False
-    read = sum(map(_numel, found.moves))
-    count, nbytes = _numel(found.value), found.value.dtype.nbytes
+    read = sum(numel_estimate(t.shape) for t in found.moves)
+    count, nbytes = numel_estimate(found.value.shape), found.value.dtype.nbytes
     again = 0.0
     for t in stored:
-        size = _numel(t)
+        size = numel_estimate(t.shape)
         again += max(min(size, read), size * min(1.0, read / count)) * t.dtype.nbytes
     spared = min(count, read) * nbytes + (0 if found.is_output else count * nbytes)
     if not found.is_in_place:
-        spared += sum(_numel(t) * t.dtype.nbytes for t in stored)
+        spared += sum(map(nbytes_estimate, stored))
     if found.is_reduced:
         return again <= spared
     repeated = read if found.is_in_place else max(0, read - count)
@@ -214,8 +213,4 @@ def _instructions(t: Tensor) -> float:
     """Instructions of a step for all of its elements."""
     assert isinstance(t.op, Pointwise | Reduce)
     exact, _ = INSTRUCTIONS.get(t.op.fn, (1.0, 1.0))
-    return _numel(t.op.operands[0]) * exact * -(-t.dtype.compute.nbytes // 4)
-
-
-def _numel(t: Tensor) -> int:
-    return math.prod(map(estimate, t.shape))
+    return numel_estimate(t.op.operands[0].shape) * exact * -(-t.dtype.compute.nbytes // 4)

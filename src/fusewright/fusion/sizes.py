@@ -1,0 +1,18 @@
+"""Sizes of values to plan with: symbols count at typical sizes."""
+
+from __future__ import annotations
+
+import math
+
+from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import Shape, Tensor
+
+
+def numel_estimate(shape: Shape) -> int:
+    """The number of elements of a shape."""
+    return math.prod(map(estimate, shape))
+
+
+def nbytes_estimate(t: Tensor) -> int:
+    """The bytes of a value."""
+    return t.dtype.nbytes * numel_estimate(t.shape)
