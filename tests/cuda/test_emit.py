@@ -18,15 +18,17 @@ from cuda_kernels import (
     warp_sum_kernel,
 )
 
-from fusewright.core.conditions import TRUE, Cond, less
-from fusewright.core.expr import Expr, Int, Var
+from fusewright.core.conditions import TRUE, Cond, all_of, less
+from fusewright.core.expr import Expr, Int, Var, mod
 from fusewright.core.node import rewrite
+from fusewright.cuda.compile import compile_cubin
 from fusewright.cuda.emit import (
     emit,
     emit_module,
     parameters,
     shared_nbytes,
 )
+from fusewright.cuda.sass import sass
 from fusewright.dtypes import bfloat16, bool_, float16, float32, int8, int32, int64, uint8
 from fusewright.errors import SpecError, UnsupportedError, UserError
 from fusewright.kir.analysis.uses import written_buffers
@@ -129,16 +131,42 @@ def test_emission_is_deterministic() -> None:
 
 
 def test_predicate_and_fill() -> None:
+    """Of global memory one predicated instruction, of shared memory a branch."""
     x, r = glob("x", "float32"), local("r", "float32")
+    tile = Buffer("tile", float32, Int(128), Memory.SHARED, 16)
     tx = dims()["block"][0]
     s = Load(Reg(r), x, tx.var, predicate=less(tx.var, 100), fill=Imm(float("-inf"), float32))
+    fill = "__uint_as_float(0xff800000u)"
     assert one(s, r, params=(x,), block=(tx,)) == [
+        "const fw_vec<float, 1> x_word = "
+        f"fw_load_where<1>(x + tx, tx < 100, fw_vec<float, 1>{{{{{fill}}}}});",
+        "r = x_word.at[0];",
+    ]
+    body = (Alloc(tile, 0), Alloc(r), dataclasses.replace(s, src=tile))
+    k = kernel("k", (), body, block=(tx,))
+    assert lines(k)[-6:-1] == [
         "if (tx < 100) {",
-        "r = x[tx];",
+        "r = tile[tx];",
         "} else {",
-        "r = __uint_as_float(0xff800000u);",
+        f"r = {fill};",
         "}",
     ]
+
+
+def test_loads_under_conditions_that_follow_each_other_make_no_branches() -> None:
+    """Their conditions have a part in common, which a compiler would branch on once for all."""
+    x, r, y = glob("x", "bfloat16"), local("r", "bfloat16", 8), glob("y", "bfloat16")
+    tx = dims()["block"][0]
+    inner = [all_of((less(3, tx.var), less(1, mod(8 * tx.var + k, 19)))) for k in range(8)]
+    loads = [
+        Load(Reg(r, Int(k)), x, 7 * tx.var + k, predicate=c, fill=Imm(0.0, bfloat16))
+        for k, c in enumerate(inner)
+    ]
+    store = Store(y, 8 * tx.var, Reg(r), 8)
+    k = kernel("k", (x, y), (Alloc(r), *loads, store), block=(tx,))
+    code = sass(compile_cubin(emit(k, TARGET), TARGET, name="k").cubin)
+    body = code[: code.index("EXIT")]
+    assert body.count("LDG") == 8 and "BRA" not in body and "BSSY" not in body
 
 
 def test_a_load_of_undefined_lanes_has_no_branch_and_stays_inside() -> None:

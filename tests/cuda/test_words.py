@@ -66,7 +66,8 @@ def test_several_loads_fill_words_of_one_buffer() -> None:
     assert kept_in_words(k) == {r}
     text = emit(keep_words(k), target_of("sm_90a"))
     assert "unsigned r[2];" in text and "r[0] = x_word.at[0];" in text
-    assert "r[1] = x_word_2.at[0];" in text and "r[1] = 0x3c003c00u;" in text
+    assert "r[1] = x_word_2.at[0];" in text
+    assert "fw_load_where<2>(x + 8, tx < 5, fw_vec<fw_f16, 2>{{0x3c00, 0x3c00}})" in text
 
 
 def test_what_a_predicate_leaves_out_is_filled_by_the_word() -> None:
@@ -75,6 +76,11 @@ def test_what_a_predicate_leaves_out_is_filled_by_the_word() -> None:
     one = Imm(1.0, dtype_of("bfloat16"))
     k, r = _kernel("bfloat16", load=Load(Reg(r), x, Int(0), 4, less(tx, 5), one))
     assert kept_in_words(k) == {r}
+    text = emit(keep_words(k), target_of("sm_90a"))
+    assert f"(x, tx < 5, fw_vec<fw_bf16, 4>{{{{{', '.join(['0x3f80'] * 4)}}}}})" in text
+    tile = Buffer("tile", x.dtype, x.size, Memory.SHARED, 16)
+    load = Load(Reg(r), tile, Int(0), 4, less(tx, 5), one)
+    k = kernel("k", (), (Alloc(tile, 0), Alloc(r), load, *k.body[2:]), **DIMS)
     assert "r[0] = 0x3f803f80u;" in emit(keep_words(k), target_of("sm_90a"))
 
 

@@ -160,8 +160,19 @@ def _divide(operator: str, function: str, e: ex.FloorDiv | ex.Mod, spell: Spell)
     return Text(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)
 
 
-def condition(c: Cond, spell: Spell) -> str:
+def every(c: Cond, spell: Spell) -> str:
+    """The condition as C++, without short circuits: what a part costs is less than a branch."""
+    return condition(c, spell, both="&", either="|")
+
+
+def condition(c: Cond, spell: Spell, *, both: str = "&&", either: str = "||") -> str:
     """The condition as C++."""
+
+    def part(of: Cond) -> str:
+        text = condition(of, spell, both=both, either=either)
+        is_joined = isinstance(of, conditions.And | conditions.Or)
+        return f"({text})" if is_joined or both == "&" else text
+
     match c:
         case conditions.Truth():
             return "true" if c.value else "false"
@@ -170,11 +181,11 @@ def condition(c: Cond, spell: Spell) -> str:
         case conditions.Equal():
             return f"{_side(c.left, spell)} == {_side(c.right, spell)}"
         case conditions.And():
-            return " && ".join(_part(p, spell) for p in c.parts)
+            return f" {both} ".join(map(part, c.parts))
         case conditions.Or():
-            return " || ".join(_part(p, spell) for p in c.parts)
+            return f" {either} ".join(map(part, c.parts))
         case conditions.Not():
-            return f"!({condition(c.part, spell)})"
+            return f"!({condition(c.part, spell, both=both, either=either)})"
         case _:
             raise InternalError(f"no CUDA spelling for the condition {type(c).__name__} {c}")
 
@@ -183,8 +194,3 @@ def _side(e: Expr, spell: Spell) -> str:
     """One side of a comparison; sums bind more strongly than that."""
     text = integer(e, spell)
     return text.code if isinstance(e, ex.Sum) else text.operand
-
-
-def _part(c: Cond, spell: Spell) -> str:
-    text = condition(c, spell)
-    return f"({text})" if isinstance(c, conditions.And | conditions.Or) else text

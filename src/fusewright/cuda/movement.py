@@ -12,7 +12,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import WHOLE
-from fusewright.memory import Cache
+from fusewright.memory import Cache, Memory
 
 _LOADS = {
     Cache.DEFAULT: "fw_load",
@@ -41,10 +41,58 @@ def load(w: Writer, s: ir.Load) -> None:
     if not s.lanes.all_exist:
         _loaded(w, s)
         return
+    if _has_no_branch(w, s):
+        _loaded_where(w, s)
+        return
     w.guarded(s.predicate, lambda: _loaded(w, s))
     if s.fill is not None and not (isinstance(s.predicate, Truth) and s.predicate.value):
         w.lines.pop()
         w.block("} else", lambda: _filled(w, s))
+
+
+def _has_no_branch(w: Writer, s: ir.Load) -> bool:
+    """Whether a load under a condition is predicated instructions: elements of global memory as
+    they are, and a literal where the condition does not hold. A compiler threads the branches of
+    several such loads through each other; the threads of a warp part, and each load is waited for
+    alone."""
+    return (
+        s.predicate != TRUE
+        and s.fill is not None
+        and s.src.memory is Memory.GLOBAL
+        and s.src.dtype is s.dst.buffer.dtype
+        and (not s.lanes.is_cut or s.cache is Cache.DEFAULT)
+    )
+
+
+def _loaded_where(w: Writer, s: ir.Load) -> None:
+    """A load under a condition, and what its registers hold where that does not hold."""
+    assert s.fill is not None
+    buffer, ctype = s.dst.buffer, scalars.ctype(s.src.dtype)
+    fill = scalars.stored_literal(s.fill.value, s.fill.dtype, buffer.dtype)
+    vector, count = f"fw_vec<{ctype}, {s.width}>", s.width
+    otherwise = f"{vector}{{{{{', '.join([fill] * count)}}}}}"
+    access = f"{_where(w, s)}, {w.every(s.predicate)}, {otherwise})"
+    if buffer in w.in_words:
+        filled = words.words_of(s)
+        targets = [f"{w.name(buffer)}[{k}]" for k in filled]
+        vector, access = f"fw_vec<unsigned, {len(filled)}>", f"fw_as_words({access})"
+    else:
+        targets = [w.register(s.dst, k) for k in range(count)]
+    word = w.names.of(s, f"{s.src.name}_word")
+    w.line(f"const {vector} {word} = {access};")
+    for k, target in enumerate(targets):
+        w.line(f"{target} = {word}.at[{k}];")
+
+
+def _where(w: Writer, s: ir.Load) -> str:
+    """The function of a load under a condition, and where it reads."""
+    base = w.name(s.src)
+    if not s.lanes.is_cut:
+        return f"{_LOADS[s.cache]}_where<{s.width}>({w.address(s.src, s.index)}"
+    if s.src.alignment % (s.width * s.src.dtype.nbytes):
+        return f"fw_load_anywhere_where<{s.width}>({base}, {w.integer(s.index)}"
+    begins = -1 if s.lanes.begins is None else s.lanes.begins
+    return f"fw_load_unaligned_where<{s.width}, {begins}>({base}, {w.integer(s.index)}"
 
 
 def _loaded_words(w: Writer, s: ir.Load) -> None:
@@ -116,8 +164,7 @@ def _filled(w: Writer, s: ir.Load) -> None:
             word = words.fill_word(s.fill, s.dst.buffer)
             w.line(f"{w.name(s.dst.buffer)}[{k}] = {word};")
         return
-    value = scalars.literal(s.fill.value, s.fill.dtype)
-    text = scalars.convert(value, s.fill.dtype.compute, s.dst.buffer.dtype)
+    text = scalars.stored_literal(s.fill.value, s.fill.dtype, s.dst.buffer.dtype)
     for k in range(s.width):
         w.line(f"{w.register(s.dst, k)} = {text};")
 

@@ -72,6 +72,13 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return _signed_literal(wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped, bits)
 
 
+def stored_literal(value: bool | int | float, source: DType, target: DType) -> str:
+    """A literal of `source` as registers of `target` hold it: short floats as their bits."""
+    if source is target and target.name in _SHORT:
+        return f"{int.from_bytes(np.asarray(value, dtype=target.numpy).tobytes(), 'little'):#x}"
+    return convert(literal(value, source), source.compute, target)
+
+
 def _signed_literal(value: int, bits: int) -> str:
     suffix = "ll" if bits == 64 else ""
     if bits >= 32 and value == -(1 << (bits - 1)):

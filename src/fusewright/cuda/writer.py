@@ -151,6 +151,10 @@ class Writer:
         """A condition."""
         return exprs.condition(c, self._spell)
 
+    def every(self, c: Cond) -> str:
+        """A condition whose parts are all evaluated, so that none of them is a branch."""
+        return exprs.every(c, self._spell)
+
     def register(self, reg: Reg, offset: int = 0) -> str:
         """The register `offset` behind one."""
         buffer = reg.buffer

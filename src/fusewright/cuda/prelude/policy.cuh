@@ -43,6 +43,93 @@ FW_LOADS(fw_load_nc, "ld.global.nc", asm)
 //: fw_load_na
 FW_LOADS(fw_load_na, "ld.global.nc.L1::no_allocate", asm)
 
+//: FW_LOADS_WHERE
+// A load that happens where a condition holds, for every word size; elsewhere the word stays what
+// it was. One predicated instruction, so that a compiler makes no branches out of the conditions of
+// loads that follow each other. The clobber orders it with stores to the same memory.
+#define FW_WHERE(OP, CONDITION, REST) \
+  "{\n.reg .pred holds;\nsetp.ne.s32 holds, " CONDITION ", 0;\n@holds " OP REST "\n}"
+#define FW_LOADS_WHERE(NAME, OP)                                                                \
+  __device__ __forceinline__ void NAME##_word(const unsigned char* p, int c, unsigned char& x) { \
+    unsigned wide = x;                                                                          \
+    asm volatile(FW_WHERE(OP, "%2", ".u8 %0, [%1];") : "+r"(wide) : "l"(p), "r"(c) : "memory"); \
+    x = wide;                                                                                   \
+  }                                                                                             \
+  __device__ __forceinline__ void NAME##_word(const unsigned short* p, int c,                   \
+                                              unsigned short& x) {                              \
+    asm volatile(FW_WHERE(OP, "%2", ".u16 %0, [%1];") : "+h"(x) : "l"(p), "r"(c) : "memory");   \
+  }                                                                                             \
+  __device__ __forceinline__ void NAME##_word(const unsigned* p, int c, unsigned& x) {          \
+    asm volatile(FW_WHERE(OP, "%2", ".u32 %0, [%1];") : "+r"(x) : "l"(p), "r"(c) : "memory");   \
+  }                                                                                             \
+  __device__ __forceinline__ void NAME##_word(const uint2* p, int c, uint2& x) {                \
+    asm volatile(FW_WHERE(OP, "%3", ".v2.u32 {%0, %1}, [%2];")                                  \
+                 : "+r"(x.x), "+r"(x.y)                                                         \
+                 : "l"(p), "r"(c)                                                               \
+                 : "memory");                                                                   \
+  }                                                                                             \
+  __device__ __forceinline__ void NAME##_word(const uint4* p, int c, uint4& x) {                \
+    asm volatile(FW_WHERE(OP, "%5", ".v4.u32 {%0, %1, %2, %3}, [%4];")                          \
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)                                   \
+                 : "l"(p), "r"(c)                                                               \
+                 : "memory");                                                                   \
+  }                                                                                             \
+  template <int N, class T>                                                                     \
+  __device__ __forceinline__ fw_vec<T, N> NAME(const T* from, bool holds,                       \
+                                               const fw_vec<T, N>& otherwise) {                 \
+    fw_bits<N, T> bits;                                                                         \
+    bits.vec = otherwise;                                                                       \
+    NAME##_word(reinterpret_cast<const typename fw_word<sizeof(T) * N>::type*>(from), holds,    \
+                bits.word);                                                                     \
+    return bits.vec;                                                                            \
+  }
+
+//: fw_load_where
+FW_LOADS_WHERE(fw_load_where, "ld.global")
+
+//: fw_load_cs_where
+FW_LOADS_WHERE(fw_load_cs_where, "ld.global.cs")
+
+//: fw_load_lu_where
+FW_LOADS_WHERE(fw_load_lu_where, "ld.global.lu")
+
+//: fw_load_keep_where
+FW_LOADS_WHERE(fw_load_keep_where, "ld.global.L1::evict_last")
+
+//: fw_load_nc_where
+FW_LOADS_WHERE(fw_load_nc_where, "ld.global.nc")
+
+//: fw_load_na_where
+FW_LOADS_WHERE(fw_load_na_where, "ld.global.nc.L1::no_allocate")
+
+//: fw_load_unaligned_where
+// `fw_load_unaligned` where a condition holds; neither word is read elsewhere.
+template <int N, int EARLY, class T, class I>
+__device__ __forceinline__ fw_vec<T, N> fw_load_unaligned_where(const T* base, I index, bool holds,
+                                                                const fw_vec<T, N>& otherwise) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  const I early = EARLY < 0 ? index & (N - 1) : EARLY;
+  const word* const at = reinterpret_cast<const word*>(base + (index - early));
+  const word low = fw_load_where<1>(at, holds, fw_vec<word, 1>{}).at[0];
+  const word high = fw_load_where<1>(at + (early != 0), holds, fw_vec<word, 1>{}).at[0];
+  const unsigned nbytes = static_cast<unsigned>(early) * sizeof(T);
+  return holds ? fw_cut<N, T>(low, high, nbytes) : otherwise;
+}
+
+//: fw_load_anywhere_where
+// `fw_load_anywhere` where a condition holds; neither word is read elsewhere.
+template <int N, class T, class I>
+__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere_where(const T* base, I index, bool holds,
+                                                               const fw_vec<T, N>& otherwise) {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  const unsigned long long at = reinterpret_cast<unsigned long long>(base + index);
+  const unsigned early = (unsigned)at & (unsigned)(sizeof(word) - 1);
+  const word* const words = reinterpret_cast<const word*>(at - early);
+  const word low = fw_load_where<1>(words, holds, fw_vec<word, 1>{}).at[0];
+  const word high = fw_load_where<1>(words + (early != 0), holds, fw_vec<word, 1>{}).at[0];
+  return holds ? fw_cut<N, T>(low, high, early) : otherwise;
+}
+
 //: FW_STORES
 // A store with a cache policy, for every word size.
 #define FW_STORES(NAME, OP)                                                                     \
