@@ -199,12 +199,12 @@ def test_how_far_into_a_word_a_load_begins_is_spelled_where_it_is_known() -> Non
             text.split(" = ")[1] for text in found if "unaligned" in text or "within" in text
         )
 
-    assert spelled(tx.var * 4 + 3) == "fw_load_unaligned<4, 3>(x, tx * 4 + 3);"
-    assert spelled(tx.var * 3) == "fw_load_unaligned<4, -1>(x, tx * 3);"
+    assert spelled(tx.var * 4 + 3) == "fw_elements(fw_load_unaligned<4, 3>(x, tx * 4 + 3));"
+    assert spelled(tx.var * 3) == "fw_elements(fw_load_unaligned<4, -1>(x, tx * 3));"
     some = less(tx.var, 9)
-    within = "fw_load_within<4, 3>(x, (tx < 9 ? (tx * 4 + 3) : 3), "
+    within = "fw_elements(fw_load_within<4, 3>(x, (tx < 9 ? (tx * 4 + 3) : 3), "
     assert spelled(tx.var * 4 + 3, some).startswith(within)
-    within = "fw_load_within<4, -1>(x, (tx < 9 ? (tx * 3) : 0), "
+    within = "fw_elements(fw_load_within<4, -1>(x, (tx < 9 ? (tx * 3) : 0), "
     assert spelled(tx.var * 3, some).startswith(within)
 
 

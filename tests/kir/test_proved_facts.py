@@ -16,6 +16,7 @@ from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.target import target_of
 
+TARGET = target_of("sm_90a")
 TEXT = """kernel k {{
   param x: bfloat16[4096] align 16
   param y: float32[4096] align 16
@@ -29,6 +30,11 @@ TEXT = """kernel k {{
 }}"""
 WHOLE = "r[0..8] = load x[8*tx]"
 EARLY = "r[0..8] = load x[8*tx + 2] begins anywhere"
+NEXT = """r[0..8] = load x[3*tx] begins anywhere
+  for (i < 20) {
+    f[0] = cast(r[1])
+    r[0..8] = load x[3*tx + 32*i + 32] if (tx + i < 70) else 1.0:bfloat16 begins anywhere
+  }"""
 RAGGED = "shared s: bfloat16[512] align 16 offset 0\nr[0..8] = load s[8*tx] if (tx < 9) lanes 0..5"
 
 
@@ -41,15 +47,27 @@ def test_registers_that_loads_fill_are_kept_in_words() -> None:
     assert "local r: bfloat16[8] in_words" in print_kernel(k)
     assert "local f: float32[1]\n" in print_kernel(k)
     assert print_kernel(parse_kernel(print_kernel(k))) == print_kernel(k)
-    assert "unsigned r[4];" in emit(k, target_of("sm_90a"))
-    assert "unsigned r[4];" not in emit(of(WHOLE), target_of("sm_90a"))
+    assert "unsigned r[4];" in emit(k, TARGET)
+    assert "unsigned r[4];" not in emit(of(WHOLE), TARGET)
+
+
+def test_what_a_loop_loads_from_anywhere_for_its_next_iteration_is_cut_where_it_is_used() -> None:
+    """The waits for both words stand behind the loads, in the next iteration."""
+    k = keep_words(of(NEXT))
+    assert "local r: bfloat16[8] uncut" in print_kernel(k)
+    assert print_kernel(parse_kernel(print_kernel(k))) == print_kernel(k)
+    text = emit(k, TARGET)
+    assert "fw_uncut<8, fw_bf16> r;" in text and "fw_elements(r).at[1]" in text
+    loads = [line for line in text.splitlines() if line.startswith("  ") and "fw_load" in line]
+    assert loads and not any("fw_elements" in line for line in loads[-2:])
+    assert "uncut" not in print_kernel(keep_words(of(EARLY)))
 
 
 def test_loads_say_where_in_a_word_they_begin() -> None:
     k = locate_loads(of(EARLY))
     assert "begins 2" in print_kernel(k)
-    assert "fw_load_unaligned<8, 2>" in emit(k, target_of("sm_90a"))
-    assert "fw_load_unaligned<8, -1>" in emit(of(EARLY), target_of("sm_90a"))
+    assert "fw_load_unaligned<8, 2>" in emit(k, TARGET)
+    assert "fw_load_unaligned<8, -1>" in emit(of(EARLY), TARGET)
     unknown = of(EARLY.replace("8*tx + 2", "3*tx"))
     assert locate_loads(unknown) is unknown
 
@@ -57,14 +75,18 @@ def test_loads_say_where_in_a_word_they_begin() -> None:
 def test_loads_that_stay_in_their_buffer_have_no_choice_of_address() -> None:
     k = locate_loads(of(RAGGED))
     assert "lanes 0..5 inside" in print_kernel(k)
-    assert " : 0)" not in emit(k, target_of("sm_90a"))
-    assert " : 0)" in emit(of(RAGGED), target_of("sm_90a"))
+    assert " : 0)" not in emit(k, TARGET)
+    assert " : 0)" in emit(of(RAGGED), TARGET)
     beyond = of(RAGGED.replace("8*tx]", "8*tx + 8]"))
     assert locate_loads(beyond) is beyond
 
 
 def claims_words(n: Node) -> Node:
     return replace(n, in_words=True) if isinstance(n, Alloc) else n
+
+
+def claims_uncut(n: Node) -> Node:
+    return replace(n, uncut=True) if isinstance(n, Alloc) else n
 
 
 def claims_start(n: Node) -> Node:
@@ -79,6 +101,7 @@ def claims_place(n: Node) -> Node:
     ("load", "claim", "message"),
     [
         (WHOLE, claims_words, "f is kept in words, but not only loads of whole words fill it"),
+        (EARLY, claims_uncut, "r is kept uncut, but not only vectors from anywhere fill it"),
         (EARLY, claims_start, "not known to begin 3 elements into a word of 8"),
         (RAGGED.replace("8*tx]", "8*tx + 8]"), claims_place, "not known to be inside of s"),
     ],

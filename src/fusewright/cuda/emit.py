@@ -132,6 +132,8 @@ def _alloc(w: Writer, s: ir.Alloc) -> None:
     match s.buffer.memory:
         case Memory.LOCAL if s.buffer in w.in_words:
             w.line(f"unsigned {name}[{words.word_count(s.buffer)}];")
+        case Memory.LOCAL if s.buffer in w.uncut:
+            w.line(f"fw_uncut<{constant_size(s.buffer)}, {ctype}> {name};")
         case Memory.LOCAL:
             size = constant_size(s.buffer)
             w.line(f"{ctype} {name};" if size == 1 else f"{ctype} {name}[{size}];")

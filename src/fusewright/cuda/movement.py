@@ -41,7 +41,7 @@ def load(w: Writer, s: ir.Load) -> None:
     if not s.lanes.all_exist:
         _loaded(w, s)
         return
-    if _has_no_branch(w, s):
+    if _has_no_branch(s):
         _loaded_where(w, s)
         return
     w.guarded(s.predicate, lambda: _loaded(w, s))
@@ -50,7 +50,7 @@ def load(w: Writer, s: ir.Load) -> None:
         w.block("} else", lambda: _filled(w, s))
 
 
-def _has_no_branch(w: Writer, s: ir.Load) -> bool:
+def _has_no_branch(s: ir.Load) -> bool:
     """Whether a load under a condition is predicated instructions: elements of global memory as
     they are, and a literal where the condition does not hold. A compiler threads the branches of
     several such loads through each other; the threads of a warp part, and each load is waited for
@@ -60,7 +60,6 @@ def _has_no_branch(w: Writer, s: ir.Load) -> bool:
         and s.fill is not None
         and s.src.memory is Memory.GLOBAL
         and s.src.dtype is s.dst.buffer.dtype
-        and (not s.lanes.is_cut or s.cache is Cache.DEFAULT)
     )
 
 
@@ -72,6 +71,10 @@ def _loaded_where(w: Writer, s: ir.Load) -> None:
     vector, count = f"fw_vec<{ctype}, {s.width}>", s.width
     otherwise = f"{vector}{{{{{', '.join([fill] * count)}}}}}"
     access = f"{_where(w, s)}, {w.every(s.predicate)}, {otherwise})"
+    if buffer in w.uncut:
+        w.line(f"{w.name(buffer)} = {access};")
+        return
+    access = f"fw_elements({access})" if s.lanes.is_cut else access
     if buffer in w.in_words:
         filled = words.words_of(s)
         targets = [f"{w.name(buffer)}[{k}]" for k in filled]
@@ -107,6 +110,9 @@ def _loaded_words(w: Writer, s: ir.Load) -> None:
 
 
 def _loaded(w: Writer, s: ir.Load) -> None:
+    if s.dst.buffer in w.uncut:
+        w.line(f"{w.name(s.dst.buffer)} = {_cut(w, s)};")
+        return
     if s.dst.buffer in w.in_words:
         _loaded_words(w, s)
         return
@@ -129,21 +135,23 @@ def _loaded(w: Writer, s: ir.Load) -> None:
 
 def _wide(w: Writer, s: ir.Load) -> str:
     """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
-    base, load = w.name(s.src), f"{_LOADS[s.cache]}<{s.width}>"
-    if s.lanes.is_cut and s.src.alignment % (s.width * s.src.dtype.nbytes):
-        if s.lanes.all_exist:
-            return f"fw_load_anywhere<{s.width}>({base}, {w.integer(s.index)})"
-        size = w.integer(s.src.size)
-        return f"fw_load_anywhere_within<{s.width}>({base}, {_place(w, s).operand}, {size})"
     if s.lanes.is_cut:
-        cut = f"<{s.width}, {-1 if s.lanes.begins is None else s.lanes.begins}>"
-        if s.lanes.all_exist:
-            return f"fw_load_unaligned{cut}({base}, {w.integer(s.index)})"
-        size = w.integer(s.src.size)
-        return f"fw_load_within{cut}({base}, {_place(w, s).operand}, {size})"
+        return f"fw_elements({_cut(w, s)})"
+    load = f"{_LOADS[s.cache]}<{s.width}>"
     if s.lanes.all_exist:
         return f"{load}({w.address(s.src, s.index)})"
-    return f"{load}({base} + {_place(w, s).operand})"
+    return f"{load}({w.name(s.src)} + {_place(w, s).operand})"
+
+
+def _cut(w: Writer, s: ir.Load) -> str:
+    """The two words of a load that begins anywhere, as a `fw_uncut`."""
+    base, begins = w.name(s.src), -1 if s.lanes.begins is None else s.lanes.begins
+    is_aligned = s.src.alignment % (s.width * s.src.dtype.nbytes) == 0
+    if s.lanes.all_exist:
+        name = f"unaligned<{s.width}, {begins}>" if is_aligned else f"anywhere<{s.width}>"
+        return f"fw_load_{name}({base}, {w.integer(s.index)})"
+    name = f"within<{s.width}, {begins}>" if is_aligned else f"anywhere_within<{s.width}>"
+    return f"fw_load_{name}({base}, {_place(w, s).operand}, {w.integer(s.src.size)})"
 
 
 def _place(w: Writer, s: ir.Load) -> Text:

@@ -54,8 +54,9 @@ class Writer:
         self.written = frozenset(written_buffers(kernel))
         self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
         self.has_roles = any(isinstance(s, Roles) for s in walk_statements(kernel))
-        allocs = (n for n in walk(kernel) if isinstance(n, Alloc))
+        allocs = [n for n in walk(kernel) if isinstance(n, Alloc)]
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
+        self.uncut = frozenset(a.buffer for a in allocs if a.uncut)
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
@@ -163,6 +164,8 @@ class Writer:
         name = self.name(buffer)
         if buffer in self.in_words:
             return words.element(name, reg, ex.add(reg.index, offset))
+        if buffer in self.uncut:
+            return f"fw_elements({name}).at[{self.integer(ex.add(reg.index, offset))}]"
         if constant_size(buffer) == 1:
             return name
         return f"{name}[{self.integer(ex.add(reg.index, offset))}]"

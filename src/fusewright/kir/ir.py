@@ -101,7 +101,8 @@ class Alloc(Statement):
     of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`); where that
     is `warp_specialized`, warps of their own do it, and `registers` are those that each of their
     threads keeps, and that each of the others gets. Registers `in_words` stay in the machine words
-    that loads fill (`kir/passes/keep_words.py`).
+    that loads fill, those `uncut` in the two words that a vector from anywhere lies in
+    (`kir/passes/keep_words.py`).
     """
 
     buffer: Buffer
@@ -111,6 +112,7 @@ class Alloc(Statement):
     stages: int = 1
     ahead: int = 0
     in_words: bool = False
+    uncut: bool = False
     warp_specialized: bool = False
     registers: tuple[int, ...] = ()
 

@@ -20,7 +20,7 @@ from fusewright.kir.analysis.uniformity import (
     is_cluster_uniform,
     is_warp_uniform,
 )
-from fusewright.kir.analysis.words import kept_in_words
+from fusewright.kir.analysis.words import kept_in_words, kept_uncut
 from fusewright.kir.checks import (
     STAGES as STAGES,
     Check,
@@ -406,11 +406,13 @@ def _no_decided_conditions(facts: KernelFacts) -> Iterator[Problem]:
 
 def _proved(facts: KernelFacts) -> Iterator[Problem]:
     """What the text of the kernel relies on holds."""
-    fit = kept_in_words(facts.kernel)
+    fit, cut = kept_in_words(facts.kernel), kept_uncut(facts.kernel)
     for place in facts.places:
         s = place.statement
         if isinstance(s, Alloc) and s.in_words and s.buffer not in fit:
             yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
+        if isinstance(s, Alloc) and s.uncut and s.buffer not in cut:
+            yield s, f"{s.buffer} is kept uncut, but not only vectors from anywhere fill it"
         if isinstance(s, Load):
             yield from _proved_lanes(s)
 

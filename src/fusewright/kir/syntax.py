@@ -468,8 +468,8 @@ _WRITTEN: tuple[Template, ...] = (
     _template(
         ir.Alloc, Declaration("buffer"), (" offset ", "{offset}"), Flag("promote", "promote"),
         (" copied ", "{copied}"), (" stages ", "{stages}"), (" ahead ", "{ahead}"),
-        Flag("in_words", "in_words"), Flag("warp_specialized", "warp_specialized"),
-        (" registers ", "{registers}"),
+        Flag("in_words", "in_words"), Flag("uncut", "uncut"),
+        Flag("warp_specialized", "warp_specialized"), (" registers ", "{registers}"),
         lead=("local", "shared"),
     ),
     _template(ir.For, "for (", LoopHeader("var", "extent"), ")", Flag("unroll", "unroll"), " ",

@@ -102,32 +102,41 @@ FW_LOADS_WHERE(fw_load_nc_where, "ld.global.nc")
 //: fw_load_na_where
 FW_LOADS_WHERE(fw_load_na_where, "ld.global.nc.L1::no_allocate")
 
+//: fw_word_where
+// A word of memory where a condition holds, the word of elements elsewhere.
+template <int N, class T>
+__device__ __forceinline__ typename fw_uncut<N, T>::word fw_word_where(
+    const typename fw_uncut<N, T>::word* at, bool holds, const fw_vec<T, N>& otherwise) {
+  fw_bits<N, T> bits;
+  bits.vec = otherwise;
+  return fw_load_where<1>(at, holds, fw_vec<decltype(bits.word), 1>{bits.word}).at[0];
+}
+
 //: fw_load_unaligned_where
-// `fw_load_unaligned` where a condition holds; neither word is read elsewhere.
+// `fw_load_unaligned` where a condition holds, elements that are all the same elsewhere.
 template <int N, int EARLY, class T, class I>
-__device__ __forceinline__ fw_vec<T, N> fw_load_unaligned_where(const T* base, I index, bool holds,
-                                                                const fw_vec<T, N>& otherwise) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_unaligned_where(const T* base, I index,
+                                                                  bool holds,
+                                                                  const fw_vec<T, N>& otherwise) {
   const I early = EARLY < 0 ? index & (N - 1) : EARLY;
-  const word* const at = reinterpret_cast<const word*>(base + (index - early));
-  const word low = fw_load_where<1>(at, holds, fw_vec<word, 1>{}).at[0];
-  const word high = fw_load_where<1>(at + (early != 0), holds, fw_vec<word, 1>{}).at[0];
-  const unsigned nbytes = static_cast<unsigned>(early) * sizeof(T);
-  return holds ? fw_cut<N, T>(low, high, nbytes) : otherwise;
+  const auto* const at =
+      reinterpret_cast<const typename fw_uncut<N, T>::word*>(base + (index - early));
+  return {fw_word_where<N>(at, holds, otherwise),
+          fw_word_where<N>(at + (early != 0), holds, otherwise),
+          static_cast<unsigned>(early) * (unsigned)sizeof(T)};
 }
 
 //: fw_load_anywhere_where
-// `fw_load_anywhere` where a condition holds; neither word is read elsewhere.
+// `fw_load_anywhere` where a condition holds, elements that are all the same elsewhere.
 template <int N, class T, class I>
-__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere_where(const T* base, I index, bool holds,
-                                                               const fw_vec<T, N>& otherwise) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere_where(const T* base, I index, bool holds,
+                                                                 const fw_vec<T, N>& otherwise) {
+  typedef typename fw_uncut<N, T>::word word;
   const unsigned long long at = reinterpret_cast<unsigned long long>(base + index);
   const unsigned early = (unsigned)at & (unsigned)(sizeof(word) - 1);
   const word* const words = reinterpret_cast<const word*>(at - early);
-  const word low = fw_load_where<1>(words, holds, fw_vec<word, 1>{}).at[0];
-  const word high = fw_load_where<1>(words + (early != 0), holds, fw_vec<word, 1>{}).at[0];
-  return holds ? fw_cut<N, T>(low, high, early) : otherwise;
+  return {fw_word_where<N>(words, holds, otherwise),
+          fw_word_where<N>(words + (early != 0), holds, otherwise), early};
 }
 
 //: FW_STORES

@@ -46,24 +46,31 @@ __device__ __forceinline__ fw_vec<T, N> fw_load(const T* from) {
   return bits.vec;
 }
 
-//: fw_cut
-// The N elements that begin `early` bytes into the first of two words.
+//: fw_uncut
+// The two words that hold N elements, which begin `early` bytes into the first.
 template <int N, class T>
-__device__ __forceinline__ fw_vec<T, N> fw_cut(typename fw_word<sizeof(T) * N>::type low,
-                                               typename fw_word<sizeof(T) * N>::type high,
-                                               unsigned early) {
-  constexpr int count = sizeof(low) / 4;
+struct fw_uncut {
+  typedef typename fw_word<sizeof(T) * N>::type word;
+  word low, high;
+  unsigned early;
+};
+
+//: fw_elements
+// The elements, shifted out of their two words.
+template <int N, class T>
+__device__ __forceinline__ fw_vec<T, N> fw_elements(const fw_uncut<N, T>& from) {
+  constexpr int count = sizeof(from.low) / 4;
   union {
-    typename fw_word<sizeof(T) * N>::type both[2];
+    typename fw_uncut<N, T>::word both[2];
     unsigned parts[2 * count];
   } in;
-  in.both[0] = low;
-  in.both[1] = high;
+  in.both[0] = from.low;
+  in.both[1] = from.high;
 #pragma unroll
   for (int step = count / 2; step > 0; step /= 2) {
 #pragma unroll
     for (int i = 0; i + step < 2 * count; ++i) {
-      in.parts[i] = early & (4 * step) ? in.parts[i + step] : in.parts[i];
+      in.parts[i] = from.early & (4 * step) ? in.parts[i + step] : in.parts[i];
     }
   }
   union {
@@ -72,54 +79,54 @@ __device__ __forceinline__ fw_vec<T, N> fw_cut(typename fw_word<sizeof(T) * N>::
   } out;
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    out.parts[i] = __funnelshift_r(in.parts[i], in.parts[i + 1], (early & 3) * 8);
+    out.parts[i] = __funnelshift_r(in.parts[i], in.parts[i + 1], (from.early & 3) * 8);
   }
   return out.vec;
 }
 
 //: fw_load_unaligned
-// N elements from any index: the two words of their size that hold them, shifted. The second is
-// read only where the elements reach into it. EARLY: what the index is modulo N, -1 if not known.
+// N elements from any index: the two words of their size that hold them. The second is read only
+// where the elements reach into it. EARLY: what the index is modulo N, -1 if not known.
 template <int N, int EARLY, class T, class I>
-__device__ __forceinline__ fw_vec<T, N> fw_load_unaligned(const T* base, I index) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_unaligned(const T* base, I index) {
+  typedef typename fw_uncut<N, T>::word word;
   const I early = EARLY < 0 ? index & (N - 1) : EARLY;
   const word* const at = reinterpret_cast<const word*>(base + (index - early));
-  return fw_cut<N, T>(at[0], at[early != 0], static_cast<unsigned>(early) * sizeof(T));
+  return {at[0], at[early != 0], static_cast<unsigned>(early) * (unsigned)sizeof(T)};
 }
 
 //: fw_load_within
 // The same where some of the elements may lie outside of the `size` that there are: words without
 // any are not read.
 template <int N, int EARLY, class T, class I, class S>
-__device__ __forceinline__ fw_vec<T, N> fw_load_within(const T* base, I index, S size) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_within(const T* base, I index, S size) {
+  typedef typename fw_uncut<N, T>::word word;
   const word* const words = reinterpret_cast<const word*>(base);
   constexpr int shift = N == 2 ? 1 : N == 4 ? 2 : N == 8 ? 3 : 4;
   const I early = EARLY < 0 ? index & (N - 1) : EARLY;
   const I first = index >> shift, last = (I)((size - 1) / N);
   const I low = first < 0 ? 0 : first, next = first + (early != 0);
   const word a = words[low], b = words[next < last ? next : last];
-  return fw_cut<N, T>(a, b, static_cast<unsigned>(early) * sizeof(T));
+  return {a, b, static_cast<unsigned>(early) * (unsigned)sizeof(T)};
 }
 
 //: fw_load_anywhere
 // N elements from any index of memory that itself begins anywhere.
 template <int N, class T, class I>
-__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere(const T* base, I index) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere(const T* base, I index) {
+  typedef typename fw_uncut<N, T>::word word;
   const unsigned long long at = reinterpret_cast<unsigned long long>(base + index);
   const unsigned early = (unsigned)at & (unsigned)(sizeof(word) - 1);
   const word* const words = reinterpret_cast<const word*>(at - early);
-  return fw_cut<N, T>(words[0], words[early != 0], early);
+  return {words[0], words[early != 0], early};
 }
 
 //: fw_load_anywhere_within
 // The same where some of the elements may lie outside of the `size` that there are: words without
 // any are not read.
 template <int N, class T, class I, class S>
-__device__ __forceinline__ fw_vec<T, N> fw_load_anywhere_within(const T* base, I index, S size) {
-  typedef typename fw_word<sizeof(T) * N>::type word;
+__device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere_within(const T* base, I index, S size) {
+  typedef typename fw_uncut<N, T>::word word;
   typedef unsigned long long address;
   constexpr address inside = sizeof(word) - 1;
   const address at = reinterpret_cast<address>(base + index);
@@ -129,7 +136,7 @@ __device__ __forceinline__ fw_vec<T, N> fw_load_anywhere_within(const T* base, I
   const address first = at - early, next = early ? first + sizeof(word) : first;
   const word a = *reinterpret_cast<const word*>(first < begin ? begin : first);
   const word b = *reinterpret_cast<const word*>(next < last ? next : last);
-  return fw_cut<N, T>(a, b, early);
+  return {a, b, early};
 }
 
 //: fw_as_words

@@ -6,9 +6,12 @@ not waited for in this one, and the upper half of a word becomes a float in one 
 
 from __future__ import annotations
 
-from fusewright.core.expr import constant_value
-from fusewright.kir.ir import Buffer, Compute, Kernel, Load
-from fusewright.kir.traverse import own_registers, walk_statements
+from collections.abc import Iterator
+
+from fusewright.core.expr import ZERO, constant_value
+from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
+from fusewright.kir.traverse import bodies_of, own_registers, walk_statements
+from fusewright.memory import Memory
 from fusewright.target import WORD_NBYTES
 
 
@@ -27,6 +30,43 @@ def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
             case _:
                 others |= {r.buffer for r in own_registers(s)}
     return frozenset(loaded - others)
+
+
+def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:
+    """The register buffers that loads of a loop fill for its next iteration with vectors that
+    begin anywhere, and that only arithmetic reads: cut out of their two words where they are
+    loaded, they would be waited for there."""
+    carried = {s.dst.buffer for s in _loads_of_the_next(kernel.body, frozenset())}
+    others: set[Buffer] = set()
+    for s in walk_statements(kernel):
+        match s:
+            case Load() if _is_one_cut(s):
+                pass
+            case Compute():
+                others.add(s.dst.buffer)
+                others |= {r.buffer for r in own_registers(s) if constant_value(r.index) is None}
+            case _:
+                others |= {r.buffer for r in own_registers(s)}
+    return frozenset(carried - others)
+
+
+def _loads_of_the_next(body: Body, outside: frozenset[Buffer]) -> Iterator[Load]:
+    """Loads in loops into registers that are there before the loop."""
+    within = frozenset(s.buffer for s in body if isinstance(s, Alloc))
+    for s in body:
+        if isinstance(s, Load) and s.dst.buffer in outside:
+            yield s
+        for inner in bodies_of(s):
+            more = within if isinstance(s, For) else frozenset[Buffer]()
+            yield from _loads_of_the_next(inner, outside | more)
+
+
+def _is_one_cut(s: Load) -> bool:
+    """Whether a load fills its buffer with one vector of global memory that begins anywhere."""
+    b = s.dst.buffer
+    is_whole = s.dst.index == ZERO and constant_value(b.size) == s.width
+    is_as_stored = s.src.dtype is b.dtype and s.src.memory is Memory.GLOBAL
+    return is_whole and is_as_stored and s.lanes.is_cut
 
 
 def _fills_words(s: Load) -> bool:

@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.words import kept_in_words
+from fusewright.kir.analysis.words import kept_in_words, kept_uncut
 from fusewright.kir.ir import Alloc, Kernel
 
 
 def keep_words(kernel: Kernel) -> Kernel:
-    """Mark the registers that loads fill in whole words, and that only arithmetic reads.
+    """Mark the registers that loads fill in whole words, and that only arithmetic reads; those of
+    the next iteration that begin anywhere keep both of their words.
 
     rewrite:  local r: bfloat16[8]   ->   local r: bfloat16[8] in_words
+                                     ->   local r: bfloat16[8] uncut
     checks:   nothing; the spec looks at every register that is marked
     order:    when statements no longer change
     """
-    found = kept_in_words(kernel)
+    uncut = kept_uncut(kernel)
+    found = kept_in_words(kernel) - uncut
 
     def marked(n: Node) -> Node:
+        if isinstance(n, Alloc) and n.buffer in uncut and not n.uncut:
+            return replace(n, uncut=True)
         if isinstance(n, Alloc) and n.buffer in found and not n.in_words:
             return replace(n, in_words=True)
         return n
 
-    return rewrite(kernel, marked) if found else kernel
+    return rewrite(kernel, marked) if found or uncut else kernel
