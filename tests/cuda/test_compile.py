@@ -102,10 +102,17 @@ def test_products_and_sums_are_contracted_only_on_request() -> None:
 
 def test_functions_are_the_precise_ones() -> None:
     target = target_of("sm_90a")
-    texts = [elementwise(fn, float32, 100) for fn in ("div", "sqrt", "reciprocal")]
+    texts = [elementwise(fn, float32, 100) for fn in ("div", "sqrt")]
     ptx = compile_cubin(emit_module(texts, target), target, name="k").ptx
-    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and "rcp.rn.f32" in ptx
+    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx
     assert ".ftz" not in ptx and ".approx" not in ptx
+
+
+def test_a_reciprocal_is_an_approximation_and_a_step_of_newton_without_a_branch() -> None:
+    target = target_of("sm_90a")
+    made = compile_cubin(emit(elementwise("reciprocal", float32, 128), target), target, name="k")
+    assert "rcp.approx.f32" in made.ptx and made.ptx.count("fma.rn.f32") == 2
+    assert ".ftz" not in made.ptx and "CALL" not in sass(made.cubin)
 
 
 def test_resources_are_read_per_kernel() -> None:

@@ -91,12 +91,22 @@ def test_operations_that_change_nothing_are_dropped() -> None:
 
 def test_operations_that_only_look_like_identities_stay() -> None:
     def f(x: fw.Array, n: fw.Array) -> tuple[fw.Array, ...]:
-        return x + 0.0, 0.0 - x, 1.0 / x, n * 0
+        return x + 0.0, 0.0 - x, 2.0 / x, n * 0
 
     before = fw.trace(f, fw.TensorSpec((5,), "float32"), fw.TensorSpec((5,), "int32"))
     assert drop_identities(before) is before
     kept = fw.evaluate(before, -np.zeros(5, np.float32), np.ones(5, np.int32))[0]
     assert not np.signbit(kept).any()
+
+
+def test_a_quotient_of_one_is_a_reciprocal_with_the_same_bits() -> None:
+    x = np.random.default_rng(5).normal(size=(300,)).astype(np.float32)
+    x[:4] = 0.0, -0.0, np.inf, np.nan
+    before = fw.trace(lambda x: 1.0 / x, fw.TensorSpec(x.shape, "float32"))
+    after = drop_identities(before)
+    functions = [t.op.fn for t in after.values if isinstance(t.op, Pointwise)]
+    assert functions == ["reciprocal"]
+    np.testing.assert_array_equal(fw.evaluate(after, x)[0], fw.evaluate(before, x)[0])
 
 
 def test_crops_of_coordinates_are_coordinates() -> None:

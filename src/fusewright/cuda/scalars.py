@@ -262,6 +262,7 @@ _FLOAT = {
 }
 _FLOAT32 = {
     **_FLOAT,
+    "reciprocal": "fw_reciprocal({0})",
     "exp_approx": "fw_exp2_approx({0} * 1.4426950408889634f)",
     "exp_added": "fw_exp_added({0})",
     "exp2_approx": "fw_exp2_approx({0})",

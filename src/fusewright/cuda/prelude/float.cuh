@@ -70,6 +70,17 @@ __device__ __forceinline__ T fw_float_floordiv(T a, T b) {
   return q - down > (T)0.5 ? down + 1 : down;
 }
 
+//: fw_reciprocal
+// 1 / x to the nearest, without a branch: an approximation to one ulp (PTX ISA, rcp.approx) and a
+// step of Newton's method, as the compiler's own division takes for operands of usual sizes. What
+// the step cannot improve, of zeros, infinities and NaN, stays; subnormal results are within an ulp.
+__device__ __forceinline__ float fw_reciprocal(float x) {
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  const float rest = fmaf(-x, r, 1.0f);
+  return fabsf(rest) < 1.0f ? fmaf(r, rest, r) : r;
+}
+
 //: fw_logaddexp
 // log(exp(a) + exp(b)) without overflow.
 __device__ __forceinline__ float fw_logaddexp(float a, float b) {

@@ -1,18 +1,20 @@
-"""Operations that give back one of their operands, bit for bit."""
+"""Operations that give back one of their operands, bit for bit, and quotients of one."""
 
 from __future__ import annotations
 
 import math
 
+from fusewright.fusion import build
 from fusewright.fusion.ir import Broadcast, Constant, Fusion, Permute, Pointwise, Reshape, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
 
 
 def drop_identities(fusion: Fusion) -> Fusion:
-    """Replaces what changes nothing by its operand.
+    """Replaces what changes nothing by its operand, and 1 / x by what has fewer instructions.
 
     rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False,
                                                           and axes in the order that they have)
+              y = 1 / x              ->   y = reciprocal(x), of floats
     checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0
     order:    before own_outputs, as a result may then be an input
     """
@@ -29,6 +31,8 @@ def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         return left
     if t.op.fn in ("add", "mul", "and", "or") and _is_neutral(t.op.fn, left) and _is_like(right, t):
         return right
+    if t.op.fn == "div" and t.dtype.is_float and _is_neutral("div", left) and _is_like(right, t):
+        return build.pointwise("reciprocal", right)
     return None
 
 
