@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from fusewright.core import atoms, conditions, expr as ex, substitution
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Division, Expr, Var
 from fusewright.cuda.exprs import Text, condition, integer
 
 
@@ -70,20 +70,32 @@ def run(code: str, values: dict[str, C]) -> C | bool:
     text = code.replace("(long long)", "LL*").replace("&&", " and ").replace("||", " or ")
     text = re.sub(r"!(?=\()", " not ", text)
     text = re.sub(r"fw_(floordiv|rem)<(?:int|long long)>", r"\1", text)
+    text = re.sub(r"fw_(over|rest)<(\d+)>\(", r"\1(\2, ", text)
     text = re.sub(r"\b(\d+)(ll)?\b", lambda m: f"C({m[1]}, {64 if m[2] else 32})", text)
     scope = {
         "C": C,
         "LL": C(1, 64),
         "floordiv": lambda a, b: a._make(a.value // b.value, b),
         "rem": lambda a, b: a._make(a.value % b.value, b),
+        "over": lambda d, a: over(a, d),
+        "rest": lambda d, a: a - over(a, d) * d,
         "min": lambda a, b: a if a.value < b.value else b,
         "max": lambda a, b: b if a.value < b.value else a,
     }
     return eval(text, scope, dict(values))  # the text is ours
 
 
-def spell(v: Var) -> Text:
-    return Text(v.name, wide=v.name in WIDE, atomic=True)
+def over(index: C, d: C) -> C:
+    """What `fw_over` does: the upper half of a product of 32 bits each, and a shift."""
+    assert index.bits == d.bits == 32
+    above = d.value.bit_length() - 1
+    inverse = (1 << (32 + above)) // d.value + 1
+    assert inverse < 1 << 32 and index.value >= 0
+    return C((index.value * inverse >> 32) >> above)
+
+
+def spell(v: Var | Division) -> Text | None:
+    return Text(v.name, wide=v.name in WIDE, atomic=True) if isinstance(v, Var) else None
 
 
 WIDE = {"n", "m"}
@@ -162,7 +174,8 @@ def test_division_by_powers_of_two_is_a_shift_and_others_are_plain() -> None:
     tx, j = VARS[0], VARS[3]
     assert integer(tx // 32, spell).code == "tx >> 5"
     assert integer(tx % 32, spell).code == "tx & 31"
-    assert integer(tx // 3, spell).code == "tx / 3"
+    assert integer(tx // 3, spell).code == "fw_over<3>(tx)"
+    assert integer(tx % 3, spell).code == "fw_rest<3>(tx)"
     assert integer(j // 3, spell).code == "fw_floordiv<int>(j, 3)"
     assert integer(j % 3, spell).code == "fw_rem<int>(j, 3)"
 
@@ -201,3 +214,21 @@ def test_random_conditions_mean_the_same(seed: int) -> None:
             assert isinstance(truth, conditions.Truth)
             got = run(code.replace("true", "True").replace("false", "False"), scope)
             assert got is truth.value, f"seed {seed}: {c} printed as {code} at {values}"
+
+
+def test_a_product_with_the_inverse_is_the_quotient_of_every_index() -> None:
+    rng = random.Random(5)
+    most = 2**31 - 1
+    divisors = [3, 5, 6, 7, 9, 100, 143299, 2**30 + 1, most]
+    divisors += [d for d in (rng.randrange(3, most) for _ in range(300)) if d & (d - 1)]
+    for d in divisors:
+        edge = most // d * d  # the last multiple: an error of the inverse shows here first
+        for x in (0, 1, d - 1, d, edge - 1, edge, most, *(rng.randrange(most) for _ in range(20))):
+            assert over(C(x), C(d)).value == x // d, (x, d)
+
+
+def test_what_has_a_name_is_not_computed_again() -> None:
+    row = VARS[1] // 12
+    named = {row: Text("row", wide=False, atomic=True)}
+    code = integer(row * 89 + VARS[0], lambda e: named.get(e) or spell(e)).code
+    assert code in ("row * 89 + tx", "tx + row * 89")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fusewright.core.conditions import TRUE, Cond, equal, less, less_equal, substitute_condition
@@ -215,9 +217,29 @@ def test_statements_stand_one_by_one_only_where_they_must() -> None:
     assert isinstance(branch, If) and len(branch.then) == 1 and len(branch.otherwise) == 2
 
 
-@pytest.mark.parametrize("conditions", [(ROW,), (ROW, less(T, 9)), (ROW, less(3, EVEN))])
-def test_somewhere_holds_where_a_lane_exists(conditions: tuple[Cond, ...]) -> None:
-    some = somewhere(conditions, V, 8)
+SEVERAL = [
+    (ROW,),
+    (ROW, less(T, 9)),
+    (ROW, less(3, EVEN)),
+    (less(3, 30 - EVEN), less(V + T, 7)),
+    (less(T, V), less(V, T + 3)),
+    (less(T, V), less(V, 9 - T)),
+    (ROW, less(2 * V, T)),
+]
+
+
+@pytest.mark.parametrize("lanes", [range(8), (2, 3, 4), (0, 2, 4), (5,)])
+@pytest.mark.parametrize("conditions", SEVERAL)
+def test_somewhere_holds_where_a_lane_exists(
+    conditions: tuple[Cond, ...], lanes: Sequence[int]
+) -> None:
+    some = somewhere(conditions, V, lanes)
     a = access(EVEN, *conditions)
     for t in range(16):
-        assert holds(some, t) == any(holds(a.conditions_at(k), t) for k in range(8)), t
+        assert holds(some, t) == any(holds(a.conditions_at(k), t) for k in lanes), t
+
+
+def test_ranges_of_lanes_are_asked_for_at_their_ends() -> None:
+    """A row that begins and ends anywhere takes two comparisons, not two for each lane."""
+    some = somewhere((less(-1, EVEN - 30), less(EVEN - 30, 40)), V, range(8))
+    assert str(some).count("<") == 2

@@ -114,3 +114,42 @@ def test_a_known_place_is_part_of_the_kernel() -> None:
     spec = fw.TensorSpec((64, 256), "float32")
     names = {fw.compile(fw.trace(_after(n), spec), "sm_90a").kernels[0].name for n in (8, 16)}
     assert len(names) == 2
+
+
+TWO_PIECES = """
+        local b: float32[1]
+        a[0] = load x[64*(bx%32) + tx]
+        b[0] = load x[64*(bx%32) + tx + 2048]
+        r[0] = copy(a[0])
+        r[0] = copy(b[0]) if {chosen}"""
+
+
+def test_a_block_reads_the_piece_that_it_takes() -> None:
+    k = kernel(TWO_PIECES.format(chosen="(31 < bx)"))
+    assert conditions(guard_masked(k)) == ["bx < 32", "31 < bx"]
+
+
+def test_lanes_that_take_different_pieces_read_both() -> None:
+    k = kernel(TWO_PIECES.format(chosen="(0 < tx%2)"))
+    assert guard_masked(k) is k
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(4, 32, 64), (3, 7, 33)])
+def test_a_stack_reads_each_piece_once(shape: tuple[int, ...], axis: int) -> None:
+    rng = np.random.default_rng(axis)
+    pieces = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
+    spec = fw.TensorSpec(shape, "float32")
+    program = fw.compile(
+        fw.trace(lambda *a: fw.stack([fw.abs(x) for x in a], axis=axis), *[spec] * 3)
+    )
+    result = program.simulate(*pieces)
+    assert result.races == []
+    np.testing.assert_array_equal(result.outputs[0], np.stack([abs(x) for x in pieces], axis))
+
+
+def test_blocks_of_a_stack_along_the_first_axis_read_no_other_piece() -> None:
+    spec = fw.TensorSpec((64, 4096), "float32")
+    (k,) = fw.compile(fw.trace(lambda *a: fw.stack(a, axis=0), *[spec] * 3)).kernels
+    where = [str(s.predicate) for s in walk_statements(k.ir) if isinstance(s, Load)]
+    assert len(set(where)) == 3 and str(TRUE) not in where

@@ -24,7 +24,7 @@ from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, clearly_better, rate
-from fusewright.schedule.heuristics.work import Array, Work, work_of
+from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -411,3 +411,26 @@ def test_what_others_may_spare_is_no_part_of_the_bound() -> None:
     assert bound_us(long, TARGET) > 1.5 * bound_us(STREAM, TARGET)
     addressing = dataclasses.replace(long, addressing=1940)
     assert bound_us(addressing, TARGET) == bound_us(STREAM, TARGET)
+
+
+def _joined(a: fw.Array, b: fw.Array) -> fw.Array:
+    return fw.concat([fw.exp(fw.sin(a)), fw.log(fw.cos(b))], axis=1)
+
+
+def test_a_warp_that_has_both_pieces_computes_both() -> None:
+    """Pieces of 7 elements are in every warp, of pieces of 896 hardly any has two."""
+    short, long = (
+        counted(_joined, ((rows, columns), "float32"), ((rows, columns), "float32"))[0]
+        for rows, columns in ((1 << 18, 7), (1 << 11, 896))
+    )
+    computing = [w.instructions - w.addressing - FIXED_INSTRUCTIONS for w in (short, long)]
+    assert 1.8 * computing[1] < computing[0] < 2.1 * computing[1]
+
+
+def test_conditions_are_asked_wherever_nothing_is_read() -> None:
+    def padded(rows: int) -> Callable[[fw.Array], fw.Array]:
+        return lambda x: fw.pad(fw.exp(x), ((rows, rows), (3, 4)))
+
+    inside, _ = counted(padded(1), ((20_000, 100), "float32"))
+    outside, _ = counted(padded(9_800), ((400, 100), "float32"))
+    assert outside.addressing > 0.5 * inside.addressing

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.kir.ir import Load
+from fusewright.kir.traverse import walk_statements
 
 
 def candidates(fn: Callable[..., Any], *specs: fw.TensorSpec) -> list[str]:
@@ -62,3 +65,39 @@ def test_pieces_of_a_join_are_read_once_however_small() -> None:
     assert chosen(lambda *x: fw.concat([p * 2.0 for p in x]), *pieces)["vectors"] == 1
     rows, row = spec(1 << 14, 1 << 10), spec(1 << 10)
     assert chosen(lambda x, a, b, c: x * a + b * c, rows, row, row, row)["vectors"] > 1
+
+
+def _loads(k: fw.Kernel) -> int:
+    return sum(isinstance(s, Load) for s in walk_statements(k.ir))
+
+
+def masked(x: fw.Array, lengths: fw.Array) -> fw.Array:
+    keep = fw.arange(x.shape[1]) < fw.reshape(lengths, (-1, 1))
+    return fw.where(keep, x, 0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(81_481, 401), (30_000, 1001)])
+def test_what_a_row_has_is_read_once_for_the_lanes_of_the_row(rows: int, columns: int) -> None:
+    """Vectors that run from one row into the next read the length of a row for each lane."""
+    specs = spec(rows, columns, dtype="float16"), spec(rows, dtype="int32")
+    (kernel,) = fw.compile(fw.trace(masked, *specs)).kernels
+    assert _loads(kernel) == 2
+
+
+def test_rows_that_are_short_run_into_each_other() -> None:
+    """Rows of 19 counted from words take six vectors for five."""
+    specs = spec(1 << 21, 19), spec(1 << 21, dtype="int32")
+    (kernel,) = fw.compile(fw.trace(masked, *specs)).kernels
+    assert _loads(kernel) > 2
+
+
+@pytest.mark.parametrize("columns", [401, 83, 1004])
+def test_rows_from_words_hold_what_they_should(columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((900, columns)).astype(np.float16)
+    lengths = rng.integers(0, columns + 1, 900).astype(np.int32)
+    specs = spec(900, columns, dtype="float16"), spec(900, dtype="int32")
+    result = fw.compile(fw.trace(masked, *specs)).simulate(x, lengths)
+    assert result.races == []
+    expected = np.where(np.arange(columns) < lengths[:, None], x, 0)
+    np.testing.assert_array_equal(result.outputs[0], expected)

@@ -2,7 +2,8 @@
 
 An expression is printed in 32-bit arithmetic when the bounds of every partial result prove that
 it fits, else in 64-bit arithmetic. Division by a power of two is a shift, which rounds down for
-negative numbers too; other divisions are plain where the numerator cannot be negative.
+negative numbers too; where the numerator cannot be negative, one by another literal is a product
+with its inverse, and one by a size is plain.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from fusewright.core import atoms, conditions, expr as ex
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Division, Expr, Var
 from fusewright.core.terms import Term
 from fusewright.errors import InternalError
 
@@ -41,7 +42,8 @@ class Text:
         return Text(f"(long long){self.operand}", wide=True)
 
 
-Spell = Callable[[Var], Text]
+Spell = Callable[[Var | Division], Text | None]
+"""The text of a variable, or of a division that has a name; None where it has none."""
 
 
 def fits_int(e: Expr) -> bool:
@@ -51,14 +53,15 @@ def fits_int(e: Expr) -> bool:
 
 
 def integer(e: Expr, spell: Spell) -> Text:
-    """The expression as C++; `spell` gives the text of a variable."""
+    """The expression as C++; `spell` gives the text of a variable, and of what has a name."""
+    known = spell(e) if isinstance(e, Var | Division) else None
+    if known is not None:
+        return known
     match e:
         case ex.Int():
             wide = not _LOW < e.value <= _HIGH
             code = f"{e.value}{'ll' if wide else ''}"
             return Text(code, wide, atomic=e.value >= 0)
-        case Var():
-            return spell(e)
         case ex.Sum():
             return _sum(e, spell)
         case ex.FloorDiv():
@@ -152,9 +155,12 @@ def _mod(e: ex.Mod, spell: Spell) -> Text:
     return _divide("%", "fw_rem", e, spell)
 
 
-def _divide(operator: str, function: str, e: ex.FloorDiv | ex.Mod, spell: Spell) -> Text:
+def _divide(operator: str, function: str, e: Division, spell: Spell) -> Text:
     a, b, wide = _pair(e.numerator, e.denominator, spell)
     if _never_negative(e.numerator):
+        if not wide and ex.constant_value(e.denominator) is not None:
+            known = "fw_over" if operator == "/" else "fw_rest"
+            return Text(f"{known}<{b.code}>({a.code})", wide, atomic=True)
         return Text(f"{a.operand} {operator} {b.operand}", wide)
     ctype = "long long" if wide else "int"
     return Text(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 from fusewright import knobs
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Division, Expr, Var
 from fusewright.core.node import walk
 from fusewright.cuda import exprs, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
+from fusewright.cuda.shared_divisions import shared_divisions, wish_of
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import (
@@ -60,6 +61,8 @@ class Writer:
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
+        self.divisions: dict[Division, Text] = {}  # those in scope that have a name
+        self._shared = shared_divisions(kernel)
         self.role: Role | None = None
         self.bound_ms = knobs.BOUND_WAITS.get()
         self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it
@@ -76,11 +79,11 @@ class Writer:
     def block(self, head: str, body: Callable[[], None]) -> None:
         """What `body` writes, in braces."""
         self.line(f"{head}{{" if not head else f"{head} {{")
-        outside = dict(self.in_scope)
+        outside, named = dict(self.in_scope), dict(self.divisions)
         self._depth += 1
         body()
         self._depth -= 1
-        self.in_scope = outside
+        self.in_scope, self.divisions = outside, named
         self.line("}")
 
     def told(self, s: SyncStatement, on: Buffer) -> str:
@@ -107,6 +110,8 @@ class Writer:
         """The statements, one after the other."""
         for s in body:
             check_target(s, self.target)
+            for d in self._shared.get(s, ()):
+                self._name(d)
             spell = self._spellings.get(type(s))
             if spell is None:
                 raise SpecError(
@@ -116,12 +121,21 @@ class Writer:
 
     # --- expressions
 
+    def _name(self, d: Division) -> None:
+        """Computes a division under a name, unless it has one here."""
+        if d not in self.divisions:
+            value, name = self.index(d), self.names.of(d, wish_of(d))
+            self.line(f"const {'long long' if value.wide else 'int'} {name} = {value.code};")
+            self.divisions[d] = Text(name, value.wide, atomic=True)
+
     def bind(self, var: Var, *, wide: bool) -> Text:
         """The name of a variable from here on."""
         self.variables[var] = Text(self.names.of(var, var.name), wide, atomic=True)
         return self.variables[var]
 
-    def _spell(self, var: Var) -> Text:
+    def _spell(self, var: Var | Division) -> Text | None:
+        if isinstance(var, Division):
+            return self.divisions.get(var)
         if isinstance(var, RegVar):
             return self._register_index(var)
         text = self.variables.get(var)

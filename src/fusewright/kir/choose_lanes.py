@@ -30,9 +30,10 @@ from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
     TRUE,
     Cond,
+    Less,
     all_of,
     any_of,
-    negate,
+    less_equal,
     substitute_condition,
 )
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
@@ -101,15 +102,38 @@ def condition_at(c: Cond, lane: Var | None, k: int) -> Cond:
     return c if lane is None else substitute_condition(c, {lane: k})
 
 
-def somewhere(conditions: Sequence[Cond], lane: Var, count: int) -> Cond:
-    """Whether there is a lane where all conditions hold."""
+def somewhere(conditions: Sequence[Cond], lane: Var, lanes: Sequence[int]) -> Cond:
+    """Whether there is one of some lanes, in rising order, where all conditions hold."""
     moving = [c for c in conditions if lane in variables(c)]
     fixed = [c for c in conditions if c not in moving]
-    if len(moving) == 1:
-        some = negate(holds_throughout(negate(moving[0]), lane))
-    else:
-        some = any_of(all_of(condition_at(c, lane, k) for c in moving) for k in range(count))
-    return all_of((*fixed, some))
+    bounds = _bounds(moving, lane) if lanes[-1] - lanes[0] == len(lanes) - 1 else None
+    if bounds is None:
+        each = (all_of(condition_at(c, lane, k) for c in moving) for k in lanes)
+        return all_of((*fixed, any_of(each)))
+    below, above = bounds
+    meet = [less_equal(low, high) for low in below for high in above]
+    first = [less_equal(low, lanes[-1]) for low in below]
+    last = [less_equal(lanes[0], high) for high in above]
+    return all_of((*fixed, *first, *last, *meet))
+
+
+def _bounds(conditions: Sequence[Cond], lane: Var) -> tuple[list[Expr], list[Expr]] | None:
+    """Conditions on a lane as the first lanes and the last lanes that they allow; None where one of
+    them is not of that kind. Ranges of integers have a lane in common where every first one is at
+    most every last one."""
+    below: list[Expr] = []
+    above: list[Expr] = []
+    for c in conditions:
+        if not isinstance(c, Less):
+            return None
+        gap = c.left - c.right
+        if lane not in variables(gap - lane):
+            above.append(lane - gap - 1)
+        elif lane not in variables(gap + lane):
+            below.append(gap + lane + 1)
+        else:
+            return None
+    return below, above
 
 
 def choose_lanes(a: LaneAccess) -> tuple[Vector, ...] | TooNarrow:
@@ -159,7 +183,7 @@ def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
         own = [k for k, at in enumerate(order.places) if first <= at < first + width]
         if not own:
             continue
-        exist = any_of(a.conditions_at(k) for k in own) if moving else a.conditions_at(0)
+        exist = somewhere(a.conditions, a.lane, own)
         begin = order.begin + first
         is_inside = not moving and min(order.places) <= first and first + width <= order.span
         begins = 0 if is_word else None
@@ -201,7 +225,7 @@ def _all_in_memory(a: LaneAccess, first: int, conditions: Sequence[Cond], lane: 
     return LaneRange(
         maximum(ZERO, -begin),
         minimum(end, a.buffer.size - begin),
-        somewhere(conditions, lane, width),
+        somewhere(conditions, lane, range(width)),
     )
 
 

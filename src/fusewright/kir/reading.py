@@ -314,7 +314,7 @@ class Reader:
         lane = self.lane
         depends = lane is not None and lane in variables(index)
         if lane is not None and not depends and any(lane in variables(c) for c in conditions):
-            some = somewhere(conditions, lane, self.width)
+            some = somewhere(conditions, lane, range(self.width))
             values = self._load(p, index, [some], exact=exact)
             return self._inside(values, buffer.dtype, tuple(conditions)) if exact else values
         lanes = self.width if depends else 1

@@ -79,6 +79,29 @@ __device__ __forceinline__ T fw_rem_by(T a) {
   return (T)((unsigned)a - (unsigned)fw_floordiv_by<T, D>(a) * (unsigned)D);
 }
 
+//: fw_log2
+__device__ constexpr int fw_log2(unsigned n) {
+  return n > 1 ? 1 + fw_log2(n >> 1) : 0;
+}
+
+//: fw_over
+// An index over a literal that is no power of two: the upper half of a product with the literal's
+// inverse in 31 and more bits, rounded up, which is exact for what is not negative (Granlund and
+// Montgomery, Division by Invariant Integers using Multiplication, 1994, theorem 4.2). Compilers
+// take an instruction more, as they keep all 32 bits or the sign.
+template <int D>
+__device__ __forceinline__ int fw_over(int index) {
+  constexpr int above = fw_log2(D);
+  constexpr unsigned inverse = (unsigned)((1ull << (32 + above)) / D + 1);
+  return (int)(__umulhi((unsigned)index, inverse) >> above);
+}
+
+//: fw_rest
+template <int D>
+__device__ __forceinline__ int fw_rest(int index) {
+  return index - fw_over<D>(index) * D;
+}
+
 //: fw_pow
 // By squaring, wrapping; the reciprocal, cut to an integer, for a negative exponent.
 template <class T>

@@ -85,6 +85,16 @@ def is_lasting(c: Cond) -> bool:
     return not any(isinstance(v, RegVar) for v in variables(c))
 
 
+def is_choice(s: Statement) -> bool:
+    """Whether a statement picks its value only under a condition."""
+    return (
+        isinstance(s, Compute)
+        and s.fn == "copy"
+        and s.predicate != TRUE
+        and is_lasting(s.predicate)
+    )
+
+
 def slots_written(s: Statement) -> Iterator[Slot]:
     """The registers that a statement and those below it may write."""
     for inner in (s, *walk_statements(s)):

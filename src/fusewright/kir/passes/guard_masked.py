@@ -1,6 +1,7 @@
-"""Loads of what a mask by position drops do not take place.
+"""Loads of what a mask by position drops, or a join does not choose, do not take place.
 
 x = load a[i];  y = where(i <= j, x, 0)     ->     x = load a[i] if i <= j;  y = where(..)
+r = load a[i];  s = load b[i];  r = s if c  ->     r = load a[i] if !c;  s = load b[i] if c;  ..
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fusewright.core.conditions import (
 )
 from fusewright.core.expr import Expr, Int, add, mul
 from fusewright.core.regions import EVERYWHERE, Regions, hull
-from fusewright.kir.analysis.needs import Slot, needs, slots_written
+from fusewright.kir.analysis.lane_regions import FEW_WARPS
+from fusewright.kir.analysis.needs import Slot, is_choice, needs, slots_written
+from fusewright.kir.analysis.uniformity import meeting_share, parting_share
 from fusewright.kir.ir import Body, Compute, Imm, Index, Kernel, Load, Operand, Reg, Statement
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
@@ -36,18 +39,19 @@ def guard_masked(kernel: Kernel) -> Kernel:
 
     rewrite:  x = load a[i];  y = where(i <= j, f(x), 0)   ->   x = load a[i] if i <= j;  ...
     checks:   every use of the loaded registers is in the same body, behind `where`s whose
-              conditions are comparisons of positions; others keep their loads as they are
+              conditions are comparisons of positions, or behind choices that warps make as one;
+              others keep their loads as they are
     order:    after addresses are simplified and scalars unrolled, so that positions are one
               expression; before branches are made, which loads with conditions may join
     """
-    return map_bodies(kernel, _guarded)
+    return map_bodies(kernel, lambda body: _guarded(body, kernel))
 
 
-def _guarded(body: Body) -> Body:
-    """The body with conditions for its loads; the same where no mask is known."""
+def _guarded(body: Body, kernel: Kernel) -> Body:
+    """The body with conditions for its loads; the same where no mask and no choice is known."""
     told = _told(body)
     if not told:
-        return body
+        return _guarded_by_choice(body, kernel)
     shadow: list[Statement] = []
     owner: list[int] = []
     for k, s in enumerate(body):
@@ -56,6 +60,24 @@ def _guarded(body: Body) -> Body:
         owner += [k] * len(parts)
     needed = dict(zip(owner, needs(tuple(shadow)), strict=True))
     return tuple(_with_condition(s, needed[k]) for k, s in enumerate(body))
+
+
+def _guarded_by_choice(body: Body, kernel: Kernel) -> Body:
+    """The body in which a warp reads the pieces of a join that it takes. Pieces side by side have
+    such conditions, as each reads its own places; of pieces one behind the other that begin at the
+    same place, as those of a stack do, every thread could read all."""
+    if not any(is_choice(s) for s in body):
+        return body
+
+    def spares(s: Statement, needed: Regions) -> bool:
+        if not isinstance(s, Load) or s.predicate != TRUE or not needed:
+            return False
+        around = hull(needed).condition
+        return parting_share(around, kernel) <= FEW_WARPS and meeting_share(around, kernel) < 1
+
+    pairs = zip(body, needs(body), strict=True)
+    out = tuple(_with_condition(s, n) if spares(s, n) else s for s, n in pairs)
+    return body if out == body else out
 
 
 def _with_condition(s: Statement, needed: Regions) -> Statement:

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.conditions import TRUE
 from fusewright.core.regions import EVERYWHERE, Region, Regions
 from fusewright.kir.analysis.lane_regions import FEW_WARPS, joined_lanes
-from fusewright.kir.analysis.needs import Slot, is_lasting, needs, slots_read, slots_written
+from fusewright.kir.analysis.needs import Slot, is_choice, needs, slots_read, slots_written
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, If, Kernel, Load, Statement, Store
 from fusewright.kir.traverse import map_bodies, own_registers, walk_statements
@@ -53,7 +52,7 @@ def sink_branches(kernel: Kernel) -> Kernel:
 
 
 def _sunk(body: Body, kernel: Kernel) -> Body:
-    if not any(_is_choice(s) for s in body):
+    if not any(is_choice(s) for s in body):
         return body
     needed = needs(body)
     lanes = joined_lanes(needed, kernel)
@@ -86,16 +85,6 @@ def _plan(found: Found, regions: frozenset[Region], late: set[Region]) -> Plan:
     return plan
 
 
-def _is_choice(s: Statement) -> bool:
-    """Whether a statement picks its value only under a condition."""
-    return (
-        isinstance(s, Compute)
-        and s.fn == "copy"
-        and s.predicate != TRUE
-        and is_lasting(s.predicate)
-    )
-
-
 def _worthwhile(found: Found, kernel: Kernel) -> frozenset[Region]:
     """The regions to branch on: something is chosen there, and the work repays the branch."""
     work: dict[Region, int] = {}
@@ -103,7 +92,7 @@ def _worthwhile(found: Found, kernel: Kernel) -> frozenset[Region]:
     for s, regions in found:
         if isinstance(s, Compute) and len(regions) == 1 and regions != EVERYWHERE:
             work[regions[0]] = work.get(regions[0], 0) + 1
-            if _is_choice(s):
+            if is_choice(s):
                 chosen[regions[0]] = None
 
     def is_enough(r: Region) -> bool:

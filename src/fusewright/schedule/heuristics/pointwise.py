@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, Var, variables
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
@@ -248,14 +249,21 @@ class Walk:
     accesses: int = 0
     refused: frozenset[Stage] = frozenset()
 
+    @property
+    def all_accesses(self) -> int:
+        """Accesses of all threads together."""
+        return self.accesses * (estimate(self.loop.axis.extent) // self.width)
+
 
 def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     """Loops over all axes, the one that the rules prefer first; none for a single element.
 
     As elements lie in the result where that allows vectors of more than a quarter of 16 bytes
-    everywhere. Else rows that are each counted from an aligned address, if then nothing large is
-    read element by element, and half of it in whole words. Beside these, for the model to choose
-    from, what such rows replace, and whole words of the result of which each element is read alone.
+    everywhere, unless rows that are each counted from an aligned address take half of the accesses,
+    as where vectors that run from one row into the next read small tensors element by element. Else
+    such rows, if then nothing large is read element by element, and half of it in whole words.
+    Beside these, for the model to choose from, what such rows replace, and whole words of the
+    result of which each element is read alone.
     """
     flat = merge_all(flow, reference.loops)
     if flat is None:
@@ -267,10 +275,12 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     plain_walk = Walk(flat, 1)
     best = min(wide, key=lambda w: (Fraction(w.accesses, w.width), w.width), default=plain_walk)
     is_short = are_short(best.width, full) or best.narrow or best.cut
-    if full == 1 or not is_short:
+    if full == 1 or not (is_short or best.accesses > best.width):
         return [best]
     even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
     usable = [w for w in even if not w.narrow and w.refused <= plain[0].refused]
+    if not is_short:
+        return [*[w for w in usable if 2 * w.all_accesses <= best.all_accesses][:1], best]
     wider = max(usable, key=lambda w: w.aligned, default=best)
     is_first = wider.aligned >= max(wider.cut, best.aligned)
     return list(dict.fromkeys((wider if is_first else best, best, plain[0], wider)))

@@ -53,7 +53,9 @@ class Request:
     """The accesses of a stage to one array. Of a launch: `nbytes` in whole sectors that warps ask
     for, `beside` those in sectors that the second-level cache reads along with them, as it reads
     them by twos, `lines` that the first-level cache looks up, `unfilled` bytes of sectors that a
-    write asks for and leaves as they were. Of a thread: instructions for addresses.
+    write asks for and leaves as they were. Of a thread: instructions for addresses, and those for
+    `conditions`, which it needs to know them. `visited`: the share of the accesses of warps of
+    which some lane takes place.
     `visits`: where in the array the sampled warps are, in bytes, and when: which share of the
     blocks come before."""
 
@@ -63,6 +65,8 @@ class Request:
     lines: float
     unfilled: float
     instructions: float
+    conditions: float
+    visited: float
     visits: tuple[Points, Points]
 
 
@@ -98,13 +102,18 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     sectors, pairs, lines = _counted(a, address, active, single)
     times = blocks * trips * warps
     is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
+    serial = _serial(loops, is_wide=is_wide)
+    conditions = _instructions(a.conditions, serial, parts)
+    places = (a.address, *(place for _, place in a.data))
     return Request(
         a.tensor,
         times * sectors * SECTOR_NBYTES,
         0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
         times * _unfilled(a, sectors, active),
-        _instructions(a, _serial(loops, is_wide=is_wide), parts),
+        _instructions(places, serial, parts),
+        conditions,
+        float(active.any(axis=(1, 2) if is_wide else 1).mean()),
         (address[:, 0, 0], _times_of_blocks(loops, points)),
     )
 
@@ -289,11 +298,11 @@ def _distinct(address: Points, active: Points, unit: int) -> float:
 # --- instructions -------------------------------------------------------------------------------
 
 
-def _instructions(a: GlobalAccess, trips: Mapping[Var, int], parts: Parts) -> float:
-    """Instructions of a thread for the addresses and conditions of an access, but for those that
-    are in `parts`: every term of them once for the trips of the loops that it follows."""
+def _instructions(roots: Sequence[Symbolic], trips: Mapping[Var, int], parts: Parts) -> float:
+    """Instructions of a thread for addresses or conditions of an access, but for those that are in
+    `parts`: every term of them once for the trips of the loops that it follows."""
     before = sum(parts.values())
-    for root in (a.address, *(place for _, place in a.data), *a.conditions):
+    for root in roots:
         _collect(root, trips, parts)
     return sum(parts.values()) - before
 

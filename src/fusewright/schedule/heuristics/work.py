@@ -347,6 +347,21 @@ def _shares(flow: Dataflow) -> dict[Stage, float]:
     return out
 
 
+def _shares_of_warps(
+    flow: Dataflow, asked: Mapping[Stage, Sequence[Request]]
+) -> dict[Stage, float]:
+    """The same of what warps issue: all of it where some lane takes part, as in a join of pieces
+    that are shorter than what a warp has of them together."""
+    out = _shares(flow)
+    for s in flow.stages:
+        own = asked.get(s, ())
+        pieces = [out[o] for o in s.operands if not o.is_input]
+        met = [r.visited for r in own if r.tensor is not s] or pieces
+        if out[s] < 1.0 and met and s.memory is Memory.LOCAL:
+            out[s] = max(out[s], min(1.0, max(met)))
+    return out
+
+
 def _flight(stages: Sequence[Stage]) -> float:
     """Bytes of loads that a thread has under way together, of those that stand first."""
     total = 0.0
@@ -395,12 +410,13 @@ def _instructions(
 ) -> tuple[float, float]:
     """Instructions of a thread that compute elements, and those that bring and store them."""
     forms = fast_forms(flow.stages, consumers_of(flow))
-    shares = _shares(flow)
+    shares = _shares_of_warps(flow, asked)
     computing = addressing = 0.0
     for s in stages:
-        addresses = sum(r.instructions for r in asked.get(s, ()))
+        own = asked.get(s, ())
+        addresses = sum(r.instructions for r in own)
         computing += shares[s] * _trips(s) * _weight(s, forms.get(s))
-        addressing += shares[s] * (_accesses(s) + addresses)
+        addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
 
 
