@@ -117,7 +117,7 @@ PIPELINE: tuple[Pass, ...] = (
         "add_at_once",
         _for_any_target(add_at_once),
         "expanded",
-        "terms have one name by now; branches then hold the sums, and nothing outlives them for one",
+        "terms have one name by now; branches then hold the sums, and no term outlives them",
     ),
     Pass(
         "guard_masked",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeGuard
+
 from fusewright.core.conditions import TRUE, all_of
 from fusewright.core.expr import constant_value
 from fusewright.core.identities import reduction_identity
@@ -71,12 +73,10 @@ class _Uses:
         if term[0] not in self._own or self._reads.get(term) != [reader] or len(writes) != 2:
             return None
         first, choice = (self._body[k] for k in writes)
-        is_filled = _is_copy(first) and first.predicate == TRUE
-        if not (is_filled and _is_copy(choice) and is_lasting(choice.predicate)):
+        if not _is_copy(first) or not _is_copy(choice) or not is_lasting(choice.predicate):
             return None
-        assert isinstance(first, Compute)
         fill = first.operands[0]
-        adds_nothing = isinstance(fill, Imm) and fill.value == identity
+        adds_nothing = isinstance(fill, Imm) and fill.value == identity and first.predicate == TRUE
         return (writes[0], writes[1]) if adds_nothing and writes[1] < reader else None
 
     def move(self, total: Slot, start: int, to: int) -> bool:
@@ -90,7 +90,7 @@ class _Uses:
         return True
 
 
-def _is_copy(s: Statement) -> bool:
+def _is_copy(s: Statement) -> TypeGuard[Compute]:
     return isinstance(s, Compute) and s.fn == "copy"
 
 
