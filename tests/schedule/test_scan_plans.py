@@ -8,7 +8,7 @@ import pytest
 import fusewright as fw
 from fusewright.kernel import Kernel
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.exchanges import exchanges_of
+from fusewright.schedule.heuristics.exchanges import LANES_SHARE, Exchanges, exchanges_of
 from fusewright.schedule.heuristics.rating import Rated, rate
 from fusewright.target import target_of
 
@@ -95,5 +95,17 @@ def test_a_scan_across_warps_counts_their_totals_in_every_trip() -> None:
     assert eight == (10, 10 * (6 * 3 + 8 * 3 + 8))
 
 
-def test_a_scan_between_the_lanes_of_a_warp_meets_nowhere() -> None:
-    assert _scanned((100_000, 147), 32) == (0, 3 * 6 * 3)
+def test_a_scan_between_the_lanes_of_a_warp_meets_at_no_barrier() -> None:
+    assert _scanned((100_000, 147), 32) == (3 * LANES_SHARE, 3 * 6 * 3)
+
+
+def test_lanes_of_a_warp_reduce_in_as_many_steps_as_it_takes() -> None:
+    """Rows of 64 by 16 threads with a vector each: four steps, for each of two reductions."""
+    spec = fw.TensorSpec((100_000, 64), "float32")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.nn.softmax(x, axis=-1), spec)).kernels
+    assert kernel.segment is not None
+    rated = [r for r in rate(kernel.segment.dataflow(), TARGET) if isinstance(r, Rated)]
+    flow = kernel.segment.dataflow()
+    schedule_group(flow, TARGET, rated[0].params)
+    assert dict(rated[0].params.values)["reduce_threads"] == 16
+    assert exchanges_of(flow) == Exchanges(2 * LANES_SHARE, 2 * (2 * 4 + 4))

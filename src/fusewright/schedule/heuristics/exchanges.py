@@ -17,6 +17,10 @@ BLOCK_INSTRUCTIONS = 24
 LANES_INSTRUCTIONS = 4
 """Of one between lanes of a warp beside its steps, each a shuffle and an operation: what it starts
 from, and who keeps the result."""
+LANES_SHARE = 0.25
+"""Of the time of an exchange, one between lanes of a warp, without a barrier. Fitted to four draws
+that it limited, measured on an H200 (2020, 9365, 9202, 9571 of `bench/lot-*`): their times are
+1.00 of the predicted ones in the geometric mean, 0.90 where it counted as any other."""
 SCAN_STEP_INSTRUCTIONS = 3
 """Of a step of a scan between the lanes of a warp, a shuffle, an operation and who takes part; and
 as many for the total of each warp: a load, and what goes to the result and to the carry. (NVRTC
@@ -28,8 +32,7 @@ SCAN_BLOCK_INSTRUCTIONS = 8
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Of a thread: `count`, the exchanges that follow each other, as those of one depth take place
-    together, and the instructions of all. A scan between the lanes of a warp has no barrier that
-    others would wait at: it costs its instructions."""
+    together, and the instructions of all. One between the lanes of a warp counts for its share."""
 
     count: float
     instructions: float
@@ -47,11 +50,11 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             depth += 1
             times = _trips(flow, s)
             if isinstance(s.op, Scan):
-                own, meets = _of_scan(s, among)
+                own, share = _of_scan(s, among)
             else:
-                own, meets = _of_reduction(flow, s, among), True
+                own, share = _of_reduction(flow, s, among)
             instructions += times * own
-            levels[depth] = max(levels.get(depth, 0.0), times if meets else 0.0)
+            levels[depth] = max(levels.get(depth, 0.0), times * share)
         depths[s] = depth
     return Exchanges(sum(levels.values()), instructions)
 
@@ -81,11 +84,11 @@ def _size(loops: list[Loop]) -> int:
     return math.prod(estimate(x.axis.extent) for x in loops)
 
 
-def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> float:
-    """Instructions of one reduction. Of the results that a thread has beside the first one, lanes
-    of a warp take only the steps."""
+def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, float]:
+    """Instructions of one reduction, and the share of an exchange of a block that it takes. Of the
+    results that a thread has beside the first one, lanes of a warp take only the steps."""
     if any(x.parallel is not Parallel.TIDX for x in among):
-        return BLOCK_INSTRUCTIONS
+        return BLOCK_INSTRUCTIONS, 1.0
     axes = s.frame.reduced
     results = math.prod(
         estimate(x.axis.extent)
@@ -94,13 +97,15 @@ def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> float:
     )
     lanes = max(2, _size(among))
     steps = 2 * math.log2(lanes)
-    first = BLOCK_INSTRUCTIONS if lanes > WARP_SIZE else steps + LANES_INSTRUCTIONS
-    return first + (results - 1) * steps
+    beside = (results - 1) * steps
+    if lanes > WARP_SIZE:
+        return BLOCK_INSTRUCTIONS + beside, 1.0
+    return steps + LANES_INSTRUCTIONS + beside, LANES_SHARE
 
 
-def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, bool]:
-    """Instructions of one scan: steps between the lanes of a warp, then a pass over the totals of
-    all warps along it; and whether there are several, which meet."""
+def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, float]:
+    """The same of one scan: steps between the lanes of a warp, then a pass over the totals of all
+    warps along it."""
     beside = [x for x in s.loops if x.parallel.is_thread and x not in among]
     is_fast = any(x.parallel is Parallel.TIDX for x in among)
     apart = 1 if is_fast else _size(beside)
@@ -111,5 +116,5 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, bool]:
     words = -(-s.dtype.compute.nbytes // 4)
     within = steps * SCAN_STEP_INSTRUCTIONS * words
     if warps == 1:
-        return within, False
-    return within + warps * SCAN_STEP_INSTRUCTIONS * words + SCAN_BLOCK_INSTRUCTIONS, True
+        return within, LANES_SHARE if lanes > 1 else 0.0
+    return within + warps * SCAN_STEP_INSTRUCTIONS * words + SCAN_BLOCK_INSTRUCTIONS, 1.0
