@@ -117,10 +117,11 @@ class PartitionFacts:
 
 def fit_shared_memory(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
     """Whether a block, or the blocks of a cluster, can hold columns in shared memory, `row_nbytes`
-    an element, a line of every row side by side in whole vectors, and such blocks fill the chip."""
+    an element, a line of every row side by side in whole vectors, or rows that are shorter, and
+    such blocks fill the chip."""
     if f.is_inner or f.period > 1:
         return False
-    side_by_side = LINE_NBYTES // f.nbytes
+    side_by_side = min(LINE_NBYTES // f.nbytes, f.apart)
     needed = f.size * row_nbytes * side_by_side
     cluster = min(target.max_cluster, -(-needed // target.shared_nbytes_of_several))
     room = max(target.shared_nbytes_of_several * cluster, target.shared_nbytes_of_one)

@@ -13,6 +13,7 @@ from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir.ir import Kernel
 from fusewright.kir.names import name_symbols
+from fusewright.kir.passes.add_at_once import add_at_once
 from fusewright.kir.passes.branch_fills import branch_fills
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
@@ -111,6 +112,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(simplify),
         "expanded",
         "hazards are judged on the accesses that remain, at explicit addresses",
+    ),
+    Pass(
+        "add_at_once",
+        _for_any_target(add_at_once),
+        "expanded",
+        "terms have one name by now; branches then hold the sums, and no term outlives them",
     ),
     Pass(
         "guard_masked",

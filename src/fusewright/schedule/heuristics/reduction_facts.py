@@ -13,12 +13,14 @@ from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
+    by_stride,
     full_width,
     global_accesses,
     numel,
     split,
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan
+from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
@@ -53,7 +55,22 @@ def facts_of(
     held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
     again = constant and _is_normalisation(flow, reference)
     columns = estimate(reduced.axis.extent) if reduced is not None else 1
-    return ReductionFacts(inner, columns, numel(reference.shape), vector, held, is_read_again=again)
+    return ReductionFacts(
+        inner,
+        columns,
+        numel(reference.shape),
+        vector,
+        held,
+        is_read_again=again,
+        neighbours=_neighbours(flow, reference),
+    )
+
+
+def _neighbours(flow: Dataflow, reference: Stage) -> int:
+    """The kept elements that lie next to each other in the largest input."""
+    kept = by_stride(flow, reference.frame.output)
+    axes = joined_axes(flow, reference, kept, by_stride(flow, reference.frame.reduced))
+    return estimate(axes[-1].axis.extent) if axes else 1
 
 
 def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:

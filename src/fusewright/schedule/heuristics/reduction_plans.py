@@ -58,6 +58,8 @@ class ReductionFacts:
     held: int
     is_read_again: bool
     is_skewed: bool = False
+    neighbours: int = 1 << 30
+    """Of columns that are not inner: how many lie next to each other in each row."""
 
     @property
     def nbytes(self) -> int:
@@ -403,15 +405,25 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
         plans = [
             p
             for cluster in (1, *sorted(n for n in CLUSTERS if n <= target.max_cluster))
-            for kept in (32, 16, LINE_THREADS)
+            for kept in _whole_lines(rows)
             if (p := _slice_of_columns(rows, kept, cluster)).held_nbytes <= limit
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
         ]
         if plans:
             yield Candidate(plans[0].what, plans[0].params(target), plans[0])
         else:
-            nbytes = _slice_of_columns(rows, LINE_THREADS, target.max_cluster).held_nbytes
+            least = _whole_lines(rows)[-1]
+            nbytes = _slice_of_columns(rows, least, target.max_cluster).held_nbytes
             yield Refused(what, _no_shared(rows, nbytes, limit))
+
+
+def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
+    """Threads side by side whose vectors fill lines of memory: several lines of a row or one; or a
+    whole row of so few columns that the next one follows in the same line."""
+    short = rows.neighbours // rows.vector
+    if 1 <= short < LINE_THREADS and rows.neighbours % rows.vector == 0:
+        return (short,)
+    return (32, 16, LINE_THREADS)
 
 
 def _slice_of_columns(rows: ReductionFacts, kept: int, cluster: int) -> ReductionPlan:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.axes.classes import AxisClass
 from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -32,6 +31,7 @@ from fusewright.fusion.ir import (
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import Params, numel
+from fusewright.schedule.heuristics.exchanges import exchanges_of
 from fusewright.schedule.heuristics.requests import Request, requests, share_between
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
@@ -47,8 +47,6 @@ FIXED_INSTRUCTIONS = 24
 """Instructions of a thread for its place in the grid and its first addresses."""
 ACCESS_INSTRUCTIONS = 4
 """An access to memory and its address."""
-EXCHANGE_INSTRUCTIONS = 24
-"""Of a warp that takes part in a reduction: five shuffles and sums, partials through memory."""
 FIXED_REGISTERS = 22
 """Registers of a thread beside what it loads."""
 KNOWN_DIVISION_INSTRUCTIONS = {1: 4.0, 2: 4.0, 4: 6.0, 8: 12.0}
@@ -112,7 +110,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     extents = _extents(stages)
     threads = math.prod(n for p, n in extents.items() if p.is_thread)
     launched = math.prod(n for p, n in extents.items() if p.is_block)
-    exchanges, depth = _exchanges(flow)
+    exchanges = exchanges_of(flow)
     shared = [s for s in stages if s.memory is Memory.SHARED]
     own = [s for s in stages if not _is_by_engine(s)]
     by_warps = [warp_work(s) for s in stages if s.is_mma and s.warps]
@@ -131,11 +129,11 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
         through_shared=sum(map(_through_shared, own)) + sum(w.through_shared for w in by_warps),
-        exchanges=depth,
+        exchanges=exchanges.count,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
         registers=_registers(stages) + sum(w.registers for w in by_warps),
         instructions=FIXED_INSTRUCTIONS
-        + EXCHANGE_INSTRUCTIONS * exchanges
+        + exchanges.instructions
         + computing
         + addressing
         + sum(w.instructions for w in by_warps),
@@ -475,59 +473,6 @@ def _is_by_literal(s: Stage) -> bool:
 def _is_free(source: DType, to: DType) -> bool:
     """Whether a cast changes nothing in a register."""
     return source.compute is to.compute and to.nbytes >= source.compute.nbytes == to.nbytes
-
-
-# --- exchanges ----------------------------------------------------------------------------------
-
-
-def _exchanges(flow: Dataflow) -> tuple[float, float]:
-    """Reductions among threads that a thread takes part in, and those of them that follow each
-    other: reductions of one depth exchange together."""
-    depths: dict[Stage, int] = {}
-    total = 0.0
-    levels: dict[int, float] = {}
-    for s in flow.stages:
-        depth = max((depths[o] for o in s.operands), default=0)
-        if s.is_reduction and _is_shared_out(flow, s):
-            depth += 1
-            times = _outer_trips_around(flow, s)
-            total += times * (1 + _shuffled_beside(flow, s))
-            levels[depth] = max(levels.get(depth, 0.0), times)
-        depths[s] = depth
-    return total, sum(levels.values())
-
-
-def _is_shared_out(flow: Dataflow, s: Stage) -> bool:
-    """Whether threads reduce together."""
-    return any(
-        x.parallel.is_thread and flow.graph.depends(x.axis, s.frame.reduced) for x in s.loops
-    )
-
-
-def _shuffled_beside(flow: Dataflow, s: Stage) -> float:
-    """What a reduction among the lanes of a warp costs for the results that a thread has beside the
-    first one, over what that costs: a shuffle and an operation in each step."""
-    axes: tuple[AxisClass, ...] = s.frame.reduced
-    among = [x for x in s.loops if x.parallel.is_thread and flow.graph.depends(x.axis, axes)]
-    if any(x.parallel is not Parallel.TIDX for x in among):
-        return 0.0
-    results = math.prod(
-        estimate(x.axis.extent)
-        for x in s.loops
-        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, axes)
-    )
-    steps = math.log2(max(2, math.prod(estimate(x.axis.extent) for x in among)))
-    return (results - 1) * 2 * steps / EXCHANGE_INSTRUCTIONS
-
-
-def _outer_trips_around(flow: Dataflow, s: Stage) -> float:
-    """Trips of the serial loops that do not reduce."""
-    axes: tuple[AxisClass, ...] = s.frame.reduced
-    return math.prod(
-        estimate(x.axis.extent)
-        for x in s.loops
-        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, axes)
-    )
 
 
 def warps(threads: int) -> int:

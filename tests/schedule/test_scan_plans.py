@@ -1,0 +1,111 @@
+"""Which threads share the rows of a scan, what they take side by side, and what that costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.kernel import Kernel
+from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics.exchanges import LANES_SHARE, Exchanges, exchanges_of
+from fusewright.schedule.heuristics.rating import Rated, rate
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+
+
+def _kernel(
+    shape: tuple[int, ...], dtype: str, *, strides: tuple[int, ...] | None = None
+) -> Kernel:
+    spec = fw.TensorSpec(shape, dtype, strides=strides)
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=-1), spec)).kernels
+    return kernel
+
+
+def _plan(kernel: Kernel) -> dict[str, object]:
+    assert kernel.heuristic is not None
+    return {"scheduler": kernel.heuristic.scheduler, **dict(kernel.heuristic.values)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "scheduler", "run", "along"),
+    [
+        ((1288, 39411), "float64", "scan_rows", 2, 128),  # no vector, and lines that fill the chip
+        ((99, 8191), "float64", "scan_rows", 2, 512),  # few lines: all threads that share one
+        ((2048, 4096), "float32", "scan_rows", 4, 128),  # a vector each
+        ((40_000, 47), "float32", "scan_rows_staged", 0, 1),
+        ((9_000, 47), "float32", "scan_rows", 2, 32),  # too few rows for a thread each
+        ((40_000, 44), "float32", "scan_rows", 4, 16),  # rows are whole vectors
+    ],
+)
+def test_first_plans(
+    shape: tuple[int, ...], dtype: str, scheduler: str, run: int, along: int
+) -> None:
+    found = _plan(_kernel(shape, dtype))
+    assert (found["scheduler"], found["run"], found["along"]) == (scheduler, run, along)
+
+
+def test_rows_that_lie_apart_do_not_go_through_shared_memory() -> None:
+    kernel = _kernel((40_000, 7), "int32", strides=(8, 1))
+    assert _plan(kernel)["scheduler"] == "scan_rows"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((300, 677), "float32"),
+        ((270, 1001), "float64"),
+        ((17_003, 13), "float16"),
+        ((3, 2051), "int64"),
+    ],
+)
+def test_odd_rows_are_right_in_the_simulator_and_no_sync_too_many(
+    shape: tuple[int, ...], dtype: str
+) -> None:
+    program = fw.compile(
+        fw.trace(lambda x: fw.cumulative_sum(x, axis=-1), fw.TensorSpec(shape, dtype))
+    )
+    x = np.random.default_rng(shape[1]).integers(-3, 4, shape).astype(getattr(fw, dtype).numpy)
+    found = program.simulate(x)
+    assert not found.races
+    (want,) = fw.evaluate(program.fusion, x)
+    np.testing.assert_array_equal(np.asarray(found.outputs[0]), np.asarray(want))
+    report = fw.verify(program, x)
+    assert not report.missing and not report.redundant
+
+
+def _scanned(shape: tuple[int, ...], along: int) -> tuple[float, float]:
+    """Exchanges and their instructions, and those of the compiled loop, of rows that so many
+    threads share."""
+    kernel = _kernel(shape, "float32")
+    assert kernel.segment is not None
+    rated = [r for r in rate(kernel.segment.dataflow(), TARGET) if isinstance(r, Rated)]
+    chosen = next(r.params for r in rated if dict(r.params.values)["along"] == along)
+    flow = kernel.segment.dataflow()
+    schedule_group(flow, TARGET, chosen)
+    found = exchanges_of(flow)
+    return found.count, found.instructions
+
+
+def test_a_scan_across_warps_counts_their_totals_in_every_trip() -> None:
+    """5001 elements in 20 trips of 128 threads with two each, or 10 of 256."""
+    four, eight = _scanned((20_000, 5001), 128), _scanned((20_000, 5001), 256)
+    assert four == (20, 20 * (6 * 3 + 4 * 3 + 8))
+    assert eight == (10, 10 * (6 * 3 + 8 * 3 + 8))
+
+
+def test_a_scan_between_the_lanes_of_a_warp_meets_at_no_barrier() -> None:
+    assert _scanned((100_000, 147), 32) == (3 * LANES_SHARE, 3 * 6 * 3)
+
+
+def test_lanes_of_a_warp_reduce_in_as_many_steps_as_it_takes() -> None:
+    """Rows of 64 by 16 threads with a vector each: four steps, for each of two reductions."""
+    spec = fw.TensorSpec((100_000, 64), "float32")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.nn.softmax(x, axis=-1), spec)).kernels
+    assert kernel.segment is not None
+    rated = [r for r in rate(kernel.segment.dataflow(), TARGET) if isinstance(r, Rated)]
+    flow = kernel.segment.dataflow()
+    schedule_group(flow, TARGET, rated[0].params)
+    assert dict(rated[0].params.values)["reduce_threads"] == 16
+    assert exchanges_of(flow) == Exchanges(2 * LANES_SHARE, 2 * (2 * 4 + 4))
