@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright import driver
 from fusewright.forms import chosen_form, prepare
 from fusewright.host.form import form
 from fusewright.target import target_of
@@ -160,3 +161,17 @@ def test_rows_that_are_too_short_for_a_walk_are_refused_with_their_length() -> N
     assert any(
         "rows of 16 elements are too short for a walk over them; 17 would" in r for r in rules
     )
+
+
+def test_what_was_decided_to_compare_forms_is_not_decided_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rating the candidates of a kernel takes longer than scheduling it by one of them."""
+    fusion = fw.trace(mixed_with_the_row_before, S((500000, 17), "bfloat16"))
+    expected = [k.cuda for k in fw.compile(fusion).kernels]
+
+    def fails(*_: Any) -> None:
+        pytest.fail("decided a second time")
+
+    monkeypatch.setattr(driver, "decide", fails)
+    assert [k.cuda for k in fw.compile(fusion).kernels] == expected

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusewright.collection import without_collection
 from fusewright.errors import ScheduleError, UnsupportedError
 from fusewright.fusion.ir import Alone, Fusion, Tensor
 from fusewright.fusion.orders import Order, Orders
@@ -55,8 +56,8 @@ from fusewright.host.groups import MAX_OPERANDS
 from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
-from fusewright.host.segment import Segment, segments, structure_of
-from fusewright.schedule.heuristics.rating import MARGIN, predicted
+from fusewright.host.segment import Segment, segments
+from fusewright.schedule.heuristics.rating import MARGIN, Decision, decided
 from fusewright.target import Target
 
 NEAR = 1.03
@@ -79,9 +80,16 @@ class Form:
     is taken only where the errors of both predictions do not matter."""
 
 
-def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
+def chosen_form(
+    fusion: Fusion,
+    target: Target,
+    *,
+    given: Collection[Tensor] = (),
+    decisions: dict[object, Decision] | None = None,
+) -> Form:
     """The form of a fusion that is predicted to take the least time. Where the memory of arguments
-    may hold results (of those `given`) moves stay, which then cost nothing."""
+    may hold results (of those `given`) moves stay, which then cost nothing. How kernels of the
+    forms would be scheduled is added to `decisions`, by `Segment.decided_by`."""
     moves = _moves_folded(fusion, target, given)
     simple = moves_to_hoist(moves, target)
     if given:
@@ -90,7 +98,7 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
     across, other = values_across(fusion), _in_other_orders(fusion)
     if not across and not other and len(forms) == 1:
         return forms[0]
-    clock = _Clock(target)
+    clock = _Clock(target, {} if decisions is None else decisions)
     best = _best(forms, clock)
     for followed in other:
         if _stored(best) & followed.orders.keys():
@@ -211,10 +219,11 @@ def _in_parts(fusion: Fusion, target: Target) -> Fusion:
 class _Clock:
     """Predicts times for a target. Kernels of one structure are scheduled once."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, decisions: dict[object, Decision]) -> None:
         self._target = target
         self._forms: dict[Form, float] = {}
-        self._groups: dict[object, float] = {}
+        self._decisions = decisions
+        self._refused: set[object] = set()
 
     def us(self, form: Form) -> float:
         """Microseconds of all launches of a form, one after the other."""
@@ -238,23 +247,20 @@ class _Clock:
             return _of_moves(item, self._target)
         if all(is_empty(s.tensor) for s in item.writes):
             return 0.0
-        structure, _ = structure_of(item.fusion)
-        key = structure, tuple(s.layout for s in item.writes)
-        if key not in self._groups:
-            self._groups[key] = _of_group(item, self._target)
-        return self._groups[key]
+        if any(isinstance(t.op, Alone) for t in item.fusion.outputs):
+            return 0.0  # of the program's own, the same in every form
+        return self._of_group(item)
 
-
-def _of_group(segment: Segment, target: Target) -> float:
-    """The predicted time of a group's kernel; infinite where none can be scheduled, and none for
-    one of the program's own, which is the same in every form."""
-    if any(isinstance(t.op, Alone) for t in segment.fusion.outputs):
-        return 0.0
-    try:
-        found = predicted(segment.dataflow, target)
-    except (ScheduleError, UnsupportedError):
-        return math.inf
-    return found.us
+    @without_collection()
+    def _of_group(self, segment: Segment) -> float:
+        """The predicted time of a group's kernel; infinite where none can be scheduled."""
+        key = segment.decided_by
+        if key not in self._refused and key not in self._decisions:
+            try:
+                self._decisions[key] = decided(segment.dataflow, self._target)
+            except (ScheduleError, UnsupportedError):
+                self._refused.add(key)
+        return math.inf if key in self._refused else self._decisions[key].cost.us
 
 
 def _of_moves(moves: Moves, target: Target) -> float:
