@@ -21,6 +21,7 @@ from fusewright.core.substitution import estimate, substitute
 from fusewright.fusion.row_alignment import are_short, length_from_word
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
+    accessors,
     by_stride,
     fast_axis,
     global_accesses,
@@ -218,7 +219,7 @@ def _row_strides(
     lane = flow.graph.variable("lane", columns.axis.extent)
     with flow.trial():
         reference.loops = (*(Loop(c) for c in rows), columns)
-        transform_like(flow, reference, align=True)
+        transform_like(flow, reference, accessors(flow), align=True)
         loops = {s: s.loops for s in flow.stages}
         accesses = global_accesses(flow, columns.axis, lane)
     if of_results:

@@ -13,6 +13,7 @@ from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
+    accessors,
     full_width,
     global_accesses,
     numel,
@@ -148,12 +149,12 @@ def _allows(
     with flow.trial():
         outer, inside = split(flow, lanes, width)
         reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
-        transform_like(flow, reference, align=True)
+        transform_like(flow, reference, accessors(flow), align=True)
         accesses = global_accesses(flow, inside.axis, lane)
-    large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
+    least = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
     allowed = (Fit.WORDS, Fit.CUT, Fit.TAKEN) if anywhere else (Fit.WORDS,)
-    wide = [a.fit(lane, width) in allowed for a in accesses if numel(a.tensor.shape) >= large]
-    return bool(wide) and all(wide)
+    large = [a for a in accesses if numel(a.tensor.shape) >= least]
+    return bool(large) and all(a.fit(lane, width) in allowed for a in large)
 
 
 def stored_registers(
