@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from fusewright.collection import without_collection
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Alone, Fusion, Tensor
+from fusewright.fusion.ir import Alone, Fusion, IndexMap, Resize, Take, TakeAlong, Tensor
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
@@ -57,6 +57,7 @@ from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
+from fusewright.host.subspans import Subspan
 from fusewright.schedule.heuristics.rating import MARGIN, Decision, decided
 from fusewright.target import Target
 
@@ -65,6 +66,11 @@ NEAR = 1.03
 forms the one of fewer launches is the safer choice."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
+COUNTED = 0.9
+"""The share of an array's bytes that the model counts at least where all are accessed: it looks at
+a sample of warps."""
+READS_IN_PART = (Resize, IndexMap, Take, TakeAlong)
+"""Operations that may leave a part of their operand unread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,9 +124,13 @@ def chosen_form(
 
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
-    the least."""
-    least = min(map(clock.rank, forms))
-    near = [f for f in forms if clock.rank(f) <= NEAR * least]
+    the least. A form that takes longer by its bytes alone is not scheduled."""
+    least, rated = math.inf, list[Form]()
+    for f in forms:
+        if clock.least_rank(f) <= NEAR * least:
+            least = min(least, clock.rank(f))
+            rated.append(f)
+    near = [f for f in rated if clock.rank(f) <= NEAR * least]
     return min(near, key=lambda f: len(f.formation.groups))
 
 
@@ -222,20 +232,31 @@ class _Clock:
     def __init__(self, target: Target, decisions: dict[object, Decision]) -> None:
         self._target = target
         self._forms: dict[Form, float] = {}
+        self._items: dict[Form, tuple[Segment | Moves, ...]] = {}
         self._decisions = decisions
         self._refused: set[object] = set()
 
     def us(self, form: Form) -> float:
         """Microseconds of all launches of a form, one after the other."""
         if form not in self._forms:
+            self._forms[form] = sum(map(self._of_item, self._launches(form)))
+        return self._forms[form]
+
+    def _launches(self, form: Form) -> tuple[Segment | Moves, ...]:
+        if form not in self._items:
             placed = place(form.fusion, form.formation)
             items = segments(form.fusion, placed.items, placed.sites, placed.joined)
-            self._forms[form] = sum(map(self._of_item, attach_fills(items)))
-        return self._forms[form]
+            self._items[form] = tuple(attach_fills(items))
+        return self._items[form]
 
     def rank(self, form: Form) -> float:
         """The time by which forms are compared."""
         return self.us(form) * form.handicap
+
+    def least_rank(self, form: Form) -> float:
+        """A time that `rank` is not below, whatever the schedules."""
+        bounds = (_least_us(x, self._target) for x in self._launches(form))
+        return sum(bounds) * form.handicap
 
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
@@ -263,12 +284,29 @@ class _Clock:
         return math.inf if key in self._refused else self._decisions[key].cost.us
 
 
+def _least_us(item: Segment | Moves, target: Target) -> float:
+    """The least time of a launch: what each has, and that in which memory moves what it writes, and
+    what it reads, unless that may be a part of its arguments only."""
+    if isinstance(item, Moves):
+        return _of_moves(item, target)
+    if any(isinstance(t.op, Alone) or is_empty(t) for t in item.fusion.outputs):
+        return 0.0
+    in_part = any(isinstance(t.op, READS_IN_PART) for t in item.fusion.values)
+    known = target.calibration
+    moved = sum(map(_site_nbytes, () if in_part else item.reads))
+    moved += known.write_weight * sum(map(_site_nbytes, item.writes))
+    start_us = known.launch_us + known.start_us + known.memory_latency_us
+    return start_us + _moved_us(COUNTED * moved, target)
+
+
+def _site_nbytes(site: Subspan) -> int:
+    return site.root.dtype.nbytes * numel_estimate(site.shape)
+
+
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
     known = target.calibration
-    moved = sum(
-        s.root.dtype.nbytes * numel_estimate(s.shape) for s in (*moves.reads, *moves.writes)
-    )
+    moved = sum(map(_site_nbytes, (*moves.reads, *moves.writes)))
     return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
 
 
