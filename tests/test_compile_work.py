@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,25 @@ def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], l
     programs: list[fw.Program] = []
     work = calls(lambda: programs.append(fw.compile(fw.trace(fn, *specs))))
     assert work < 1.25 * least * len(programs[0].kernels)
+
+
+def test_cycles_are_not_searched_for_in_the_middle_of_a_kernel() -> None:
+    """Each run looks through the objects of the whole process, sooner or later."""
+    fusion, runs = fw.trace(_rms_backward, *NORM), list[str]()
+
+    def seen(phase: str, _: object) -> None:
+        runs.append(phase)
+
+    usual = gc.get_threshold()
+    gc.callbacks.append(seen)
+    gc.set_threshold(700, 10, 10)
+    try:
+        fw.compile(fusion)
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(seen)
+    assert runs.count("start") < 20
+    assert gc.isenabled()
 
 
 def _gelu(x: Any, w: Any, b: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright import driver, forms
 from fusewright.forms import chosen_form, prepare
 from fusewright.host.form import form
 from fusewright.target import target_of
@@ -160,3 +161,46 @@ def test_rows_that_are_too_short_for_a_walk_are_refused_with_their_length() -> N
     assert any(
         "rows of 16 elements are too short for a walk over them; 17 would" in r for r in rules
     )
+
+
+def test_what_was_decided_to_compare_forms_is_not_decided_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rating the candidates of a kernel takes longer than scheduling it by one of them."""
+    fusion = fw.trace(mixed_with_the_row_before, S((500000, 17), "bfloat16"))
+    expected = [k.cuda for k in fw.compile(fusion).kernels]
+
+    def fails(*_: Any) -> None:
+        pytest.fail("decided a second time")
+
+    monkeypatch.setattr(driver, "decide", fails)
+    assert [k.cuda for k in fw.compile(fusion).kernels] == expected
+
+
+def short_rows_behind(dy: Any, x: Any) -> Any:
+    d = dy * x
+    return d - fw.mean(d, axis=-1, keepdims=True), fw.sum(d, axis=0)
+
+
+def test_a_form_that_takes_longer_by_its_bytes_alone_is_not_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be faster by too little where the first one is at the speed of memory."""
+    fusion = fw.trace(short_rows_behind, *[S((80, 4096, 25), "bfloat16")] * 2)
+    expected = [len(g) for g in chosen_form(fusion, TARGET).formation.groups]
+    decided: list[Any] = []
+    original = forms.decided
+    monkeypatch.setattr(forms, "decided", lambda *a: decided.append(a) or original(*a))
+    assert [len(g) for g in chosen_form(fusion, TARGET).formation.groups] == expected
+    few = len(decided)
+    monkeypatch.setattr(forms, "_least_us", lambda *_: 0.0)
+    assert [len(g) for g in chosen_form(fusion, TARGET).formation.groups] == expected
+    assert few < len(decided) - few
+
+
+@pytest.mark.parametrize("fn", [*MOVED, lambda x: x.T + 1])
+def test_no_launch_is_predicted_to_take_less_than_its_bytes(fn: Any) -> None:
+    fusion = fw.trace(fn, S((4000, 1111), "bfloat16"))
+    chosen = chosen_form(fusion, TARGET)
+    clock = forms._Clock(TARGET, {})
+    assert 0 < clock.least_rank(chosen) <= clock.rank(chosen)

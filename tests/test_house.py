@@ -182,7 +182,7 @@ def test_size_is_counted_for_functions_and_files() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     undocumented = [
-        _relative(p) for p in SOURCES if _tree(p).body and not ast.get_docstring(_tree(p))
+        _relative(p) for p in SOURCES if (tree := _tree(p)).body and not ast.get_docstring(tree)
     ]
     assert undocumented == []
 

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "fusewright"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("arguments",),
-    ("knobs", "memory"),
+    ("collection", "knobs", "memory"),
     ("logs", "progress"),
     ("calibration", "dtypes"),
     ("target",),

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
+from fusewright.collection import without_collection
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Input, OwnKernel, Region, Tensor
@@ -55,7 +56,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
-from fusewright.schedule.heuristics.rating import clearly_better
+from fusewright.schedule.heuristics.rating import Decision, decide
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.target import Target, target_of
@@ -207,41 +208,42 @@ class _Compiler:
     tuned_of: TunedOf
     made: list[Kernel]
     """The kernels made so far, which go into modules together."""
+    decisions: dict[object, Decision]
+    """How groups are scheduled, as far as it is decided already; by `Segment.decided_by`."""
     regions: dict[object, tuple[Program, ...]] = field(
         default_factory=dict[object, tuple[Program, ...]]
     )
     """The compiled bodies of regions, by these and the results that something reads."""
 
+    @without_collection()
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
-        one that this version does not know any more is left aside, and the log says so."""
+        one that this version does not know any more is left aside, and the log says so. Else by the
+        rules' first candidate, unless another is clearly better."""
         tuned = self.tuned_of(segment)
         if tuned is not None:
             try:
-                return self._scheduled(segment, name, scalars, tuned)
+                scheduled = self._scheduled(segment, tuned.params)
+                return self._finished(segment, name, scalars, scheduled, tuned)
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
-        return self._scheduled(segment, name, scalars, None)
-
-    def _scheduled(
-        self,
-        segment: Segment,
-        name: str,
-        scalars: tuple[Parameter, ...],
-        tuned: TunedSchedule | None,
-    ) -> Made:
-        """As tuned, or by the rules' first candidate, unless another is clearly better."""
-        flow = segment.dataflow()
-        params = schedule_group(flow, self.target, tuned.params if tuned else None)
-        better = None if tuned else clearly_better(segment.dataflow, flow, params, self.target)
+        first, key = None, segment.decided_by
+        if key not in self.decisions:
+            first = self._scheduled(segment)
+            self.decisions[key] = decide(segment.dataflow, *first, self.target)
+        better = self.decisions[key].better
         if better is not None:
-            other = segment.dataflow()
-            schedule_group(other, self.target, better)
             try:
-                return self._finished(segment, name, scalars, (other, better), None)
+                other = self._scheduled(segment, better)
+                return self._finished(segment, name, scalars, other, None)
             except ScheduleError as e:
                 _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
-        return self._finished(segment, name, scalars, (flow, params), tuned)
+        return self._finished(segment, name, scalars, first or self._scheduled(segment), None)
+
+    def _scheduled(self, segment: Segment, wanted: Params | None = None) -> tuple[Dataflow, Params]:
+        """As wanted, or by the rules' first candidate."""
+        flow = segment.dataflow()
+        return flow, schedule_group(flow, self.target, wanted)
 
     def _finished(
         self,
@@ -497,10 +499,11 @@ def compile_in_place(
     began = time.perf_counter()
     fusion = _as_configured(fusion)
     given = [fusion.inputs[k] for k in donated or ()]
-    form = chosen_form(fusion, target, given=given)
+    decisions: dict[object, Decision] = {}
+    form = chosen_form(fusion, target, given=given, decisions=decisions)
     whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels
-    compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [])
+    compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], decisions)
     choices = {
         whole.inputs[k]: holders(whole, whole.inputs[k])
         if at is None

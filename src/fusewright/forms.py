@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusewright.collection import without_collection
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Alone, Fusion, Tensor
+from fusewright.fusion.ir import Alone, Fusion, IndexMap, Resize, Take, TakeAlong, Tensor
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
@@ -55,8 +56,9 @@ from fusewright.host.groups import MAX_OPERANDS
 from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
-from fusewright.host.segment import Segment, segments, structure_of
-from fusewright.schedule.heuristics.rating import MARGIN, predicted
+from fusewright.host.segment import Segment, segments
+from fusewright.host.subspans import Subspan
+from fusewright.schedule.heuristics.rating import MARGIN, Decision, decided
 from fusewright.target import Target
 
 NEAR = 1.03
@@ -64,6 +66,11 @@ NEAR = 1.03
 forms the one of fewer launches is the safer choice."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
+COUNTED = 0.9
+"""The share of an array's bytes that the model counts at least where all are accessed: it looks at
+a sample of warps."""
+READS_IN_PART = (Resize, IndexMap, Take, TakeAlong)
+"""Operations that may leave a part of their operand unread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,9 +86,16 @@ class Form:
     is taken only where the errors of both predictions do not matter."""
 
 
-def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = ()) -> Form:
+def chosen_form(
+    fusion: Fusion,
+    target: Target,
+    *,
+    given: Collection[Tensor] = (),
+    decisions: dict[object, Decision] | None = None,
+) -> Form:
     """The form of a fusion that is predicted to take the least time. Where the memory of arguments
-    may hold results (of those `given`) moves stay, which then cost nothing."""
+    may hold results (of those `given`) moves stay, which then cost nothing. How kernels of the
+    forms would be scheduled is added to `decisions`, by `Segment.decided_by`."""
     moves = _moves_folded(fusion, target, given)
     simple = moves_to_hoist(moves, target)
     if given:
@@ -90,7 +104,7 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
     across, other = values_across(fusion), _in_other_orders(fusion)
     if not across and not other and len(forms) == 1:
         return forms[0]
-    clock = _Clock(target)
+    clock = _Clock(target, {} if decisions is None else decisions)
     best = _best(forms, clock)
     for followed in other:
         if _stored(best) & followed.orders.keys():
@@ -110,9 +124,13 @@ def chosen_form(fusion: Fusion, target: Target, *, given: Collection[Tensor] = (
 
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
-    the least."""
-    least = min(map(clock.rank, forms))
-    near = [f for f in forms if clock.rank(f) <= NEAR * least]
+    the least. A form that takes longer by its bytes alone is not scheduled."""
+    least, rated = math.inf, list[Form]()
+    for f in forms:
+        if clock.least_rank(f) <= NEAR * least:
+            least = min(least, clock.rank(f))
+            rated.append(f)
+    near = [f for f in rated if clock.rank(f) <= NEAR * least]
     return min(near, key=lambda f: len(f.formation.groups))
 
 
@@ -211,22 +229,34 @@ def _in_parts(fusion: Fusion, target: Target) -> Fusion:
 class _Clock:
     """Predicts times for a target. Kernels of one structure are scheduled once."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, decisions: dict[object, Decision]) -> None:
         self._target = target
         self._forms: dict[Form, float] = {}
-        self._groups: dict[object, float] = {}
+        self._items: dict[Form, tuple[Segment | Moves, ...]] = {}
+        self._decisions = decisions
+        self._refused: set[object] = set()
 
     def us(self, form: Form) -> float:
         """Microseconds of all launches of a form, one after the other."""
         if form not in self._forms:
+            self._forms[form] = sum(map(self._of_item, self._launches(form)))
+        return self._forms[form]
+
+    def _launches(self, form: Form) -> tuple[Segment | Moves, ...]:
+        if form not in self._items:
             placed = place(form.fusion, form.formation)
             items = segments(form.fusion, placed.items, placed.sites, placed.joined)
-            self._forms[form] = sum(map(self._of_item, attach_fills(items)))
-        return self._forms[form]
+            self._items[form] = tuple(attach_fills(items))
+        return self._items[form]
 
     def rank(self, form: Form) -> float:
         """The time by which forms are compared."""
         return self.us(form) * form.handicap
+
+    def least_rank(self, form: Form) -> float:
+        """A time that `rank` is not below, whatever the schedules."""
+        bounds = (_least_us(x, self._target) for x in self._launches(form))
+        return sum(bounds) * form.handicap
 
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
@@ -238,31 +268,45 @@ class _Clock:
             return _of_moves(item, self._target)
         if all(is_empty(s.tensor) for s in item.writes):
             return 0.0
-        structure, _ = structure_of(item.fusion)
-        key = structure, tuple(s.layout for s in item.writes)
-        if key not in self._groups:
-            self._groups[key] = _of_group(item, self._target)
-        return self._groups[key]
+        if any(isinstance(t.op, Alone) for t in item.fusion.outputs):
+            return 0.0  # of the program's own, the same in every form
+        return self._of_group(item)
+
+    @without_collection()
+    def _of_group(self, segment: Segment) -> float:
+        """The predicted time of a group's kernel; infinite where none can be scheduled."""
+        key = segment.decided_by
+        if key not in self._refused and key not in self._decisions:
+            try:
+                self._decisions[key] = decided(segment.dataflow, self._target)
+            except (ScheduleError, UnsupportedError):
+                self._refused.add(key)
+        return math.inf if key in self._refused else self._decisions[key].cost.us
 
 
-def _of_group(segment: Segment, target: Target) -> float:
-    """The predicted time of a group's kernel; infinite where none can be scheduled, and none for
-    one of the program's own, which is the same in every form."""
-    if any(isinstance(t.op, Alone) for t in segment.fusion.outputs):
+def _least_us(item: Segment | Moves, target: Target) -> float:
+    """The least time of a launch: what each has, and that in which memory moves what it writes, and
+    what it reads, unless that may be a part of its arguments only."""
+    if isinstance(item, Moves):
+        return _of_moves(item, target)
+    if any(isinstance(t.op, Alone) or is_empty(t) for t in item.fusion.outputs):
         return 0.0
-    try:
-        found = predicted(segment.dataflow, target)
-    except (ScheduleError, UnsupportedError):
-        return math.inf
-    return found.us
+    in_part = any(isinstance(t.op, READS_IN_PART) for t in item.fusion.values)
+    known = target.calibration
+    moved = sum(map(_site_nbytes, () if in_part else item.reads))
+    moved += known.write_weight * sum(map(_site_nbytes, item.writes))
+    start_us = known.launch_us + known.start_us + known.memory_latency_us
+    return start_us + _moved_us(COUNTED * moved, target)
+
+
+def _site_nbytes(site: Subspan) -> int:
+    return site.root.dtype.nbytes * numel_estimate(site.shape)
 
 
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
     known = target.calibration
-    moved = sum(
-        s.root.dtype.nbytes * numel_estimate(s.shape) for s in (*moves.reads, *moves.writes)
-    )
+    moved = sum(map(_site_nbytes, (*moves.reads, *moves.writes)))
     return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
 
 

@@ -23,7 +23,7 @@ from fusewright.schedule.heuristics import rating, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
-from fusewright.schedule.heuristics.rating import Rated, clearly_better, rate
+from fusewright.schedule.heuristics.rating import Rated, decide, rate
 from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, work_of
 from fusewright.target import target_of
 
@@ -292,7 +292,7 @@ def choice(fn: Any, *specs: Any) -> tuple[Params, Params | None]:
     (segment,) = segments_of(fn, *specs)
     flow = segment.dataflow()
     params = schedule_group(flow, TARGET)
-    return params, clearly_better(segment.dataflow, flow, params, TARGET)
+    return params, decide(segment.dataflow, flow, params, TARGET).better
 
 
 def rolled_scan(x: fw.Array) -> fw.Array:
@@ -434,3 +434,18 @@ def test_conditions_are_asked_wherever_nothing_is_read() -> None:
     inside, _ = counted(padded(1), ((20_000, 100), "float32"))
     outside, _ = counted(padded(9_800), ((400, 100), "float32"))
     assert outside.addressing > 0.5 * inside.addressing
+
+
+def test_only_the_candidates_that_are_wanted_are_scheduled() -> None:
+    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((4096, 1000), "float32"))
+    every = [c for c in rate(segment.dataflow(), TARGET) if isinstance(c, Rated)]
+    asked: list[Any] = []
+
+    def wanted(params: Any) -> bool:
+        asked.append(params)
+        return len(asked) == 2
+
+    found = [c for c in rate(segment.dataflow(), TARGET, wanted) if isinstance(c, Rated)]
+    assert len(every) > 2
+    assert found == [every[1]]
+    assert asked == [c.params for c in every]

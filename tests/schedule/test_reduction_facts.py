@@ -10,8 +10,14 @@ import pytest
 import fusewright as fw
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics.common import by_stride, cache_inputs, merge_all
 from fusewright.schedule.heuristics.reduction import MAX_ALONE, _check_shared_loops
-from fusewright.schedule.heuristics.reduction_facts import is_inner, reference_of
+from fusewright.schedule.heuristics.reduction_facts import (
+    is_inner,
+    reference_of,
+    widest_vector,
+    widest_vectors,
+)
 
 
 def flow_of(fn: Callable[..., Any], *shapes: tuple[int | str, ...]) -> Dataflow:
@@ -43,6 +49,23 @@ def test_strides_tell_not_the_order_of_axes() -> None:
     spec = fw.TensorSpec((64, 128), "float32", strides=(1, 64))
     flow = Dataflow(fw.trace(lambda x: fw.sum(x, axis=1), spec))
     assert not is_inner(reference_of(flow))
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (63, 129), (6, 130), (5, 7, 12)])
+@pytest.mark.parametrize("inner", [True, False])
+def test_both_widths_of_vectors_are_found_together(shape: tuple[int, ...], inner: bool) -> None:
+    """Whole words, and reads that are cut out of several; each as when it is asked for alone."""
+    spec = fw.TensorSpec(shape, "bfloat16")
+    flow = Dataflow(fw.trace(lambda x: fw.sum(x, axis=-1 if inner else 0), spec))
+    cache_inputs(flow)
+    reference = reference_of(flow)
+    kept = merge_all(flow, by_stride(flow, reference.frame.output))
+    reduced = merge_all(flow, by_stride(flow, reference.frame.reduced))
+    alone = [
+        widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=anywhere)
+        for anywhere in (False, True)
+    ]
+    assert list(widest_vectors(flow, reference, kept, reduced, inner=inner)) == alone
 
 
 def test_rejects_a_group_without_reductions() -> None:

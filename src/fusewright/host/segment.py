@@ -45,6 +45,11 @@ class Segment:
         return flow
 
     @property
+    def decided_by(self) -> object:
+        """What a schedule is chosen by: groups of which this is equal get the same."""
+        return structure_of(self.fusion)[0], self.layouts
+
+    @property
     def layouts(self) -> tuple[object, ...]:
         """What its kernel must know of where it writes; None for memory that is as usual."""
         return tuple(None if is_usual(s) else s.layout for s in self.writes)

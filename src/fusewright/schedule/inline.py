@@ -133,10 +133,9 @@ def _covered(graph: AxisGraph, loop: Loop, prefix: Sequence[Loop]) -> bool:
     return found is not None and not found[1]
 
 
-def max_depth(flow: Dataflow, producer: Stage) -> int:
-    """How deep `producer` could be inlined as far as its own loops and those of its direct readers
-    tell; the loop tree may allow less."""
-    readers = consumers_of(flow)[producer]
+def max_depth(flow: Dataflow, producer: Stage, readers: Sequence[Stage]) -> int:
+    """How deep `producer` could be inlined as far as its own loops and those of its `readers` tell;
+    the loop tree may allow less."""
     if not readers or producer.is_input:
         return 0
     reducing = waiting_loops(flow.graph, producer, readers)
@@ -169,7 +168,7 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
         if (chosen is None or s in chosen) and consumers[s]
     ]
     before = [s.inline_depth for s in inlined]
-    deepest = [max_depth(flow, s) for s in inlined]
+    deepest = [max_depth(flow, s, consumers[s]) for s in inlined]
     finishing = (s.is_reduction or s.is_mma or isinstance(s.op, Sort) for s in flow.stages)
     if not inlined or not any(finishing):
         _set_depths(inlined, deepest)

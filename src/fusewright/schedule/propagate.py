@@ -70,10 +70,14 @@ def transform_like(
     own."""
     refused: list[Stage] = []
     chosen = list(others) if others is not None else computed(flow.stages)
+    known: dict[tuple[AxisClass, ...], tuple[Loop, ...] | None] = {}
     for s in chosen:
         if s is reference or s.is_input:
             continue
-        loops = project_loops(flow.graph, reference.loops, s.frame.domain, align=align)
+        domain = tuple(map(flow.graph.normal, s.frame.domain))
+        if domain not in known:
+            known[domain] = project_loops(flow.graph, reference.loops, domain, align=align)
+        loops = known[domain]
         if (
             loops is None
             or mixed_loop(flow.graph, s, loops) is not None

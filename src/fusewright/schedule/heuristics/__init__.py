@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fusewright.errors import ScheduleError
@@ -47,13 +47,18 @@ def candidates_of(flow: Dataflow, target: Target) -> list[Listed[Any]]:
     return [c for s in _schedulers(flow, target) for c in s.candidates()]
 
 
-def each_scheduled(flow: Dataflow, target: Target) -> Iterator[Listed[Any]]:
-    """The candidates of a segment in turn, the dataflow scheduled by each until the next one is
-    asked for, unscheduled and prepared afterwards; refused with the reason where that fails."""
+def each_scheduled(
+    flow: Dataflow, target: Target, wanted: Callable[[Params], bool] = lambda _: True
+) -> Iterator[Listed[Any]]:
+    """The candidates of a segment in turn, without those whose parameters are not `wanted`; the
+    dataflow is scheduled by each until the next one is asked for, unscheduled and prepared
+    afterwards. Refused with the reason where that fails."""
     for scheduler in _schedulers(flow, target):
         for c in scheduler.candidates():
             if isinstance(c, Refused):
                 yield c
+                continue
+            if not wanted(c.params):
                 continue
             with flow.trial():
                 try:

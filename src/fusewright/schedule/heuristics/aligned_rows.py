@@ -21,6 +21,7 @@ from fusewright.core.substitution import estimate, substitute
 from fusewright.fusion.row_alignment import are_short, length_from_word
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
+    accessors,
     by_stride,
     fast_axis,
     global_accesses,
@@ -28,7 +29,12 @@ from fusewright.schedule.heuristics.common import (
     numel,
     split,
 )
-from fusewright.schedule.heuristics.reduction_facts import inputs_width, is_inner, widest_vector
+from fusewright.schedule.heuristics.reduction_facts import (
+    inputs_width,
+    is_inner,
+    widest_vector,
+    widest_vectors,
+)
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
@@ -118,13 +124,12 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     if len(axes) < 2:
         return kept
     width = inputs_width(flow)
-    if not are_short(widest_vector(flow, reference, kept, reduced, inner=False), width):
+    plain, cut = widest_vectors(flow, reference, kept, reduced, inner=False)
+    if not are_short(plain, width):
         return kept
     length = estimate(axes[-1].axis.extent)
-    if 2 * length <= length_from_word(length, width):
-        cut = widest_vector(flow, reference, kept, reduced, inner=False, anywhere=True)
-        if not are_short(cut, width):
-            return kept
+    if 2 * length <= length_from_word(length, width) and not are_short(cut, width):
+        return kept
     if reduced is not None:
         even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])
         if even is not axes[-1]:
@@ -218,7 +223,7 @@ def _row_strides(
     lane = flow.graph.variable("lane", columns.axis.extent)
     with flow.trial():
         reference.loops = (*(Loop(c) for c in rows), columns)
-        transform_like(flow, reference, align=True)
+        transform_like(flow, reference, accessors(flow), align=True)
         loops = {s: s.loops for s in flow.stages}
         accesses = global_accesses(flow, columns.axis, lane)
     if of_results:

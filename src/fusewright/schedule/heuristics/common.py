@@ -198,6 +198,16 @@ class GlobalAccess:
         return Fit.NARROW if found is not Fit.WORDS and p is self.stage else found
 
 
+def accessors(flow: Dataflow) -> list[Stage]:
+    """The computed stages that access global memory; others have no part in `global_accesses`."""
+    return [
+        s
+        for s in computed(flow.stages)
+        if s.memory is Memory.GLOBAL
+        or any(p.is_viewed or p.memory is Memory.GLOBAL for p in s.operands)
+    ]
+
+
 def global_accesses(
     flow: Dataflow,
     lane_axis: object,

@@ -21,6 +21,7 @@ from fusewright.schedule.heuristics.common import (
     SMALL,
     GlobalAccess,
     Params,
+    accessors,
     cache_inputs,
     full_width,
     global_accesses,
@@ -170,7 +171,7 @@ class PointwiseScheduler:
         several = Var("several", 0, 1)
         with flow.trial():
             reference.loops = _loops(flow, walk.loop, Flat(walk.width, 2, THREADS, apart))
-            transform_like(flow, reference, align=True)
+            transform_like(flow, reference, accessors(flow), align=True)
             found = global_accesses(flow, reference.loops[2].axis, several, by_data=True)
         moving = {a.tensor for a in found if several in variables(a.address)}
         return {a.tensor for a in found} - moving
@@ -236,9 +237,8 @@ def _period(small: Stage, width: int) -> int:
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
     those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
-    (`aligned`), cut or taken out of several (`cut`), or element by element (`narrow`), the
-    `accesses` that a thread makes for its lanes, to small tensors as well, and the stages that
-    cannot follow."""
+    (`aligned`), cut or taken out of several (`cut`), or element by element (`narrow`), and the
+    `accesses` that a thread makes for its lanes, to small tensors as well."""
 
     loop: Loop
     width: int
@@ -247,7 +247,6 @@ class Walk:
     cut: int = 0
     narrow: int = 0
     accesses: int = 0
-    refused: frozenset[Stage] = frozenset()
 
     @property
     def all_accesses(self) -> int:
@@ -278,7 +277,8 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     if full == 1 or not (is_short or best.accesses > best.width):
         return [best]
     even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
-    usable = [w for w in even if not w.narrow and w.refused <= plain[0].refused]
+    known = _strays(flow, reference, plain[0])
+    usable = [w for w in even if not w.narrow and _strays(flow, reference, w) <= known]
     if not is_short:
         return [*[w for w in usable if 2 * w.all_accesses <= best.all_accesses][:1], best]
     wider = max(usable, key=lambda w: w.aligned, default=best)
@@ -302,7 +302,7 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     lane = flow.graph.variable("lane", Int(width))
     with flow.trial():
         reference.loops = split(flow, flat, width)
-        refused = transform_like(flow, reference, align=True)
+        transform_like(flow, reference, accessors(flow), align=True)
         found = global_accesses(flow, reference.loops[-1].axis, lane, by_data=True)
     size = numel(reference.shape)
     nbytes = dict.fromkeys(Fit, 0)
@@ -318,7 +318,14 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
             large.append(fit is not Fit.NARROW)
     all_large = bool(large) and all(large)
     by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT] + nbytes[Fit.TAKEN], nbytes[Fit.NARROW])
-    return Walk(flat, width, all_large, *by_fit, accesses, frozenset(refused))
+    return Walk(flat, width, all_large, *by_fit, accesses)
+
+
+def _strays(flow: Dataflow, reference: Stage, walk: Walk) -> set[Stage]:
+    """The stages that cannot follow a loop over all elements."""
+    with flow.trial():
+        reference.loops = split(flow, walk.loop, walk.width)
+        return set(transform_like(flow, reference, align=True))
 
 
 def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:

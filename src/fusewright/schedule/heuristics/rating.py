@@ -51,50 +51,59 @@ def cost_of(groups: Sequence[Scheduled], target: Target) -> Cost | None:
     return cost(side_by_side(works) if len(works) > 1 else works[0], target)
 
 
-def rate(flow: Dataflow, target: Target) -> list[Rating]:
-    """Schedules a group by every candidate in turn, and predicts its time; in the order of the
-    rules. A candidate whose schedule fails is refused with the reason. The dataflow is of no other
-    use afterwards."""
+def rate(
+    flow: Dataflow, target: Target, wanted: Callable[[Params], bool] = lambda _: True
+) -> list[Rating]:
+    """Schedules a group by every candidate whose parameters are `wanted` in turn, and predicts its
+    time; in the order of the rules. A candidate whose schedule fails is refused with the reason.
+    The dataflow is of no other use afterwards."""
     return [
         c
         if isinstance(c, Refused)
         else Rated(c.what, c.params, cost(work_of(flow, c.params), target))
-        for c in each_scheduled(flow, target)
+        for c in each_scheduled(flow, target, wanted)
     ]
 
 
-def clearly_better(
-    dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
-) -> Params | None:
-    """The parameters of the candidate that is predicted to be the fastest, where it is predicted
-    faster than what the rules chose by more than the model errs; None where there is none.
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a group is scheduled: by the parameters that are clearly `better` than the rules' first
+    choice, or, where that is None, by this; and what the schedule is predicted to cost."""
 
-    `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing is rated
-    where no candidate could be so much faster, or where that gains less than a launch costs.
+    better: Params | None
+    cost: Cost
+
+
+def decide(
+    dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
+) -> Decision:
+    """Whether the candidate that is predicted to be the fastest is predicted faster than what the
+    rules chose by more than the model errs.
+
+    `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing else is
+    rated where no candidate could be so much faster, or where that gains less than a launch costs.
     Products are ranked by a model of their own.
     """
-    if any(isinstance(s.op, MatMul) for s in flow.stages):
-        return None
     work = work_of(flow, params)
     own = cost(work, target)
     bound = bound_us(work, target)
-    if own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
-        return None
-    listed = [c for c in rate(dataflow(), target) if isinstance(c, Rated)]
-    rated = [c for c in listed if _other_than_vectors(c.params) != _other_than_vectors(params)]
+    is_product = any(isinstance(s.op, MatMul) for s in flow.stages)
+    if is_product or own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
+        return Decision(None, own)
+    first = _other_than_vectors(params)
+    listed = rate(dataflow(), target, lambda p: _other_than_vectors(p) != first)
+    rated = [c for c in listed if isinstance(c, Rated)]
     best = min(rated, key=lambda c: c.cost.us, default=None)
-    return best.params if best is not None and best.cost.us * MARGIN < own.us else None
+    if best is None or best.cost.us * MARGIN >= own.us:
+        return Decision(None, own)
+    return Decision(best.params, best.cost)
 
 
-def predicted(dataflow: Callable[[], Dataflow], target: Target) -> Cost:
-    """The predicted time of a group by the schedule that it gets. Raises ScheduleError where no
-    candidate is left."""
+def decided(dataflow: Callable[[], Dataflow], target: Target) -> Decision:
+    """The decision on a group. Raises ScheduleError where no candidate is left."""
     flow = dataflow()
     params = schedule_group(flow, target)
-    own = cost(work_of(flow, params), target)
-    better = clearly_better(dataflow, flow, params, target)
-    found = None if better is None else cost_of([(dataflow, better)], target)
-    return own if found is None else found
+    return decide(dataflow, flow, params, target)
 
 
 def _other_than_vectors(params: Params) -> tuple[object, ...]:

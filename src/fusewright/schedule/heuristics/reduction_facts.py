@@ -13,6 +13,7 @@ from fusewright.fusion.row_alignment import are_short
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
+    accessors,
     by_stride,
     full_width,
     global_accesses,
@@ -25,6 +26,10 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
+
+IN_WORDS = frozenset((Fit.WORDS,))
+ANYWHERE = frozenset((Fit.WORDS, Fit.CUT, Fit.TAKEN))
+"""What vectors may be: whole words, or also cut or taken out of several."""
 
 
 def reference_of(flow: Dataflow) -> Stage:
@@ -127,11 +132,8 @@ def vector_of_rows(
 ) -> int:
     """The lanes that all large accesses allow, where these are few also with reads that begin at
     any address."""
-    vector = widest_vector(flow, reference, kept, reduced, inner=inner)
-    if not are_short(vector, inputs_width(flow)):
-        return vector
-    cut = widest_vector(flow, reference, kept, reduced, inner=inner, anywhere=True)
-    return max(vector, cut)
+    vector, cut = widest_vectors(flow, reference, kept, reduced, inner=inner)
+    return max(vector, cut) if are_short(vector, inputs_width(flow)) else vector
 
 
 def widest_vector(
@@ -147,30 +149,43 @@ def widest_vector(
     `anywhere` also reads that begin at any address."""
     lanes, other = (reduced, kept) if inner else (kept, reduced)
     assert lanes is not None
+    allowed = ANYWHERE if anywhere else IN_WORDS
     width = inputs_width(flow)
-    while width > 1 and not _allows(flow, reference, other, lanes, width, anywhere):
+    while width > 1 and not _fits(flow, reference, other, lanes, width) <= allowed:
         width //= 2
     return width
 
 
-def _allows(
-    flow: Dataflow,
-    reference: Stage,
-    other: Loop | None,
-    lanes: Loop,
-    width: int,
-    anywhere: bool,
-) -> bool:
+def widest_vectors(
+    flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
+) -> tuple[int, int]:
+    """The widest vector of whole words, and the one of reads that begin at any address."""
+    lanes, other = (reduced, kept) if inner else (kept, reduced)
+    assert lanes is not None
+    width, cut = inputs_width(flow), 1
+    while width > 1:
+        found = _fits(flow, reference, other, lanes, width)
+        cut = max(cut, width if found <= ANYWHERE else 1)
+        if found <= IN_WORDS:
+            break
+        width //= 2
+    return width, cut
+
+
+def _fits(
+    flow: Dataflow, reference: Stage, other: Loop | None, lanes: Loop, width: int
+) -> frozenset[Fit]:
+    """How the large accesses lie in words of memory with so many lanes; as if narrow where there
+    are none."""
     lane = flow.graph.variable("lane", Int(width))
     with flow.trial():
         outer, inside = split(flow, lanes, width)
         reference.loops = tuple(x for x in (other, outer, inside) if x is not None)
-        transform_like(flow, reference, align=True)
+        transform_like(flow, reference, accessors(flow), align=True)
         accesses = global_accesses(flow, inside.axis, lane)
-    large = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
-    allowed = (Fit.WORDS, Fit.CUT, Fit.TAKEN) if anywhere else (Fit.WORDS,)
-    wide = [a.fit(lane, width) in allowed for a in accesses if numel(a.tensor.shape) >= large]
-    return bool(wide) and all(wide)
+    least = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
+    large = [a for a in accesses if numel(a.tensor.shape) >= least]
+    return frozenset(a.fit(lane, width) for a in large) or frozenset((Fit.NARROW,))
 
 
 def stored_registers(
