@@ -251,6 +251,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "target": (program, lambda: program(target="sm_80")),
         "dynamic": (program, (lambda: program(dynamic=True), "no size of this fusion is symbolic")),
         "donate": (donated, lambda: donated(donate=("x",))),
+        "out_layouts": (
+            lambda: str(fw.compile(fw.trace(fw.exp, S)).layouts),
+            lambda: str(fw.compile(fw.trace(fw.exp, S), out_layouts=[(1, 0)]).layouts),
+        ),
     },
     "config": {
         "changes": (configured, lambda: configured(execution="stream")),

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.compiled import Evaluator, compiled
@@ -29,13 +28,12 @@ from fusewright.fusion.call_numbers import (
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate
 from fusewright.kernel import Kernel, TensorInfo, flatten, shaped_view, size_of, without_races
-from fusewright.programs.model import ProgramModel
+from fusewright.programs.model import ProgramModel, as_shown
 from fusewright.programs.simulation import simulate_program
 from fusewright.progress import told
 from fusewright.runtime.arrays import (
     CPU,
     ArrayInfo,
-    c_strides,
     describe,
     describe_target,
     host_view,
@@ -190,7 +188,8 @@ class Calls:
             return [made[p] for p in places]
         results = self._on_host([host_view(x) for x in infos], device, sizes)
         made = [results[places.index(k)] for k in range(len(self._program.results))]
-        shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
+        strides = [t[1] for t in self.executor.result_types(sizes)]
+        shown = [_shown(*x, library) for x in zip(made, given, strides, strict=True)]
         return [shown[p] for p in places]
 
     def bind_memory(self, infos: Sequence[ArrayInfo], numbers: Sequence[int] = ()) -> BoundCall:
@@ -222,7 +221,7 @@ class Calls:
             return without_races(result, "the program")
         if device == "auto" and not has_gpu():
             say_once()
-            return evaluate(p.fusion, *with_numbers(p.fusion, arrays, sizes))
+            return as_shown(p, evaluate(p.fusion, *with_numbers(p.fusion, arrays, sizes)))
         results = self.executor.on_host(self._flat(arrays, sizes), sizes)
         shaped = [shaped_view(a, i, sizes) for a, i in zip(results, p.results, strict=True)]
         return [shaped[k] for k in p.places]
@@ -264,12 +263,10 @@ def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DTy
     return tuple(size_of(e, sizes) for e in r.shape), r.dtype
 
 
-def _shown(result: Array, out: ArrayInfo | None, library: Library, kind: str) -> Any:
-    """A host result as an array of the caller's library, or in the array of `out=`."""
-    if out is None and kind in ("numpy", "dlpack"):
-        return np.array(result, order="C")
+def _shown(result: Array, out: ArrayInfo | None, strides: tuple[int, ...], library: Library) -> Any:
+    """A host result as an array of the caller's library with these strides, or in the array of
+    `out=`."""
     if out is None:
-        strides = c_strides(result.shape)
         out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
     if result.size:
         host_view(out)[...] = result
