@@ -637,6 +637,10 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda: PROGRAM(X, device="sim"),
             (lambda: PROGRAM(X, device="sim", out=[None, None]), "out= has 2 arrays"),
         ),
+        "workspace": (
+            lambda: PROGRAM(X, device="sim"),
+            (lambda: PROGRAM(X, device="sim", workspace=X), "an array of uint8 with one axis"),
+        ),
     },
     "Program.simulate": {
         "arrays": (lambda: PROGRAM.simulate(X).outputs, lambda: PROGRAM.simulate(-X).outputs),

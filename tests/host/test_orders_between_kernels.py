@@ -117,5 +117,5 @@ def test_a_function_of_what_is_stored_is_not_stored_beside_it() -> None:
 
 
 def test_a_result_that_is_stored_as_required_keeps_its_name() -> None:
-    program = channels_last(lambda x: fw.name(scanned(x), "sums"), (2, 8, 12, 5))
+    program = channels_last(lambda x: fw.name(scanned(x), "sums"), (32, 256, 56, 56))
     assert "sums" in program.layouts and program.layouts["sums"].required is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Expr, Var, constant_value
 from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
@@ -164,6 +164,13 @@ class ProgramModel:
         """The host program, whose invariants nobody has checked."""
         calls = [x.call for x in self.launches]
         return assemble(self.fusion, calls, self.pieces, self.held)
+
+    @property
+    def workspace_nbytes(self) -> int | Expr:
+        """The bytes that kernels of one call store for each other, and that `workspace=` may bring:
+        an expression in the symbolic sizes where there are any."""
+        known = constant_value(self.host.arena.nbytes)
+        return self.host.arena.nbytes if known is None else known
 
     @cached_property
     def numbers(self) -> tuple[Var, ...]:

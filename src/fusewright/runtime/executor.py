@@ -174,12 +174,15 @@ class Executor:
         sizes: Mapping[Var, int],
         device: Device,
         out: Sequence[ArrayInfo | None] = (),
+        workspace: ArrayInfo | None = None,
     ) -> list[Any]:
-        """Runs on device arrays; results are new arrays of their library, or those of `out`."""
+        """Runs on device arrays; results are new arrays of their library, or those of `out`; what
+        kernels store for each other lies in the workspace, or in new memory."""
         plan = self.plan(sizes)
         with current(device.index):
             stream = library.stream(device)
-            for s in dict.fromkeys(x.ready_on for x in (*infos, *(o for o in out if o))):
+            beside = [o for o in (*out, workspace) if o is not None]
+            for s in dict.fromkeys(x.ready_on for x in (*infos, *beside)):
                 wait_for(s, stream)
             infos = self.fitted(infos, library, sizes)
             types = self.result_types(sizes)
@@ -196,7 +199,9 @@ class Executor:
                 results.append(library.empty(*t, device) if o is None else o.owner)
                 roots.append(library.address(results[-1]))
             scratch = None
-            if plan.arena_nbytes:
+            if plan.arena_nbytes and workspace is not None:
+                roots.append(workspace.pointer)
+            elif plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
             graph = plan.replays(active().execution)
