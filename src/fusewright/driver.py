@@ -406,7 +406,8 @@ def compile(
     `donate` names inputs whose memory may hold a result of the same shape, dtype and C order. What
     such an array holds after a call is undefined, unless it is the result: `fw.insert` then writes
     only its block. Where the old content is still needed the result gets memory of its own, and
-    `host.stats["not_placed"]` says why.
+    `host.stats["not_placed"]` says why; an argument that holds no result then takes what kernels
+    store for each other, once nobody reads it any more (`host.stats["lent"]`).
     `out_layouts`: the order of axes in memory that is required of each result, slowest first, None
     for C order; without it no order is promised, and `layouts` says which one was made.
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
@@ -531,7 +532,9 @@ def compile_in_place(
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     stored = [s.tensor.name for x in ordered for s in x.writes]
     orders = replace(form.orders.of(stored), required=required, permuted=permuted)
-    program = started(Program(whole, ordered, reasons, target, pieces, held, orders))
+    free = [whole.inputs[k] for k, at in (donated or {}).items() if at is None]
+    lenders = tuple(x for x in free if x.name not in kept)
+    program = started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
     _say(program, time.perf_counter() - began)
     return program
 

@@ -184,3 +184,63 @@ def test_a_workspace_of_another_kind(gpu: FakeDriver, torch: FakeTorch) -> None:
         room = np.zeros(n, np.uint8)
         room.flags.writeable = False
         program(normal(8, 40), workspace=room, device="sim")
+
+
+# --- arguments that are given away ---------------------------------------------------------------
+
+
+def narrowed(x: Any, y: Any) -> Any:
+    h = fw.cumulative_sum(fw.nn.softmax(x, axis=-1), axis=0)
+    return fw.astype(fw.cumulative_sum(h, axis=1) + y, "float16")
+
+
+def narrow(x: Any, y: Any) -> Any:
+    h = np.exp(x - x.max(-1, keepdims=True))
+    return np.cumsum(np.cumsum(h / h.sum(-1, keepdims=True), 0), 1) + y
+
+
+def lending() -> fw.Program:
+    specs = [fw.TensorSpec((64, 96), "float32")] * 2
+    program = fw.compile(fw.trace(narrowed, *specs), donate=("x",))
+    assert program.host.stats["lent"]
+    return program
+
+
+def test_kernels_use_the_memory_of_an_argument_that_is_lent(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    program = lending()
+    for k in range(3):
+        x, y = normal(64, 96) + k, normal(64, 96) * 2
+        given, other = tensor(x.copy()), tensor(y.copy())
+        torch.changed.clear()
+        (made,) = program(given, other)
+        np.testing.assert_allclose(made.array, narrow(x, y), rtol=2e-3)
+        assert not np.array_equal(given.array, x) and torch.changed == [given]
+        np.testing.assert_array_equal(other.array, y)
+    assert program.copies == 0
+
+
+def test_a_lent_argument_that_another_one_shares_is_copied(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    program = lending()
+    x = normal(64, 96)
+    for k in range(2):
+        given = tensor(x.copy())
+        (made,) = program(given, given)
+        np.testing.assert_allclose(made.array, narrow(x, x), rtol=2e-3)
+        np.testing.assert_array_equal(given.array, x)
+        assert program.copies == k + 1
+    program(tensor(x.copy()), tensor(x.copy()))  # bound for tensors that lie apart
+    given = tensor(x.copy())
+    (made,) = program(given, given)
+    np.testing.assert_allclose(made.array, narrow(x, x), rtol=2e-3)
+
+
+def test_host_arrays_that_are_given_away_stay_as_they_are(gpu: FakeDriver) -> None:
+    program, x = lending(), normal(64, 96)
+    given = x.copy()
+    (made,) = program(given, x)
+    np.testing.assert_allclose(made, narrow(x, x), rtol=2e-3)
+    np.testing.assert_array_equal(given, x)

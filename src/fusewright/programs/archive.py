@@ -60,6 +60,7 @@ def _rest_of(program: ProgramModel, kernels: Sequence[Kernel]) -> dict[str, Any]
         "launches": [_launch_record(x, kernels) for x in program.launches],
         "reasons": [[r.tensor, r.rule] for r in program.reasons],
         "held": [[t.name, argument.name] for t, argument in program.held.items()],
+        "lenders": [t.name for t in program.lenders],
         "placed": list(program.pieces.placed.items()),
         "not_placed": list(program.pieces.not_placed.items()),
         "orders": {
@@ -125,6 +126,7 @@ def _model_of(
         Pieces(dict(record["placed"]), dict(record["not_placed"])),
         {values[t]: values[argument] for t, argument in record["held"]},
         Orders(*(_orders_of(record["orders"][f.name]) for f in fields(Orders))),
+        tuple(values[name] for name in record["lenders"]),
     )
 
 

@@ -83,7 +83,8 @@ class Layout:
 class ProgramModel:
     """Kernels in order, and the tensors between them. `held`: results that are made in the memory
     of an argument, which the caller gives away; `orders`: of axes, of results whose caller requires
-    one, and of what lies in no C order."""
+    one, and of what lies in no C order; `lenders`: arguments that the caller gives away, that hold
+    no result, and whose memory kernels may use."""
 
     fusion: Fusion
     launches: tuple[Dispatch, ...]
@@ -92,6 +93,7 @@ class ProgramModel:
     pieces: Pieces = field(default_factory=Pieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     orders: Orders = field(default_factory=Orders)
+    lenders: tuple[Tensor, ...] = ()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -163,7 +165,7 @@ class ProgramModel:
     def assembled(self) -> HostProgram:
         """The host program, whose invariants nobody has checked."""
         calls = [x.call for x in self.launches]
-        return assemble(self.fusion, calls, self.pieces, self.held)
+        return assemble(self.fusion, calls, self.pieces, self.held, self.lenders)
 
     @property
     def workspace_nbytes(self) -> int | Expr:

@@ -66,6 +66,8 @@ class Executor:
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self.holders = tuple(holders)
+        self.lent = frozenset(root.position for root in host.lent.values())
+        """The arguments that kernels write over and that hold no result, by position."""
         self.copies = 0
         self._load = load
         self._numbers = tuple(numbers)
@@ -135,8 +137,8 @@ class Executor:
         return True
 
     def _is_shared(self, k: int, infos: Sequence[ArrayInfo]) -> bool:
-        """Whether an argument that a result is written over shares memory with another one."""
-        if k not in self.holders:
+        """Whether an argument that kernels write over shares memory with another one."""
+        if k not in self.holders and k not in self.lent:
             return False
         return any(j != k and infos[k].overlaps(x) for j, x in enumerate(infos))
 
@@ -213,6 +215,8 @@ class Executor:
                     results[k] = o.owner
                 elif o is not None or h is not None:
                     library.changed(results[k])
+            for k in self.lent:
+                library.changed(infos[k].owner)
         return results
 
     def _direct(

@@ -304,7 +304,7 @@ class TorchCall:
         self._given_nbytes = [0 if o is None else _nbytes(o) for o in given]
         self._room = None if workspace is None else workspace.shape[0]
         self._overwriting = None
-        if len(self._own) < len(types) or any(given):
+        if len(self._own) < len(types) or any(given) or executor.lent:
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
         self._use(plan)
 
@@ -441,7 +441,7 @@ class TorchCall:
     ) -> list[Any]:
         """`beside`: the tensors of `out=`, and the workspace, if one is used."""
         out, behind = beside
-        roots, there = overwriting.memory(tensors, out)
+        roots, there, kept = overwriting.memory(tensors, out)
         results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
         scratch = [empty(*t) for t in self._scratch]  # returned to the allocator in stream order
         roots += [results[k].data_ptr() for k in self._own]
@@ -450,6 +450,7 @@ class TorchCall:
         index = self._index
         graph = self._graph and not api.capturing()
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
+        del kept  # whose memory the allocator gives on in the order of the stream
         overwriting.finish(results, out)
         return results
 
