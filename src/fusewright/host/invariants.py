@@ -156,9 +156,10 @@ def _shared(
                 apart = one[1] < other[0] or other[1] < one[0]
                 if owner[p] != k and not apart and overlaps(p, c) is True:
                     names = f"{p.binding.memory.name} and {c.binding.memory.name}"
+                    where = c.binding.root.kind.value
                     yield Problem(
                         "twice",
-                        f"{names} share bytes of the {c.binding.root.kind.value} while both are in use: "
+                        f"{names} share bytes of the {where} while both are in use: "
                         f"{_name(host, p)} touches {p.binding}, "
                         f"{_name(host, c)} touches {c.binding}",
                     )
