@@ -251,6 +251,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "target": (program, lambda: program(target="sm_80")),
         "dynamic": (program, (lambda: program(dynamic=True), "no size of this fusion is symbolic")),
         "donate": (donated, lambda: donated(donate=("x",))),
+        "out_layouts": (
+            lambda: str(fw.compile(fw.trace(fw.exp, S)).layouts),
+            lambda: str(fw.compile(fw.trace(fw.exp, S), out_layouts=[(1, 0)]).layouts),
+        ),
     },
     "config": {
         "changes": (configured, lambda: configured(execution="stream")),
@@ -632,6 +636,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "out": (
             lambda: PROGRAM(X, device="sim"),
             (lambda: PROGRAM(X, device="sim", out=[None, None]), "out= has 2 arrays"),
+        ),
+        "workspace": (
+            lambda: PROGRAM(X, device="sim"),
+            (lambda: PROGRAM(X, device="sim", workspace=X), "an array of uint8 with one axis"),
         ),
     },
     "Program.simulate": {

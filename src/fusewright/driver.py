@@ -10,23 +10,23 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fusewright import knobs, logs
-from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, takes
+from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, optional, takes
 from fusewright.collection import without_collection
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.forms import chosen_form
-from fusewright.fusion.ir import Fusion, Input, OwnKernel, Region, Tensor
+from fusewright.fusion.ir import Fusion, OwnKernel, Region, Tensor
+from fusewright.fusion.orders import Order, Orders, c_order, strides_in
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.round_products import round_products
-from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.rules import FUSION, traced_first
-from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.passes.store_in_orders import check_orders, store_in_orders
+from fusewright.fusion.rules import FUSION, ORDERS, traced_first
 from fusewright.host.control import call_of, compiled_body, described
 from fusewright.host.fills import attach_fills, with_fills
-from fusewright.host.form import connected
 from fusewright.host.groups import Reason
+from fusewright.host.halves import halves_of
 from fusewright.host.in_place import Conflict, holders, in_order
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.naming import kernel_name, moves_name
@@ -35,7 +35,6 @@ from fusewright.host.product_forms import (
     product_forms,
     sum_rule,
 )
-from fusewright.host.products import behind_product, product_first
 from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
@@ -279,7 +278,7 @@ class _Compiler:
                 self.kernels[key] = self._make(segment, name, scalars)
         except (ScheduleError, UnsupportedError) as e:
             tell_refused(name, segment.fusion, self.target, e)
-            halves = _halves(segment)
+            halves = halves_of(segment)
             products = [t for t in segment.fusion.values if has_instructions(t)]
             if halves is None and products:
                 rule = sum_rule(products[0], str(e), self.target)
@@ -393,51 +392,13 @@ class _Compiler:
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
 
-def _halves(segment: Segment) -> list[Segment] | None:
-    whole = own_outputs(segment.fusion)  # an input that is also stored is a value of one half
-    inner = [
-        t
-        for t in whole.values
-        if t not in whole.inputs and (not is_rematerialisable(t) or t in whole.outputs)
-    ]
-    if len(inner) < 2:
-        return None
-    inner = product_first(inner)
-    cut = behind_product(inner)
-    if cut is None and any(map(has_instructions, inner)):
-        return None
-    cut = cut or _cheapest_cut(inner)
-    groups = (*connected(inner[:cut]), *connected(inner[cut:]))
-    outer: dict[Tensor, list[Subspan]] = {}
-    for t, site in zip(
-        (*whole.inputs, *whole.outputs), (*segment.reads, *segment.writes), strict=True
-    ):
-        outer.setdefault(t, []).append(site)
-    return [s for s in segments(whole, groups, outer) if isinstance(s, Segment)]
-
-
-def _cheapest_cut(values: Sequence[Tensor]) -> int:
-    """The place, in the middle half of program order, across which values of the fewest bytes are
-    read, inputs of both sides counted too; of equal ones the nearest to the middle."""
-    last = {o: k for k, t in enumerate(values) for o in t.op.operands if not is_rematerialisable(o)}
-    begin = {t: k for k, t in enumerate(values)}
-    for k, t in reversed(list(enumerate(values))):
-        begin |= {o: k for o in t.op.operands if o in last and isinstance(o.op, Input)}
-    crossing = [0] * len(values)
-    for t, end in last.items():
-        for k in range(begin.get(t, 0) + 1, end + 1):
-            crossing[k] += nbytes_estimate(t)
-    count = len(values)
-    places = range(max(count // 4, 1), max(count - count // 4, 2))
-    return min(places, key=lambda k: (crossing[k], abs(2 * k - count)))
-
-
-@takes(fusion=_PROGRAM, dynamic=FLAG, donate=NAMES)
+@takes(fusion=_PROGRAM, dynamic=FLAG, donate=NAMES, out_layouts=optional(ORDERS))
 def compile(
     fusion: Fusion | HandSchedule,
     target: str | Target | None = "sm_90a",
     dynamic: bool = False,
     donate: Sequence[str] = (),
+    out_layouts: Sequence[Order | None] | None = None,
 ) -> Program:
     """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
 
@@ -447,9 +408,14 @@ def compile(
     `donate` names inputs whose memory may hold a result of the same shape, dtype and C order. What
     such an array holds after a call is undefined, unless it is the result: `fw.insert` then writes
     only its block. Where the old content is still needed the result gets memory of its own, and
-    `host.stats["not_placed"]` says why.
+    `host.stats["not_placed"]` says why; an argument that holds no result then takes what kernels
+    store for each other, once nobody reads it any more (`host.stats["lent"]`).
+    `out_layouts`: the order of axes in memory that is required of each result, slowest first, None
+    for C order; without it no order is promised, and `layouts` says which one was made.
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
-    donated name that is no input, and for `dynamic` without a symbolic size.
+    donated name that is no input, for `dynamic` without a symbolic size, and for `out_layouts` that
+    are no orders of the results' axes; ScheduleError where a schedule by hand stores a result in
+    another order than the one required.
     """
     chosen = target_of(target)
     original = fusion.original if isinstance(fusion, HandSchedule) else fusion
@@ -464,15 +430,20 @@ def compile(
                 f"donate={tuple(donate)!r}: a schedule by hand writes results of its own; compile "
                 "the fusion instead"
             )
-        return _of_schedule(fusion, chosen)
+        return _of_schedule(fusion, chosen, out_layouts)
     names = {t.name: k for k, t in enumerate(fusion.inputs)}
     for name in donate:
         if name not in names:
             raise UserError(f"donate: there is no input {name!r}; use some of {', '.join(names)}")
-    return compile_in_place(fusion, chosen, {names[name]: None for name in donate})
+    donated = {names[name]: None for name in donate}
+    return compile_in_place(fusion, chosen, donated, out_layouts=out_layouts)
 
 
-def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
+def _of_schedule(
+    schedule: HandSchedule, target: Target, out_layouts: Sequence[Order | None] | None
+) -> Program:
+    if out_layouts is not None:
+        _check_allocation_orders(schedule, out_layouts)
     kernel = by_hand(schedule, "kernel", target)
     whole, flow = own_outputs(schedule.original, each=True), schedule.flow
     pairs = zip(whole.inputs, flow.inputs, strict=True)
@@ -481,7 +452,31 @@ def _of_schedule(schedule: HandSchedule, target: Target) -> Program:
     infos = zip(whole.outputs, kernel.outputs, strict=True)
     writes = tuple(natural(t, i.strides) for t, i in infos)
     launch = Dispatch(kernel, reads, writes, kernel.argument_values)
-    return started(Program(whole, (launch,), (), target))
+    orders = Orders(required=_required(whole, out_layouts))
+    return started(Program(whole, (launch,), (), target, orders=orders))
+
+
+def _required(fusion: Fusion, orders: Sequence[Order | None] | None) -> dict[str, Order]:
+    """By the names of results the orders that are required of them."""
+    pairs = zip(fusion.outputs, orders or (), strict=orders is not None)
+    return {t.name: o or c_order(t.ndim) for t, o in pairs}
+
+
+def _check_allocation_orders(schedule: HandSchedule, orders: Sequence[Order | None]) -> None:
+    """Raises UserError for what is no order of a result, and ScheduleError where the schedule
+    stores one in another order than is required."""
+    check_orders(schedule.original, orders)
+    for k, (s, required) in enumerate(zip(schedule.flow.outputs, orders, strict=True)):
+        wanted, made = (
+            required or c_order(len(s.shape)),
+            s.allocation_order or c_order(len(s.shape)),
+        )
+        if strides_in(s.shape, wanted) != strides_in(s.shape, made):
+            raise ScheduleError(
+                f"out_layouts requires output {k}, {s.name}, in the order {wanted}, and the "
+                f"schedule stores it in the order {made}; call "
+                f"s[{s.name!r}].set_allocation_order({wanted}), or require {made}"
+            )
 
 
 def compile_in_place(
@@ -490,25 +485,30 @@ def compile_in_place(
     donated: Mapping[int, int | None] | None = None,
     tuned_of: TunedOf | None = None,
     kernels: Kernels | None = None,
+    out_layouts: Sequence[Order | None] | None = None,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
-    taken from there, others added."""
+    taken from there, others added. `out_layouts` as those of `compile`."""
     logs.start()
     began = time.perf_counter()
-    fusion = _as_configured(fusion)
+    fusion = _as_configured(store_in_orders(fusion, out_layouts or ()))
     given = [fusion.inputs[k] for k in donated or ()]
     decisions: dict[object, Decision] = {}
     form = chosen_form(fusion, target, given=given, decisions=decisions)
     whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], decisions)
+    required = _required(whole, out_layouts)
+    permuted = {n: o for n, o in required.items() if o != c_order(len(o))}
     choices = {
-        whole.inputs[k]: holders(whole, whole.inputs[k])
-        if at is None
-        else [t for t in holders(whole, whole.inputs[k]) if t is whole.outputs[at]]
-        for k, at in (donated or {}).items()
+        x: [
+            t
+            for t in holders(whole, x)
+            if t.name not in permuted and (at is None or t is whole.outputs[at])
+        ]
+        for x, at in ((whole.inputs[k], at) for k, at in (donated or {}).items())
     }
     refused = {x.name: "no result has its shape, dtype and C order" for x in choices}
     while True:
@@ -534,8 +534,10 @@ def compile_in_place(
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     stored = [s.tensor.name for x in ordered for s in x.writes]
-    orders = form.orders.of(stored)
-    program = started(Program(whole, ordered, reasons, target, pieces, held, orders))
+    orders = replace(form.orders.of(stored), required=required, permuted=permuted)
+    free = [whole.inputs[k] for k, at in (donated or {}).items() if at is None]
+    lenders = tuple(x for x in free if x.name not in kept)
+    program = started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
     _say(program, time.perf_counter() - began)
     return program
 

@@ -51,12 +51,23 @@ class Program(ProgramModel):
         are donated and share memory with another one."""
         return self.calls.executor.copies
 
-    def __call__(self, *arrays: Any, device: str = "auto", out: Sequence[Any] = ()) -> list[Any]:
+    def __call__(
+        self,
+        *arrays: Any,
+        device: str = "auto",
+        out: Sequence[Any] = (),
+        workspace: Any = None,
+    ) -> list[Any]:
         """Runs the program; results are arrays of the caller's library, in order of the outputs.
 
         `device`: "cuda", "sim" (the simulator), or "auto": where device arrays are, else a GPU if
         there is one, else the numpy oracle, which is said once. `out`: an array or None per
-        output, written instead of a new one.
+        output, written instead of a new one. `workspace`: an array of `workspace_nbytes` bytes
+        (uint8, one axis) beside the arguments, used instead of memory that the call allocates;
+        what it holds afterwards means nothing.
+
+        Raises UserError for arrays that do not fit, and for a workspace that is too small or
+        shares memory with an argument or a result.
         """
         check_device_choice(device)
         if not isinstance(out, tuple | list):
@@ -64,7 +75,7 @@ class Program(ProgramModel):
                 f"out={shown(out)} is {type(out).__name__}; it must be a list or tuple of an array "
                 "or None for every output"
             )
-        return self.calls.call(arrays, device, out)
+        return self.calls.call(arrays, device, out, workspace)
 
     def run_cuda(self, *arrays: Any) -> list[Any]:
         """Runs on the GPU: device arrays without a copy on the caller's stream, host arrays

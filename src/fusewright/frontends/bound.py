@@ -4,10 +4,9 @@ numbers stand in a call, and what its results become."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fusewright.frontends.out_layouts import OutLayouts
 from fusewright.fusion import trees
 from fusewright.fusion.trees import Leaf, Tree
 from fusewright.program import Program
@@ -23,14 +22,11 @@ class Compiled:
 
     program: Program
     out_tree: Tree
-    layouts: OutLayouts
 
-    def result(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-        """The function's own structure; `given`: the arrays of `out=`."""
-        shown = self.layouts.shown(made, given)
-        return (
-            shown[0] if isinstance(self.out_tree, Leaf) else trees.unflatten(self.out_tree, shown)
-        )
+    def result(self, made: Sequence[Any]) -> Any:
+        """The function's own structure."""
+        is_one = isinstance(self.out_tree, Leaf)
+        return made[0] if is_one else trees.unflatten(self.out_tree, list(made))
 
     def given(self, out: Any) -> list[Any] | None:
         """The arrays of `out=` in the order of the outputs; None for another structure."""
@@ -72,32 +68,28 @@ class Call:
         these do; None for a call whose arguments are not all tensors side by side, whose results
         are not the program's, or that writes to what is no argument."""
         in_order = self.places == tuple(range(len(self.places)))
-        plain = in_order and self.positions is None and not self.compiled.layouts
+        plain = in_order and self.positions is None
         if not plain or self.nested or self.single or isinstance(self.torch, NumberedCall):
             return None
         return self.torch.run_alike if self.torch.is_alike else None
 
     def steps(self) -> Steps | None:
-        """The call taken apart, its results as the function's caller sees them; None where that is
-        not all of it: arguments that are not all tensors side by side, results that are not the
-        program's, or arrays that are no arguments and are written to."""
+        """The call taken apart; None where that is not all of it: arguments that are not all
+        tensors side by side, results that are not the program's, or arrays that are no arguments
+        and are written to."""
         in_order = self.places == tuple(range(len(self.places)))
         if not in_order or self.positions is not None or self.nested or self.single:
             return None
         if isinstance(self.torch, NumberedCall) or not self.torch.is_alike:
             return None
-        steps = self.torch.steps()
-        layouts = self.compiled.layouts
-        made = {k: layouts.shown_as(k, *t) for k, t in steps.made.items()}
-        return replace(steps, made=made)
+        return self.torch.steps()
 
     def _into(self, values: Sequence[Any], out: Any, numbers: tuple[int, ...]) -> Any:
         """The call with arrays of `out=`; every output is a result of its own."""
         if self.single:
             return self.torch.run(values, (out,), numbers)[0]
         given = self.compiled.given(out) or []
-        made = self.torch.run(values, self.compiled.layouts.stored(given), numbers)
-        return self.compiled.result(made, given)
+        return self.compiled.result(self.torch.run(values, given, numbers))
 
 
 def bound(
@@ -112,6 +104,6 @@ def bound(
     found = tuple([p for p, v in enumerate(values) if id(v) in own])
     nested = len(found) != len(leaves)
     positions = None if nested or len(found) == len(values) else found
-    single = isinstance(compiled.out_tree, Leaf) and not compiled.layouts
+    single = isinstance(compiled.out_tree, Leaf)
     places = tuple(compiled.program.places)
     return Call(call, positions, nested, places, compiled, single, numbers)

@@ -16,21 +16,22 @@ import numpy as np
 
 from fusewright import knobs, logs
 from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional, takes
-from fusewright.core.expr import Var
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.bound import Call, Compiled, bound
 from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
 from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
 from fusewright.frontends.natural_layouts import Strides, natural_layouts
-from fusewright.frontends.out_layouts import ORDERS, Order, OutLayouts
 from fusewright.frontends.recompiles import reason
 from fusewright.frontends.signature import Signature, signature_of
-from fusewright.frontends.stored_programs import stored_or_made
+from fusewright.frontends.stored_programs import Wanted, stored_or_made
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import Owner, is_structure
+from fusewright.fusion.orders import Order
+from fusewright.fusion.passes.store_in_orders import check_orders
+from fusewright.fusion.rules import ORDERS
 from fusewright.fusion.trace import Traced, trace_call
 from fusewright.fusion.trees import Tree
 from fusewright.program import Program
@@ -55,8 +56,12 @@ MAX_CALLS = 4096
 _log = logging.getLogger("fusewright.recompiles")
 
 
-Maker: TypeAlias = Callable[[Fusion, Target, Sequence[ArrayInfo], Sequence[int]], Program]
-"""Makes the program of a fusion for a target and a call's arrays and numbers."""
+Layouts: TypeAlias = "Sequence[Sequence[int] | None]"
+"""Per output the axes from slow to fast in memory; None for C order."""
+Orders: TypeAlias = Sequence[Order | None]
+Maker: TypeAlias = Callable[[Fusion, Orders, Target, Sequence[ArrayInfo], Sequence[int]], Program]
+"""Makes the program of a fusion whose results lie in given orders, for a target and a call's arrays
+and numbers."""
 
 
 class Fused:
@@ -68,7 +73,7 @@ class Fused:
         *,
         target: str | None = None,
         device: str = "auto",
-        out_layouts: Order | None = None,
+        out_layouts: Layouts | None = None,
         dynamic: Dynamic = None,
         donate: Sequence[str] = (),
         kernels: Kernels | None = None,
@@ -84,16 +89,15 @@ class Fused:
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
         self.target = target
         self.device = device
-        self._layouts = None if out_layouts is None else OutLayouts(out_layouts)
         self._marks = marks_of(fn, dynamic)
         self._dynamic = dynamic
-        self.out_layouts = out_layouts
+        self.out_layouts = _orders(out_layouts)
         self._donated = donated_roots(fn, donate)
         self._donate = tuple(donate)
         self._kernels = kernels
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
-        self._traces: dict[Signature, tuple[Traced, OutLayouts]] = {}
+        self._traces: dict[Signature, tuple[Traced, Orders]] = {}
         self._programs: dict[tuple[Signature, Wishes, Float32Matmul], Compiled] = {}
         self._calls: dict[Hashable, Call] = {}
         self._needing_values: set[Hashable] = set()
@@ -188,9 +192,9 @@ class Fused:
             return self._differentiated(leaves, tree, out)
         infos, tree = _described(leaves, tree)
         tree, numbers, signature = self._signed(infos, tree)
-        arrays, given = [], []
+        given: list[ArrayInfo | None] = []
         if out is not None:
-            arrays, given = self._given(out, *self._traced(signature, infos, tree))
+            given = self._given(out, self._traced(signature, infos, tree)[0])
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
         places = self._number_places(args, kwargs)
@@ -200,7 +204,7 @@ class Fused:
         is_bindable = key is not None and len(places) == len(numbers)
         call = program.calls.bind_torch(infos, given, numbers) if is_bindable else None
         if call is None or any(map(is_not, leaves, [x.owner for x in infos])):  # one was copied
-            return compiled.result(program.calls.run(infos, self.device, given, numbers), arrays)
+            return compiled.result(program.calls.run(infos, self.device, given, numbers))
         made = bound(call, compiled, leaves, (*args, *kwargs.values()), places)
         if len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
@@ -231,7 +235,7 @@ class Fused:
     def derived(
         self,
         fn: Callable[..., Any],
-        out_layouts: Order | None = None,
+        out_layouts: Layouts | None = None,
         *,
         precision: Float32Matmul | None = None,
     ) -> Fused:
@@ -242,22 +246,16 @@ class Fused:
         options.update(donate=(), dynamic=None, out_layouts=out_layouts, float32_matmul=precision)
         return Fused(fn, kernels=self._kernels, **options)
 
-    def _given(
-        self, out: Any, traced: Traced, layouts: OutLayouts
-    ) -> tuple[list[Any], list[ArrayInfo | None]]:
-        """The arrays of `out=` in the order of the outputs, and as kernels see them. Raises
-        UserError for another structure."""
+    def _given(self, out: Any, traced: Traced) -> list[ArrayInfo | None]:
+        """The arrays of `out=` in the order of the outputs. Raises UserError for another
+        structure."""
         arrays = trees.leaves_like(traced.out_tree, out)
         if arrays is None:
             raise UserError(
                 "out= does not have the structure of the result; pass arrays in the structure "
                 f"that {self.name} returns, None where a new one is wanted"
             )
-        given = [None if o is None else describe_target(o) for o in arrays]
-        if layouts:
-            stored = layouts.stored(arrays)
-            given = [None if o is None else describe_target(o) for o in stored]
-        return arrays, given
+        return [None if o is None else describe_target(o) for o in arrays]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The method of an object, whose arrays are arguments of every call."""
@@ -384,18 +382,21 @@ class Fused:
         found = self._programs.get(key)
         if found is not None:
             return found
-        traced, layouts = self._traced(signature, infos, tree)
+        traced, orders = self._traced(signature, infos, tree)
         with self._lock:
             found = self._programs.get(key)
             if found is None:
                 self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                wanted = traced.fusion, self._target(), dict(key[1])
-                make = functools.partial(compile_in_place, *wanted, kernels=self._kernels)
+                asked = traced.fusion, self._target(), dict(key[1])
+                make = functools.partial(
+                    compile_in_place, *asked, kernels=self._kernels, out_layouts=orders
+                )
                 with config(float32_matmul=precision):
-                    program = stored_or_made(*wanted, make) if self._stored else make()
-                found = self._programs[key] = Compiled(program, traced.out_tree, layouts)
+                    wanted = Wanted(*asked, orders)
+                    program = stored_or_made(wanted, make) if self._stored else make()
+                found = self._programs[key] = Compiled(program, traced.out_tree)
             return found
 
     @property
@@ -411,8 +412,8 @@ class Fused:
 
     def _traced(
         self, signature: Signature, infos: Sequence[ArrayInfo], tree: Tree
-    ) -> tuple[Traced, OutLayouts]:
-        """The function traced for a signature, once."""
+    ) -> tuple[Traced, Orders]:
+        """The function traced for a signature, once, and the orders of its results in memory."""
         with self._lock:
             found = self._traces.get(signature)
             if found is None:
@@ -428,14 +429,12 @@ class Fused:
         that may write over some are compiled anew."""
         infos, tree = _described(*trees.flatten((args, kwargs)))
         tree, numbers, signature = self._signed(infos, tree)
-        traced, layouts = self._traced(signature, infos, tree)
-        program = make(traced.fusion, self._target(), infos, numbers)
+        traced, orders = self._traced(signature, infos, tree)
+        program = make(traced.fusion, orders, self._target(), infos, numbers)
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            self._programs[signature, (), self.precision] = Compiled(
-                program, traced.out_tree, layouts
-            )
+            self._programs[signature, (), self.precision] = Compiled(program, traced.out_tree)
             self._calls.clear()
 
     def trace(
@@ -444,29 +443,21 @@ class Fused:
         patterns: Sequence[Strides],
         shapes: Sequence[Sequence[int]],
         tree: Tree,
-    ) -> tuple[Traced, OutLayouts]:
-        """The function on arrays of these specs and example sizes, its results with their axes in
-        the order of memory."""
-        sizes: dict[Var, int] = {
-            s: n
-            for spec, shape in zip(specs, shapes, strict=True)
-            for s, n in zip(spec.shape, shape, strict=True)
-            if isinstance(s, Sym)
-        }
-        used: list[OutLayouts] = []
+    ) -> tuple[Traced, Orders]:
+        """The function on arrays of these specs and example sizes, and the orders in which its
+        results lie in memory. Raises UserError where `out_layouts` does not fit these."""
 
         @functools.wraps(self.fn)
-        def stored(*args: Any, **kwargs: Any) -> Any:
-            result = self.fn(*instances(args), **kwargs)
-            layouts = self._layouts
-            if layouts is None:
-                layouts = natural_layouts((args, kwargs), result, patterns, sizes)
-            used.append(layouts)
-            return layouts.stored_as(result)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return self.fn(*instances(args), **kwargs)
 
         numbers = [Sym(name) for name in number_names(tree, self._marks.parameters)]
         args, kwargs = trees.unflatten(tree, list(specs), numbers)
-        return trace_call(stored, *args, **kwargs), used[0]
+        traced = trace_call(called, *args, **kwargs)
+        if self.out_layouts is None:
+            return traced, natural_layouts(traced.fusion, patterns, shapes)
+        check_orders(traced.fusion, self.out_layouts)
+        return traced, self.out_layouts
 
     def _say(self, signature: Signature, tree: Tree) -> None:
         """Logs a compile that is not the first, and its reason; as a warning where the user asked
@@ -509,6 +500,10 @@ def instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(a.instance if isinstance(a, Owner) else a for a in args)
 
 
+def _orders(layouts: Layouts | None) -> tuple[Order | None, ...] | None:
+    return None if layouts is None else tuple(None if o is None else tuple(o) for o in layouts)
+
+
 def _is_traced(leaves: Sequence[Any]) -> bool:
     """Whether values are those of a program being written: one is no data at all, or all are
     literals."""
@@ -543,7 +538,7 @@ def fuse(
     *,
     target: str | None = None,
     device: str = "auto",
-    out_layouts: Order | None = None,
+    out_layouts: Layouts | None = None,
     dynamic: Dynamic = None,
     donate: Sequence[str] = (),
 ) -> Any:

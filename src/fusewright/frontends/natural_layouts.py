@@ -10,31 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import gt
-from typing import Any, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from fusewright.core.expr import Var
 from fusewright.core.substitution import estimate, evaluate
-from fusewright.frontends.out_layouts import OutLayouts
-from fusewright.fusion import ir, trees
-from fusewright.fusion.array import Array
-from fusewright.fusion.ir import Tensor
+from fusewright.fusion import ir
+from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.orders import Order
 
 Strides: TypeAlias = tuple[int, ...]
 
 
 def natural_layouts(
-    arguments: Any, result: Any, patterns: Sequence[Strides], sizes: Mapping[Var, int]
-) -> OutLayouts:
-    """The layouts that the arrays' library would give the results of a traced call."""
-    flat = trees.flatten(arguments)[0]
-    given = [x.tensor for x in flat if isinstance(x, Array)]
-    sizes = {**sizes, **{x: estimate(x) for x in flat if isinstance(x, Var)}}
-    leaves = trees.flatten(result)[0]
-    if not all(isinstance(x, Array) for x in leaves):
-        return OutLayouts([None] * len(leaves))  # the trace says what is wrong with them
-    inputs = dict(zip(given, patterns, strict=True))
-    return OutLayouts(natural_orders([x.tensor for x in leaves], inputs, sizes))
+    fusion: Fusion, patterns: Sequence[Strides], shapes: Sequence[Sequence[int]]
+) -> list[Order | None]:
+    """The orders of axes that the arrays' library would give the results of a traced call on
+    arrays of these patterns of strides and example shapes."""
+    given = fusion.inputs[: len(patterns)]  # constants of the function follow
+    sizes = {n.symbol: estimate(n.symbol) for n in fusion.numbers}
+    for t, shape in zip(given, shapes, strict=True):
+        sizes |= {e: n for e, n in zip(t.shape, shape, strict=True) if isinstance(e, Var)}
+    return natural_orders(fusion.outputs, dict(zip(given, patterns, strict=True)), sizes)
 
 
 def pattern_of(strides: Sequence[int]) -> Strides:

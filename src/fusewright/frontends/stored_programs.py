@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fusewright.driver import started
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion, OwnKernel
 from fusewright.fusion.known import Known
+from fusewright.fusion.orders import Order
 from fusewright.fusion.printing import print_fusion
 from fusewright.program import Program, program_of
 from fusewright.programs.archive import packed, restored
@@ -37,18 +39,24 @@ FOLDER = "programs"
 _log = logging.getLogger("fusewright.cache")
 
 
-def stored_or_made(
-    fusion: Fusion,
-    target: Target,
-    donated: Mapping[int, int | None],
-    make: Callable[[], Program],
-) -> Program:
-    """The program of a fusion whose inputs may be written over as `donated` says: from the disk,
-    or made, and stored. Where there is no cache it is made."""
-    if not _is_kept(fusion):
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A fusion, what its program is made for, which of its inputs may be written over by which
+    output, and the orders in which its results lie in memory."""
+
+    fusion: Fusion
+    target: Target
+    donated: Mapping[int, int | None]
+    orders: Sequence[Order | None]
+
+
+def stored_or_made(wanted: Wanted, make: Callable[[], Program]) -> Program:
+    """The program that is wanted: from the disk, or made, and stored. Where there is no cache it
+    is made."""
+    if not _is_kept(wanted.fusion):
         return make()
     cache = KernelCache(knobs.CACHE_DIR.get() / FOLDER)
-    key = _key(fusion, target, donated)
+    key = _key(wanted)
     entry = cache.get(key)
     if entry is not None:
         try:
@@ -84,12 +92,12 @@ def _store(cache: KernelCache, key: str, program: Program, *, with_code: bool) -
     cache.put(key, pack(*packed(program, with_code=with_code)), {})
 
 
-def _key(fusion: Fusion, target: Target, donated: Mapping[int, int | None]) -> str:
+def _key(w: Wanted) -> str:
     choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), active().float32_matmul)
     compiler = compiler_version() if has_gpu() else ""
-    data = [_digest(t.data.tobytes()) for t in fusion.inputs if isinstance(t, Known)]
-    parts = (target.arch, sorted(donated.items()), choices, compiler, data)
-    return cache_key("program", package_digest(), print_fusion(fusion), repr(parts))
+    data = [_digest(t.data.tobytes()) for t in w.fusion.inputs if isinstance(t, Known)]
+    parts = (w.target.arch, sorted(w.donated.items()), list(w.orders), choices, compiler, data)
+    return cache_key("program", package_digest(), print_fusion(w.fusion), repr(parts))
 
 
 @cache

@@ -12,6 +12,8 @@ from fusewright.driver import TunedOf, compile_in_place, no_tuned_schedule
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
 from fusewright.fusion.ir import Fusion
+from fusewright.fusion.orders import Order
+from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.host.segment import Segment, structure_of
 from fusewright.kernel import Kernel
 from fusewright.program import Program
@@ -142,23 +144,33 @@ def _tuned(
     session = Session(clock)
 
     def tuned(
-        fusion: Fusion, target: Target, arguments: Sequence[ArrayInfo], numbers: Sequence[int]
+        fusion: Fusion,
+        orders: Sequence[Order | None],
+        target: Target,
+        arguments: Sequence[ArrayInfo],
+        numbers: Sequence[int],
     ) -> Program:
         kept = TuningCache(target, clock.device)
         known: TunedOf = no_tuned_schedule if again else kept.get
-        best = session.measure(fusion, target, arguments, known, numbers)
+        stored = store_in_orders(fusion, orders)
+        best = session.measure(stored, target, arguments, known, numbers)
         for segment, fastest in best:
             kept.put(segment, fastest)
         table = {_key(segment): fastest for segment, fastest in best}
-        return build(fusion, target, lambda s: table.get(_key(s)) or known(s))
+        return build(fusion, target, lambda s: table.get(_key(s)) or known(s), orders)
 
     fused.recompile(args, kwargs, tuned)
     return session.tuning()
 
 
-def build(fusion: Fusion, target: Target, tuned_of: TunedOf) -> Program:
-    """The program of a fusion, its arguments left as they are."""
-    return compile_in_place(fusion, target, {}, tuned_of)
+def build(
+    fusion: Fusion,
+    target: Target,
+    tuned_of: TunedOf,
+    orders: Sequence[Order | None] | None = None,
+) -> Program:
+    """The program of a fusion, its arguments left as they are, its results in these orders."""
+    return compile_in_place(fusion, target, {}, tuned_of, out_layouts=orders)
 
 
 class Session:

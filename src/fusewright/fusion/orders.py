@@ -17,20 +17,32 @@ Order: TypeAlias = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Orders:
     """By the names of values: the orders that what they are made of lies in, and those in which
-    kernels store them. Values in C order are not listed."""
+    kernels store them, where these are not C order; those that the caller requires of results; and
+    those of results whose axes the program has permuted into the order of memory."""
 
     preferred: Mapping[str, Order] = field(default_factory=dict[str, Order])
     actual: Mapping[str, Order] = field(default_factory=dict[str, Order])
+    required: Mapping[str, Order] = field(default_factory=dict[str, Order])
+    permuted: Mapping[str, Order] = field(default_factory=dict[str, Order])
 
     def of(self, names: Sequence[str]) -> Orders:
-        """Of some values only."""
+        """Those of some values only."""
         kept = [{n: o for n, o in m.items() if n in names} for m in (self.preferred, self.actual)]
         return Orders(*kept)
+
+    def in_memory(self, name: str, rank: int) -> Order:
+        """The axes of a value, as the caller counts them, in the order of the program's."""
+        return self.permuted.get(name, c_order(rank))
 
 
 def c_order(rank: int) -> Order:
     """The last axis is the fast one."""
     return tuple(range(rank))
+
+
+def inverse(order: Order) -> Order:
+    """Where each axis stands in an order."""
+    return tuple(sorted(range(len(order)), key=lambda k: order[k]))
 
 
 def strides_in(shape: Shape, order: Order) -> tuple[Expr, ...]:

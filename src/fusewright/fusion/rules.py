@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusewright.arguments import instance_of
+from fusewright.arguments import INTEGER, instance_of, optional, several
 from fusewright.fusion.ir import Fusion
 
 
@@ -18,3 +18,7 @@ def traced_first(value: Any) -> str:
 
 
 FUSION = instance_of(Fusion, words="a fusion, which fw.trace returns", hint=traced_first)
+ORDERS = several(
+    optional(several(INTEGER, "axes")),
+    "a list of an order of axes, such as (1, 0), or None for every output",
+)

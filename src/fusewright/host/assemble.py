@@ -28,6 +28,7 @@ from fusewright.host.ir import (
     RootKind,
     Stored,
 )
+from fusewright.host.lending import lend
 from fusewright.host.sharing import packed
 from fusewright.host.state import bound_semaphores, scratch_sites, state_root
 from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural, nbytes_of
@@ -76,7 +77,7 @@ class HostProgram:
     `roots` are the inputs in order, then the outputs (each value once, without those that lie in
     the memory of an input), then the arena if there are intermediates, then the semaphores if there
     are any. `outputs` holds, per result of the program, the position of its root; `values` what
-    lies in outputs and in the arena.
+    lies in outputs, in the arena, and in the memory of arguments that are lent.
     """
 
     roots: tuple[Root, ...]
@@ -90,7 +91,8 @@ class HostProgram:
 
     @cached_property
     def stats(self) -> dict[str, Any]:
-        """Figures of the program; sizes in bytes, as integers where no size is symbolic.
+        """Figures of the program; sizes in bytes, as integers where no size is symbolic. `lent`:
+        values between kernels, by the arguments in whose memory they lie.
 
         `launches` counts all kernels, `copies` and `fills` those that only move values or only
         write constants; `bytes_moved` is what all launches read and write, bytes that a launch
@@ -111,9 +113,15 @@ class HostProgram:
             "edges": {**kinds, "total": len(self.edges)},
             "critical_path": critical_path(self.edges, len(self.launches)),
             "branches": self.branches.count,
+            "lent": {name: root.name for name, root in self.lent.items()},
             "placed": dict(self.placed),
             "not_placed": dict(self.not_placed),
         }
+
+    @property
+    def lent(self) -> dict[str, Root]:
+        """The values between kernels that lie in the memory of an argument, by name."""
+        return {v.name: v.root for v in self.values if v.root.kind is RootKind.INPUT}
 
     @cached_property
     def branches(self) -> Branches:
@@ -175,9 +183,11 @@ def assemble(
     calls: Sequence[Call],
     pieces: Pieces | None = None,
     held: Mapping[Tensor, Tensor] | None = None,
+    lenders: Sequence[Tensor] = (),
 ) -> HostProgram:
     """The host program of kernels over the sites of a fusion's values. `held`: results that lie in
-    the memory of an argument."""
+    the memory of an argument; `lenders`: arguments that hold none, and that kernels may write
+    over."""
     pieces, held = pieces or Pieces(), held or {}
     kernels = [x.kernel for x in calls]
     state = state_root(kernels)
@@ -192,8 +202,12 @@ def assemble(
     views: dict[Tensor, View] = {t: (r, ZERO) for t, r in zip(fusion.inputs, inputs, strict=True)}
     views |= {t: (r, ZERO) for t, r in zip(results, outputs, strict=True)}
     inner = _inner(calls, views)
-    arena, root = _arena(inner, calls, views)
-    roots = (*inputs, *outputs, *([root] if inner else []), *([state] if state else []))
+    before = _ancestors(inner, calls, views)
+    lent = lend(inner, calls, before, lenders)
+    views |= {t: (inputs[fusion.inputs.index(x)], offset) for t, (x, offset) in lent.items()}
+    rest = [s for s in inner if s.root not in lent]
+    arena, root = _arena(rest, calls, views, before)
+    roots = (*inputs, *outputs, *([root] if rest else []), *([state] if state else []))
     values = _stored(views)
     launches = _launches(calls, views, values)
     edges = reduce_edges(hazards(launches), len(launches))
@@ -206,7 +220,7 @@ def assemble(
         for b in x.bindings
         if b.access.writes and b.box is None
     }
-    made = tuple(v for v in values.values() if v.root.kind is not RootKind.INPUT)
+    made = tuple(v for t, v in values.items() if v.root.kind is not RootKind.INPUT or t in lent)
     outputs_at = tuple(place[t] for t in fusion.outputs)
     not_placed = {**copied, **pieces.not_placed}
     placed = dict(pieces.placed)
@@ -236,10 +250,13 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]
 
 
 def _arena(
-    inner: Sequence[Subspan], calls: Sequence[Call], views: dict[Tensor, View]
+    inner: Sequence[Subspan],
+    calls: Sequence[Call],
+    views: dict[Tensor, View],
+    before: Sequence[int],
 ) -> tuple[Arena, Root]:
     """Packs the intermediates and adds their views."""
-    chosen = packed(inner, calls, _ancestors(inner, calls, views))
+    chosen = packed(inner, calls, before)
     root = Root(RootKind.ARENA, 0, "arena", chosen.nbytes, ROOT_ALIGNMENT)
     views.update({s.root: (root, o) for s, o in zip(inner, chosen.offsets, strict=True)})
     return chosen, root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.host.accesses import Accesses, Bound, bound, overlaps
-from fusewright.host.ir import Binding, Edge, EdgeKind, HostLaunch, RootKind
+from fusewright.host.ir import Binding, Edge, EdgeKind, HostLaunch
 
 
 def hazards(launches: Sequence[HostLaunch]) -> tuple[Edge, ...]:
@@ -50,7 +50,7 @@ def _edge(p: Bound, c: Bound) -> Edge | None:
 
 
 def _kind(a: Binding, b: Binding) -> EdgeKind:
-    if a.root.kind is RootKind.ARENA and a.memory is not b.memory:
+    if a.memory is not b.memory:
         return EdgeKind.REUSE
     if a.access.writes and b.access.reads:
         return EdgeKind.RAW

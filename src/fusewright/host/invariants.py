@@ -5,7 +5,8 @@
 2. Every byte of a value in the arena, and of a result, is written once: its writes are apart, and
    together they are as large as the value.
 3. A launch that reads a byte of a value comes behind the launch that writes it, on a path of edges.
-4. Bytes that two values share belong to one of them until its last use, and then to the other.
+4. Bytes that two values share belong to one of them until its last use, and then to the other;
+   those of an argument that is lent belong to it first.
 
 Sizes that are not known leave some of this open. What cannot be decided counts as a conflict in 1
 and 3, which then demand a path: an edge of kind MAYBE. 2 and 4 report only what surely is wrong:
@@ -51,15 +52,18 @@ def problems(host: HostProgram) -> list[Problem]:
     accesses = _accesses(host)
     out = [p for found in accesses.values() for p in _unordered(host, found, before)]
     of: dict[Stored, list[Bound]] = {v: [] for v in host.values}
-    for root, found in accesses.items():
-        if root.kind not in (RootKind.INPUT, RootKind.STATE):
-            for x in found:
+    for found in accesses.values():
+        for x in found:
+            if x.binding.memory in of:
                 of[x.binding.memory].append(x)
     for v in host.values:
         writes = [x for x in of[v] if x.binding.access.writes]
         out += _miscounted(host, v, writes)
         out += _too_early(host, v, of[v], writes, before)
-    out += _shared(host, [of[v] for v in host.values if v.root.kind is RootKind.ARENA])
+    between = [of[v] for v in host.values if v.root.kind is not RootKind.OUTPUT]
+    lent = dict.fromkeys(host.lent.values())
+    given = [[x for x in accesses[r] if x.binding.memory not in of] for r in lent if r in accesses]
+    out += _shared(host, [a for a in between if a], [a for a in given if a])
     return out
 
 
@@ -136,24 +140,30 @@ def _too_early(
                 )
 
 
-def _shared(host: HostProgram, values: Sequence[Sequence[Bound]]) -> Iterator[Problem]:
-    """Values of the arena that share bytes while both are in use."""
-    alive = Accesses()
-    lives = [(a[0].launch, a[-1].launch) for a in values if a]
+def _shared(
+    host: HostProgram, values: Sequence[Sequence[Bound]], given: Sequence[Sequence[Bound]]
+) -> Iterator[Problem]:
+    """Values between kernels that share bytes while both are in use. `given`: the reads of
+    arguments that are lent, which are in use from before the first launch."""
+    alive: dict[Root, Accesses] = {}
+    lives = [(a[0].launch, a[-1].launch) for a in values] + [(-1, a[-1].launch) for a in given]
     owner: dict[Bound, int] = {}
-    for k, accesses in enumerate(a for a in values if a):
+    for k, accesses in enumerate((*values, *given)):
         for c in accesses:
-            for p in alive.near(c):
+            known = alive.setdefault(c.binding.root, Accesses())
+            for p in known.near(c):
                 one, other = lives[owner[p]], lives[k]
                 apart = one[1] < other[0] or other[1] < one[0]
                 if owner[p] != k and not apart and overlaps(p, c) is True:
                     names = f"{p.binding.memory.name} and {c.binding.memory.name}"
+                    where = c.binding.root.kind.value
                     yield Problem(
                         "twice",
-                        f"{names} share bytes of the arena while both are in use: {_name(host, p)} "
-                        f"touches {p.binding}, {_name(host, c)} touches {c.binding}",
+                        f"{names} share bytes of the {where} while both are in use: "
+                        f"{_name(host, p)} touches {p.binding}, "
+                        f"{_name(host, c)} touches {c.binding}",
                     )
-            alive.add(c)
+            known.add(c)
             owner[c] = k
 
 

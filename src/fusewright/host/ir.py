@@ -47,8 +47,8 @@ class AccessMode(enum.Enum):
 
 class EdgeKind(enum.Enum):
     """Why one launch must wait for another: it reads what the other writes, writes it again, or
-    writes what the other reads. `REUSE`: the arena gives the bytes of one value to another;
-    `MAYBE`: an overlap that cannot be ruled out."""
+    writes what the other reads. `REUSE`: the bytes of one value, in the arena or in an argument,
+    are given to another; `MAYBE`: an overlap that cannot be ruled out."""
 
     RAW = "RAW"
     WAW = "WAW"

@@ -23,7 +23,7 @@ Runs = Callable[[int, int], bool]
 """Whether two launches could run side by side with a gain."""
 
 
-class _Call(Protocol):
+class LaunchedCall(Protocol):
     """A launch: the sites that it reads, those that it writes, and the multiprocessors that it
     leaves idle."""
 
@@ -35,10 +35,10 @@ class _Call(Protocol):
     def idle(self) -> int: ...
 
 
-def packed(inner: Sequence[Subspan], calls: Sequence[_Call], before: Sequence[int]) -> Arena:
+def packed(inner: Sequence[Subspan], calls: Sequence[LaunchedCall], before: Sequence[int]) -> Arena:
     """The arena of the intermediates `inner`. `before`: for each launch, as bits, those that the
     data alone make it wait for."""
-    uses = _uses(inner, calls, before)
+    uses = uses_of(inner, calls, before)
     idle = [x.idle > 0 for x in calls]
 
     def either(m: int, u: int) -> bool:
@@ -49,7 +49,7 @@ def packed(inner: Sequence[Subspan], calls: Sequence[_Call], before: Sequence[in
 
     tight = pack(uses.lives)
     beside = tight
-    for side_by_side in (_any, either, both):
+    for side_by_side in (any_pair, either, both):
         beside = pack(uses.lives, uses.conflicts(side_by_side))
         if _is_affordable(beside.nbytes, tight.nbytes):
             return beside
@@ -58,7 +58,8 @@ def packed(inner: Sequence[Subspan], calls: Sequence[_Call], before: Sequence[in
     return beside if more is not None and more <= freed * LAUNCH_NBYTES else tight
 
 
-def _any(m: int, u: int) -> bool:
+def any_pair(m: int, u: int) -> bool:
+    """Any two launches could run side by side."""
     return True
 
 
@@ -68,7 +69,7 @@ def _is_affordable(free: Expr, tight: Expr) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uses:
+class Uses:
     """Of each intermediate the launches that make it, and all that touch it."""
 
     lives: list[Lifetime]
@@ -108,7 +109,8 @@ class _Uses:
                     yield from self._waits(a, b, side_by_side)
 
 
-def _uses(inner: Sequence[Subspan], calls: Sequence[_Call], before: Sequence[int]) -> _Uses:
+def uses_of(inner: Sequence[Subspan], calls: Sequence[LaunchedCall], before: Sequence[int]) -> Uses:
+    """Who makes and who touches each intermediate. `before` as that of `packed`."""
     number: dict[Tensor, int] = {s.root: k for k, s in enumerate(inner)}
     users: list[list[int]] = [[] for _ in inner]
     makers: list[list[int]] = [[] for _ in inner]
@@ -122,4 +124,4 @@ def _uses(inner: Sequence[Subspan], calls: Sequence[_Call], before: Sequence[int
     lives = [
         Lifetime(s.root.name, nbytes_of(s), u[0], u[-1]) for s, u in zip(inner, users, strict=True)
     ]
-    return _Uses(lives, makers, users, before)
+    return Uses(lives, makers, users, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fusewright.core.expr import Var
@@ -59,11 +60,12 @@ def _rest_of(program: ProgramModel, kernels: Sequence[Kernel]) -> dict[str, Any]
         "launches": [_launch_record(x, kernels) for x in program.launches],
         "reasons": [[r.tensor, r.rule] for r in program.reasons],
         "held": [[t.name, argument.name] for t, argument in program.held.items()],
+        "lenders": [t.name for t in program.lenders],
         "placed": list(program.pieces.placed.items()),
         "not_placed": list(program.pieces.not_placed.items()),
         "orders": {
-            "preferred": {n: list(o) for n, o in program.orders.preferred.items()},
-            "actual": {n: list(o) for n, o in program.orders.actual.items()},
+            f.name: {n: list(o) for n, o in getattr(program.orders, f.name).items()}
+            for f in fields(Orders)
         },
     }
 
@@ -123,7 +125,8 @@ def _model_of(
         target,
         Pieces(dict(record["placed"]), dict(record["not_placed"])),
         {values[t]: values[argument] for t, argument in record["held"]},
-        Orders(*(_orders_of(record["orders"][k]) for k in ("preferred", "actual"))),
+        Orders(*(_orders_of(record["orders"][f.name]) for f in fields(Orders))),
+        tuple(values[name] for name in record["lenders"]),
     )
 
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.compiled import Evaluator, compiled
-from fusewright.core.expr import Var
+from fusewright.core.expr import Var, as_expr
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import (
@@ -29,13 +28,12 @@ from fusewright.fusion.call_numbers import (
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import evaluate
 from fusewright.kernel import Kernel, TensorInfo, flatten, shaped_view, size_of, without_races
-from fusewright.programs.model import ProgramModel
+from fusewright.programs.model import ProgramModel, as_shown
 from fusewright.programs.simulation import simulate_program
 from fusewright.progress import told
 from fusewright.runtime.arrays import (
     CPU,
     ArrayInfo,
-    c_strides,
     describe,
     describe_target,
     host_view,
@@ -49,6 +47,7 @@ from fusewright.runtime.executor import Executor, check_out
 from fusewright.runtime.launch import LoadedKernel
 from fusewright.runtime.libraries import Library, common, library_of
 from fusewright.runtime.torch_calls import NumberedCall, TorchCall, call_key, check_gradients
+from fusewright.runtime.workspace import check_workspace
 
 Array = npt.NDArray[Any]
 
@@ -84,21 +83,25 @@ class Calls:
             self.when_loaded()
         return _loaded(self._program, loaded)
 
-    def call(self, arrays: Sequence[Any], device: str, out: Sequence[Any]) -> list[Any]:
+    def call(
+        self, arrays: Sequence[Any], device: str, out: Sequence[Any], workspace: Any = None
+    ) -> list[Any]:
         """Runs on arrays of any library; torch tensors on a GPU take the call that was bound for
         others like them."""
         arrays, values = without_numbers(self._program.fusion, arrays)
         numbers = tuple(values.values())
-        key = None if device == "sim" else call_key(arrays, {}, out or None)
+        beside = () if workspace is None else (workspace,)
+        key = None if device == "sim" else call_key((*arrays, *beside), {}, out or None)
         call = self._bound.get(key)
         if call is None:
             infos = [describe(a) for a in arrays]
             given = [None if o is None else describe_target(o) for o in out]
-            call = None if key is None else self.bind_torch(infos, given, numbers)
+            room = None if workspace is None else describe(workspace)
+            call = None if key is None else self.bind_torch(infos, given, numbers, room)
             if call is None:
-                return self.run(infos, device, given, numbers)
+                return self.run(infos, device, given, numbers, room)
             self._bound[key] = call
-        made = call.run(arrays, out, numbers)
+        made = call.run(arrays, out, numbers, workspace)
         return [made[p] for p in self._program.places]
 
     def bind_torch(
@@ -106,6 +109,7 @@ class Calls:
         infos: Sequence[ArrayInfo],
         out: Sequence[ArrayInfo | None] = (),
         numbers: Sequence[int] = (),
+        workspace: ArrayInfo | None = None,
     ) -> TorchCall | NumberedCall | None:
         """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
         and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
@@ -122,7 +126,9 @@ class Calls:
         given = self._given(out, sizes, f"{kind} on {device}")
         if (out and len(out) != len(given)) or not self.executor.fits(infos, sizes):
             return None
-        call = TorchCall(self.executor, sizes, active(), infos, given)
+        if workspace is not None:
+            self._check_workspace(workspace, sizes, infos, given)
+        call = TorchCall(self.executor, sizes, active(), infos, given, workspace)
         if not numbers:
             return call
         return NumberedCall(call, sizes, tuple(numbers), self._checked, self._rebound)
@@ -152,7 +158,7 @@ class Calls:
         return tuple(v for v in p.numbers if v in sizes)
 
     def _rebound(
-        self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...]
+        self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...], workspace: Any
     ) -> TorchCall:
         """A call bound to tensors that others like them were bound to with other numbers."""
         infos = [describe(x) for x in tensors]
@@ -161,7 +167,8 @@ class Calls:
         types = [shape_of(r, sizes) for r in self._program.results]
         given = given or [None] * len(types)
         check_out(given, types, f"{infos[0].kind} on {infos[0].device}")
-        return TorchCall(self.executor, sizes, active(), infos, given)
+        room = None if workspace is None else describe(workspace)
+        return TorchCall(self.executor, sizes, active(), infos, given, room)
 
     def _named(self, numbers: Sequence[int]) -> dict[Var, int]:
         """The values of the numbers of a call, by symbol."""
@@ -173,6 +180,7 @@ class Calls:
         device: str,
         out: Sequence[ArrayInfo | None] = (),
         numbers: Sequence[int] = (),
+        workspace: ArrayInfo | None = None,
     ) -> list[Any]:
         """Runs on described arrays, all of one library and on one device."""
         kind, where = common(infos) if infos else ("numpy", CPU)
@@ -182,15 +190,18 @@ class Calls:
             check_gradients([o.owner for o in out if o is not None], "arrays of out=")
         infos, sizes = self._completed(infos, numbers)
         given = self._given(out, sizes, f"{kind} on {where}")
+        if workspace is not None:
+            self._check_workspace(workspace, sizes, infos, given)
         places = self._program.places
         if where.kind == "cuda":
             if device == "sim":
                 raise UserError("device='sim' takes host arrays; copy these to the host first")
-            made = self.executor.on_device(infos, library, sizes, where, given)
+            made = self.executor.on_device(infos, library, sizes, where, given, workspace)
             return [made[p] for p in places]
         results = self._on_host([host_view(x) for x in infos], device, sizes)
         made = [results[places.index(k)] for k in range(len(self._program.results))]
-        shown = [_shown(a, o, library, kind) for a, o in zip(made, given, strict=True)]
+        strides = [t[1] for t in self.executor.result_types(sizes)]
+        shown = [_shown(*x, library) for x in zip(made, given, strides, strict=True)]
         return [shown[p] for p in places]
 
     def bind_memory(self, infos: Sequence[ArrayInfo], numbers: Sequence[int] = ()) -> BoundCall:
@@ -222,10 +233,22 @@ class Calls:
             return without_races(result, "the program")
         if device == "auto" and not has_gpu():
             say_once()
-            return evaluate(p.fusion, *with_numbers(p.fusion, arrays, sizes))
+            return as_shown(p, evaluate(p.fusion, *with_numbers(p.fusion, arrays, sizes)))
         results = self.executor.on_host(self._flat(arrays, sizes), sizes)
         shaped = [shaped_view(a, i, sizes) for a, i in zip(results, p.results, strict=True)]
         return [shaped[k] for k in p.places]
+
+    def _check_workspace(
+        self,
+        workspace: ArrayInfo,
+        sizes: dict[Var, int],
+        infos: Sequence[ArrayInfo],
+        out: Sequence[ArrayInfo | None],
+    ) -> None:
+        """Raises UserError for a workspace that a call on these arrays cannot use."""
+        kind, device = common(infos) if infos else (workspace.kind, workspace.device)
+        needed = size_of(as_expr(self._program.workspace_nbytes), sizes)
+        check_workspace(workspace, needed, f"{kind} on {device}", infos, out)
 
     def _given(
         self, out: Sequence[ArrayInfo | None], sizes: dict[Var, int], like: str
@@ -264,12 +287,10 @@ def shape_of(r: TensorInfo, sizes: dict[Var, int]) -> tuple[tuple[int, ...], DTy
     return tuple(size_of(e, sizes) for e in r.shape), r.dtype
 
 
-def _shown(result: Array, out: ArrayInfo | None, library: Library, kind: str) -> Any:
-    """A host result as an array of the caller's library, or in the array of `out=`."""
-    if out is None and kind in ("numpy", "dlpack"):
-        return np.array(result, order="C")
+def _shown(result: Array, out: ArrayInfo | None, strides: tuple[int, ...], library: Library) -> Any:
+    """A host result as an array of the caller's library with these strides, or in the array of
+    `out=`."""
     if out is None:
-        strides = c_strides(result.shape)
         out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
     if result.size:
         host_view(out)[...] = result

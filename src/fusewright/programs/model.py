@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Expr, Var, constant_value
 from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
-from fusewright.fusion.orders import Orders, strides_in
+from fusewright.fusion.orders import Order, Orders, c_order, inverse, strides_in
 from fusewright.host.assemble import Call, HostProgram, assemble
 from fusewright.host.control import Call as RegionCall, HostRegion
 from fusewright.host.groups import Reason
@@ -70,8 +70,8 @@ class RegionBodies:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The element strides of a tensor: what the user required, what a pass would prefer, and what
-    the program makes; None where nobody asked. `why` names who decided."""
+    """The element strides of a tensor: what the user required, what a pass or a schedule prefers,
+    and what the program makes; None where nobody asked. `why` names who decided."""
 
     required: tuple[Expr, ...] | None
     preferred: tuple[Expr, ...] | None
@@ -82,7 +82,9 @@ class Layout:
 @dataclass(eq=False)
 class ProgramModel:
     """Kernels in order, and the tensors between them. `held`: results that are made in the memory
-    of an argument, which the caller gives away; `orders`: of axes, of what lies in no C order."""
+    of an argument, which the caller gives away; `orders`: of axes, of results whose caller requires
+    one, and of what lies in no C order; `lenders`: arguments that the caller gives away, that hold
+    no result, and whose memory kernels may use."""
 
     fusion: Fusion
     launches: tuple[Dispatch, ...]
@@ -91,6 +93,7 @@ class ProgramModel:
     pieces: Pieces = field(default_factory=Pieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     orders: Orders = field(default_factory=Orders)
+    lenders: tuple[Tensor, ...] = ()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -121,14 +124,18 @@ class ProgramModel:
 
     @cached_property
     def results(self) -> tuple[TensorInfo, ...]:
-        """The different arrays that a call makes, in order of first output."""
+        """The different arrays that a call makes, as the caller sees them, in order of first
+        output."""
         made = {
             s.tensor: info
             for x in self.launches
             for s, info in zip(x.writes, x.kernel.outputs, strict=True)
             if s.is_whole and s.root is s.tensor
         }
-        return tuple(made.get(t) or TensorInfo.of(t) for t in dict.fromkeys(self.fusion.outputs))
+        stored = (made.get(t) or TensorInfo.of(t) for t in dict.fromkeys(self.fusion.outputs))
+        return tuple(
+            _permuted(i, inverse(self.orders.in_memory(i.name, len(i.shape)))) for i in stored
+        )
 
     @cached_property
     def places(self) -> list[int]:
@@ -158,7 +165,14 @@ class ProgramModel:
     def assembled(self) -> HostProgram:
         """The host program, whose invariants nobody has checked."""
         calls = [x.call for x in self.launches]
-        return assemble(self.fusion, calls, self.pieces, self.held)
+        return assemble(self.fusion, calls, self.pieces, self.held, self.lenders)
+
+    @property
+    def workspace_nbytes(self) -> int | Expr:
+        """The bytes that kernels of one call store for each other, and that `workspace=` may bring:
+        an expression in the symbolic sizes where there are any."""
+        known = constant_value(self.host.arena.nbytes)
+        return self.host.arena.nbytes if known is None else known
 
     @cached_property
     def numbers(self) -> tuple[Var, ...]:
@@ -212,22 +226,39 @@ class ProgramModel:
         return out
 
     def _layout(self, t: Tensor, kernel: str, s: Subspan) -> Layout:
-        dense = contiguous_strides(t.shape)
-        required = dense if t in self.fusion.outputs else None
+        own = self.orders.in_memory(t.name, t.ndim)
+        shape = tuple(t.shape[a] for a in inverse(own))
+        dense, wanted = strides_in(shape, own), self.orders.required.get(t.name)
+        required = None if wanted is None else strides_in(shape, wanted)
         if s.root is not s.tensor or not s.is_whole:
             inside = t is s.tensor and t is not s.root
             why = f"stored by {kernel} inside of {s.root.name}" if inside else "joined from parts"
             return Layout(required, None, s.strides if inside else dense, why)
-        if s.strides != dense:
-            why = f"stored by {kernel}, in the order it was asked for"
+        if s.strides != contiguous_strides(t.shape):
+            why = f"stored by {kernel}, in the order that its schedule sets"
             return Layout(required, s.strides, s.strides, why)
+        if required is not None:
+            how = "C order" if own == c_order(t.ndim) else f"the order {own} of its axes"
+            return Layout(required, None, dense, f"stored by {kernel}, in {how}, as required")
         order = self.orders.actual.get(t.name)
-        if order is not None and required is None:
+        if order is not None:
             strides = tuple(dense[order.index(a)] for a in range(t.ndim))
             why = f"stored by {kernel}, in the order of what it is made of or read for"
-            return Layout(required, strides, strides, why)
+            return Layout(None, strides, strides, why)
         preferred = self.orders.preferred.get(t.name)
-        if preferred is None or required is not None or len(preferred) != t.ndim:
-            return Layout(required, None, dense, f"stored by {kernel}, in C order")
+        if preferred is None or t in self.fusion.outputs or len(preferred) != t.ndim:
+            return Layout(None, None, dense, f"stored by {kernel}, in C order")
         why = f"stored by {kernel}, in C order, which is predicted to take less time"
-        return Layout(required, strides_in(t.shape, preferred), dense, why)
+        return Layout(None, strides_in(t.shape, preferred), dense, why)
+
+
+def as_shown(program: ProgramModel, outputs: Sequence[Any]) -> list[Any]:
+    """Host arrays of the outputs of a program's fusion as its caller sees them: views."""
+    pairs = zip(program.fusion.outputs, outputs, strict=True)
+    return [a.transpose(inverse(program.orders.in_memory(t.name, t.ndim))) for t, a in pairs]
+
+
+def _permuted(i: TensorInfo, axes: Order) -> TensorInfo:
+    """Axis `axes[j]` becomes axis j."""
+    shape, strides = (tuple(x[a] for a in axes) for x in (i.shape, i.strides))
+    return TensorInfo(i.name, shape, i.dtype, strides)

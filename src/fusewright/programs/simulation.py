@@ -17,7 +17,7 @@ from fusewright.host.control import Ask, Copy, Place, Run
 from fusewright.host.subspans import natural
 from fusewright.kernel import Kernel, size_of
 from fusewright.programs.memories import Memories
-from fusewright.programs.model import Dispatch, ProgramModel, RegionBodies
+from fusewright.programs.model import Dispatch, ProgramModel, RegionBodies, as_shown
 from fusewright.sim.machine import SimResult
 from fusewright.sim.report import Race
 
@@ -32,7 +32,7 @@ def simulate_program(
     given, sizes = _given(program, arrays)
     run = _Simulation(check_races=check_races, seed=seed)
     outputs = run.program(program, given, sizes)
-    return SimResult(outputs, run.races, run.stats)
+    return SimResult(as_shown(program, outputs), run.races, run.stats)
 
 
 def witnesses(

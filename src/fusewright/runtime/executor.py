@@ -66,6 +66,8 @@ class Executor:
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self.holders = tuple(holders)
+        self.lent = frozenset(root.position for root in host.lent.values())
+        """The arguments that kernels write over and that hold no result, by position."""
         self.copies = 0
         self._load = load
         self._numbers = tuple(numbers)
@@ -135,8 +137,8 @@ class Executor:
         return True
 
     def _is_shared(self, k: int, infos: Sequence[ArrayInfo]) -> bool:
-        """Whether an argument that a result is written over shares memory with another one."""
-        if k not in self.holders:
+        """Whether an argument that kernels write over shares memory with another one."""
+        if k not in self.holders and k not in self.lent:
             return False
         return any(j != k and infos[k].overlaps(x) for j, x in enumerate(infos))
 
@@ -174,12 +176,15 @@ class Executor:
         sizes: Mapping[Var, int],
         device: Device,
         out: Sequence[ArrayInfo | None] = (),
+        workspace: ArrayInfo | None = None,
     ) -> list[Any]:
-        """Runs on device arrays; results are new arrays of their library, or those of `out`."""
+        """Runs on device arrays; results are new arrays of their library, or those of `out`; what
+        kernels store for each other lies in the workspace, or in new memory."""
         plan = self.plan(sizes)
         with current(device.index):
             stream = library.stream(device)
-            for s in dict.fromkeys(x.ready_on for x in (*infos, *(o for o in out if o))):
+            beside = [o for o in (*out, workspace) if o is not None]
+            for s in dict.fromkeys(x.ready_on for x in (*infos, *beside)):
                 wait_for(s, stream)
             infos = self.fitted(infos, library, sizes)
             types = self.result_types(sizes)
@@ -196,7 +201,9 @@ class Executor:
                 results.append(library.empty(*t, device) if o is None else o.owner)
                 roots.append(library.address(results[-1]))
             scratch = None
-            if plan.arena_nbytes:
+            if plan.arena_nbytes and workspace is not None:
+                roots.append(workspace.pointer)
+            elif plan.arena_nbytes:
                 scratch = library.empty((plan.arena_nbytes,), (1,), uint8, device)
                 roots.append(library.address(scratch))
             graph = plan.replays(active().execution)
@@ -208,6 +215,8 @@ class Executor:
                     results[k] = o.owner
                 elif o is not None or h is not None:
                     library.changed(results[k])
+            for k in self.lent:
+                library.changed(infos[k].owner)
         return results
 
     def _direct(

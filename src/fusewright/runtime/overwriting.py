@@ -18,8 +18,9 @@ class Overwriting:
     """Where the results of a bound call lie when some have memory already.
 
     A result that an argument holds is made there, unless another argument shares that memory: then
-    in a copy. One that `out=` names is made there if the kernels can, else in a new tensor that is
-    copied afterwards. Every copy counts in the executor's `copies`.
+    in a copy, and so is what kernels store in an argument that is lent. One that `out=` names is
+    made there if the kernels can, else in a new tensor that is copied afterwards. Every copy counts
+    in the executor's `copies`.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class Overwriting:
         self._executor = executor
         self._changed = changed
         self._held = {k: h for k, h in enumerate(executor.holders) if h is not None}
-        holders = frozenset(self._held.values())
+        self._lent = tuple(sorted(executor.lent))
+        written = executor.lent.union(self._held.values())
         self._nbytes = [_nbytes(x) for x in infos]
-        self._is_held = [h in holders for h in range(len(infos))]
+        self._is_written = [h in written for h in range(len(infos))]
         self._given = [
             (k, _nbytes(o), k not in self._held and can_hold(o, types[k]))
             for k, o in enumerate(given)
@@ -59,9 +61,10 @@ class Overwriting:
 
     def memory(
         self, tensors: Sequence[Any], out: Sequence[Any]
-    ) -> tuple[list[int], list[Any | None]]:
-        """The addresses that the kernels read, and per result the tensor that they write, None
-        where it has to be a new one."""
+    ) -> tuple[list[int], list[Any | None], Sequence[Any]]:
+        """The addresses that the kernels read, per result the tensor that they write, None where it
+        has to be a new one, and the tensors of the addresses, which live until the launches."""
+        self._tell_lent(tensors)
         starts = [x.data_ptr() for x in tensors]
         spans = self._spans(starts)
         results = self._new.copy()
@@ -75,11 +78,11 @@ class Overwriting:
                 results[k] = wanted
             if k not in inside or start != starts[inside[k]]:
                 spans.append((start, start + nbytes, direct))
-        return (starts, results) if are_apart(spans) else self._shared(tensors, out)
+        return (starts, results, tensors) if are_apart(spans) else self._shared(tensors, out)
 
     def _spans(self, starts: Sequence[int]) -> list[Span]:
         """Where the arguments lie."""
-        return list(zip(starts, map(add, starts, self._nbytes), self._is_held, strict=True))
+        return list(zip(starts, map(add, starts, self._nbytes), self._is_written, strict=True))
 
     def inside(self, tensors: Sequence[Any], made: Sequence[Any]) -> list[Any]:
         """The results of a call that wrote inside of arguments and made new ones; tells torch."""
@@ -89,7 +92,13 @@ class Overwriting:
         for k, h in self._held.items():
             results[k] = tensors[h]
         self._changed([tensors[h] for h in self._held.values()])
+        self._tell_lent(tensors)
         return results
+
+    def _tell_lent(self, tensors: Sequence[Any]) -> None:
+        """Tells torch of the arguments whose memory kernels use for something else."""
+        if self._lent:
+            self._changed([tensors[h] for h in self._lent])
 
     def finish(self, results: list[Any], out: Sequence[Any]) -> None:
         """Tells torch what kernels have written, and puts the arrays of `out=` in the place of
@@ -108,15 +117,16 @@ class Overwriting:
 
     def _shared(
         self, tensors: Sequence[Any], out: Sequence[Any]
-    ) -> tuple[list[int], list[Any | None]]:
+    ) -> tuple[list[int], list[Any | None], Sequence[Any]]:
         """`memory` where some of it is shared."""
         results = self._new.copy()
         read = list(tensors)
         spans = self._spans([x.data_ptr() for x in tensors])
-        for k, h in self._held.items():
+        for h in (*self._held.values(), *self._lent):
             if any(j != h and _meet(spans[h], x) for j, x in enumerate(spans)):
                 read[h] = tensors[h].clone()
                 self._executor.copies += 1
+        for k, h in self._held.items():
             results[k] = read[h]
         starts = [x.data_ptr() for x in read]
         spans = self._spans(starts)
@@ -125,7 +135,7 @@ class Overwriting:
             others = [*spans, *(x for j, x in wanted.items() if j != k)]
             if place[2] and not any(_meet(place, x) for x in others):
                 results[k] = out[k]
-        return starts, results
+        return starts, results, read
 
 
 def are_apart(spans: Iterable[Span]) -> bool:

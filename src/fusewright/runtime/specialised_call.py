@@ -22,13 +22,14 @@ nothing enqueued, where the addresses of the tensors are checked and one is not 
 
 @lru_cache(MAX_TEXTS)
 def steady_call(
-    tensors: int, news: int, results: int, is_graph: bool, mask: int = 0
+    tensors: int, news: int, results: int, is_graph: bool, mask: int = 0, behind: int = 0
 ) -> Callable[..., Steady]:
     """Makes, of a plan's `enqueue`, the device's index, `stream` and `capturing` of that device,
     and the types of `news` tensors, a function that allocates these, enqueues the plan on the
     addresses of all tensors, and returns the first `results` of the new ones (the others go back
     to the allocator, which reuses memory in stream order). With a `mask` it returns None where a
-    given tensor's address has one of these bits."""
+    given tensor's address has one of these bits. The addresses of the last `behind` tensors, a
+    workspace, stand behind those of the new ones."""
     given = [f"x{k}" for k in range(tensors)]
     made = [f"r{k}" for k in range(news)]
     types = [f"shape{k}, strides{k}, dtype{k}" for k in range(news)]
@@ -36,7 +37,8 @@ def steady_call(
     check = [f"    {a} = {x}.data_ptr()" for a, x in zip(known, given, strict=True)]
     check.append(f"    if ({' | '.join(known)}) & {mask}: return None")
     first = [f"{a}, " for a in known] if mask else [f"{x}.data_ptr(), " for x in given]
-    addresses = "".join((*first, *(f"{r}.data_ptr(), " for r in made)))
+    first[tensors - behind : tensors - behind] = [f"{r}.data_ptr(), " for r in made]
+    addresses = "".join(first)
     graph = "not capturing()" if is_graph else "False"
     return _defined(
         [

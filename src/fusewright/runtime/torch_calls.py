@@ -26,6 +26,7 @@ from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
 from fusewright.runtime.plan import CallPlan
 from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
+from fusewright.runtime.workspace import check_address, check_apart, check_room
 
 F = TypeVar("F", bound=Callable[..., Any])
 VECTOR_MASK = 15
@@ -202,6 +203,12 @@ def may_require_grad(x: Any) -> bool:
     return x.requires_grad or (x._base is not None and x._base.requires_grad)
 
 
+def _nbytes(x: ArrayInfo) -> int:
+    """Bytes from the first to behind the last element."""
+    start, end = x.bytes_range
+    return end - start
+
+
 class TorchApi:
     """The functions of torch that a call needs, in the cheapest form that this torch has."""
 
@@ -273,6 +280,7 @@ class TorchCall:
         config: Config,
         infos: Sequence[ArrayInfo],
         given: Sequence[ArrayInfo | None],
+        workspace: ArrayInfo | None = None,
     ) -> None:
         """`infos` and `given` (one per result) describe the tensors and those of `out=`."""
         library = Torch()
@@ -292,19 +300,27 @@ class TorchCall:
         self._low = tuple([x.pointer & VECTOR_MASK for x in infos])
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
+        self._nbytes = [_nbytes(x) for x in infos]
+        self._given_nbytes = [0 if o is None else _nbytes(o) for o in given]
+        self._room = None if workspace is None else workspace.shape[0]
         self._overwriting = None
-        if len(self._own) < len(types) or any(given):
+        if len(self._own) < len(types) or any(given) or executor.lent:
             self._overwriting = Overwriting(executor, infos, given, types, self._api.changed)
         self._use(plan)
 
     def _use(self, plan: CallPlan) -> None:
-        """Makes a plan the one that is run."""
+        """Makes a plan the one that is run. Raises UserError for one that needs more memory than
+        the workspace has."""
         self._plan = plan
         arena = plan.arena_nbytes
-        self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if arena else []
+        if self._room is not None:
+            check_room(self._room, arena)
+        self._behind = 1 if arena and self._room is not None else 0
+        is_own = arena and not self._behind
+        self._scratch = [((arena,), (1,), Torch().dtype(uint8))] if is_own else []
         self._graph = plan.replays(self._config.execution)
-        self._steady = self._written_out(self._count, 0)
-        self._checked = self._written_out(self._count, VECTOR_MASK)
+        self._steady = self._written_out(self._count + self._behind, 0)
+        self._checked = self._written_out(self._count + self._behind, VECTOR_MASK)
 
     def for_sizes(self, sizes: Mapping[Var, int]) -> TorchCall | None:
         """The call on the same tensors where symbols have other values; None where results then
@@ -319,28 +335,49 @@ class TorchCall:
         """The call that returns the results that are new tensors."""
         news = (*(self._results[k] for k in self._own), *self._scratch)
         api = self._api
-        make = steady_call(tensors, len(news), len(self._own), self._graph, mask)
+        counts = tensors, len(news), len(self._own)
+        make = steady_call(*counts, self._graph, mask, self._behind)
         types = chain.from_iterable(news)
         return make(self._plan.enqueue, self._index, api.stream, api.capturing, *types)
 
     def run(
-        self, tensors: Sequence[Any], out: Sequence[Any] = (), numbers: tuple[int, ...] = ()
+        self,
+        tensors: Sequence[Any],
+        out: Sequence[Any] = (),
+        numbers: tuple[int, ...] = (),
+        workspace: Any = None,
     ) -> list[Any]:
         """Enqueues the program on the current stream of the tensors' device. `out` has a tensor or
         None per result. The results stand in the program's order; those made in the memory of an
         argument are that tensor, those that `out` names that array.
 
-        Raises UserError where gradients would be lost.
+        Raises UserError where gradients would be lost, and for a workspace that begins elsewhere
+        than kernels expect one, or lies in another tensor.
         """
         api = self._api
+        behind = [self._reserved(workspace, tensors, out)] if self._behind else ()
         if (self._requires_grad and api.is_grad_enabled()) or api.forward_ad._current_level >= 0:
             check_gradients(tensors)
             check_gradients([o for o in out if o is not None], "arrays of out=")
         if api.current_device() == self._index and hasattr(self._threads, "ready"):
             if self._overwriting is None:
-                return cast("list[Any]", self._steady(tensors, self._empty))
-            return self._overwritten(self._overwriting, tensors, out, self._empty)
-        return self._elsewhere(tensors, out)
+                given = [*tensors, *behind] if behind else tensors
+                return cast("list[Any]", self._steady(given, self._empty))
+            return self._overwritten(self._overwriting, tensors, (out, behind), self._empty)
+        return self._elsewhere(tensors, out, behind)
+
+    def _reserved(self, workspace: Any, tensors: Sequence[Any], out: Sequence[Any]) -> Any:
+        """The workspace of a call, which lies apart from its tensors."""
+        start = workspace.data_ptr()
+        end = start + self._plan.arena_nbytes
+        check_address(start)
+        for k, (x, n) in enumerate(zip(tensors, self._nbytes, strict=True)):
+            first = x.data_ptr()
+            check_apart(start, end, f"argument {k}", (first, first + n))
+        for k, (x, n) in enumerate(zip(out, self._given_nbytes, strict=False)):
+            if x is not None:
+                check_apart(start, end, f"out= {k}", (x.data_ptr(), x.data_ptr() + n))
+        return workspace
 
     def run_alike(self, tensors: Sequence[Any]) -> list[Any] | None:
         """`run` on tensors that the caller knows to have the types of those that the call is bound
@@ -382,7 +419,9 @@ class TorchCall:
             self._plan.steady(self._index, roots, graph=self._graph),
         )
 
-    def _elsewhere(self, tensors: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+    def _elsewhere(
+        self, tensors: Sequence[Any], out: Sequence[Any], behind: Sequence[Any]
+    ) -> list[Any]:
         """The call of a thread that has not called on this device yet, or works on another."""
         index = self._index
         adopt(index)
@@ -390,25 +429,28 @@ class TorchCall:
         empty = self._api.allocator(self._device)
         with current(index):
             if self._overwriting is None:
-                return cast("list[Any]", self._steady(tensors, empty))
-            return self._overwritten(self._overwriting, tensors, out, empty)
+                return cast("list[Any]", self._steady([*tensors, *behind], empty))
+            return self._overwritten(self._overwriting, tensors, (out, behind), empty)
 
     def _overwritten(
         self,
         overwriting: Overwriting,
         tensors: Sequence[Any],
-        out: Sequence[Any],
+        beside: tuple[Sequence[Any], Sequence[Any]],
         empty: Allocator,
     ) -> list[Any]:
-        roots, there = overwriting.memory(tensors, out)
+        """`beside`: the tensors of `out=`, and the workspace, if one is used."""
+        out, behind = beside
+        roots, there, kept = overwriting.memory(tensors, out)
         results = [empty(*self._results[k]) if x is None else x for k, x in enumerate(there)]
         scratch = [empty(*t) for t in self._scratch]  # returned to the allocator in stream order
         roots += [results[k].data_ptr() for k in self._own]
-        roots += [x.data_ptr() for x in scratch]
+        roots += [x.data_ptr() for x in (*scratch, *behind)]
         api = self._api
         index = self._index
         graph = self._graph and not api.capturing()
         self._plan.enqueue(roots, api.stream(index), index, graph=graph)
+        del kept  # whose memory the allocator gives on in the order of the stream
         overwriting.finish(results, out)
         return results
 
@@ -423,7 +465,7 @@ class NumberedCall:
         sizes: Mapping[Var, int],
         numbers: tuple[int, ...],
         checked: Callable[[Mapping[Var, int], Sequence[int]], Mapping[Var, int]],
-        rebound: Callable[[Sequence[Any], Sequence[Any], tuple[int, ...]], TorchCall],
+        rebound: Callable[[Sequence[Any], Sequence[Any], tuple[int, ...], Any], TorchCall],
     ) -> None:
         """`sizes` are the values of the symbols in the call that `first` was bound for, with these
         `numbers`; `checked` gives those for other numbers; `rebound` binds a call whose results
@@ -438,14 +480,18 @@ class NumberedCall:
     """Lists of tensors alone do not say what a call is."""
 
     def run(
-        self, tensors: Sequence[Any], out: Sequence[Any], numbers: tuple[int, ...]
+        self,
+        tensors: Sequence[Any],
+        out: Sequence[Any],
+        numbers: tuple[int, ...],
+        workspace: Any = None,
     ) -> list[Any]:
         """`TorchCall.run` for these numbers. Raises UserError for numbers that do not fit."""
         found = self._known.get(numbers)
         if found is None:
             made = self._first.for_sizes(self._checked(self._sizes, numbers))
-            found = made or self._rebound(tensors, out, numbers)
+            found = made or self._rebound(tensors, out, numbers, workspace)
             if len(self._known) >= MAX_PLANS:
                 self._known.popitem(last=False)
             self._known[numbers] = found
-        return found.run(tensors, out)
+        return found.run(tensors, out, (), workspace)

@@ -22,6 +22,7 @@ from fusewright.frontends.torch.training import differentiated
 from fusewright.fusion import trees
 from fusewright.fusion.evaluate import values_of
 from fusewright.fusion.ir import Sym, Tensor, TensorSpec
+from fusewright.fusion.orders import Order, c_order
 from fusewright.fusion.trees import LEAF, Branch, Tree
 from fusewright.runtime.torch_calls import loses_gradients
 
@@ -160,9 +161,9 @@ def _traced(
     )
     patterns = tuple(pattern_of(tuple(map(hint, t.stride()))) for t in tensors)
     examples = [tuple(map(hint, s)) for s in shapes]
-    traced, layouts = fused.trace(specs, patterns, examples, tree)
-    outputs = traced.fusion.outputs
-    types = [_type(t, layouts.order(k), symbols) for k, t in enumerate(outputs)]
+    traced, orders = fused.trace(specs, patterns, examples, tree)
+    pairs = zip(traced.fusion.outputs, orders, strict=True)
+    types = [_type(t, order or c_order(t.ndim), symbols) for t, order in pairs]
     return types, traced.out_tree
 
 
@@ -189,9 +190,7 @@ class _Symbols:
         return found
 
 
-def _type(stored: Tensor, order: tuple[int, ...] | None, symbols: _Symbols) -> ResultType:
-    """The type of a result that is stored with its axes in an order."""
-    axes = tuple(range(stored.ndim)) if order is None else order
-    sizes = dict(zip(axes, map(symbols.size, stored.shape), strict=True))
-    shape = tuple(sizes[a] for a in range(stored.ndim))
-    return shape, dense_strides(shape, axes), torch_dtype(stored.dtype)
+def _type(t: Tensor, order: Order, symbols: _Symbols) -> ResultType:
+    """The type of a result whose axes lie in an order."""
+    shape = tuple(map(symbols.size, t.shape))
+    return shape, dense_strides(shape, order), torch_dtype(t.dtype)

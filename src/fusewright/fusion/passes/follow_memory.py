@@ -124,9 +124,12 @@ class _Follower:
         return Followed(made, self._orders)
 
     def _in_c_order(self, t: Tensor, x: _Lying) -> _Lying:
-        """A result: it lies in C order, and is read where it lies."""
+        """A result: it lies in C order, and is read where it lies. What is stored in the order
+        that a result is a view in is that result, under its name."""
         order = c_order(t.ndim)
         if x.order == order:
+            if self._orders.pop(x.value.name, None) is not None:
+                x.value.name = t.name
             return x
         if x.value.name == t.name:
             x.value.name = self._fresh(t.name)
