@@ -241,6 +241,17 @@ def test_gradients_are_those_of_torch(machine: Machine) -> None:
     assert [bool(g.function) for g in machine.reports] == [True, True]
 
 
+def test_a_graph_that_asserts_is_one_function(machine: Machine) -> None:
+    def f(x: Any) -> Any:
+        torch._assert_async(((x > -1) & (x < 1)).all(), "within bounds")
+        return (x * 2 + 1).sin()
+
+    called = steady(machine, f, torch.rand(8))
+    assert_same(called, f, torch.rand(8))
+    with pytest.raises(RuntimeError, match="within bounds"):
+        called(torch.rand(8) + 3)
+
+
 # --- other calls --------------------------------------------------------------------------------
 
 
