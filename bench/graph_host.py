@@ -10,12 +10,15 @@ thread around batches of calls of the graph's function on the tensors that torch
 of several batches. Beside it the same graph as torch writes its calls out, node by node, and the
 operators that are left to torch, called one after the other on the same tensors as overloads of
 `torch.ops`, with and without views. What the graph takes beyond those that compute is ours.
+Last, what the function itself calls, of each kind alone: launches, allocations (each with its
+release), views, and operators of torch by the functions that it takes for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -24,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -36,6 +40,14 @@ from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.shared import Shared
 from fusewright.frontends.torch.table import VIEWS
 
+Calls = Sequence[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
+"""Functions with their arguments, one call after the other."""
+
+ASKED = (
+    "active", "config", "current_device", "is_grad_enabled", "modes", "otherwise", "changed",
+    "stream_of", "call",
+)  # fmt: skip
+"""Functions of a graph's function that compute nothing."""
 ROUNDS = 15
 LAYERS, WIDTH, HEADS, LENGTH = 8, 64, 4, 8
 
@@ -145,7 +157,7 @@ class Noting(torch.fx.Interpreter):
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """The call, noted if it is of an operator."""
@@ -154,9 +166,48 @@ class Noting(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def _all(calls: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
+def _all(calls: Calls) -> None:
     for target, args, kwargs in calls:
         target(*args, **kwargs)
+
+
+def pieces(one: Seen) -> tuple[dict[str, Calls], list[Any]]:
+    """What the graph's function calls, by kind, and all that it makes meanwhile: launches are given
+    addresses of that, which must stay. Nothing where no function is written."""
+    written = one.report.call and one.report.call.written
+    if not written:
+        return {}, []
+    function: Any = written.call
+    names: dict[str, Any] = function.__globals__
+    found: dict[str, Calls] = {k: [] for k in ("launches", "allocations", "views", "operators")}
+    kept: list[Any] = []
+
+    def noting(calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            calls.append((function, args, kwargs))
+            kept.append(function(*args, **kwargs))
+            return kept[-1]
+
+        return noted
+
+    wrapped = {
+        name: noting(found[kind], value)
+        for name, value in names.items()
+        if callable(value) and (kind := _kind(name)) is not None
+    }
+    with mock.patch.dict(names, wrapped), torch.no_grad():
+        kept.append(written.call(list(one.args)))
+    return found, kept
+
+
+def _kind(name: str) -> str | None:
+    """What a global name of a graph's function stands for; None for what it asks."""
+    if name.startswith("launch_"):
+        return "launches"
+    if name in ("empty", "reinterpret"):
+        return {"empty": "allocations", "reinterpret": "views"}[name]
+    asked = name in ASKED or name.startswith(("call_", "after_", "__"))
+    return None if asked else "operators"
 
 
 def batch_us(call: Callable[[], object], count: int, wait: Callable[[], None]) -> float:
@@ -183,11 +234,15 @@ def measured(one: Seen, wait: Callable[[], None]) -> dict[str, Any]:
         "torch": lambda: _all(calls),
         "working": lambda: _all(working),
     }
+    own, kept = pieces(one)
+    for kind, called in own.items():
+        ways[kind] = functools.partial(_all, called)
     best = dict.fromkeys(ways, float("inf"))
     with torch.no_grad():
         for _ in range(ROUNDS):
             for name, way in ways.items():
                 best[name] = min(best[name], batch_us(way, 20, wait))
+    del kept
     launches = sum(
         len(r.fused.program(*_of(r, noting)).launches) for r in one.report.regions if r.fused
     )
@@ -202,6 +257,7 @@ def measured(one: Seen, wait: Callable[[], None]) -> dict[str, Any]:
         "us_of_torch_operators_alone": round(best["torch"], 1),
         "us_of_those_without_views": round(best["working"], 1),
         "us_beyond_these_a_launch": round((best["graph"] - best["working"]) / launches, 2),
+        "pieces": {k: {"calls": len(c), "us": round(best[k], 1)} for k, c in own.items()},
     }
 
 

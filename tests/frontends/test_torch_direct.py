@@ -82,3 +82,25 @@ def test_what_is_no_operator_is_itself() -> None:
     module = make_fx(lambda x: x.sin(), tracing_mode="fake")(torch.randn(4))
     node = module.graph.call_function(max, (1, 2))
     assert Directly().of(node) is max
+
+
+def test_an_operator_that_returns_nothing_is_called_directly() -> None:
+    def checked(x: Any) -> Any:
+        aten._assert_async.msg(aten.all.default(x), "all of it")
+        return aten._foreach_copy_.default([x, x], [x, x])
+
+    found = {str(target): f for target, f in functions(checked, torch.ones(4))}
+    function = found["aten._assert_async.msg"]
+    assert function is not aten._assert_async.msg._op
+    function(torch.tensor(True), "not raised")
+    with pytest.raises(RuntimeError, match="all of it"):
+        function(torch.tensor(False), "all of it")
+
+
+def test_a_node_that_reads_something_without_an_example_is_an_operator_as_it_is() -> None:
+    module = make_fx(lambda x, y: aten.mm.default(x, y), tracing_mode="fake")(
+        torch.randn(4, 4), torch.randn(4, 4)
+    )
+    (node,) = (n for n in module.graph.nodes if n.op == "call_function")
+    node.args[1].meta.pop("val")
+    assert Directly().of(node) is aten.mm.default._op

@@ -107,7 +107,7 @@ def test_a_graph_is_one_function(machine: Machine) -> None:
     assert [line for line in lines if line.startswith(("launch", "mm ="))] == [
         "launch_fused_0(arg0_1_at, fused_0_0.data_ptr(), stream)",
         "mm = mm_0(fused_0_0, arg1_1)",
-        "launch_fused_1(mm_at, fused_1_0.data_ptr(), stream)",
+        "launch_fused_1(mm_at, t.data_ptr(), stream)",
     ]
 
 
@@ -152,7 +152,86 @@ def test_views_that_operators_read_are_made_without_a_call(machine: Machine) -> 
     called = steady(machine, f, torch.randn(2, 12), torch.randn(5, 8))
     assert_same(called, f, torch.randn(2, 12), torch.randn(5, 8))
     assert "t = reinterpret(arg1_1, (8, 5), (1, 8), 0)" in machine.text
-    assert "view = reinterpret(fused_0_0, (3, 8), (8, 1), 0)" in machine.text
+    assert "view = empty((3, 8), (8, 1), float32)" in machine.text
+
+
+def turned(x: Any, w: Any) -> Any:
+    """A product of what a region makes in another shape."""
+    y = (x * 2).exp().view(3, 8)
+    return (y @ w).relu() + 1, (y.t() @ y).sigmoid() * 2
+
+
+def test_results_are_made_as_the_view_that_is_read_first(machine: Machine) -> None:
+    called = steady(machine, turned, torch.randn(2, 12), torch.randn(8, 5))
+    assert_same(called, turned, torch.randn(2, 12), torch.randn(8, 5))
+    lines = [line.strip() for line in machine.text.splitlines()]
+    assert lines.count("view = empty((3, 8), (8, 1), float32)") == 1
+    assert [line for line in lines if "= reinterpret" in line and "relu" not in line] == [
+        "view = reinterpret(view, (3, 8), (8, 1), 0)",  # what the region's call makes
+        "view = reinterpret(view, (3, 8), (8, 1), 0)",  # what is made where its launch fails
+        "t = reinterpret(view, (8, 3), (1, 8), 0)",
+    ]
+    memory = torch.randn(200)
+    assert_same(called, turned, memory[1:25].view(2, 12), torch.randn(8, 5))
+    assert machine.failures == []
+    machine.gpu.refuse = "cuLaunchKernelEx"
+    assert_same(called, turned, torch.randn(2, 12), torch.randn(8, 5))
+
+
+def test_a_result_that_is_read_as_it_is_is_made_as_it_is(machine: Machine) -> None:
+    def read_twice(x: Any, w: Any) -> Any:
+        y = (x * 2).exp() + 1
+        return y @ w, (y.t() @ x).relu() + 1
+
+    def returned(x: Any, w: Any) -> Any:
+        y = (x * 2).exp() + 1
+        return y, y.view(-1, 8) @ w
+
+    def shown_in_part(x: Any, w: Any) -> Any:
+        y = (x * 2).exp() + 1
+        return y[:2] @ w
+
+    args = torch.randn(4, 16), torch.randn(8, 5)
+    for f, own in (
+        (read_twice, (args[0], torch.randn(16, 5))),
+        (returned, args),
+        (shown_in_part, (args[0], torch.randn(16, 5))),
+    ):
+        called = steady(machine, f, *own)
+        assert_same(called, f, *own)
+        assert "fused_0_0 = empty((4, 16), (16, 1), float32)" in machine.text
+
+
+def test_a_region_reads_a_result_that_is_made_as_a_view(machine: Machine) -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = (x * 2).sigmoid() + 1
+        z = y.view(8, 8) @ w
+        return (z.view(4, 16) * y).sigmoid() + y.t().reshape(4, 16)
+
+    called = steady(machine, f, torch.randn(4, 16), torch.randn(8, 8))
+    assert "view = empty((8, 8), (8, 1), float32)" in machine.text
+    assert_same(called, f, torch.randn(4, 16), torch.randn(8, 8))
+    machine.gpu.refuse = "cuLaunchKernelEx"
+    assert_same(called, f, torch.randn(4, 16), torch.randn(8, 8))
+
+
+def test_equal_views_are_made_once(machine: Machine) -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = (x * 2).exp() + 1
+        return (y @ w.t()).relu() + 1, (w.t() @ x).sin() * 2
+
+    called = steady(machine, f, torch.randn(4, 4), torch.randn(4, 4))
+    assert_same(called, f, torch.randn(4, 4), torch.randn(4, 4))
+    assert machine.text.count("= reinterpret(arg1_1") == 1
+
+
+def test_equal_views_that_the_caller_is_given_stay_apart(machine: Machine) -> None:
+    module = graph(lambda x: [(x * 2).exp() + 1, x.t(), x.t()], ("x",), torch.randn(4, 4))
+    run = fuse_graph(module, Options(cpu="sim", target="sm_90a"))
+    with torch.no_grad():
+        _, a, b = run([torch.randn(4, 4)])
+    assert a is not b
+    torch.testing.assert_close(a, b)
 
 
 def test_results_show_the_memory_that_they_would(machine: Machine) -> None:
@@ -176,7 +255,7 @@ def test_a_view_that_alone_shows_new_memory_is_returned_without_a_call(machine: 
 
     called = steady(machine, f, torch.randn(3, 4))
     assert_same(called, f, torch.randn(3, 4))
-    assert machine.text.count("= reinterpret(") == 1
+    assert "t = empty((4, 3), (1, 4), float32)" in machine.text and "transpose" not in machine.text
     x = torch.randn(3, 4)
     turned, b, rest, argument = called(x)
     versions = [t._version for t in (turned, rest, argument)]
@@ -239,6 +318,17 @@ def test_gradients_are_those_of_torch(machine: Machine) -> None:
         loss(*own).backward()
         torch.testing.assert_close([t.grad for t in given], [t.grad for t in own])
     assert [bool(g.function) for g in machine.reports] == [True, True]
+
+
+def test_a_graph_that_asserts_is_one_function(machine: Machine) -> None:
+    def f(x: Any) -> Any:
+        torch._assert_async(((x > -1) & (x < 1)).all(), "within bounds")
+        return (x * 2 + 1).sin()
+
+    called = steady(machine, f, torch.rand(8))
+    assert_same(called, f, torch.rand(8))
+    with pytest.raises(RuntimeError, match="within bounds"):
+        called(torch.rand(8) + 3)
 
 
 # --- other calls --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fusewright.errors import InternalError
 from fusewright.host.graph import ancestors
 from fusewright.runtime import plan
 from fusewright.runtime.config import config
+from fusewright.runtime.graphs import MAX_EXECUTABLES
 
 __all__ = ["gpu", "torch"]  # fixtures
 
@@ -36,6 +37,67 @@ def diamond(a: Any, b: Any) -> Any:
 def arrays() -> list[np.ndarray]:
     rng = np.random.default_rng(4)
     return [rng.uniform(0.5, 1.5, (6, 40)).astype(np.float32) for _ in range(2)]
+
+
+def places_of(gpu: FakeDriver, count: int) -> tuple[list[Any], list[list[Any]]]:
+    """One program as written out in several places, each with tensors of its own: arguments, and
+    results in memory that stays."""
+    f = fw.fuse(apart)
+    tensors = [list(map(tensor, (*arrays(), *map(np.zeros_like, arrays())))) for _ in range(count)]
+    f(*tensors[0][:2])
+    bound = f.bound(tuple(tensors[0][:2]))
+    assert bound is not None
+    steps = [bound.steps() for _ in range(count)]
+    gpu.calls.clear()
+    return [s.launch for s in steps if s is not None], tensors
+
+
+def called(launch: Any, tensors: list[Any], stream: int = 77) -> None:
+    launch(*[x.data_ptr() for x in tensors], stream)
+
+
+def test_places_of_one_program_do_not_have_each_others_graphs_updated(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    count = MAX_EXECUTABLES + 2
+    launches, tensors = places_of(gpu, count)
+    for _ in range(3):
+        for launch, own in zip(launches, tensors, strict=True):
+            for y in own[2:]:
+                y.array[...] = 0
+            called(launch, own)
+            np.testing.assert_allclose(own[3].array, own[1].array.cumsum(-1), rtol=1e-5)
+    assert gpu.calls["cuGraphLaunch"] == 3 * count and gpu.calls["cuGraphInstantiate"] == count
+    assert gpu.calls["cuGraphExecKernelNodeSetParams"] == gpu.calls["cuLaunchKernelEx"] == 0
+
+
+def test_a_place_whose_addresses_change_has_its_graphs_updated(
+    gpu: FakeDriver, torch: FakeTorch
+) -> None:
+    (launch, *_), tensors = places_of(gpu, MAX_EXECUTABLES + 1)
+    for own in tensors:
+        called(launch, own)
+        np.testing.assert_allclose(own[3].array, own[1].array.cumsum(-1), rtol=1e-5)
+    assert gpu.calls["cuGraphInstantiate"] == MAX_EXECUTABLES
+    assert gpu.calls["cuGraphExecKernelNodeSetParams"] == 2
+
+
+def test_a_place_that_is_captured_launches_one_by_one(gpu: FakeDriver, torch: FakeTorch) -> None:
+    (launch,), (own,) = places_of(gpu, 1)
+    gpu.capturing.add(STREAM)
+    called(launch, own, STREAM)
+    assert gpu.calls["cuLaunchKernelEx"] == 2 and gpu.calls["cuGraphLaunch"] == 0
+
+
+def test_a_replay_in_a_place_that_fails_says_so(
+    gpu: FakeDriver, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launch,), (own,) = places_of(gpu, 1)
+    gpu.refuse = "cuGraphLaunch"
+    gpu.cuGetErrorString = lambda status: (0, b"lost")
+    monkeypatch.setattr("importlib.import_module", lambda name: gpu)
+    with pytest.raises(InternalError, match="cuGraphLaunch failed: lost"):
+        called(launch, own)
 
 
 def test_two_launches_with_room_beside_them_are_a_graph(gpu: FakeDriver, torch: FakeTorch) -> None:

@@ -337,7 +337,7 @@ class CallPlan:
             if self._ranges is not None:
                 self._ranges.push(self._label)
             if graph:
-                self._replay(tuple(roots), stream, device)
+                self._replay(*self._graphs_on(device), tuple(roots), stream)
             elif self._branches is not None and capturing(stream):
                 self._write(roots)
                 self._fork(self._branches, stream)
@@ -357,8 +357,11 @@ class CallPlan:
         on a device that calls were made on before: written out where the launches are all there
         is to it. `graph`: as long as nobody captures."""
         t = self._template
-        plain = self._states is None and self._branches is None and self._ranges is None
-        if graph or not plain or self._order or self._maps or device not in self._prepared_for:
+        plain = self._states is None and self._ranges is None and not self._order
+        plain = plain and device in self._prepared_for
+        if plain and graph and not t.shares_graphs:
+            return self._replayed(device)
+        if graph or not plain or self._branches is not None or self._maps:
 
             def enqueue(*given: int) -> None:
                 *addresses, stream = given
@@ -372,6 +375,22 @@ class CallPlan:
         offsets = (o for o in self._offsets if o)
         launch = self._api.cuLaunchKernelEx
         return make(self, self._lock, self._buffer, t.pack, launch, *offsets, *known)
+
+    def _replayed(self, device: int) -> Callable[..., None]:
+        """`steady` by graphs of its own. Calls in one place mostly have addresses that were there
+        before, but the places that share a plan, such as the layers of a model, have more of them
+        together than a plan keeps graphs for: each would update what another one comes back to."""
+        graphs, nodes = GraphCache(), self._nodes()
+
+        def enqueue(*given: int) -> None:
+            roots, stream = given[:-1], given[-1]
+            if capturing(stream):
+                self.enqueue(roots, stream, device, graph=False)
+                return
+            with self._lock:
+                self._replay(graphs, nodes, roots, stream)
+
+        return enqueue
 
     def check_launch(self, k: int, status: tuple[Any, ...]) -> None:
         """Raises InternalError for a launch that failed, with the driver's words."""
@@ -444,11 +463,9 @@ class CallPlan:
             graphs = self._region_graphs[device] = RegionGraphs(target)
         return graphs.launch(roots, lambda recorder: self.record(roots, recorder, device), stream)
 
-    def _replay(self, roots: tuple[int, ...], stream: int, device: int) -> None:
-        found = self._graphs.get(device)
-        if found is None:
-            found = self._graphs[device] = self._graphs_on(device), self._nodes()
-        graphs, nodes = found
+    def _replay(
+        self, graphs: GraphCache, nodes: Sequence[Node], roots: tuple[int, ...], stream: int
+    ) -> None:
         key = (roots, self._values)
         handle = graphs.find(key)
         if handle is None:
@@ -458,10 +475,14 @@ class CallPlan:
         if status[0]:
             check(status, "cuGraphLaunch")
 
-    def _graphs_on(self, device: int) -> GraphCache:
-        if not self._template.shares_graphs:
-            return GraphCache()
-        return self._template.graphs(device, tuple(x.number for x in self.launches))
+    def _graphs_on(self, device: int) -> tuple[GraphCache, list[Node]]:
+        """The graphs of all calls that nobody has written out, and the launches as their nodes."""
+        found = self._graphs.get(device)
+        if found is None:
+            shared, launched = self._template.shares_graphs, tuple(x.number for x in self.launches)
+            graphs = self._template.graphs(device, launched) if shared else GraphCache()
+            found = self._graphs[device] = graphs, self._nodes()
+        return found
 
     def _nodes(self) -> list[Node]:
         """The launches as nodes of a graph. A launch without blocks computes nothing and makes

@@ -80,28 +80,29 @@ class _Arriving(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, node: Any) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
-        self._result = None if is_view(node) else node.meta["val"]
+        self._is_view = is_view(node)
+        self._result = node.meta.get("val")  # operators that only check or write have none
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if func.namespace != "prim":  # what torch asks a view that it has made
             self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {})) if self._result is None else self._result
+        return func(*args, **(kwargs or {})) if self._is_view else self._result
 
 
 def _is_the_same(function: Callable[..., Any], node: Any) -> bool:
     """Whether a function, given a node's arguments, calls its operator with them, once."""
-    args = fx.node.map_arg(tuple(node.args), _example)
-    kwargs = fx.node.map_arg(dict(node.kwargs), _example)
     arriving = _Arriving(node)
     try:
+        args = fx.node.map_arg(tuple(node.args), _example)
+        kwargs = fx.node.map_arg(dict(node.kwargs), _example)
         with torch.no_grad(), arriving:
             function(*args, **kwargs)
         ((func, given, named),) = arriving.calls
         wanted = _by_name(node.target, args, kwargs)
         return func is node.target and _are_same(_by_name(func, given, named), wanted)
-    except Exception:  # it takes other arguments, or asks the examples for their elements
+    except Exception:  # it takes other arguments, or an example is missing, or has no elements
         return False
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, cast
 
 from fusewright.frontends.torch.calls import is_getitem, is_view, whole
 from fusewright.frontends.torch.library import fx, torch
+from fusewright.frontends.torch.plain_strides import is_dense
 from fusewright.frontends.torch.region import Region
 
 
@@ -117,7 +119,50 @@ def places_of(
                 kept[n] = Place(whole(n), (), (), 0, 0)  # only its elements are shown
         elif n in places and all(fits(n, u) for u in n.users):
             kept[n] = places[n]
-    return kept
+    return {n: kept[n] for n in nodes if n in kept}
+
+
+def made_as_views(
+    places: Mapping[Any, Place],
+    results: Mapping[Any, tuple[Sequence[int], Sequence[int]]],
+    reads_addresses: Callable[[Any], bool],
+) -> dict[Any, Any]:
+    """The views as which results of regions can be allocated, whose sizes and strides are given: so
+    the view that an operator of torch reads first costs nothing.
+
+    checks:   nobody reads the result but calls that read addresses, and other views of it; the view
+              begins where the result does, and shows each of its elements once
+    """
+    found: dict[Any, Any] = {}
+    for view, place in places.items():
+        r = place.root
+        if r not in results or r in found:
+            continue
+        shape, strides = results[r]
+        whole_of_it = place.distance == 0 and prod(place.shape) == prod(shape)
+        dense = is_dense(shape, strides) and is_dense(place.shape, place.strides)
+        is_read = any(not reads_addresses(u) and u not in places for u in view.users)
+        unseen = all(reads_addresses(u) or u in places for u in r.users)
+        if whole_of_it and dense and is_read and unseen and not is_getitem(view):
+            found[r] = view
+    return found
+
+
+def rooted_in(
+    places: Mapping[Any, Place],
+    views: Mapping[Any, Any],
+    results: Mapping[Any, tuple[Sequence[int], Sequence[int]]],
+) -> dict[Any, Place]:
+    """The places where results are made as `views` of them: each result is then a view of that one,
+    as all other views of it are."""
+    made = set(views.values())
+    out = {
+        v: replace(p, root=views.get(p.root, p.root)) for v, p in places.items() if v not in made
+    }
+    for r, view in views.items():
+        shape, strides = results[r]
+        out[r] = Place(view, tuple(shape), tuple(strides), 0, 0)
+    return out
 
 
 def _shown_once(nodes: Sequence[Any]) -> dict[Any, None]:

@@ -67,10 +67,10 @@ def _shows_all(base: Any, sizes: Sequence[Any], strides: Sequence[Any], offset: 
         return False
     start = offset[0] if offset and offset[0] is not None else base.storage_offset()
     whole = prod(sizes) == base.numel() and start == base.storage_offset()
-    return whole and all(map(_is_dense, (base.shape, sizes), (base.stride(), strides)))
+    return whole and all(map(is_dense, (base.shape, sizes), (base.stride(), strides)))
 
 
-def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the strides of the axes that are longer than 1 are those of memory without gaps."""
     wanted = 1
     for n, s in sorted(zip(sizes, strides, strict=True), key=lambda pair: pair[1]):

@@ -21,7 +21,8 @@ def call(boxed):
   return (z,)
 
 What holds for all regions is asked once. Views that only kernels read are addresses, those that
-plain operators read are made by `reinterpret` (frontends/torch/lying).
+plain operators read are made by `reinterpret`, but for the first one of a region's result, as which
+the result is allocated (frontends/torch/lying).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Any, cast
 
 from fusewright.frontends.torch.direct import Directly, reinterpreted
 from fusewright.frontends.torch.library import fx, torch
-from fusewright.frontends.torch.lying import Lying, Place, places_of
+from fusewright.frontends.torch.lying import Lying, Place, made_as_views, places_of, rooted_in
 from fusewright.frontends.torch.region import Region
 from fusewright.runtime.arrays import Device
 from fusewright.runtime.config import active
@@ -146,10 +147,13 @@ class _Text:
         """The views that are made."""
         self._constants: dict[int, str] = {}
         self._directly = Directly()
-        can_reinterpret = names["reinterpret"] is not None
-        self._places: dict[Any, Place] = (
-            places_of(self._graph, found, regions.__contains__) if can_reinterpret else {}
-        )
+        self._places: dict[Any, Place] = {}
+        self._views: dict[Any, Any] = {}
+        """The results of regions that are made as views of them."""
+        self._shapes: dict[Any, Place] = {}
+        """These views, and how they lie."""
+        if names["reinterpret"] is not None:
+            self._find_places(found)
 
     def text(self, device: int, *, asks_gradients: bool) -> str:
         """The function `call` on a device."""
@@ -169,6 +173,19 @@ class _Text:
         lines += _freeing([first, _Block([f"stream = stream_of({device})"]), *blocks])
         return "\n".join(["def call(boxed):", *(f"  {line}" for line in lines), ""])
 
+    def _find_places(self, found: Mapping[Any, Lying]) -> None:
+        is_region = self._regions.__contains__
+        places = places_of(self._graph, found, is_region)
+        results: dict[Any, tuple[Sequence[int], Sequence[int]]] = {}
+        for n, steps in self._regions.items():
+            for r in n.users:
+                if r.args[1] in steps.made:
+                    shape, strides, _ = _made(n.target, steps, r.args[1])
+                    results[r] = shape, strides
+        self._views = made_as_views(places, results, is_region)
+        self._shapes = {v: places[v] for v in self._views.values()}
+        self._places = rooted_in(places, self._views, results)
+
     # --- nodes ----------------------------------------------------------------------------------
 
     def _block(self, n: Any) -> _Block:
@@ -180,11 +197,11 @@ class _Text:
             return _Block([])
         if n in self._regions:
             return self._region(n, self._regions[n])
+        if n in self._shapes or (n.target is operator.getitem and n.args[0] in self._regions):
+            return _Block([])
         if n in self._places:
             return self._view(n)
         if n.target is operator.getitem:
-            if n.args[0] in self._regions:
-                return _Block([])
             reads = {}
             source = self._value(n.args[0], reads)
             name = self._local[n]
@@ -207,7 +224,8 @@ class _Text:
 
     def _view(self, n: Any) -> _Block:
         """A view that operators of torch read; nothing for one that only kernels do."""
-        readers = [u for u in n.users if u not in self._regions and u not in self._places]
+        unseen = (self._regions, self._places, self._shapes)
+        readers = [u for u in n.users if not any(u in known for known in unseen)]
         if not readers:
             return _Block([])
         reads: dict[str, None] = {}
@@ -292,18 +310,24 @@ class _Text:
         given = ", ".join(self._value(a, reads) for a in n.args)
         name = self._constant(f"call_{region.__name__}", region)
         unpacked = ", ".join(own.get(k, "_") for k in range(len(results)))
+        shown = [
+            f"{own[k]} = reinterpret({own[k]}, {p.shape!r}, {p.strides!r}, 0)"
+            for k, p in self._views_of(n).items()
+        ]
         after = self._constant(f"after_{region.__name__}", self._after(region))
         direct = [
             "try:",
             *(f"  {line}" for line in self._launches(n, steps, own, addresses)),
             "except Exception as error:",
             f"  [{unpacked}] = {after}(error{', ' if given else ''}{given})",
+            *(f"  {line}" for line in shown),
         ]
-        slow = f"[{unpacked}] = {name}({given})"
+        slow = [f"[{unpacked}] = {name}({given})", *shown]
         if is_never:
-            lines.append(slow)
+            lines += slow
         elif tests:
-            lines += [f"if ({' | '.join(tests)}) & {VECTOR_MASK}:", f"  {slow}"]
+            lines.append(f"if ({' | '.join(tests)}) & {VECTOR_MASK}:")
+            lines += [f"  {line}" for line in slow]
             lines += ["else:", *(f"  {x}" for x in direct)]
         else:
             lines += direct
@@ -341,16 +365,24 @@ class _Text:
             else:
                 names[k] = self._unused(f"{n.name}_{k}")
         for u in n.users:
+            if u in self._views:
+                names[u.args[1]] = self._local[self._views[u]]
             self._local[u] = names[u.args[1]]
         return names
+
+    def _views_of(self, n: Any) -> dict[int, Place]:
+        """Of the results of a region's call that are made as views, by number, how these lie."""
+        return {r.args[1]: self._shapes[self._views[r]] for r in n.users if r in self._views}
 
     def _launches(
         self, n: Any, steps: Steps, own: Mapping[int, str], addresses: Sequence[str]
     ) -> list[str]:
         lines: list[str] = []
+        views = self._views_of(n)
         for k, r in own.items():
-            shape, strides, dtype = steps.made[k]
-            strides = n.target.strides.get(k, strides)
+            shape, strides, dtype = _made(n.target, steps, k)
+            if k in views:
+                shape, strides = views[k].shape, views[k].strides
             lines.append(f"{r} = {self._empty(shape, strides, dtype)}")
         where = [*addresses, *(f"{r}.data_ptr()" for r in own.values())]
         for t in steps.scratch:
@@ -367,6 +399,12 @@ class _Text:
 
     def _empty(self, shape: Any, strides: Any, dtype: Any) -> str:
         return f"empty({tuple(shape)!r}, {tuple(strides)!r}, {self._constant(_word(dtype), dtype)})"
+
+
+def _made(region: Region, steps: Steps, k: int) -> tuple[Any, Any, Any]:
+    """Shape, strides and dtype of a new result by its number."""
+    shape, strides, dtype = steps.made[k]
+    return shape, region.strides.get(k, strides), dtype
 
 
 def _freeing(blocks: Sequence[_Block]) -> Iterable[str]:
