@@ -12,7 +12,8 @@ from fusewright.errors import ScheduleError
 from fusewright.kir.ir import BoxLoad
 from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.candidates import Candidate
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
 
