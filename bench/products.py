@@ -5,9 +5,10 @@ Method: operands are random and normal; results are compared with the same funct
 slices of rows. Ours, `torch` (cuBLAS, and kernels of its own for what follows a product) and
 torch.compile run in turn on one stream, medians of rounds (`bench/harness.py`); a call works on the
 next of several copies of the operands, so that no operand stays in the second-level cache.
-With `--clusters N` the N plans in clusters that are predicted fastest run in turn with the program;
-one whose results are not the same bits in ten runs counts as a failure. Compiling needs no GPU:
-`--save` keeps the programs, `--load` measures them elsewhere.
+With `--clusters N` the N plans in clusters that are predicted fastest run in turn with the program,
+where the program's own plan is in none, else the N fastest outside of clusters; one whose results
+are not the same bits in ten runs counts as a failure. Compiling needs no GPU: `--save` keeps the
+programs, `--load` measures them elsewhere.
 """
 
 from __future__ import annotations
@@ -121,6 +122,17 @@ def _stacked(m: int, n: int, k: int) -> Product:
     )
 
 
+def _batch(b: int, m: int, n: int, k: int) -> Product:
+    return Product(
+        f"batch {b}x{m}x{n}x{k}",
+        lambda x, w: fw.matmul(x, fw.permute_dims(w, (0, 2, 1))),
+        lambda torch, x, w: torch.matmul(x, w.transpose(-1, -2)),
+        ((b, m, k), (b, n, k)),
+        2 * b * m * n * k,
+        (0, 1),
+    )
+
+
 def _tf32(layout: str, m: int, n: int, k: int) -> Product:
     plain = _plain(layout, m, n, k)
     return replace(plain, name=f"tf32 {plain.name}", dtypes=("float32", "float32"))
@@ -171,7 +183,11 @@ PRODUCTS: tuple[Product, ...] = (
     _stacked(8192, 14336, 4096),
     _plain("TT", 4100, 4100, 4100),
     _plain("TN", 4096, 4096, 4100),
-    *(_plain("TN", m, 4096, 4096) for m in (1, 2, 3, 7, 16)),
+    *(_plain("TN", m, 4096, 4096) for m in (1, 2, 3, 7, 16, 32, 64)),
+    *(_plain("TN", m, 14336, 4096) for m in (16, 64)),
+    _plain("TN", 64, 4096, 28672),
+    _batch(64, 1024, 1024, 128),
+    _plain("TN", 4096, 4096, 4104),
     _plain("TT", 3, 4096, 4096),
     _plain("TN", 256, 256, 131072),
     _plain("TN", 512, 512, 4096),
@@ -262,15 +278,17 @@ def _clusters(p: Product, program: Program, args: argparse.Namespace) -> dict[st
 def plans_in_clusters(
     fusion: fw.Fusion, program: Program, count: int
 ) -> Iterator[tuple[str, Program]]:
-    """The candidates of a program's product whose blocks stand in clusters, those that are
-    predicted fastest first, and the program with each."""
+    """The candidates of a program's product whose blocks stand in clusters, or outside of them
+    where those of its plan do, the ones that are predicted fastest first, and the program with
+    each."""
     found = (k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "matmul")
     kernel = next(found, None)
     if kernel is None or kernel.segment is None:
         return
     segment = kernel.segment
     rated = [c for c in kernel.candidates if isinstance(c, Rated)]
-    apart = [c for c in rated if "cluster" in dict(c.params.values)]
+    own = "cluster" in dict(kernel.heuristic.values) if kernel.heuristic else False
+    apart = [c for c in rated if ("cluster" in dict(c.params.values)) != own]
     for c in sorted(apart, key=lambda c: c.cost.us)[:count]:
         kept = TunedSchedule(c.params, ())
 

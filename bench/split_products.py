@@ -30,14 +30,9 @@ from fusewright.fusion.passes.slice_products import slice_products
 from fusewright.host.product_forms import sizes_of, two_kernels
 from fusewright.program import Program
 from fusewright.schedule.heuristics.candidates import Candidate
-from fusewright.schedule.heuristics.matmul import (
-    HOP_US,
-    MatmulScheduler,
-    ProductPlan,
-    predicted_us,
-    schedule_products,
-    with_splits,
-)
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan, with_splits
+from fusewright.schedule.heuristics.product_times import HOP_US, predicted_us
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")

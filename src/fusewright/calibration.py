@@ -36,6 +36,18 @@ class Calibration:
                               parallelism among them
         cached_share          of the second-level cache that holds what is read again soon
         overlap               the order of the norm of the times of all resources
+
+    Fitted to products by warpgroups (`bench.product_fit`):
+        product_share         of the nominal rate that matrix instructions keep up: at full load the
+                              chip's power, not its clock, is the limit
+        box_line_clocks       of a multiprocessor for a line of a box that arrives in its memory
+        shared_line_clocks    for one that it asks the second-level cache for, all multiprocessors
+                              asking at once
+        beyond_clocks         for a row of a box beyond an edge, which is filled with zeros
+        box_latency_us        from a slot of a ring that is free until its boxes begin to arrive
+        box_read_share        of the nominal bandwidth that rings of boxes read memory with
+        tile_us               around the steps of a tile: results on their way, a first batch alone
+        sums_launch_us        of the kernel that sums slices, behind that of their products
     """
 
     chip: str
@@ -54,9 +66,35 @@ class Calibration:
     dependent_clocks: float
     cached_share: float
     overlap: float
+    product_share: float
+    box_line_clocks: float
+    shared_line_clocks: float
+    beyond_clocks: float
+    box_latency_us: float
+    box_read_share: float
+    tile_us: float
+    sums_launch_us: float
 
 
-FITTED = ("cluster_exchange_us", "dependent_clocks", "cached_share", "overlap")
+PRODUCT_FIGURES = (
+    "product_share",
+    "box_line_clocks",
+    "shared_line_clocks",
+    "beyond_clocks",
+    "box_latency_us",
+    "box_read_share",
+    "tile_us",
+    "sums_launch_us",
+)
+"""Figures that only many products show together."""
+
+FITTED = (
+    "cluster_exchange_us",
+    "dependent_clocks",
+    "cached_share",
+    "overlap",
+    *PRODUCT_FIGURES,
+)
 """Figures that no single kernel shows."""
 
 H200 = Calibration(
@@ -64,7 +102,8 @@ H200 = Calibration(
     date="2026-11-22",
     source=(
         "the 24 cases of the bench, a copy at 0.885 of the nominal bandwidth, 10 million scattered "
-        "lines in 26 us (seed 93 of the lot), tiles of seeds 9, 30, 51, 72 and 114"
+        "lines in 26 us (seed 93 of the lot), tiles of seeds 9, 30, 51, 72 and 114; 83 plans of "
+        "products of 2026-11-22 to 24 (`python -m bench.product_fit`)"
     ),
     read_share=0.95,
     write_weight=1.15,
@@ -79,5 +118,13 @@ H200 = Calibration(
     dependent_clocks=6.0,
     cached_share=0.5,
     overlap=6.0,
+    product_share=0.84,
+    box_line_clocks=1.74,
+    shared_line_clocks=2.44,
+    beyond_clocks=7.5,
+    box_latency_us=0.84,
+    box_read_share=0.77,
+    tile_us=0.62,
+    sums_launch_us=0.8,
 )
 """The one chip that was measured: all targets use its figures until theirs are."""

@@ -6,7 +6,8 @@ import pytest
 
 import fusewright as fw
 from fusewright.cuda.listing import instructions
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.target import target_of
 
 pytest.importorskip("cuda.bindings.nvrtc")

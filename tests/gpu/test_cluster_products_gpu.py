@@ -11,7 +11,7 @@ from test_cluster_products import CASES, gelu, named, plain, product_of, schedul
 
 import fusewright as fw
 from fusewright.runtime import device
-from fusewright.schedule.heuristics.matmul import ProductPlan
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.target import target_of
 
 RUNS = 50

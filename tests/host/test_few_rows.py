@@ -13,7 +13,8 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import MatMul
 from fusewright.host.product_forms import is_swapped, product_slices
-from fusewright.schedule.heuristics.matmul import ProductPlan, Sizes, predicted_us
+from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes
+from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
 S = fw.TensorSpec
@@ -103,7 +104,7 @@ def predicted(row: dict[str, Any]) -> float:
     plan = ProductPlan(rows, columns, 64, rows // 64, row["stages"])
     us = predicted_us(Sizes(slices, m, n, k // slices), plan, TARGET)
     if slices > 1:
-        us += TARGET.calibration.launch_us + 8 * slices * m * n / TARGET.memory_nbytes_per_us
+        us += TARGET.calibration.sums_launch_us + 8 * slices * m * n / TARGET.memory_nbytes_per_us
     return us
 
 

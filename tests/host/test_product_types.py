@@ -18,7 +18,8 @@ from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.text import parse_fusion, print_fusion
 from fusewright.kir.ir import Mma
 from fusewright.kir.traverse import walk_statements
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.target import mma_per_clock, target_of
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -16,7 +16,8 @@ import pytest
 import fusewright as fw
 from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, MmaFence, Role
 from fusewright.kir.traverse import walk_statements
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.target import target_of
 
 PLAN = ProductPlan(64, 32, 64, warpgroups=1, stages=2, staged=32, blocks=2)

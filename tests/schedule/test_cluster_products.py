@@ -17,14 +17,14 @@ from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.matmul import (
-    ALIKE,
     MatmulScheduler,
-    ProductPlan,
     by_tiles,
-    predicted_us,
     schedule_products,
     sizes_of_product,
 )
+from fusewright.schedule.heuristics.product_plans import ProductPlan
+from fusewright.schedule.heuristics.product_steps import step_clocks
+from fusewright.schedule.heuristics.product_times import step_of
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of
 
@@ -221,32 +221,42 @@ def _listed(fusion: fw.Fusion) -> list[ProductPlan]:
     return [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
 
 
-def test_clusters_come_behind_all_others() -> None:
+def test_clusters_come_first_only_where_they_clearly_gain() -> None:
+    """Rows of 8,208 bytes begin inside of lines, so that each row of a box is asked for twice."""
+    for shape in ((4096, 4096, 4096), (8192, 8192, 8192), (256, 4096, 4096), (4096, 16, 4096)):
+        assert _listed(product_of(plain, *shape))[0].cluster == (1, 1)
+    first = _listed(product_of(plain, 4097, 4104, 4104))[0]
+    assert first.cluster in (BELOW, BESIDE) and first.blocks == 132
+    assert ("cluster", "x".join(map(str, first.cluster))) in first.params.values
+
+
+def test_every_tile_is_a_candidate_in_clusters() -> None:
     plans = _listed(product_of(plain, 4096, 4096, 4096))
-    sizes = [p.cluster_size for p in plans]
-    assert sizes == sorted(sizes)
     assert {p.cluster for p in plans} == {(1, 1), BELOW, BESIDE}
-    assert sizes.count(2) < sizes.count(1)  # those that are no faster are not listed
-    best = next(p for p in plans if p.cluster_size > 1)
-    assert ("cluster", "2x1") in best.params.values
-    assert (best.rows, best.columns, best.blocks, best.group) == (128, 256, 132, 8)
+    wide = [p for p in plans if (p.rows, p.columns) == (128, 256)]
+    assert [(p.cluster, p.blocks, p.group) for p in wide] == [
+        ((1, 1), 132, 16),
+        (BELOW, 132, 8),
+        (BESIDE, 132, 16),
+    ]
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 4104)])
-def test_the_model_sees_less_traffic(shape: tuple[int, int, int]) -> None:
-    """By less than it can tell apart for large products, so that the first choice stays."""
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (4096, 4096, 4104)])
+def test_blocks_of_a_cluster_ask_for_fewer_lines(shape: tuple[int, int, int]) -> None:
+    """What both models see of it: less time for boxes, more until the blocks have met."""
     fusion = product_of(plain, *shape)
-    plans = _listed(fusion)
-    alone, together = plans[0], next(p for p in plans if p.cluster_size > 1)
+    plans = [p for p in _listed(fusion) if (p.rows, p.columns) == (128, 256)]
+    alone, together = (next(p for p in plans if p.cluster == c) for c in ((1, 1), BELOW))
     product = next(t for t in fw.Schedule(fusion).flow.stages if isinstance(t.op, MatMul))
-    sizes = sizes_of_product(product)
-    before, after = (predicted_us(sizes, p, TARGET) for p in (alone, together))
-    assert after < before <= ALIKE * after
-    parts = []
-    for p in (alone, together):
-        flow = scheduled(fusion, p).flow
-        parts.append(dict(cost(work_of(flow, Params("matmul", (), 1)), TARGET).parts)["cache"])
-    assert parts[1] < 0.75 * parts[0]
+    steps = [step_of(sizes_of_product(product), p) for p in (alone, together)]
+    assert steps[0].received == steps[1].received == steps[0].requested
+    assert steps[1].requested == pytest.approx(2 / 3 * steps[0].requested)
+    for p, step in zip((alone, together), steps, strict=True):
+        work = work_of(scheduled(fusion, p).flow, Params("matmul", (), 1))
+        assert work.product is not None and work.product.step == step
+        boxes = dict(cost(work, TARGET).parts)["boxes"]
+        clocks = step_clocks(step, 1.0, TARGET).boxes
+        assert boxes == pytest.approx(work.product.steps * clocks / TARGET.clock_mhz)
 
 
 def test_grids_are_whole_clusters_that_run_at_once() -> None:

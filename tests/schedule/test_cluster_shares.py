@@ -12,7 +12,8 @@ import fusewright as fw
 from fusewright.dtypes import dtype_of
 from fusewright.kir.ir import If, RemoteStore
 from fusewright.kir.traverse import walk_statements
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.target import target_of
 
 ROWS, COLUMNS = 99, 512

@@ -9,10 +9,12 @@ import fusewright as fw
 from fusewright.core.expr import variables
 from fusewright.core.substitution import evaluate
 from fusewright.errors import ScheduleError
+from fusewright.fusion.ir import MatMul
 from fusewright.kir.ir import BoxLoad
 from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.candidates import Candidate
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
 
@@ -307,3 +309,43 @@ def test_readers_of_a_copy_read_what_is_copied() -> None:
 def test_matrices_are_stored_for_outputs() -> None:
     with pytest.raises(fw.ScheduleError, match="an output copies from registers"):
         fw.Schedule(_fusion())["y"].cache_before(by="stmatrix")
+
+
+@pytest.mark.parametrize("serpentine", [False, True])
+@pytest.mark.parametrize("blocks", [0, 4])
+def test_groups_of_more_rows_than_there_are_store_once(blocks: int, serpentine: bool) -> None:
+    """One row of tiles in groups of two: blocks of the second row have no tile."""
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, group=2, blocks=blocks, serpentine=serpentine)
+    operands = fw.TensorSpec((64, 128), "float16"), fw.TensorSpec((128, 192), "float16")
+    fusion = fw.trace(fw.matmul, *operands)
+    s = fw.Schedule(fusion)
+    schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
+    kernel = s.lower("sm_90a")
+    rng = np.random.default_rng(blocks)
+    arrays = [rng.standard_normal(t).astype(np.float16) for t in ((64, 128), (128, 192))]
+    got = kernel.simulate(*arrays)
+    assert got.races == []
+    np.testing.assert_allclose(
+        got.outputs[0].astype(float),
+        np.asarray(fw.evaluate(fusion, *arrays)[0], float),
+        rtol=1e-2,
+        atol=1e-2,
+    )
+    report = fw.verify(kernel, *arrays)
+    assert not report.missing and not report.redundant
+
+
+def test_tiles_that_memory_does_not_hold_are_refused() -> None:
+    """At the limit: four stages of 48 KB and a staged half of the result fit, five do not."""
+    operands = fw.TensorSpec((512, 512), "bfloat16"), fw.TensorSpec((512, 512), "bfloat16")
+    for stages in (4, 5):
+        s = fw.Schedule(fw.trace(fw.matmul, *operands))
+        products = [t for t in s.flow.stages if isinstance(t.op, MatMul)]
+        schedule_products(s, products, ProductPlan(128, 256, 64, 2, stages, 128))
+        if stages == 4:
+            assert s.lower("sm_90a").syncs
+            continue
+        with pytest.raises(
+            fw.ScheduleError, match=r"needs \d+ bytes .* has 232448; use smaller tiles or fewer"
+        ):
+            s.lower("sm_90a")

@@ -18,7 +18,8 @@ from fusewright.kir.ir import (
     SemaphoreRelease,
 )
 from fusewright.kir.traverse import walk_statements
-from fusewright.schedule.heuristics.matmul import MatmulScheduler, ProductPlan, schedule_products
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan
 from fusewright.schedule.schedule import ScheduledTensor
 from fusewright.target import target_of
 

@@ -16,7 +16,7 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.edits import set_allocation
 from fusewright.schedule.heuristics import candidates_of
 from fusewright.schedule.heuristics.candidates import Candidate, Refused
-from fusewright.schedule.heuristics.matmul import Sizes
+from fusewright.schedule.heuristics.product_plans import Sizes
 from fusewright.schedule.heuristics.warp_matmul import (
     WarpMatmulScheduler,
     schedule_warp_products,

@@ -3,8 +3,9 @@ of its rows that a second kernel sums; or as a sum of products."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from fusewright.core.expr import ZERO, constant_value
@@ -16,19 +17,15 @@ from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.matmul import (
-    ALIKE,
-    DEPTH_NBYTES,
-    Sizes,
-    least_split_us,
-    least_us,
-)
+from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, Sizes
+from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
     WARP_MMA_DTYPES,
     axis_problem,
     copy_width,
     has_instructions,
+    lines_of_row,
     needed_axis,
     rows_copy_problem,
 )
@@ -51,13 +48,6 @@ LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
 """Pairs of numbers in the smallest tile; in a smaller product zeros would be multiplied."""
-
-STRADDLED = 1.83
-"""The time of a product whose operands' rows begin inside of lines, so that a row of a box takes
-two, over that of one whose rows fill them: 4097 x 4104 x 4104 takes 321 us, 4096 x 4096 x 4096 175
-(one H200, 2026-11-23, `bench.products`). Each operand is counted for a half."""
-SURE = 2
-"""By so much the gain must be more than the copy takes, as it was measured on one size."""
 
 
 def product_kernels(target: Target) -> Callable[[Tensor], bool]:
@@ -96,12 +86,13 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
             continue
         if is_swapped(t, target):
             yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
+        fast = copied_for_speed(t, target)
         for i, o in enumerate(t.op.operands):
             if (wrong := map_problem(o)) is not None:
                 yield t.name, f"its operand {o.name} is copied first, as no map takes it: {wrong}"
             elif (wrong := unread_axis(t, i)) is not None:
                 yield t.name, _transposed(o, wrong, target)
-            elif is_copied_for_speed(t, o, target):
+            elif i in fast:
                 yield t.name, f"its operand {o.name} is copied first, into rows of whole lines"
         if (said := _shared_depth(t, target)) is not None:
             yield t.name, said
@@ -198,7 +189,17 @@ def sizes_of(t: Tensor) -> Sizes:
     """The sizes of a product; symbolic ones are estimated."""
     o = t.op.operands[0]
     m, n, k = (estimate(e) for e in (*t.shape[-2:], o.shape[-1]))
-    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k, o.dtype.nbytes)
+    first, second = (_lines(t, i) for i in (0, 1))
+    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k, o.dtype.nbytes, (first, second))
+
+
+def _lines(t: Tensor, position: int) -> float:
+    """Lines that a row of a box touches in an operand: in one that is stored for the product, 1."""
+    o = t.op.operands[position]
+    if map_problem(o) is not None or unread_axis(t, position) is not None:
+        return 1.0
+    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    return lines_of_row(source, o.dtype.nbytes)
 
 
 def sums_us(sizes: Sizes, target: Target) -> float:
@@ -241,18 +242,10 @@ def stored_axis(t: Tensor, position: int, target: Target) -> int | None:
     o = t.op.operands[position]
     if is_by_warps(t, target):
         return None if rows_problem(o) is None else fastest_of(o)
-    axis, needed = unfit_operand(t, o, target), needed_axis(o.dtype, position)
-    if axis is not None or unread_axis(t, position) is not None:
-        return axis if needed is None else needed
+    needed = needed_axis(o.dtype, position)
+    if map_problem(o) or unread_axis(t, position) or position in copied_for_speed(t, target):
+        return fastest_of(o) if needed is None else needed
     return None
-
-
-def unfit_operand(t: Tensor, o: Tensor, target: Target) -> int | None:
-    """Which of the last two axes of an operand is to be the fastest where it is stored for a
-    product: the one that is now. None for an operand that is read where it lies."""
-    if map_problem(o) is None and not is_copied_for_speed(t, o, target):
-        return None
-    return fastest_of(o)
 
 
 def fastest_of(o: Tensor) -> int:
@@ -262,18 +255,34 @@ def fastest_of(o: Tensor) -> int:
     return -2 if 0 < rows < columns else -1
 
 
-def is_copied_for_speed(t: Tensor, o: Tensor, target: Target) -> bool:
-    """Whether an operand that a map takes is copied into rows of whole lines nevertheless, as the
-    product gains more than the copy takes."""
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
-    pitch = constant_value(max(source.strides[-2:], key=estimate))
-    if pitch is None or any(constant_value(e) is None for e in o.shape):
-        return False
-    if pitch * o.dtype.nbytes % LINE_NBYTES == 0:
-        return False
-    us = _sliced_us(placed_sizes(t, target), product_slices(t, target), target)
-    gain = (STRADDLED - 1) / 2 * us
-    return gain > SURE * _copy_us(o, target)
+def copied_for_speed(t: Tensor, target: Target) -> tuple[int, ...]:
+    """The positions of the operands that maps take, and that are copied into rows of whole lines
+    nevertheless, as the product gains more than the copies take: the fewest that are as good as
+    the best."""
+    extents = (*t.shape, *(e for o in t.op.operands for e in o.shape))
+    if any(constant_value(e) is None for e in extents):
+        return ()
+    sizes = sizes_of(t)
+    apart = [i for i in (0, 1) if sizes.lines[i] > 1]
+    if not apart:
+        return ()
+    us = {copied: _with_copies_us(t, sizes, copied, target) for copied in _subsets(apart)}
+    return next(copied for copied in us if us[copied] <= ALIKE * min(us.values()))
+
+
+def _subsets(positions: Sequence[int]) -> list[tuple[int, ...]]:
+    """All of them, small ones first."""
+    return [c for n in range(len(positions) + 1) for c in itertools.combinations(positions, n)]
+
+
+def _with_copies_us(t: Tensor, sizes: Sizes, copied: tuple[int, ...], target: Target) -> float:
+    """Microseconds of a product, and of copies of some operands into rows of whole lines."""
+    first, second = (1.0 if i in copied else n for i, n in enumerate(sizes.lines))
+    placed = [own := replace(sizes, lines=(first, second))]
+    if sizes.rows <= MMA_ROWS:
+        placed.append(_exchanged(own))
+    product = min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
+    return product + sum(_copy_us(t.op.operands[i], target) for i in copied)
 
 
 # --- single warps ---------------------------------------------------------------------------------
@@ -355,21 +364,23 @@ def placed_sizes(t: Tensor, target: Target) -> Sizes:
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
-    return replace(sizes, rows=sizes.columns, columns=sizes.rows)
+    lines = sizes.lines[1], sizes.lines[0]
+    return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines)
 
 
 # --- slices ---------------------------------------------------------------------------------------
 
 
 def product_slices(t: Tensor, target: Target) -> int:
-    """The fewest slices whose predicted time is as good as the least, 1 for none. It follows from
-    shapes and the target, so that results are the same from run to run."""
+    """The slices whose predicted time is the least, 1 for none where that is as good. It follows
+    from shapes and the target, so that results are the same from run to run."""
     assert isinstance(t.op, MatMul)
     extents = (*t.shape, t.op.operands[0].shape[-1])
     if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
     us = {n: _product_us(t, n, target) for n in _counts(placed_sizes(t, target), target)}
-    return min(count for count in us if us[count] <= ALIKE * min(us.values()))
+    best = min(us, key=lambda count: us[count])
+    return 1 if us[1] <= ALIKE * us[best] else best
 
 
 def _split_us(t: Tensor, target: Target) -> float:
@@ -420,5 +431,5 @@ def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes]
         return us(sizes)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
-    sums = target.calibration.launch_us + moved / target.memory_nbytes_per_us
+    sums = target.calibration.sums_launch_us + moved / target.memory_nbytes_per_us
     return us(part) + sums

@@ -86,6 +86,14 @@ def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Sta
     ]
 
 
+def of_one_copy(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Cond]:
+    """Where the box of an output is stored: in the first of tiles that differ in a digit which the
+    output does not have, as rows of tiles do in a group of more of them than there are."""
+    seen = view(storage.graph, s, values)
+    inside = {v: 0 for i in storage.box(s).loops if isinstance(v := values[i], Var)}
+    return [c for c in seen.path.free_conditions if not inside.keys() & variables(c)]
+
+
 def _boxes(
     storage: Storage, s: Stage, values: tuple[Expr, ...], tensor: TensorMap, blocks: int
 ) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:

@@ -32,7 +32,14 @@ from fusewright.kir.lower_turns import (
     staged_part,
     turns_of_stage,
 )
-from fusewright.kir.products import box_loads, box_stores, instructions, matrix_stores, zeros
+from fusewright.kir.products import (
+    box_loads,
+    box_stores,
+    instructions,
+    matrix_stores,
+    of_one_copy,
+    zeros,
+)
 from fusewright.kir.warp_products import warp_instructions
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
@@ -52,7 +59,8 @@ class Statements:
                 return box_loads(self.storage, s, values)
             copies = box_stores(self.storage, s, values)
             there = self.storage.context.finished.get(s, {})
-            return [If(all_of(there.values()), tuple(copies))] if there else copies
+            where = [*there.values(), *of_one_copy(self.storage, s, values)]
+            return [If(all_of(where), tuple(copies))] if where else copies
         if s.is_staged:
             return matrix_stores(self.storage, s, values)
         if isinstance(s.op, MatMul):

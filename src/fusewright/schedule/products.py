@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import ONE, constant_value, is_multiple
+from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType, float32
 from fusewright.fusion.ir import MatMul, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.parallel import Parallel
-from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES
+from fusewright.target import CP_ASYNC_NBYTES, LINE_NBYTES, MAX_VECTOR_NBYTES
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 """Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
@@ -89,6 +91,18 @@ def rows_copy_problem(view: Strided[V], itemsize: int) -> str | None:
 def strided_operand(s: Stage) -> Strided[Stage] | None:
     """A stage as strides over an input; None where it is no such view."""
     return strided_view(s, lambda t: t.operands, lambda t: strides_of(t) if t.is_input else None)
+
+
+def lines_of_row(view: Strided[V] | None, itemsize: int) -> float:
+    """Lines of the caches that a row of a box of 128 bytes touches in a view, in the mean over
+    rows: two, but for the rows that begin at a line. 1 where the distance of rows is not known, or
+    the value is no view by strides and has to be stored."""
+    if view is None:
+        return 1.0
+    pitch = constant_value(max(view.strides[-2:], key=estimate))
+    if pitch is None:
+        return 1.0
+    return 2 - math.gcd(pitch * itemsize, LINE_NBYTES) / LINE_NBYTES
 
 
 def boxed_memory(s: Stage) -> Strided[Stage] | None:

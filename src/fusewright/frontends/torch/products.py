@@ -16,7 +16,8 @@ from fusewright.fusion import ops
 from fusewright.fusion.array import Array
 from fusewright.runtime.config import Float32Matmul
 from fusewright.runtime.device import architecture, has_gpu
-from fusewright.schedule.heuristics.matmul import Sizes, least_us
+from fusewright.schedule.heuristics.product_plans import Sizes
+from fusewright.schedule.heuristics.product_times import least_us
 from fusewright.schedule.products import needed_axis
 from fusewright.target import BULK_ALIGNMENT, Feature, Target, target_of
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from fusewright.core.node import Node, rewrite
-from fusewright.errors import InternalError
+from fusewright.errors import InternalError, ScheduleError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet
 from fusewright.kir.analysis.hazards import are_exclusive, can_conflict
@@ -57,14 +57,28 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     in bytes that a copy of an earlier iteration still writes, nothing is shared.
 
     rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
-    checks:   alignments divide that of the base, else InternalError
+    checks:   alignments divide that of the base, else InternalError; what a block needs together is
+              no more than it has, else ScheduleError
     order:    after place_syncs and promote, before prune_syncs (addresses make hazards)
     """
     offsets = packing_of(kernel)
     packed = with_offsets(kernel, offsets)
     if _shares_bytes(offsets) and len(unfinished(packed)) > len(unfinished(kernel)):
-        return pack_apart(kernel, target)
+        packed = pack_apart(kernel, target)
+    _check_room(packed, target)
     return packed
+
+
+def _check_room(kernel: Kernel, target: Target) -> None:
+    placed = [a for _, a in shared_allocs(kernel)]
+    needed = max(((a.offset or 0) + shared_nbytes(a.buffer) for a in placed), default=0)
+    if needed > target.shared_nbytes_per_block:
+        largest = max(placed, key=lambda a: shared_nbytes(a.buffer)).buffer
+        raise ScheduleError(
+            f"{kernel.name} needs {needed} bytes of shared memory; a block of {target} has "
+            f"{target.shared_nbytes_per_block}; use smaller tiles or fewer stages (the largest "
+            f"buffer is {largest}, of {shared_nbytes(largest)} bytes)"
+        )
 
 
 def _shares_bytes(offsets: dict[Buffer, int]) -> bool:

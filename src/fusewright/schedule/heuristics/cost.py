@@ -7,7 +7,10 @@ Each resource gives a time of its own, as if it were the only limit:
     issue     warp instructions, over what the schedulers issue
     shared    bytes through the first-level cache and the banks of shared memory, and cache lines
     access    warp accesses of less than 16 bytes a lane
-    products  matrix instructions, over what a multiprocessor multiplies
+    products  matrix instructions, over what a multiprocessor multiplies; what warpgroups compute
+              of their sums comes on top, as all of them do so at the same time
+    boxes     the boxes that bring a product's operands, by lines (`product_steps`)
+    ring      the same with too few of them under way
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
@@ -21,6 +24,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fusewright.schedule.heuristics.product_steps import step_clocks
+from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, warps
 from fusewright.target import (
     ISSUE_PER_CLOCK,
@@ -65,24 +70,47 @@ def cost(work: Work, target: Target) -> Cost:
     issued = work.blocks * warps(work.threads) * work.instructions
     alone = _alone(work, target)
     access = known.narrow_clocks * work.narrow / chip
-    products = work.product_clocks + work.warp_pairs / target.warp_mma_per_clock
+    by_warps = work.warp_pairs / target.warp_mma_per_clock
+    issue = issued / (ISSUE_PER_CLOCK * chip)
+    rounds = _rounds(max(1.0, work.blocks / target.multiprocessors))
+    steps = () if work.product is None else _steps(work.product, rounds, busy, target)
     parts = (
         ("memory", memory / min(1.0, 4 * busy)),
         ("cache", far / (known.l2_nbytes_per_clock * chip)),
-        ("issue", issued / (ISSUE_PER_CLOCK * chip)),
+        ("issue", issue),
         ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / known.lines_per_clock) / chip),
         ("access", access),
-        *((("products", work.blocks * products / chip),) if products else ()),
+        *((("products", work.blocks * by_warps / chip),) if by_warps else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges
     together = [t for name, t in parts if name != "access" or not is_tile]
+    together.append(max((t for _, t in steps), default=0.0))
     norm = sum(t**known.overlap for t in together) ** (1 / known.overlap)
-    start = (
-        known.launch_us + known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
-    )
+    if work.product is not None:
+        start = _around_steps(work, work.product, rounds, target) + issue
+    else:
+        start = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
     flight = int(resident * work.threads * work.flight_nbytes)
-    return Cost(start + norm, parts, resident, flight)
+    us = known.launch_us + start + norm
+    return Cost(us, (*parts, *steps), resident, flight)
+
+
+def _steps(
+    p: ProductWork, rounds: float, busy: float, target: Target
+) -> tuple[tuple[str, float], ...]:
+    """The times of a product's steps by what they may be limited by, in rounds of blocks."""
+    clocks = step_clocks(p.step, busy, target)
+    times = rounds * p.steps / target.clock_mhz
+    parts = ("products", clocks.products), ("boxes", clocks.boxes), ("ring", clocks.ring)
+    return tuple((name, times * own) for name, own in parts)
+
+
+def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> float:
+    """Microseconds around the steps of all tiles, and until the blocks of a cluster have met."""
+    known = target.calibration
+    met = known.cluster_exchange_us if work.cluster > 1 else 0.0
+    return met + rounds * p.tiles * known.tile_us
 
 
 def bound_us(work: Work, target: Target) -> float:
@@ -120,7 +148,7 @@ def _asked(work: Work) -> tuple[float, float]:
         total = sum(a.requested)
         again = total if work.exchanges or a.is_written else max(a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
-        far += 0.0 if small else again + a.beside + a.unfilled
+        far += 0.0 if small or a.by_boxes else again + a.beside + a.unfilled
         near += total
     return near, far
 
@@ -148,7 +176,8 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
         moved = min(float(a.nbytes), max(a.requested))
         if not a.is_written and a.nbytes > cached:
             moved *= _passes(a, work, running, target)
-        total += moved * (known.write_weight if a.is_written else 1.0)
+        by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
+        total += moved * (known.write_weight if a.is_written else by_rings)
     return total
 
 

@@ -23,14 +23,13 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.matmul import (
-    Sizes,
     by_tiles,
     in_registers,
-    rows_of_group,
     separate_operands,
     share_depth,
     sizes_of_product,
 )
+from fusewright.schedule.heuristics.product_plans import Sizes, rows_of_group
 from fusewright.schedule.heuristics.warp_plans import (
     WarpPlan,
     ranked,

@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.matmul import (
-    ALIKE,
-    BLOCK_US,
-    KEPT,
-    Sizes,
-    combine_us,
-    numbers_of_splits,
-)
+from fusewright.schedule.heuristics.product_plans import Sizes, numbers_of_splits
+from fusewright.schedule.heuristics.product_times import ALIKE, KEPT, combine_us
 from fusewright.schedule.heuristics.warp_work import BESIDE, FRAGMENT_NBYTES, fragment_registers
 from fusewright.target import (
     ISSUE_PER_CLOCK,
@@ -54,6 +48,8 @@ MAX_WARP_ACCUMULATORS = 128
 them."""
 COPY_INSTRUCTIONS = 3
 """Of a copy: its address, its condition, and itself."""
+BLOCK_US = 2.0
+"""Of a tile beside its products: the first operands on their way, the results on theirs."""
 EXPOSED_CLOCKS = 80
 """Of a tile of the depth, in which a block alone on its multiprocessor multiplies nothing: a wait
 and a barrier, until the last warp is there, and the way of the first matrices, about 30 clocks each

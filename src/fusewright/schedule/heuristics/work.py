@@ -32,6 +32,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchanges_of
+from fusewright.schedule.heuristics.product_work import ProductWork, product_work
 from fusewright.schedule.heuristics.requests import Request, requests, share_between
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
@@ -39,7 +40,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE, mma_per_clock
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -60,7 +61,8 @@ MOVE_INSTRUCTIONS = 2.0
 class Array:
     """One array in global memory: its bytes, those that each stage that accesses it asks for,
     counted in whole sectors, and whether it is written. Of operands of products the tiles of the
-    result, of which those that are made together share what they read; 0 for other arrays.
+    result, of which those that are made together share what they read; 0 for other arrays. What is
+    read `by_boxes` is counted in the steps of a product.
     `between`: of accesses that ask for the same bytes one after the other, as a window's do, the
     share of the launch's blocks that lie between each and the next. `beside`: bytes in sectors that
     the second-level cache moves along. `unfilled`: of the bytes that writes ask for those that they
@@ -71,6 +73,7 @@ class Array:
     requested: tuple[float, ...]
     is_written: bool
     tiles: int = 0
+    by_boxes: bool = False
     between: tuple[float, ...] = ()
     beside: float = 0.0
     unfilled: float = 0.0
@@ -79,8 +82,8 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
-    `exchanges` that follow each other, each ending at a barrier, and `loads`, the times that it
-    waits for memory, clocks of matrix instructions. Of a thread: registers, instructions, among
+    `exchanges` that follow each other, each ending at a barrier, `loads`, the times that it waits
+    for memory, and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
     than 16 bytes a lane."""
@@ -99,7 +102,7 @@ class Work:
     registers: int
     instructions: float
     flight_nbytes: float
-    product_clocks: float = 0.0
+    product: ProductWork | None = None
     warp_pairs: float = 0.0
     addressing: float = 0.0
 
@@ -138,7 +141,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         + addressing
         + sum(w.instructions for w in by_warps),
         flight_nbytes=_flight(own) + sum(map(_ring_nbytes, stages)) / max(threads, 1),
-        product_clocks=sum(map(_product_clocks, stages)),
+        product=product_work(flow, stages),
         warp_pairs=sum(w.pairs for w in by_warps),
         addressing=addressing,
     )
@@ -210,20 +213,6 @@ def _own_elements(s: Stage) -> int:
     return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
 
 
-def product_clocks(rows: int, columns: int, depth: int, itemsize: int) -> float:
-    """Clocks of a multiprocessor for a product of values of so many bytes."""
-    return rows * columns * depth / mma_per_clock(itemsize)
-
-
-def _product_clocks(s: Stage) -> float:
-    """Clocks of a block for the matrix instructions of its warpgroups."""
-    if not s.is_mma or s.warps:
-        return 0.0
-    inside = [x for x in s.loops if not x.parallel.is_block]
-    pairs = math.prod(estimate(x.axis.extent) for x in inside)
-    return pairs / mma_per_clock(s.operands[0].dtype.nbytes)
-
-
 def _lanes(s: Stage) -> int:
     """Elements that one instruction of a stage accesses."""
     last = s.loops[-1] if s.loops else None
@@ -267,7 +256,7 @@ def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Itera
             asked = blocks * trips * _box_nbytes(s) / blocks_that_share(flow.graph, s)
             nbytes = numel(memory.source.shape) * s.dtype.nbytes
             is_written = s.memory is Memory.GLOBAL
-            yield Array(memory.source.name, nbytes, (asked,), is_written, tiles)
+            yield Array(memory.source.name, nbytes, (asked,), is_written, tiles, not is_written)
 
 
 def _tiles_of_block(flow: Dataflow, product: Stage) -> int:

@@ -1,0 +1,277 @@
+"""Tiles of products on the instructions of warpgroups, as plain data: which there are, and what
+follows from a tile for its ring, its order and its clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.products import is_promoted
+from fusewright.target import (
+    MMA_COLUMNS_UNIT,
+    REGISTER_UNIT,
+    REGISTERS_PER_SM,
+    WARPGROUP_SIZE,
+    Target,
+)
+
+DEPTH_NBYTES = 128
+"""Of a row of an operand's tile: what the widest exchange of chunks spans."""
+_MENU = (
+    (128, 256, 2),
+    (192, 192, 3),
+    (128, 192, 2),
+    (128, 128, 2),
+    (256, 128, 2),
+    (128, 64, 2),
+    (128, 32, 2),
+    (128, 16, 2),
+    (128, 8, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+    (64, 32, 1),
+    (64, 16, 1),
+    (64, 8, 1),
+)
+"""Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LARGE_TILE = 128 * 192
+"""Of two warpgroups or three: accumulators that an equal share of the registers does not hold
+well."""
+LEAST_REGISTERS = 32
+"""Of a thread that copies, beside those that multiply."""
+MAX_ACCUMULATORS = 128
+"""Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
+BESIDE = 40
+"""Registers of a thread beside its sums, where warps that multiply have those of warps that
+copy."""
+MAX_STAGES = 20
+"""Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
+(one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
+STAGED_COLUMNS = (128, 64)
+"""Of a result that leave through shared memory together, where they divide a tile's."""
+STAGED_UNIT = 16
+"""Columns that a store of matrices takes."""
+STAGED_ITEMSIZE = 2
+"""Bytes of a value that leaves through shared memory."""
+BARRIERS_NBYTES = 1024
+"""Of shared memory beside tiles."""
+MAX_GROUP = 32
+CLUSTERS = (2,)
+"""Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
+of 132 multiprocessors surely hold some."""
+LEAST_TRIPS = 8
+"""Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
+MOST_WORKSPACE = 0.1
+"""The parts that blocks leave each other, over the operands: more is a product of a short depth."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPlan:
+    """A tile of the result, its depth, the warpgroups that share its rows, and the tiles of each
+    operand that are in memory together; `staged` columns of results leave through shared memory
+    together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
+    one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
+    Several `products` share an operand, and each has a tile of these columns. So many blocks as
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
+    Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
+    `cluster` of blocks so many lie below each other, which copy the columns of the second operand
+    together, or so many side by side, which copy the rows of the first; groups then have as many
+    rows of clusters."""
+
+    rows: int
+    columns: int
+    depth: int
+    warpgroups: int
+    stages: int
+    staged: int = 0
+    group: int = 1
+    blocks: int = 0
+    products: int = 1
+    serpentine: bool = False
+    splits: int = 1
+    mode: str = "slices"
+    promoted: bool = False
+    cluster: tuple[int, int] = (1, 1)
+
+    def tiles(self, sizes: Sizes) -> int:
+        """The tiles of a product of these sizes, in whole clusters."""
+        rows, columns = self.rows * self.cluster[0], self.columns * self.cluster[1]
+        clusters = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+        return clusters * self.cluster_size
+
+    @property
+    def cluster_size(self) -> int:
+        """The blocks of a cluster, 1 where there are none."""
+        return math.prod(self.cluster)
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Those that a thread which loads keeps, and one that multiplies gets, where many
+        accumulators need more than an equal share: of the warpgroups that the launch gives an equal
+        share, one leaves the others all but `LEAST_REGISTERS`."""
+        held = self.rows * self.columns * self.products * (2 if self.promoted else 1)
+        if held < LARGE_TILE:
+            return None
+        groups = self.warpgroups + 1
+        equal = REGISTERS_PER_SM // (WARPGROUP_SIZE * groups * REGISTER_UNIT) * REGISTER_UNIT
+        room = groups * equal
+        unit = self.warpgroups * REGISTER_UNIT
+        multiplying = (room - LEAST_REGISTERS) // unit * REGISTER_UNIT
+        return room - self.warpgroups * multiplying, multiplying
+
+    @property
+    def params(self) -> Params:
+        """The parameters by name."""
+        tile = f"{self.rows}x{self.columns}x{self.depth}"
+        values = (
+            ("tile", tile),
+            ("warpgroups", self.warpgroups),
+            ("stages", self.stages),
+            ("staged", self.staged),
+            ("group", self.group),
+            ("serpentine", int(self.serpentine)),
+            ("blocks", self.blocks),
+        )
+        if self.splits > 1:
+            values += (("splits", self.splits), ("mode", self.mode))
+        if self.cluster_size > 1:
+            values += (("cluster", "x".join(map(str, self.cluster))),)
+        return Params("matmul", values, min_blocks=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value. Of
+    each operand the lines that a row of a box touches, 1 where rows begin at lines."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    itemsize: int = 2
+    lines: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def pairs(self) -> int:
+        """Of numbers that are multiplied."""
+        return self.batch * self.rows * self.columns * self.depth
+
+    @property
+    def nbytes(self) -> int:
+        """Of both operands."""
+        return self.batch * (self.rows + self.columns) * self.depth * self.itemsize
+
+
+def menu_plans(
+    sizes: Sizes, target: Target, operands: tuple[int, int] = (1, 1), outputs: int = 1
+) -> Iterator[ProductPlan]:
+    """Every tile of the menu whose sums fit the registers, and the same in clusters, for products
+    of so many first and second operands, of which they share one, and so many results that leave by
+    boxes."""
+    for tile in _MENU:
+        plan = _with_ring(tile, sizes, operands, outputs, target)
+        if _holds(plan):
+            yield in_order(plan, sizes, target)
+            yield from _in_clusters(plan, sizes, target)
+
+
+def _with_ring(
+    tile: tuple[int, int, int],
+    sizes: Sizes,
+    operands: tuple[int, int],
+    outputs: int,
+    target: Target,
+) -> ProductPlan:
+    """A tile with as many stages as memory has room for, beside as many columns of results as then
+    have room, too."""
+    rows, columns, warpgroups = tile
+    depth = DEPTH_NBYTES // sizes.itemsize
+    stage = (rows * operands[0] + columns * operands[1]) * DEPTH_NBYTES
+    trips = -(-sizes.depth // depth)
+
+    def stages(staged: int) -> int:
+        used = BARRIERS_NBYTES + outputs * rows * staged * STAGED_ITEMSIZE
+        return max(1, min((target.shared_nbytes_per_block - used) // stage, trips, MAX_STAGES))
+
+    staged = max(_staged_columns(columns) if outputs else [0], key=lambda c: (stages(c), c))
+    promoted = is_promoted(sizes.itemsize)
+    return ProductPlan(
+        rows, columns, depth, warpgroups, stages(staged), staged, products=max(operands),
+        promoted=promoted,
+    )  # fmt: skip
+
+
+def _staged_columns(columns: int) -> list[int]:
+    """How many columns of a tile may leave through shared memory together; 0 where threads store
+    them."""
+    if columns % STAGED_UNIT:
+        return [0]
+    return [c for c in STAGED_COLUMNS if columns % c == 0] or [columns]
+
+
+def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with tiles in clusters below each other and side by side."""
+    if plan.stages == 1:
+        return
+    for n in CLUSTERS:
+        for cluster, shared in (((n, 1), plan.columns), ((1, n), plan.rows)):
+            if n <= target.max_cluster and shared % (n * MMA_COLUMNS_UNIT) == 0:
+                yield in_order(replace(plan, cluster=cluster), sizes, target)
+
+
+def in_order(plan: ProductPlan, sizes: Sizes, target: Target) -> ProductPlan:
+    """The plan with rows of tiles in groups, which divide all, so that the tiles that run together
+    read the fewest rows and columns; with blocks that each take several tiles, where there are more
+    than run at once; and with every other group backwards where tiles follow each other and
+    operands do not all stay in the second-level cache: a group then begins with the columns that
+    the last one read."""
+    rows, columns = plan.rows * plan.cluster[0], plan.columns * plan.cluster[1]
+    down, across = -(-sizes.rows // rows), -(-sizes.columns // columns)
+    at_once = target.clusters_at_once(plan.cluster_size)
+    group = rows_of_group(down, rows, columns, at_once)
+    is_in_turn = sizes.batch * down * across > at_once
+    second = sizes.batch * sizes.columns * sizes.depth * sizes.itemsize
+    nbytes = sizes.nbytes + (plan.products - 1) * second
+    is_turned = down > group and across > 1 and is_in_turn and nbytes > target.l2_nbytes
+    blocks = at_once * plan.cluster_size if is_in_turn else 0
+    return replace(plan, group=group, blocks=blocks, serpentine=is_turned)
+
+
+def _holds(plan: ProductPlan) -> bool:
+    """Whether the accumulators of all products, and the sums that they are added to, fit the
+    registers of a thread."""
+    held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
+    if plan.registers is None:
+        return held <= MAX_ACCUMULATORS
+    room = plan.registers[1] - BESIDE
+    return 2 * held <= room if plan.promoted else held <= min(MAX_ACCUMULATORS, room)
+
+
+def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by so many blocks that all of them make half a wave,
+    a whole one or two. The numbers follow from shapes and the target alone."""
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    trips = -(-sizes.depth // plan.depth)
+    for splits in numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target):
+        yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+
+
+def numbers_of_splits(
+    tiles: int, trips: int, part_nbytes: int, sizes: Sizes, target: Target
+) -> list[int]:
+    """How many blocks may share the depth of each of so many tiles of so many trips, where each
+    block leaves a part of all sums."""
+    sms = target.multiprocessors
+    most, room = min(sms, trips // LEAST_TRIPS), MOST_WORKSPACE * sizes.nbytes
+    counts = {min(blocks // tiles, most) for blocks in (sms // 2, sms, 2 * sms)}
+    return [n for n in sorted(counts) if n > 1 and n * part_nbytes <= room]
+
+
+def rows_of_group(down: int, rows: int, columns: int, sms: int) -> int:
+    """How many of `down` rows of tiles make a group: they divide all, and the tiles that run
+    together read the fewest rows and columns."""
+    fits = [g for g in range(1, MAX_GROUP + 1) if down % g == 0]
+    return min(fits, key=lambda g: g * rows + -(-sms // g) * columns)

@@ -1,0 +1,66 @@
+"""How long a multiprocessor takes for a tile of a product's depth: its matrix instructions, the
+boxes of both operands on their way to shared memory, and the ring that lies between them.
+
+One formula for the ranking of tiles and for the predicted time of a kernel. Its constants were
+fitted to 80 plans that an H200 ran (`python -m bench.product_fit`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusewright.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a block does for a tile of the depth.
+
+    `clocks` of matrix instructions at their nominal rate, and `added` clocks in which its threads
+    add promoted sums, while nobody multiplies. Of boxes the lines of 128 bytes that arrive in its
+    shared memory, those among them that it asks for itself (a cluster's other blocks ask for the
+    rest), and the rows beyond an edge, which the copy engine fills with zeros. `stages` tiles of
+    each operand have room in the ring, which so many `warpgroups` hand back.
+    """
+
+    clocks: float
+    added: float
+    received: float
+    requested: float
+    beyond: float
+    stages: int
+    warpgroups: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepClocks:
+    """Clocks of a step by what it may be limited by: matrix instructions, boxes, and a ring with
+    too few tiles under way for the latency of a box."""
+
+    products: float
+    boxes: float
+    ring: float
+
+    @property
+    def most(self) -> float:
+        """Those of the step."""
+        return max(self.products, self.boxes, self.ring)
+
+
+def step_clocks(step: Step, busy: float, target: Target) -> StepClocks:
+    """Clocks of a step while this share of all multiprocessors are at theirs.
+
+    A slot of the ring is filled while the tiles in all other slots are multiplied: from the end of
+    the batch that read it, of which the slower warpgroup's comes half a tile late. Without a ring
+    nothing happens beside anything else.
+    """
+    known = target.calibration
+    products = step.clocks / known.product_share + step.added
+    boxes = known.beyond_clocks * step.beyond + max(
+        known.box_line_clocks * step.received, known.shared_line_clocks * busy * step.requested
+    )
+    waiting = known.box_latency_us * target.clock_mhz + boxes
+    if step.stages == 1:
+        return StepClocks(products, boxes, waiting + products)
+    late = products / 2 if step.warpgroups > 1 else 0.0
+    return StepClocks(products, boxes, (waiting + late) / (step.stages - 1))

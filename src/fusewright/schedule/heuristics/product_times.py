@@ -1,0 +1,109 @@
+"""Predicted times of products on the instructions of warpgroups, by plan, and the least of them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, menu_plans, with_splits
+from fusewright.schedule.heuristics.product_steps import Step, step_clocks
+from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
+
+KEPT = 64
+"""Sizes whose predicted times are kept: formation asks for those of a product several times."""
+ALIKE = 1.05
+"""Predicted times within this factor count as equal: the model is no better."""
+IN_CLUSTERS = 1.15
+"""How much faster a plan in clusters has to be predicted than all others: twice what the model is
+off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
+faster than the same one without by more than the noise (notes/products.md)."""
+HOP_US = 0.9
+"""From a block that hands over to one that waits (one H200, 2026-11-23, `bench.turns`). All parts
+of a tile are there behind one, and read behind another."""
+
+
+def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+    """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them;
+    beside that what both operands take from memory, which overlaps as everywhere in the cost
+    model."""
+    known = target.calibration
+    at_once = target.clusters_at_once(plan.cluster_size) * plan.cluster_size
+    blocks = plan.tiles(sizes) * plan.splits
+    rounds = -(-blocks // at_once)
+    steps = -(-sizes.depth // (plan.depth * plan.splits))
+    busy = min(1.0, blocks / at_once)
+    clocks = step_clocks(step_of(sizes, plan), busy, target).most
+    own = rounds * steps * clocks / target.clock_mhz
+    memory = memory_nbytes(sizes, plan, target)
+    memory /= target.memory_nbytes_per_us * known.box_read_share
+    together = (own**known.overlap + memory**known.overlap) ** (1 / known.overlap)
+    sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    around = known.launch_us + rounds * known.tile_us
+    if plan.cluster_size > 1:  # its blocks meet before the first copy, and before they leave
+        around += known.cluster_exchange_us
+    return around + together + combine_us(plan.splits, sums, target)
+
+
+def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+    """Bytes of both operands that come from memory: once where the second-level cache holds them,
+    else what each round of tiles reads, which is a group's rows, and as many columns as then stand
+    beside each other."""
+    if plan.blocks == 0 or sizes.nbytes <= target.calibration.cached_share * target.l2_nbytes:
+        return sizes.nbytes
+    rows, columns = plan.rows * plan.cluster[0], plan.columns * plan.cluster[1]
+    down, across = -(-sizes.rows // rows), -(-sizes.columns // columns)
+    at_once = plan.blocks // plan.cluster_size
+    beside = min(across, -(-at_once // plan.group))
+    below = min(down, -(-at_once // beside))
+    rounds = sizes.batch * down * across / at_once
+    read = rounds * (below * rows + beside * columns * plan.products)
+    return max(sizes.nbytes, read * sizes.depth * sizes.itemsize)
+
+
+def step_of(sizes: Sizes, plan: ProductPlan) -> Step:
+    """A tile of the depth. Rows beyond an edge count where a whole operand is smaller than a
+    tile: of others the last tiles alone have some."""
+    sums = plan.rows * plan.columns * plan.products
+    extents, whole = (plan.rows, plan.columns), (sizes.rows, sizes.columns)
+    times, sharing = (1, plan.products), (plan.cluster[1], plan.cluster[0])
+    row = plan.depth * sizes.itemsize / LINE_NBYTES
+    received = requested = beyond = 0.0
+    for i in (0, 1):
+        inside = min(extents[i], whole[i])
+        lines = inside * times[i] * row * sizes.lines[i]
+        received += lines
+        requested += lines / sharing[i]
+        beyond += (extents[i] - inside) * times[i] * row / sharing[i]
+    added = sums / (WARPGROUP_SIZE * plan.warpgroups) if plan.promoted else 0.0
+    return Step(
+        sums * plan.depth / mma_per_clock(sizes.itemsize),
+        added, received, requested, beyond, plan.stages, plan.warpgroups,
+    )  # fmt: skip
+
+
+def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+    """The microseconds by which plans are ranked: with a margin for clusters."""
+    return predicted_us(sizes, plan, target) * (IN_CLUSTERS if plan.cluster_size > 1 else 1.0)
+
+
+def combine_us(splits: int, sums: int, target: Target) -> float:
+    """Microseconds in which blocks leave each other so many parts of the sums of all tiles, and
+    read them; none where no blocks share a depth."""
+    if splits == 1:
+        return 0.0
+    return 2 * HOP_US + 2 * 4 * splits * sums / target.memory_nbytes_per_us
+
+
+@lru_cache(maxsize=KEPT)
+def least_us(sizes: Sizes, target: Target) -> float:
+    """Microseconds of a product with the tile that ranks first, alone or in clusters."""
+    plans = menu_plans(sizes, target)
+    return predicted_us(sizes, min(plans, key=lambda p: ranked_us(sizes, p, target)), target)
+
+
+@lru_cache(maxsize=KEPT)
+def least_split_us(sizes: Sizes, target: Target) -> float:
+    """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
+    alone = (p for p in menu_plans(sizes, target) if p.cluster_size == 1)
+    plans = (q for p in alone for q in with_splits(p, sizes, target))
+    return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)

@@ -1,0 +1,83 @@
+"""What a product on the instructions of warpgroups asks of a multiprocessor, read off its
+schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusewright.axes.classes import AxisClass
+from fusewright.core.substitution import estimate
+from fusewright.memory import Memory
+from fusewright.schedule.graph import Dataflow, Loop, Stage
+from fusewright.schedule.heuristics.product_steps import Step
+from fusewright.schedule.products import (
+    blocks_that_share,
+    boxed_memory,
+    is_promoted,
+    lines_of_row,
+)
+from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
+
+
+@dataclass(frozen=True, slots=True)
+class ProductWork:
+    """Of a block: the tiles of the result that it makes, the steps of all of them, each a tile of
+    the depth, and what a step takes."""
+
+    tiles: int
+    steps: int
+    step: Step
+
+
+def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
+    """The work of warpgroups that multiply; None where there are none."""
+    products = [s for s in stages if s.is_mma and not s.warps]
+    if not products:
+        return None
+    first = products[0]
+    itemsize = first.operands[0].dtype.nbytes
+    inside = [x for x in first.loops if not x.parallel.is_block and not x.parallel.is_serial]
+    serial = [x for x in first.loops if x.parallel.is_serial]
+    threads = _extent(x for x in inside if x.parallel.is_thread)
+    reduced = first.frame.reduced
+    sums = _extent(x for x in inside if not flow.graph.depends(x.axis, reduced))
+    received = requested = beyond = 0.0
+    boxes = dict.fromkeys(o for p in products for o in p.operands)
+    for s in boxes:
+        if len(s.boxed) != 2 or s.memory is not Memory.SHARED:
+            continue
+        lines, filled = _box_lines(flow, s, first if s in first.operands else products[-1])
+        sharing = blocks_that_share(flow.graph, s)
+        received += lines
+        requested += lines / sharing
+        beyond += filled / sharing
+    step = Step(
+        clocks=len(products) * _extent(inside) / mma_per_clock(itemsize),
+        added=len(products) * sums / threads if is_promoted(itemsize) else 0.0,
+        received=received,
+        requested=requested,
+        beyond=beyond,
+        stages=max((s.stages for s in boxes), default=1),
+        warpgroups=threads // WARPGROUP_SIZE,
+    )
+    tiles = _extent(x for x in serial if not flow.graph.depends(x.axis, reduced))
+    return ProductWork(tiles, _extent(serial), step)
+
+
+def _extent(loops: Iterable[Loop]) -> int:
+    return math.prod(estimate(x.axis.extent) for x in loops)
+
+
+def _box_lines(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
+    """The lines of a box of an operand, and its rows beyond an edge, where the whole operand is
+    smaller than the box."""
+    reduced: tuple[AxisClass, ...] = product.frame.reduced
+    itemsize = s.dtype.nbytes
+    boxed = [s.loops[i] for i in s.boxed]
+    extent = _extent(x for x in boxed if not flow.graph.depends(x.axis, reduced))
+    rows = _extent(boxed) * itemsize / LINE_NBYTES
+    whole = estimate(s.shape[-2 if s is product.operands[0] else -1])
+    within = min(1.0, whole / extent)
+    return rows * within * lines_of_row(boxed_memory(s), itemsize), rows * (1 - within)

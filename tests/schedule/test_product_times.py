@@ -1,0 +1,171 @@
+"""Predicted times of products beside those that an H200 took, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from bench import product_fit
+from bench.product_fit import Measured, few_rows, large, predicted
+
+import fusewright as fw
+from fusewright.calibration import PRODUCT_FIGURES
+from fusewright.fusion.ir import MatMul
+from fusewright.schedule.heuristics.candidates import Candidate
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import cost
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
+from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, in_order, menu_plans
+from fusewright.schedule.heuristics.product_steps import Step, step_clocks
+from fusewright.schedule.heuristics.product_times import least_us, memory_nbytes, predicted_us
+from fusewright.schedule.heuristics.work import work_of
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
+
+
+def _error(m: Measured) -> float:
+    return math.log(predicted(m) / m.us)
+
+
+def test_one_formula_gives_the_times_of_all_measured_plans() -> None:
+    rows = [*few_rows(), *large()]
+    assert len(rows) > 80
+    assert np.sqrt(np.mean([_error(m) ** 2 for m in rows])) < 0.08
+    assert all(abs(_error(m)) < math.log(1.1) for m in large()), [
+        (m.name, round(math.exp(_error(m)), 2)) for m in large()
+    ]
+
+
+@pytest.mark.parametrize("figure", PRODUCT_FIGURES)
+def test_each_constant_is_near_its_best(figure: str) -> None:
+    """A quarter more or less fits worse."""
+    rows = [*few_rows(), *large()]
+    own = [getattr(TARGET.calibration, f) for f in PRODUCT_FIGURES]
+    i = PRODUCT_FIGURES.index(figure)
+    for factor in (0.75, 1.25):
+        moved = [*own[:i], own[i] * factor, *own[i + 1 :]]
+        assert product_fit.loss(rows, moved) > product_fit.loss(rows, own)
+
+
+def test_a_search_finds_the_least() -> None:
+    found = product_fit.search(lambda x: (x[0] - 3) ** 2 + (x[1] - x[0]) ** 2, [1.0, 1.0])
+    assert found == pytest.approx([3.0, 3.0], rel=0.01)
+
+
+STEP = Step(1024.0, 0.0, 384.0, 384.0, 0.0, 4, 2)
+
+
+def test_what_limits_a_step() -> None:
+    known = TARGET.calibration
+    full = step_clocks(STEP, 1.0, TARGET)
+    assert full.most == full.products == pytest.approx(1024 / known.product_share)
+    straddled = step_clocks(replace(STEP, received=768.0, requested=768.0), 1.0, TARGET)
+    assert straddled.most == straddled.boxes > 1.4 * full.most
+    shared = step_clocks(replace(STEP, received=768.0, requested=512.0), 1.0, TARGET)
+    assert shared.boxes < straddled.boxes  # others ask for the rest
+    few = step_clocks(replace(STEP, received=768.0, requested=768.0), 0.25, TARGET)
+    assert few.boxes == pytest.approx(known.box_line_clocks * 768)  # what one of them takes in
+    short = step_clocks(replace(STEP, stages=2), 1.0, TARGET)
+    assert short.most == short.ring > full.most
+    alone = step_clocks(replace(STEP, stages=1), 1.0, TARGET)
+    assert alone.most > full.products + full.boxes  # nothing happens beside anything else
+
+
+def test_rows_that_begin_inside_of_lines_cost_more() -> None:
+    whole = Sizes(1, 4096, 4096, 4104)
+    apart = replace(whole, lines=(1.875, 1.875))
+    plan = ProductPlan(128, 256, 64, 2, 4)
+    assert predicted_us(apart, plan, TARGET) > 1.3 * predicted_us(whole, plan, TARGET)
+    assert least_us(apart, TARGET) < 1.15 * least_us(whole, TARGET)  # wider tiles in clusters
+
+
+def test_groups_of_few_rows_read_memory_more_often() -> None:
+    """43 rows of tiles divide into no groups but of one row, or of all."""
+    sizes = Sizes(1, 8192, 16384, 4096)
+    few, many = (
+        in_order(ProductPlan(*tile, 4), sizes, TARGET)
+        for tile in ((192, 192, 64, 3), (128, 256, 64, 2))
+    )
+    assert (few.group, many.group) == (1, 16)
+    assert memory_nbytes(sizes, few, TARGET) > 3 * memory_nbytes(sizes, many, TARGET)
+    small = Sizes(1, 1024, 1024, 1024)
+    assert memory_nbytes(small, in_order(few, small, TARGET), TARGET) == small.nbytes
+
+
+def test_the_two_models_agree() -> None:
+    """The ranking of tiles and the predicted time of a kernel, which also knows its results."""
+    for m, n, k in ((4096, 4096, 4096), (4097, 4104, 4104), (256, 4096, 4096), (16, 4096, 4096)):
+        fusion = fw.trace(
+            lambda x, w: fw.matmul(x, w.T),
+            fw.TensorSpec((m, k), "bfloat16"),
+            fw.TensorSpec((n, k), "bfloat16"),
+        )
+        lines = 2 - math.gcd(2 * k, 128) / 128
+        sizes = Sizes(1, m, n, k, lines=(lines, lines))
+        for plan in list(menu_plans(sizes, TARGET))[:6]:
+            s = fw.Schedule(fusion)
+            schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
+            own = cost(work_of(s.flow, Params("matmul", (), 1)), TARGET).us
+            assert own == pytest.approx(predicted_us(sizes, plan, TARGET), rel=0.1), plan
+
+
+# --- three warpgroups -----------------------------------------------------------------------------
+
+
+def _by_hand(fusion: fw.Fusion, plan: ProductPlan) -> fw.Kernel:
+    s = fw.Schedule(fusion)
+    schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
+    return s.lower(TARGET)
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("shape", [(200, 392, 264), (385, 200, 136)])
+def test_tiles_of_three_warpgroups(cluster: tuple[int, int], shape: tuple[int, int, int]) -> None:
+    """Odd rows, edges and depths, rows that begin inside of lines."""
+    m, n, k = shape
+    fusion = fw.trace(
+        lambda x, w: fw.matmul(x, w.T) + 1,
+        fw.TensorSpec((m, k), "bfloat16"),
+        fw.TensorSpec((n, k), "bfloat16"),
+    )
+    plan = in_order(ProductPlan(192, 192, 64, 3, 2, 64, cluster=cluster), Sizes(1, m, n, k), TARGET)
+    kernel = _by_hand(fusion, plan)
+    rng = np.random.default_rng(k)
+    x, w = (rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in ((m, k), (n, k)))
+    got = kernel.simulate(x, w)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, x, w)
+    np.testing.assert_allclose(
+        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
+    )
+    if shape[2] > 2 * plan.depth * plan.stages:  # the ring goes round
+        report = fw.verify(kernel, x, w)
+        assert not report.missing and not report.redundant
+
+
+def test_three_warpgroups_only_convert_their_sums() -> None:
+    """With guarded stores, or a function of the sums, they spill."""
+
+    def first(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> ProductPlan:
+        fusion = fw.trace(fn, *(fw.TensorSpec(s, "bfloat16") for s in shapes))
+        listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
+        return next(c.plan for c in listed if isinstance(c, Candidate))
+
+    odd = (4097, 4104), (4104, 4104)
+    assert first(lambda x, w: fw.matmul(x, w.T), *odd).warpgroups == 3
+    assert first(lambda x, w: fw.nn.gelu(fw.matmul(x, w.T)), *odd).warpgroups == 2
+    stored = (4097, 4104), (4104, 4160)  # rows of results of 8,200 bytes: no box takes them
+    assert first(lambda x, w: fw.matmul(x, w[:, :4100]), *stored).warpgroups == 2
+
+
+def test_registers_of_warps_that_multiply_and_that_copy() -> None:
+    pairs = {w: ProductPlan(64 * w, 192, 64, w, 4).registers for w in (2, 3)}
+    assert pairs == {2: (40, 232), 3: (32, 160)}
+    assert ProductPlan(128, 128, 64, 2, 4).registers is None
+    for warpgroups, (copying, multiplying) in pairs.items():
+        assert 128 * (copying + warpgroups * multiplying) <= TARGET.registers_per_sm
