@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from fusewright.errors import UserError
 from fusewright.frontends.marks import roots_of
+from fusewright.fusion.orders import Order, c_order
 from fusewright.fusion.trees import Tree
 from fusewright.runtime.arrays import ArrayInfo
 
@@ -27,6 +28,33 @@ def donated_roots(fn: Callable[..., Any], donate: Sequence[str]) -> frozenset[st
                 f"donate: there is no parameter {name!r}; use some of {', '.join(names)}"
             )
     return frozenset(x for name in donate for x in (name, names.index(name)))
+
+
+def orders_for(
+    given: Sequence[ArrayInfo | None], orders: Sequence[Order | None]
+) -> tuple[Order | None, ...]:
+    """The orders in which results are stored: those of the arrays of `out=` that are dense, so that
+    kernels write there, else those that are wanted anyway."""
+    found: list[Order | None] = list(orders)
+    for k, o in enumerate(given):
+        if o is None or o.device.kind == "cpu" or 0 in o.shape:
+            continue
+        wanted = orders[k] or c_order(len(o.shape))
+        slow_first = tuple(sorted(c_order(len(o.shape)), key=lambda a, o=o: -o.strides[a]))
+        fits = len(wanted) != len(o.shape) or _is_dense(o, wanted)  # another rank is refused later
+        if not fits and _is_dense(o, slow_first):
+            found[k] = slow_first
+    return tuple(found)
+
+
+def _is_dense(o: ArrayInfo, order: Order) -> bool:
+    """Whether an array lies without holes in an order; axes of one element lie anywhere."""
+    step = 1
+    for a in reversed(order):
+        if o.shape[a] > 1 and o.strides[a] != step:
+            return False
+        step *= o.shape[a]
+    return True
 
 
 def wishes_of(

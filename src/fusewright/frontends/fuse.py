@@ -19,7 +19,7 @@ from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional,
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.bound import Call, Compiled, bound
-from fusewright.frontends.donation import Wishes, donated_roots, wishes_of
+from fusewright.frontends.donation import Wishes, donated_roots, orders_for, wishes_of
 from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
 from fusewright.frontends.natural_layouts import Strides, natural_layouts
 from fusewright.frontends.recompiles import reason
@@ -98,7 +98,7 @@ class Fused:
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, Orders]] = {}
-        self._programs: dict[tuple[Signature, Wishes, Float32Matmul], Compiled] = {}
+        self._programs: dict[tuple[Signature, Wishes, Orders, Float32Matmul], Compiled] = {}
         self._calls: dict[Hashable, Call] = {}
         self._needing_values: set[Hashable] = set()
         """Keys of calls, and signatures, of which the values of all integers are a part."""
@@ -378,11 +378,12 @@ class Fused:
         given: Sequence[ArrayInfo | None],
     ) -> Compiled:
         precision = self.precision
-        key = signature, wishes_of(infos, tree, given, self._donated), precision
+        traced, orders = self._traced(signature, infos, tree)
+        orders = orders_for(given, orders)
+        key = signature, wishes_of(infos, tree, given, self._donated), orders, precision
         found = self._programs.get(key)
         if found is not None:
             return found
-        traced, orders = self._traced(signature, infos, tree)
         with self._lock:
             found = self._programs.get(key)
             if found is None:
@@ -434,7 +435,8 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            self._programs[signature, (), self.precision] = Compiled(program, traced.out_tree)
+            key = signature, (), tuple(orders), self.precision
+            self._programs[key] = Compiled(program, traced.out_tree)
             self._calls.clear()
 
     def trace(
@@ -468,7 +470,7 @@ class Fused:
             return
         shapes = ", ".join(str(s) for s in signature.specs)
         number = len(self._programs) + 1
-        why = reason(signature, [known for known, _, _ in self._programs], tree, self._marks)
+        why = reason(signature, [known for known, *_ in self._programs], tree, self._marks)
         _log.log(level, "%s: compile %d, for %s: %s", self.name, number, shapes, why)
 
 
