@@ -97,6 +97,34 @@ def test_groups_of_few_rows_read_memory_more_often() -> None:
     assert memory_nbytes(small, in_order(few, small, TARGET), TARGET) == small.nbytes
 
 
+def test_rings_of_short_depths_go_on_from_tile_to_tile() -> None:
+    """64 products of two steps each: 2,048 tiles, 16 in turn for a block."""
+    sizes = Sizes(64, 1024, 1024, 128)
+    wide = next(p for p in menu_plans(sizes, TARGET) if (p.rows, p.columns) == (128, 256))
+    assert wide.blocks == 132 and wide.stages == 4
+    waiting = predicted_us(sizes, replace(wide, stages=2), TARGET)
+    assert predicted_us(sizes, wide, TARGET) < 0.7 * waiting
+    few = Sizes(1, 1024, 1024, 128)
+    assert all(p.stages <= 2 for p in menu_plans(few, TARGET) if not p.blocks)
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+def test_a_ring_longer_than_a_depth(stages: int) -> None:
+    shapes = (3, 128, 128), (3, 128, 128)
+    fusion = fw.trace(fw.matmul, *(fw.TensorSpec(s, "float16") for s in shapes))
+    kernel = _by_hand(fusion, ProductPlan(64, 64, 64, 1, stages, 64, group=2, blocks=4))
+    rng = np.random.default_rng(stages)
+    arrays = [rng.standard_normal(s).astype(np.float16) for s in shapes]
+    got = kernel.simulate(*arrays)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, *arrays)
+    np.testing.assert_allclose(
+        got.outputs[0].astype(float), np.asarray(want, float), rtol=1e-2, atol=1e-2
+    )
+    report = fw.verify(kernel, *arrays)
+    assert not report.missing and not report.redundant
+
+
 def test_the_two_models_agree() -> None:
     """The ranking of tiles and the predicted time of a kernel, which also knows its results."""
     for m, n, k in ((4096, 4096, 4096), (4097, 4104, 4104), (256, 4096, 4096), (16, 4096, 4096)):

@@ -92,8 +92,14 @@ class MatmulScheduler:
         plans = menu_plans(self._sizes(), self._target, (first, second), outputs)
         if None not in map(constant_value, self._product.shape):
             return list(plans)
-        alone = (p for p in plans if p.cluster_size == 1)
-        return [replace(p, group=1, blocks=0, serpentine=False) for p in alone]
+        depth = self._sizes().depth
+        return [
+            replace(
+                p, stages=min(p.stages, -(-depth // p.depth)), group=1, blocks=0, serpentine=False
+            )
+            for p in plans
+            if p.cluster_size == 1
+        ]
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""

@@ -185,16 +185,19 @@ def _with_ring(
     outputs: int,
     target: Target,
 ) -> ProductPlan:
-    """A tile with as many stages as memory has room for, beside as many columns of results as then
-    have room, too."""
+    """A tile with as many stages as memory has room for, and a block has steps, beside as many
+    columns of results as then have room, too. Where blocks take several tiles, the ring goes on
+    from one to the next, so that the boxes of short depths are under way while others are
+    multiplied."""
     rows, columns, warpgroups = tile
     depth = DEPTH_NBYTES // sizes.itemsize
     stage = (rows * operands[0] + columns * operands[1]) * DEPTH_NBYTES
-    trips = -(-sizes.depth // depth)
+    tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+    steps = -(-sizes.depth // depth) * -(-tiles // target.multiprocessors)
 
     def stages(staged: int) -> int:
         used = BARRIERS_NBYTES + outputs * rows * staged * STAGED_ITEMSIZE
-        return max(1, min((target.shared_nbytes_per_block - used) // stage, trips, MAX_STAGES))
+        return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     staged = max(_staged_columns(columns) if outputs else [0], key=lambda c: (stages(c), c))
     promoted = is_promoted(sizes.itemsize)
