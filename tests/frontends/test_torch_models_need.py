@@ -190,9 +190,73 @@ def test_small_operators_are_one_region() -> None:
 
 @pytest.mark.parametrize("size", [128, 129])
 def test_large_operators_are_torchs(size: int) -> None:
+    def apart(x: Any, y: Any) -> Any:
+        return (x + 1) @ (y * 2)
+
     assert partition._SMALL == 4 * 128 * 128
-    (report,) = as_eager(counted, rand(3, 4), rand(4, 2), rand(size, size))
+    (report,) = as_eager(apart, rand(size, size), rand(size, size))
     assert len(report.regions) == (1 if size == 128 else 0)
+
+
+# --- what reads the same memory -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(37, 150), (130, 129)])
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+def test_gradients_of_an_argument_and_of_a_weight_are_one_region(
+    shape: tuple[int, ...], cpu: str
+) -> None:
+    """The weight's gradient reads what the argument's reads, and no result of it."""
+
+    def norm(x: Any, w: Any, m: Any) -> Any:
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (w * y.bfloat16().float()) @ m
+
+    x, w, m = rand(*shape).requires_grad_(), rand(shape[1]).requires_grad_(), rand(shape[1], 3)
+    forward, backward = as_eager(norm, x, w, m, cpu=cpu)
+    assert len(forward.regions) == len(backward.regions) == 1
+
+
+def test_operators_that_read_the_same_memory_are_one_region() -> None:
+    def both(x: Any) -> Any:
+        return (x + 1) @ (x.t() * 2)
+
+    (report,) = as_eager(both, rand(129, 140))
+    (region,) = report.regions
+    assert len(region.part.inputs) == 1 and len(region.part.outputs) == 2
+
+
+def test_operators_that_read_more_apart_than_together_are_not() -> None:
+    def beside(x: Any, y: Any, z: Any) -> Any:
+        return (x + z).exp() @ (y * z).sin()
+
+    def small(x: Any, y: Any) -> Any:
+        return (x.exp() + y[0]) @ x, (y.exp() + 1) @ x
+
+    def third(x: Any, y: Any, z: Any) -> Any:
+        return (x[0] * x[1] + z) @ (y[0] * y[1] - z)
+
+    large = [rand(140, 140) for _ in range(2)]
+    (report,) = as_eager(beside, *large, rand(140))
+    assert len(report.regions) == 2
+    (report,) = as_eager(third, rand(2, 140, 140), rand(2, 141, 140)[:, :140], large[0])
+    assert len(report.regions) == 2
+    (report,) = as_eager(small, large[0], rand(140, 140)[:3].clone())
+    assert len(report.regions) == 2
+
+
+def test_what_would_be_kept_long_for_little_is_computed_first() -> None:
+    def wait(x: Any, y: Any) -> Any:
+        return (x.exp() + y) @ x, (y.sin() + y) @ x
+
+    def near(x: Any, y: Any) -> Any:
+        return (y.sin() + y) @ x, (x.exp() + y) @ x
+
+    x, y = rand(140, 140), rand(140)
+    (report,) = as_eager(wait, x, y)
+    assert len(report.regions) == 2
+    (report,) = as_eager(near, x, y)
+    assert len(report.regions) == 1
 
 
 OPTIMISERS: dict[str, Callable[[Any], Any]] = {

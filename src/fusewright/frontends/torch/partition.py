@@ -3,8 +3,9 @@
 A node that can be fused has a level: the greatest number of changes between fused and other nodes
 on a way to it. Fused nodes of one level that read each other are one region; no way leads out of a
 region and back in, because every change raises the level. Then cheap nodes sink into the region
-that alone reads them, where that moves fewer bytes. Small operators that are left alone on a level
-are one region, whose kernels stand side by side in few launches.
+that alone reads them, where that moves fewer bytes. Regions of a level that read the same memory
+are one, so that it may be read once. Small operators that are left alone on a level are one region,
+whose kernels stand side by side in few launches.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def partition(graph: Any, options: Options) -> Partition:
     level = {n: d for n, d in depth.items() if n not in reasons}
     _sink(nodes, before, depth, level)
     regions: list[tuple[Any, ...]] = []
-    for members in _small_ones_joined(_components(nodes, level), level, constants, options.min_ops):
+    found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
+    for members in _siblings_joined(found, level, constants):
         if _computing(members) >= options.min_ops:
             regions.append(_without_first_views(members))
         else:
@@ -165,6 +167,64 @@ def _components(nodes: Sequence[Any], level: Mapping[Any, int]) -> Iterable[tupl
         if n in level:
             found.setdefault(root(n), []).append(n)
     return [tuple(members) for members in found.values()]
+
+
+@dataclass(slots=True)
+class _Siblings:
+    """Nodes that are computed together, and the bytes of each tensor that they read."""
+
+    members: list[Any]
+    read: dict[Any, int]
+
+    def shared(self, read: Mapping[Any, int]) -> int:
+        """The bytes that others read, too."""
+        return sum(size for p, size in read.items() if p in self.read)
+
+
+def _siblings_joined(
+    found: Iterable[tuple[Any, ...]], level: Mapping[Any, int], constants: Mapping[Any, None]
+) -> list[tuple[Any, ...]]:
+    """The components, those of a level as one of which one reads little but what the other reads,
+    too, such as the gradients of a norm's argument and of its weight. The first one is computed
+    later then, so that what it reads alone, and is kept, must not be much more than they share."""
+    groups: list[_Siblings] = []
+    reading: dict[tuple[int, Any], dict[int, _Siblings]] = {}
+    for members in found:
+        read = _read(members, constants)
+        places = [(level[members[0]], p) for p in read]
+        near = {k: g for place in places for k, g in reading.get(place, {}).items()}
+        at = next((k for k, g in near.items() if _is_sibling(g, members, read)), len(groups))
+        if at == len(groups):
+            groups.append(_Siblings([], {}))
+        own = groups[at]
+        own.members += members
+        own.read |= read
+        for place in places:
+            reading.setdefault(place, {})[at] = own
+    return [tuple(g.members) for g in groups]
+
+
+def _read(members: Sequence[Any], constants: Mapping[Any, None]) -> dict[Any, int]:
+    """The bytes of the tensors that nodes read of others. Another view of all of a tensor is that
+    tensor."""
+    inside = dict.fromkeys(members)
+    found: dict[Any, int] = {}
+    for p in dict.fromkeys(p for n in members for p in n.all_input_nodes):
+        size = nbytes(p.meta.get("val"))
+        if p in inside or p in constants or not size:
+            continue
+        base = whole(p)
+        found[base if nbytes(base.meta.get("val")) == size else p] = size
+    return found
+
+
+def _is_sibling(group: _Siblings, members: Sequence[Any], read: Mapping[Any, int]) -> bool:
+    """Whether nodes, which read so many bytes of each tensor, are computed with a group."""
+    shared = group.shared(read)
+    known = sum(group.read.values())
+    is_close = 2 * shared >= min(known, sum(read.values()))
+    both_compute = _computing(members) > 0 and _computing(group.members) > 0
+    return both_compute and is_close and known - shared <= _KEPT * shared
 
 
 def _computing(members: Sequence[Any]) -> int:
