@@ -115,7 +115,7 @@ def test_never_means_never() -> None:
             [(4096, 4096), (4096, 4096)],
             "its result is stored as well",
         ),
-        (mlp, [(64, 65536), (65536, 64)], "us beside a product of"),
+        (mlp, [(64, 262144), (262144, 64)], "us beside a product of"),
         (mlp, [(4096, 4100), (4100, 4096)], "no multiples of 16 bytes"),
     ],
 )
