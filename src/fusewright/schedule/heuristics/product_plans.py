@@ -50,6 +50,10 @@ copy."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
+ENOUGH_STAGES = 4
+"""Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits took
+799 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
+`bench.products`)."""
 STAGED_COLUMNS = (128, 64)
 """Of a result that leave through shared memory together, where they divide a tile's."""
 STAGED_UNIT = 16
@@ -199,7 +203,8 @@ def _with_ring(
         used = BARRIERS_NBYTES + outputs * rows * staged * STAGED_ITEMSIZE
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
-    staged = max(_staged_columns(columns) if outputs else [0], key=lambda c: (stages(c), c))
+    options = _staged_columns(columns) if outputs else [0]
+    staged = max(options, key=lambda c: (min(stages(c), ENOUGH_STAGES), c))
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(
         rows, columns, depth, warpgroups, stages(staged), staged, products=max(operands),
@@ -212,7 +217,8 @@ def _staged_columns(columns: int) -> list[int]:
     them."""
     if columns % STAGED_UNIT:
         return [0]
-    return [c for c in STAGED_COLUMNS if columns % c == 0] or [columns]
+    whole = [columns] if columns % STAGED_COLUMNS[0] else []
+    return whole + [c for c in STAGED_COLUMNS if columns % c == 0]
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
