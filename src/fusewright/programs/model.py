@@ -132,10 +132,12 @@ class ProgramModel:
             for s, info in zip(x.writes, x.kernel.outputs, strict=True)
             if s.is_whole and s.root is s.tensor
         }
-        stored = (made.get(t) or TensorInfo.of(t) for t in dict.fromkeys(self.fusion.outputs))
-        return tuple(
-            _permuted(i, inverse(self.orders.in_memory(i.name, len(i.shape)))) for i in stored
-        )
+        found: list[TensorInfo] = []
+        for t in dict.fromkeys(self.fusion.outputs):
+            # by its own name: a kernel that equal ones share has the names of the first
+            order = self.orders.in_memory(t.name, t.ndim)
+            found.append(_permuted(made.get(t) or TensorInfo.of(t), inverse(order)))
+        return tuple(found)
 
     @cached_property
     def places(self) -> list[int]:

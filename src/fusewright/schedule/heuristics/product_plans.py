@@ -51,8 +51,8 @@ MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
 ENOUGH_STAGES = 4
-"""Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits took
-799 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
+"""Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits
+took 873 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
 `bench.products`)."""
 STAGED_COLUMNS = (128, 64)
 """Of a result that leave through shared memory together, where they divide a tile's."""
