@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.core.expr import constant_value
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import ScheduleError, UserError
 from fusewright.target import target_of
@@ -160,6 +161,9 @@ def test_a_result_that_its_kernel_calls_otherwise_lies_in_its_order() -> None:
 
         fusion, orders = traced(moved, x.shape), [(0, 2, 3, 1), None]
         program = compile_in_place(fusion, target_of("sm_90a"), kernels=known, out_layouts=orders)
-        for made, wanted in zip(program(x, device="sim"), fw.evaluate(fusion, x), strict=True):
-            np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-6)
+        wanted = fw.evaluate(fusion, x)
+        shapes = [tuple(map(constant_value, r.shape)) for r in program.results]
+        assert shapes == [a.shape for a in wanted]
+        for made, expected in zip(program(x, device="sim"), wanted, strict=True):
+            np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
     assert len(known) == 1
