@@ -493,7 +493,7 @@ def compile_in_place(
     taken from there, others added. `out_layouts` as those of `compile`."""
     logs.start()
     began = time.perf_counter()
-    fusion = _as_configured(store_in_orders(fusion, out_layouts or ()))
+    fusion = _as_configured(store_in_orders(fusion, out_layouts))
     given = [fusion.inputs[k] for k in donated or ()]
     decisions: dict[object, Decision] = {}
     form = chosen_form(fusion, target, given=given, decisions=decisions)
@@ -502,14 +502,7 @@ def compile_in_place(
     compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], decisions)
     required = _required(whole, out_layouts)
     permuted = {n: o for n, o in required.items() if o != c_order(len(o))}
-    choices = {
-        x: [
-            t
-            for t in holders(whole, x)
-            if t.name not in permuted and (at is None or t is whole.outputs[at])
-        ]
-        for x, at in ((whole.inputs[k], at) for k, at in (donated or {}).items())
-    }
+    choices = _held_by(whole, donated or {}, permuted)
     refused = {x.name: "no result has its shape, dtype and C order" for x in choices}
     while True:
         held: dict[Tensor, Tensor] = {}
@@ -540,6 +533,18 @@ def compile_in_place(
     program = started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
     _say(program, time.perf_counter() - began)
     return program
+
+
+def _held_by(
+    whole: Fusion, donated: Mapping[int, int | None], permuted: Mapping[str, Order]
+) -> dict[Tensor, list[Tensor]]:
+    """By donated input the results that may be made in its memory: those in C order."""
+    choices: dict[Tensor, list[Tensor]] = {}
+    for k, at in donated.items():
+        x = whole.inputs[k]
+        fitting = (t for t in holders(whole, x) if t.name not in permuted)
+        choices[x] = [t for t in fitting if at is None or t is whole.outputs[at]]
+    return choices
 
 
 def _say(program: Program, seconds: float) -> None:

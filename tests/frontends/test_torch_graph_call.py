@@ -726,3 +726,35 @@ def test_a_call_that_records_gradients_is_not_the_functions() -> None:
     torch.testing.assert_close(made, f(x, w)[0], rtol=1e-5, atol=1e-5)
     made.sum().backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
+
+
+class Mixer(torch.nn.Module):
+    """A depthwise convolution, and a network over channels with its axes last."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.spatial = torch.nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.norm = torch.nn.LayerNorm(channels)
+        self.up = torch.nn.Linear(channels, 2 * channels)
+        self.down = torch.nn.Linear(2 * channels, channels)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(self.spatial(x).permute(0, 2, 3, 1))
+        y = self.down(torch.nn.functional.gelu(self.up(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+def test_equal_layers_with_channels_last_agree_with_eager(machine: Machine) -> None:
+    """Their regions share kernels, whose results are called otherwise, and lie in other orders."""
+    model = torch.nn.Sequential(*(Mixer(4) for _ in range(3)))
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 5, 3).to(memory_format=torch.channels_last)
+    model(x).square().mean().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    called = machine.compile(model)
+    for _ in range(3):
+        model.zero_grad()
+        called(x).square().mean().backward()
+        for p, g in zip(model.parameters(), wanted, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-4, atol=1e-5)
+    assert machine.failures == []

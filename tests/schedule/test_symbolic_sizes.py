@@ -19,8 +19,8 @@ from fusewright.axes.words import ratio
 from fusewright.core.conditions import And, Cond, Less
 from fusewright.core.expr import Expr, Var, floordiv, variables
 from fusewright.core.substitution import estimate
-from fusewright.driver import _halves
 from fusewright.fusion.text import parse_fusion
+from fusewright.host.halves import halves_of
 from fusewright.host.segment import Segment
 from fusewright.host.subspans import natural
 from fusewright.kir.ir import Buffer, Memory, Store
@@ -269,7 +269,7 @@ def test_halves_of_a_kernel_write_all_that_the_kernel_wrote() -> None:
     values = {t.name: t for t in fusion.values}
     stores = tuple(natural(fw.fusion.ir.Tensor(n, *_like(values["a"]))) for n in ("p", "q", "r"))
     whole = Segment(fusion, (natural(values["x"]),), stores)
-    halves = _halves(whole)
+    halves = halves_of(whole)
     assert halves is not None
     written = [w for h in halves for w in h.writes]
     assert [sum(w is s for w in written) for s in stores] == [1, 1, 1]

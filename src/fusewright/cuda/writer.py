@@ -62,7 +62,9 @@ class Writer:
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
         self.divisions: dict[Division, Text] = {}  # those in scope that have a name
-        self._shared = shared_divisions(kernel)
+        self._shared = {} if self.products else shared_divisions(kernel)
+        """Not of products: where laps of their rings are unrolled, slots become literals, which a
+        quotient with a name would hide from the compiler."""
         self.role: Role | None = None
         self.bound_ms = knobs.BOUND_WAITS.get()
         self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it

@@ -11,7 +11,7 @@ from fusewright.fusion.ir import Fusion, Permute, Tensor
 from fusewright.fusion.orders import Order, c_order
 
 
-def store_in_orders(fusion: Fusion, orders: Sequence[Order | None]) -> Fusion:
+def store_in_orders(fusion: Fusion, orders: Sequence[Order | None] | None) -> Fusion:
     """Returns every result with its axes in the order that is required of it, so that it is stored
     densely; None, and the order of the program, leave it as it is. What is stored is called like
     the result.
@@ -21,7 +21,7 @@ def store_in_orders(fusion: Fusion, orders: Sequence[Order | None]) -> Fusion:
     checks:   there is an order for each result, of all of its axes, else UserError
     order:    first: all passes that ask in which order a result lies come after it
     """
-    if not orders:
+    if orders is None:
         return fusion
     check_orders(fusion, orders)
     asked = [
