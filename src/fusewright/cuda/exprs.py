@@ -139,31 +139,38 @@ def _never_negative(e: Expr) -> bool:
     return low is not None and low >= 0
 
 
-def _floordiv(e: ex.FloorDiv, spell: Spell) -> Text:
+def _floordiv(e: ex.FloorDiv, spell: Spell, *, plain: bool = False) -> Text:
     shift = _log2(e.denominator)
     if shift is not None:
         numerator = integer(e.numerator, spell)
         return Text(f"{numerator.operand} >> {shift}", numerator.wide)
-    return _divide("/", "fw_floordiv", e, spell)
+    return _divide("/", "fw_floordiv", e, spell, plain=plain)
 
 
-def _mod(e: ex.Mod, spell: Spell) -> Text:
+def _mod(e: ex.Mod, spell: Spell, *, plain: bool = False) -> Text:
     shift = _log2(e.denominator)
     if shift is not None:
         numerator = integer(e.numerator, spell)
         return Text(f"{numerator.operand} & {(1 << shift) - 1}", numerator.wide)
-    return _divide("%", "fw_rem", e, spell)
+    return _divide("%", "fw_rem", e, spell, plain=plain)
 
 
-def _divide(operator: str, function: str, e: Division, spell: Spell) -> Text:
+def _divide(operator: str, function: str, e: Division, spell: Spell, *, plain: bool) -> Text:
     a, b, wide = _pair(e.numerator, e.denominator, spell)
     if _never_negative(e.numerator):
-        if not wide and ex.constant_value(e.denominator) is not None:
+        if not (plain or wide) and ex.constant_value(e.denominator) is not None:
             known = "fw_over" if operator == "/" else "fw_rest"
             return Text(f"{known}<{b.code}>({a.code})", wide, atomic=True)
         return Text(f"{a.operand} {operator} {b.operand}", wide)
     ctype = "long long" if wide else "int"
     return Text(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)
+
+
+def plain_division(d: Division, spell: Spell) -> Text:
+    """A division by the operator of the language, which a compiler can fold."""
+    if isinstance(d, ex.FloorDiv):
+        return _floordiv(d, spell, plain=True)
+    return _mod(d, spell, plain=True)
 
 
 def every(c: Cond, spell: Spell) -> str:

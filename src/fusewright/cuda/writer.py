@@ -14,7 +14,7 @@ from fusewright.cuda import exprs, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
-from fusewright.cuda.shared_divisions import shared_divisions, wish_of
+from fusewright.cuda.shared_divisions import Shared, shared_divisions, wish_of
 from fusewright.errors import SpecError, UnsupportedError
 from fusewright.kir.analysis.uses import written_buffers
 from fusewright.kir.ir import (
@@ -62,9 +62,9 @@ class Writer:
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
         self.divisions: dict[Division, Text] = {}  # those in scope that have a name
-        self._shared = {} if self.products else shared_divisions(kernel)
+        self._shared: Shared = {} if self.products else shared_divisions(kernel)
         """Not of products: where laps of their rings are unrolled, slots become literals, which a
-        quotient with a name would hide from the compiler."""
+        quotient with a name, or by an inverse, would hide from the compiler."""
         self.role: Role | None = None
         self.bound_ms = knobs.BOUND_WAITS.get()
         self.leading: dict[int, str] = {}  # by issuing thread the condition that stands for it
@@ -137,7 +137,8 @@ class Writer:
 
     def _spell(self, var: Var | Division) -> Text | None:
         if isinstance(var, Division):
-            return self.divisions.get(var)
+            is_folded = bool(self.products)  # slots of rings whose laps are unrolled
+            return exprs.plain_division(var, self._spell) if is_folded else self.divisions.get(var)
         if isinstance(var, RegVar):
             return self._register_index(var)
         text = self.variables.get(var)
