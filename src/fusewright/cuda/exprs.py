@@ -168,9 +168,10 @@ def _divide(operator: str, function: str, e: Division, spell: Spell, *, plain: b
 
 def plain_division(d: Division, spell: Spell) -> Text:
     """A division by the operator of the language, which a compiler can fold."""
-    if isinstance(d, ex.FloorDiv):
-        return _floordiv(d, spell, plain=True)
-    return _mod(d, spell, plain=True)
+    if isinstance(d, ex.Mod):
+        return _mod(d, spell, plain=True)
+    assert isinstance(d, ex.FloorDiv)
+    return _floordiv(d, spell, plain=True)
 
 
 def every(c: Cond, spell: Spell) -> str:
