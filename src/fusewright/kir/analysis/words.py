@@ -6,7 +6,7 @@ not waited for in this one, and the upper half of a word becomes a float in one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fusewright.core.expr import ZERO, constant_value
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
@@ -18,36 +18,32 @@ from fusewright.target import WORD_NBYTES
 def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
     """The register buffers of short elements that loads fill in whole words, and that only
     arithmetic reads."""
-    loaded: set[Buffer] = set()
-    others: set[Buffer] = set()
-    for s in walk_statements(kernel):
-        match s:
-            case Load() if _fills_words(s):
-                loaded.add(s.dst.buffer)
-            case Compute():
-                others.add(s.dst.buffer)
-                others |= {r.buffer for r in own_registers(s) if constant_value(r.index) is None}
-            case _:
-                others |= {r.buffer for r in own_registers(s)}
-    return frozenset(loaded - others)
+    loads = (s for s in walk_statements(kernel) if isinstance(s, Load))
+    return frozenset(s.dst.buffer for s in loads) - _used_otherwise(kernel, _fills_words)
 
 
 def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:
     """The register buffers that loads of a loop fill for its next iteration with vectors that
     begin anywhere, and that only arithmetic reads: cut out of their two words where they are
     loaded, they would be waited for there."""
-    carried = {s.dst.buffer for s in _loads_of_the_next(kernel.body, frozenset())}
+    loads = _loads_of_the_next(kernel.body, frozenset())
+    return frozenset(s.dst.buffer for s in loads) - _used_otherwise(kernel, _is_one_cut)
+
+
+def _used_otherwise(kernel: Kernel, fills: Callable[[Load], bool]) -> frozenset[Buffer]:
+    """The register buffers that anything but loads of a kind writes, or that anything but
+    arithmetic reads at places that are literals."""
     others: set[Buffer] = set()
     for s in walk_statements(kernel):
         match s:
-            case Load() if _is_one_cut(s):
+            case Load() if fills(s):
                 pass
             case Compute():
                 others.add(s.dst.buffer)
                 others |= {r.buffer for r in own_registers(s) if constant_value(r.index) is None}
             case _:
                 others |= {r.buffer for r in own_registers(s)}
-    return frozenset(carried - others)
+    return frozenset(others)
 
 
 def _loads_of_the_next(body: Body, outside: frozenset[Buffer]) -> Iterator[Load]:
