@@ -197,3 +197,13 @@ def test_registers_of_warps_that_multiply_and_that_copy() -> None:
     assert ProductPlan(128, 128, 64, 2, 4).registers is None
     for warpgroups, (copying, multiplying) in pairs.items():
         assert 128 * (copying + warpgroups * multiplying) <= TARGET.registers_per_sm
+
+
+def test_results_leave_in_parts_only_where_the_ring_would_be_short_otherwise() -> None:
+    """Of 8 bits four tiles fit beside whole results; of 192 x 192 in 16 bits only three."""
+    eight = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192, 1), TARGET)}
+    wide = eight[128, 192]
+    assert (wide.staged, wide.stages) == (192, 4)
+    sixteen = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192), TARGET)}
+    square = sixteen[192, 192]
+    assert (square.staged, square.stages) == (64, 4)
