@@ -36,12 +36,16 @@ TARGET_MS = 60.0
 PEERS = ("eager", "inductor", "fusewright")
 IMAGES_A_TEXT = 8
 """Images of a batch for each text of one."""
+LONGEST = 40
+NAME_LENGTH = 100
+"""Kernels of a step that are kept, and letters of their names."""
 
 
 @dataclass(slots=True)
 class Outcome:
     """What an architecture took, by peer: milliseconds a step, those of them that the device is
-    busy, kernels, seconds to compile, peak MiB, errors."""
+    busy, kernels, seconds to compile, peak MiB, errors. `longest`: the kernels that take most of a
+    step, as name, launches and microseconds in all."""
 
     name: str
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -52,6 +56,9 @@ class Outcome:
     loss_error: dict[str, float] = field(default_factory=dict[str, float])
     gradient_error: dict[str, float] = field(default_factory=dict[str, float])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    longest: dict[str, list[tuple[str, int, float]]] = field(
+        default_factory=dict[str, list[tuple[str, int, float]]]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,10 @@ def _look(out: Outcome, peer: str, run: Callable[[], Any]) -> None:
     events = [e for e in profile.key_averages() if e.self_device_time_total > 0]
     out.kernels[peer] = sum(e.count for e in events)
     out.busy[peer] = sum(e.self_device_time_total for e in events) / 1000
+    events.sort(key=lambda e: -e.self_device_time_total)
+    out.longest[peer] = [
+        (e.key[:NAME_LENGTH], e.count, round(e.self_device_time_total, 1)) for e in events[:LONGEST]
+    ]
 
 
 def _medians(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -308,6 +319,7 @@ def _report(
             "gradient_error",
         ):
             entry[name] = {k: float(f"{v:.4g}") for k, v in getattr(o, name).items()}
+        entry["longest"] = o.longest
         models.append(entry)
     return {
         "date": datetime.date.today().isoformat(),
