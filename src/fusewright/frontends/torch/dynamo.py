@@ -11,6 +11,7 @@ from typing import Any
 from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
+from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.plain_strides import plain_strides
@@ -67,6 +68,7 @@ def compiler(
         return compile_graph
 
     def compile_function(module: Any, example_inputs: Sequence[Any]) -> Any:
+        tell_known_masks(module)
         recordings = Recordings()
         compile_graphs = common.aot_autograd(
             fw_compiler=side("forward", recordings),
