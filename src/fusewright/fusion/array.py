@@ -40,6 +40,7 @@ from fusewright.fusion.operands import (
     check_version,
     is_scalar,
 )
+from fusewright.fusion.selection import Selector, listed, select
 from fusewright.fusion.source import calling_line
 
 _SMALL = 1 << 16  # elements that are computed for the sake of one of them
@@ -229,6 +230,8 @@ def _plain(item: object) -> object:
     match item:
         case np.integer():
             return int(item)
+        case list():
+            return listed(cast("list[object]", item))
         case Array() if item.ndim == 0 and item.dtype.is_integer and item.is_known:
             return item.__index__()
         case slice():
@@ -236,6 +239,15 @@ def _plain(item: object) -> object:
             return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))
         case _:
             return item
+
+
+def _selector(item: object) -> object:
+    """An array in a key, with its elements where they are known."""
+    if isinstance(item, np.ndarray):
+        item = Array(Known(held("x[...]", cast("npt.NDArray[Any]", item))))
+    if not isinstance(item, Array):
+        return item
+    return Selector(item.tensor, item.numpy() if item.is_known else None)
 
 
 def _is_alike(a: Array, b: Array) -> bool:
@@ -411,9 +423,9 @@ class Array(Methods):
         plain = tuple(_plain(item) for item in items)
         if not any(isinstance(item, Array | np.ndarray) for item in plain):
             return self._basic(plain)
-        if not self.is_known:
-            return Array(indexing.index(self.tensor, plain))  # refuses
-        return Array(Known(self._selected(plain)))
+        if self.is_known and all(x.is_known for x in plain if isinstance(x, Array)):
+            return Array(Known(self._selected(plain)))
+        return Array(select(self.tensor, tuple(_selector(item) for item in plain)))
 
     def _basic(self, key: tuple[object, ...]) -> Array:
         """The elements at integers, slices, None and Ellipsis. A known value that is not large is
@@ -574,23 +586,3 @@ class Array(Methods):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         out = self.numpy("__array__()")
         return out if dtype is None else out.astype(dtype)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """The value for another library, which gets elements of its own."""
-        if dl_device not in (None, self.__dlpack_device__()):
-            raise UserError(
-                f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
-                "with the other library"
-            )
-        check_no_stream("__dlpack__", stream)
-        return self.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU: the value is computed on the host

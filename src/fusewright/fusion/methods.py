@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from fusewright.errors import UserError
 from fusewright.fusion import build
+from fusewright.fusion.operands import check_no_stream
 
 
 def _functions() -> ModuleType:
@@ -193,6 +194,27 @@ class Methods:
         """The elements as nested lists, where the value is known."""
         numbers: Any = self
         return numbers.numpy("tolist()").tolist()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library, which gets elements of its own."""
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise UserError(
+                f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
+                "with the other library"
+            )
+        check_no_stream("__dlpack__", stream)
+        numbers: Any = self
+        return numbers.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU: the value is computed on the host
 
     @property
     def _rank(self) -> int:
