@@ -22,11 +22,16 @@ from fusewright.core.expr import Expr, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
-from fusewright.fusion.advice import INSTEAD_OF_TRUTH, instead_of, instead_of_attribute
+from fusewright.fusion.advice import (
+    INSTEAD_OF_TRUTH,
+    instead_of,
+    instead_of_attribute,
+    instead_of_function,
+)
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.known import Known, held
-from fusewright.fusion.methods import Methods
+from fusewright.fusion.methods import Methods, public_names
 from fusewright.fusion.operands import (
     DEVICE,
     NUMPY_OPERATORS,
@@ -406,16 +411,15 @@ class Array(Methods):
             left = inputs[0][()]  # numpy may pass its scalars as arrays of rank 0
             return getattr(inputs[1], NUMPY_OPERATORS[name])(left)
         called = name if method == "__call__" else f"{name}.{method}"
-        ours = f"fw.{name}" if hasattr(self.__array_namespace__(), name) else "a function of fw"
         raise UserError(
             f"numpy.{called} of the traced array {self!r}: numpy computes with values, which are "
-            f"not known here; use {ours}, or numpy.asarray(x) of known data"
+            f"not known here; {instead_of_function(name, *public_names())}, or numpy.asarray(x) of "
+            "known data"
         )
 
     def __getattr__(self, name: str) -> Any:
         raise NoAttributeError(
-            f"an array has no attribute {name!r}; "
-            f"{instead_of_attribute(name, dir(self.__array_namespace__()))}"
+            f"an array has no attribute {name!r}; {instead_of_attribute(name, *public_names())}"
         )
 
     def __getitem__(self, key: object) -> Array:

@@ -9,12 +9,19 @@ from typing import Any, cast
 
 from fusewright.errors import UserError
 from fusewright.fusion import build
+from fusewright.fusion.advice import instead_of_function
 from fusewright.fusion.operands import check_no_stream
 
 
 def _functions() -> ModuleType:
     """The package, whose functions these are."""
     return sys.modules[__name__.partition(".")[0]]
+
+
+def public_names() -> tuple[list[str], list[str]]:
+    """The names of the package, and those of its `nn`."""
+    functions = _functions()
+    return dir(functions), list(functions.nn.__all__)
 
 
 def _listed(op: str, sizes: tuple[Any, ...]) -> Any:
@@ -32,11 +39,10 @@ def _values(x: Any, asked: str) -> Any:
         array: Any = x
         if array.is_known:
             return array.numpy()
-        ours = asked.removeprefix("numpy.")
-        ours = f"fw.{ours}" if hasattr(_functions(), ours) else "a function of fw"
+        ways = instead_of_function(asked.removeprefix("numpy."), *public_names())
         raise UserError(
             f"{asked} of the traced array {array!r}: numpy computes with values, which are not "
-            f"known here; use {ours}, or numpy.asarray(x) of known data"
+            f"known here; {ways}, or numpy.asarray(x) of known data"
         )
     if isinstance(x, dict):
         table = cast("dict[Any, Any]", x)
@@ -182,6 +188,22 @@ class Methods:
         """A function of numpy on known data; UserError for arrays that are traced."""
         asked = f"numpy.{func.__name__}"
         return func(*(_values(a, asked) for a in args), **_values(kwargs, asked))
+
+    # torch's functions
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Functions of torch, and operators between an array and a tensor: UserError."""
+        name = str(getattr(func, "__name__", func))
+        if any(type(a).__module__.partition(".")[0] == "torch" for a in args):
+            raise UserError(
+                f"{name} of an array of a program and a tensor of torch: pass the tensor as an "
+                "argument of the function, or make it a constant with fw.asarray"
+            )
+        raise UserError(
+            f"torch.{name} of an array of a program: torch computes with tensors, which have "
+            f"values; {instead_of_function(name, *public_names())}"
+        )
 
     # values
 
