@@ -96,9 +96,7 @@ def test_memory_of_jax_is_not_written(gpu: FakeDriver, jax: Any) -> None:
     got = fw.fuse(stored, device="cuda", donate=("c",))(cache, row)
     assert content(got.memory).sum() == 4 and content(cache.memory).sum() == 0
     program = fw.compile(fw.trace(stored, "f32[3,4]", "f32[1,4]"), donate=("c",))
-    with pytest.raises(
-        fw.UserError, match=r"compiled with donate=, and arrays of jax never"
-    ):
+    with pytest.raises(fw.UserError, match=r"compiled with donate=, and arrays of jax never"):
         program(cache, row, device="cuda")
     del got, cache, row
     gc.collect()  # what the traceback held is freed where it was allocated

@@ -8,7 +8,7 @@ argument of a trace cannot, and says so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fusewright import dtypes
 from fusewright.arguments import shown
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
@@ -81,7 +81,8 @@ def as_operand(op: str, x: object) -> Array | bool | int | float | complex:
 
 
 def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
-    """The promoted dtype of the arrays, which every scalar can take."""
+    """The promoted dtype of the arrays, which every scalar can take: float32 for integers beside a
+    Python float."""
     found = [x.dtype for x in operands if isinstance(x, Array)]
     if not found:
         raise UserError(f"{op}: no operand is an array; compute with Python scalars in Python")
@@ -93,6 +94,8 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
         if not all(x.is_known for x in operands if isinstance(x, Array)):
             raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
         dtype = dtypes.promote(dtype, dtypes.complex64)
+    if dtype.is_integer and any(isinstance(x, float) for x in operands):
+        dtype = dtypes.float32
     for x in operands:
         if isinstance(x, Expr):
             check_size(op, x, dtype)
@@ -115,9 +118,12 @@ def as_tensor(x: Operand, dtype: DType) -> Tensor:
 def promoted(
     op: str, category: Category, *operands: object, of_complex: bool = False
 ) -> tuple[Tensor, ...]:
-    """The operands in their common dtype and shape."""
+    """The operands in their common dtype and shape; integers where floats are asked for as
+    float32."""
     checked = tuple(as_number(op, x) for x in operands)
     dtype = common_dtype(op, checked)
+    if category == "float" and dtype.is_integer:
+        dtype = dtypes.float32
     check_category(op, dtype, category, of_complex=of_complex)
     return build.broadcast_all(op, *(as_tensor(x, dtype) for x in checked))
 
@@ -487,27 +493,6 @@ class Array(Methods):
         except ValueError as e:
             raise UserError(f"x[{indexing.key_text(plain)}] = value of {self!r}: {e}") from None
         self.tensor, self._elements = Known(elements), None
-
-    def __iter__(self) -> Iterator[Array]:
-        if not self.ndim:
-            raise UserError(
-                "iteration over an array of rank 0, which has no axis; use the array itself"
-            )
-        extent = constant_value(self.tensor.shape[0])
-        if extent is None:
-            raise UserError(
-                f"iteration over axis 0 of symbolic size {self.shape[0]}: a trace unrolls Python "
-                "loops, so the size must be an integer; use array operations on the whole axis"
-            )
-        return (self[k] for k in range(extent))
-
-    def __len__(self) -> int:
-        extent = constant_value(self.tensor.shape[0]) if self.ndim else None
-        if extent is None:
-            raise UserError(
-                f"len() of {self!r}: it needs a first axis of integer size; use x.shape[0]"
-            )
-        return extent
 
     # values
 

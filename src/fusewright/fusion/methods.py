@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, cast
 
+from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.advice import instead_of_function
@@ -188,6 +190,31 @@ class Methods:
         """A function of numpy on known data; UserError for arrays that are traced."""
         asked = f"numpy.{func.__name__}"
         return func(*(_values(a, asked) for a in args), **_values(kwargs, asked))
+
+    # iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        x: Any = self
+        if not x.ndim:
+            raise UserError(
+                "iteration over an array of rank 0, which has no axis; use the array itself"
+            )
+        extent = constant_value(x.tensor.shape[0])
+        if extent is None:
+            raise UserError(
+                f"iteration over axis 0 of symbolic size {x.shape[0]}: a trace unrolls Python "
+                "loops, so the size must be an integer; use array operations on the whole axis"
+            )
+        return (x[k] for k in range(extent))
+
+    def __len__(self) -> int:
+        x: Any = self
+        extent = constant_value(x.tensor.shape[0]) if x.ndim else None
+        if extent is None:
+            raise UserError(
+                f"len() of {x!r}: it needs a first axis of integer size; use x.shape[0]"
+            )
+        return extent
 
     # torch's functions
 

@@ -25,6 +25,8 @@ from fusewright.report.steps import Step, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
 
 _CLOSED = ("edits", "candidates", "shared memory")
+LONGEST_NAME = 44
+"""Characters of a cell that stays on one line."""
 MAX_REASONS = 12
 """Reasons that a page shows before the reader asks for more."""
 _SIDE_BY_SIDE = ("kernel IR", "CUDA")
@@ -223,7 +225,14 @@ def _step(s: Step) -> str:
     return f'<details class="steps">{head}<pre>{body}</pre></details>'
 
 
+def _cell(text: str) -> str:
+    """A cell: names and figures stay on one line, a narrow screen scrolls; sentences wrap."""
+    is_text = max(map(len, text.split("\n"))) > LONGEST_NAME
+    kind = ' class="text"' if is_text else ""
+    return f"<td{kind}>{escape(text)}</td>"
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(c)}</th>" for c in header)
-    lines = ["<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows]
+    lines = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
