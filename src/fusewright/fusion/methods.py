@@ -234,6 +234,11 @@ class Methods:
 
     # values
 
+    def __str__(self) -> str:
+        """The elements of known data, as numpy prints them; of a traced array what it is."""
+        x: Any = self
+        return str(x.numpy()) if x.is_known else repr(x)
+
     def item(self) -> Any:
         """The only element as a Python scalar, where the value is known."""
         numbers: Any = self
