@@ -53,6 +53,22 @@ def test_as_text() -> None:
     assert not any(line.startswith(("+ ", "- ")) for line in same)
 
 
+def test_beside_a_schedule_by_hand() -> None:
+    fusion = fw.trace(lambda x: fw.exp(x) + 1.0, SPEC)
+    by_hand = fw.Schedule(fusion)
+    (y,) = by_hand.outputs
+    y.parallelize(0, fw.BIDx)
+    y.split(1, 256).parallelize(-1, fw.TIDx)
+    by_hand.transform_like(y)
+    by_hand.inline_most()
+    made = fw.Report(fw.compile(fusion), title="made")
+    mine = fw.Report(fw.compile(by_hand), title="mine")
+    lines = made.compare(mine).splitlines()
+    predicted = [line.split() for line in lines if line.startswith("predicted us")]
+    assert [row[-1] for row in predicted] == ["-", "-"]  # no model has looked at it
+    assert any(line.startswith("+") and "TIDx=256" in line for line in lines)
+
+
 def test_as_a_page(tmp_path: Path) -> None:
     path = report(softmax).to_html(tmp_path / "both.html", beside=report(scaled))
     page = path.read_text(encoding="utf-8")

@@ -52,9 +52,15 @@ def versions_text(a: ReportFacts, b: ReportFacts) -> str:
 
 
 def _program_rows(a: ReportFacts, b: ReportFacts) -> list[tuple[str, str, str]]:
-    found = [dict((*numbers(f), ("predicted us", f"{serial_us(f.host.launches):.1f}")))
-             for f in (a, b)]  # fmt: skip
+    found = [dict((*numbers(f), ("predicted us", _predicted(f)))) for f in (a, b)]
     return [(k, found[0][k], found[1].get(k, "-")) for k in found[0]]
+
+
+def _predicted(f: ReportFacts) -> str:
+    """The time of all launches; "-" where that of a kernel, such as one by hand, is not known."""
+    if any(k.cost is None for k in f.kernels):
+        return "-"
+    return f"{serial_us(f.host.launches):.1f}"
 
 
 def _heading(x: KernelFacts | None, y: KernelFacts | None) -> str:
