@@ -26,7 +26,7 @@ def index(t: Tensor, key: object) -> Tensor:
     stops: list[IntLike] = []
     steps: list[int] = []
     kept: list[bool] = []
-    items = _items(t, key)
+    items = items_of(t, key)
     axis = 0
     for item in items:
         if item is None:
@@ -48,18 +48,21 @@ def is_basic(item: object) -> bool:
     return is_integer or item is None or isinstance(item, slice | EllipsisType)
 
 
-def _items(t: Tensor, key: object) -> list[Item]:
-    """The key with Ellipsis and missing axes spelled out as full slices."""
+def items_of(t: Tensor, key: object, *, also: tuple[type, ...] = ()) -> list[Item]:
+    """The key with Ellipsis and missing axes spelled out as full slices; items of the classes in
+    `also` stand for one axis each.
+
+    Raises UserError for other items, and AxisError for too many.
+    """
     given = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
     for item in given:
-        if not (item is None or isinstance(item, int | Expr | slice | EllipsisType)) or (
+        if not (item is None or isinstance(item, (int, Expr, slice, EllipsisType, *also))) or (
             isinstance(item, bool)
         ):
             raise UserError(
-                f"x[{_key_text(item)}]: keys are integers, slices, None and Ellipsis; select by an "
-                "integer array with fw.take or fw.take_along_axis, and by a condition with "
-                "fw.where, or with fw.compress and a size= (one that depends on values cannot be "
-                "compiled)"
+                f"x[{_key_text(item)}]: keys are integers, slices, None, Ellipsis, arrays of "
+                "integers and known masks; choose by a condition with fw.where, or with "
+                "fw.compress and a size="
             )
     ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
     used = sum(1 for item in given if item is not None and item is not Ellipsis)

@@ -15,6 +15,7 @@ from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import call_numbers, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.constants import with_constants
+from fusewright.fusion.elsewhere import instead_of_keyword
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
@@ -59,6 +60,25 @@ def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     except (UserError, UnsupportedError) as e:
         e.source = e.source or raising_line(e)
         raise
+    except TypeError as e:
+        note = _note_of(str(e))
+        if note:
+            e.add_note(f"{note} [{raising_line(e)}]")
+        raise
+
+
+def _note_of(message: str) -> str:
+    """What to write instead of what Python refuses in a traced function; "" where that is its own
+    affair."""
+    named = re.search(r"unexpected keyword argument '(\w+)'", message)
+    if named and instead_of_keyword(named[1]):
+        return f"{named[1]}= is {instead_of_keyword(named[1])} here"
+    if message.startswith("unsupported operand") and "'Array'" in message:
+        return (
+            "an array of another library is an argument of the function, or a constant, which "
+            "fw.asarray makes of it"
+        )
+    return ""
 
 
 def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:

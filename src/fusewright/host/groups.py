@@ -321,7 +321,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it reshapes a value of a kernel with scans"
         case Resize() if _only_pads(t.op):
             return None
-        case IndexMap() | Resize() | Take() | TakeAlong() if inside and not computed:
+        case IndexMap() | Resize() if inside and not computed:
             return "it moves a value that is itself a move"
         case _:
             return None

@@ -112,6 +112,7 @@ from fusewright.fusion.ops.manipulation import (
     repeat,
     reshape,
     roll,
+    split,
     squeeze,
     stack,
     tile,
@@ -119,6 +120,7 @@ from fusewright.fusion.ops.manipulation import (
 )
 from fusewright.fusion.ops.ordering import argsort, searchsorted, sort, topk
 from fusewright.fusion.ops.pads import pad
+from fusewright.fusion.ops.quantiles import median, quantile
 from fusewright.fusion.ops.reductions import (
     all,
     any,
@@ -244,6 +246,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "meshgrid",
     "min",
     "minimum",
@@ -262,6 +265,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "quantile",
     "random",
     "real",
     "reciprocal",
@@ -280,6 +284,7 @@ __all__ = [
     "sin",
     "sinh",
     "sort",
+    "split",
     "sqrt",
     "square",
     "squeeze",

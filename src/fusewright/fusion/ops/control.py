@@ -21,6 +21,7 @@ from fusewright.fusion.bodies import (
     Recorded,
     arrays_in,
     check_same_structure,
+    check_takes,
     closed,
     like,
     record,
@@ -295,6 +296,8 @@ def _length(sliced: Sequence[Tensor], length: IntLike | None) -> Expr:
 
 
 def _pair(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    check_takes("scan", f, 2)
+
     def called(carry: Any, x: Any) -> tuple[Any, Any]:
         found = f(carry, x)
         pair = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()

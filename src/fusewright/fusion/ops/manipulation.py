@@ -314,6 +314,30 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(*lead, k)] for k in range(count))
 
 
+def split(x: Array, parts: int | Sequence[IntLike], /, *, axis: int = 0) -> tuple[Array, ...]:
+    """Pieces along an axis: `parts` equal ones, or those between the positions in `parts`, as of
+    numpy.split (torch.split takes the size of a piece).
+
+    Raises UserError for an axis that the parts do not divide, for a symbolic size with a number of
+    parts, and for positions that descend.
+    """
+    x = check_array("split", x)
+    along = build.axis_of("split", axis, x.ndim)
+    lead = (slice(None),) * along
+    if isinstance(parts, list | tuple):
+        ends = [*build.extents("split", "parts", parts), None]
+        limits = zip([None, *ends], ends, strict=False)
+        return tuple(x[(*lead, slice(a, b))] for a, b in limits)
+    count, size = build.integer("split", "parts", parts), constant_value(x.tensor.shape[along])
+    if size is None or count < 1 or size % count:
+        raise UserError(
+            f"split: {count} equal parts of axis {along} of size {x.shape[along]}: the size must "
+            "be an integer that they divide; give the positions at which to split"
+        )
+    each = size // count
+    return tuple(x[(*lead, slice(k * each, (k + 1) * each))] for k in range(count))
+
+
 # --- insert ---------------------------------------------------------------------------------------
 
 
