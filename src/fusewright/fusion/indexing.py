@@ -109,7 +109,8 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
     at = _from_front(item, extent)
     rule = f"x[{item}] on axis {axis}: the index must lie inside size {extent}"
     if not is_at_least(0, at, rule) or not is_at_least(add(at, 1), extent, rule):
-        known_text = "is outside" if constant_value(extent) is not None else "may be outside"
+        is_known = constant_value(extent) is not None and constant_value(at) is not None
+        known_text = "is outside" if is_known else "may be outside"
         raise AxisError(
             f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
             "inside the axis, or declare a larger min for the symbol"
