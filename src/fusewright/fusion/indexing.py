@@ -57,9 +57,9 @@ def _items(t: Tensor, key: object) -> list[Item]:
         ):
             raise UserError(
                 f"x[{_key_text(item)}]: keys are integers, slices, None and Ellipsis; select by an "
-                "integer array with fw.take or fw.take_along_axis, and by a condition with "
-                "fw.where, or with fw.compress and a size= (one that depends on values cannot be "
-                "compiled)"
+                "integer array with fw.take or fw.take_along_axis, a block at one with fw.slice, "
+                "and by a condition with fw.where, or with fw.compress and a size= (one that "
+                "depends on values cannot be compiled)"
             )
     ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
     used = sum(1 for item in given if item is not None and item is not Ellipsis)
