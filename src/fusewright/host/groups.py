@@ -129,7 +129,7 @@ def union(groups: Sequence[FusionGroup], number: int, graph: AxisGraph) -> Fusio
     late = next((o for o in out.loose if out.depths[o]), None)
     if late is not None:
         return f"{late.name} would be computed again for each of its uses, behind a reduction"
-    return _meeting_problem(out, groups) or out
+    return meeting_problem(out, groups) or out
 
 
 def _copy(g: FusionGroup, number: int) -> FusionGroup:
@@ -150,9 +150,9 @@ def _copy(g: FusionGroup, number: int) -> FusionGroup:
     )
 
 
-def _meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
+def meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
     """Why groups that became one could not stay it: an op of one of them may not move what another
-    one computes."""
+    one computes, nor what was added to them, which it read from memory so far."""
     for part in parts:
         met = {o for o in part.sources if o in g.members}
         for t in part.members if met else ():
