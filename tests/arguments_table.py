@@ -243,6 +243,7 @@ ROWS: dict[str, Row] = {
     "reshape": {"shape": ("(3, 8)", "(24,)"), "copy": (None, "True")},
     "result_type": {"arrays_and_dtypes": ("fw.int8, fw.int16", "fw.float32")},
     "roll": {"shift": ("1", "2"), "axis": ("1", "0")},
+    "slice": {"x": ("x",), "start": ("(0, 0)", "(1, 2)"), "sizes": ("(1, 2)", "(2, 1)")},
     "searchsorted": {
         "x1": ("fw.asarray([1, 3, 5])", "fw.asarray([4, 6, 8])"),
         "x2": ("fw.asarray([3, 6])", "fw.asarray([0, 9])"),

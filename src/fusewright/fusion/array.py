@@ -45,6 +45,7 @@ from fusewright.fusion.operands import (
     check_version,
     is_scalar,
 )
+from fusewright.fusion.positions import expression_of
 from fusewright.fusion.selection import Selector, listed, select
 from fusewright.fusion.source import calling_line
 
@@ -245,6 +246,8 @@ def _plain(item: object) -> object:
             return listed(cast("list[object]", item))
         case Array() if item.ndim == 0 and item.dtype.is_integer and item.is_known:
             return item.__index__()
+        case Array():
+            return item if (found := expression_of(item.tensor)) is None else found
         case slice():
             limits = cast("slice[object, object, object]", item)
             return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))

@@ -61,8 +61,8 @@ def items_of(t: Tensor, key: object, *, also: tuple[type, ...] = ()) -> list[Ite
         ):
             raise UserError(
                 f"x[{_key_text(item)}]: keys are integers, slices, None, Ellipsis, arrays of "
-                "integers and known masks; choose by a condition with fw.where, or with "
-                "fw.compress and a size="
+                "integers and known masks; take a block at an integer array with fw.slice, choose "
+                "by a condition with fw.where, or with fw.compress and a size="
             )
     ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
     used = sum(1 for item in given if item is not None and item is not Ellipsis)
@@ -112,7 +112,8 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
     at = _from_front(item, extent)
     rule = f"x[{item}] on axis {axis}: the index must lie inside size {extent}"
     if not is_at_least(0, at, rule) or not is_at_least(add(at, 1), extent, rule):
-        known_text = "is outside" if constant_value(extent) is not None else "may be outside"
+        is_known = constant_value(extent) is not None and constant_value(at) is not None
+        known_text = "is outside" if is_known else "may be outside"
         raise AxisError(
             f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
             "inside the axis, or declare a larger min for the symbol"

@@ -161,10 +161,7 @@ class Reader:
             return self._inside([literal] * self.width, p.dtype.compute, conditions)
         if gathered:
             return self._gather(p, found, gathered)
-        if p.is_viewed:
-            p, index = self._in_place(p, found)
-        else:
-            index = self.element(p, found)
+        p, index = self._stored(p, found)
         if p.memory is Memory.LOCAL:
             conditions = () if only_inside else found.predicates
             return self._read_registers(p, index, conditions)
@@ -220,8 +217,11 @@ class Reader:
             index = index * axis.extent + value
         return index
 
-    def _in_place(self, p: Stage, read: Access) -> tuple[Stage, Expr]:
-        """The input that a view is read in, and the place of the element there."""
+    def _stored(self, p: Stage, read: Access) -> tuple[Stage, Expr]:
+        """What holds the elements of an operand, of a view that is read in place the input behind
+        it, and the place of the element there."""
+        if not p.is_viewed:
+            return p, self.element(p, read)
         found = strided_operand(p)
         assert found is not None, "what is viewed in place is a view by strides"
         index = found.offset
@@ -435,7 +435,7 @@ class Reader:
         return tmp
 
     def _gather(self, p: Stage, read: Access, gathered: Sequence[RegVar]) -> list[Operand]:
-        if p.memory is Memory.LOCAL:
+        if p.stored.memory is Memory.LOCAL:
             raise ScheduleError(
                 f"{self.s.name} gathers from {p.name}, which is in registers; "
                 "keep it in shared memory or read it from global memory"
@@ -444,17 +444,17 @@ class Reader:
         exact = bool(read.predicates)
         if len(set(gathered)) == 1:
             at = tuple(gathered[0] if c is None else c for c in read.coordinates)
-            place = self.element(p, Access(read.position, at, read.predicates))
+            p, place = self._stored(p, Access(read.position, at, read.predicates))
             return self._load(p, place, conditions, exact=exact)
         out: list[Operand] = []
         lane, width = self.lane, self.width
         assert lane is not None
         for k in range(width):
             at = tuple(gathered[k] if c is None else c for c in read.coordinates)
-            place = self.element(p, Access(read.position, at, read.predicates))
+            source, place = self._stored(p, Access(read.position, at, read.predicates))
             here = [substitute_condition(c, {lane: k}) for c in conditions]
             self.lane, self.width = None, 1
-            out.extend(self._load(p, substitute(place, {lane: k}), here, exact=exact))
+            out.extend(self._load(source, substitute(place, {lane: k}), here, exact=exact))
             self.lane, self.width = lane, width
         return out
 

@@ -10,6 +10,7 @@ from fusewright.core.expr import Var
 from fusewright.errors import InternalError, UserError
 from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.known import Known
+from fusewright.fusion.laps import laps_of
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_body, parse_fusion
@@ -101,7 +102,7 @@ def _model(record: Mapping[str, Any], members: Mapping[str, bytes]) -> ProgramMo
     constants = {r["name"]: restored_constant(r, members) for r in record["constants"]}
     fusion = parse_fusion(record["fusion"], constants)
     target = target_of(record["target"])
-    symbols = {s.name: s for s in fusion.symbols}
+    symbols = {s.name: s for s in (*fusion.symbols, *laps_of(fusion))}
     kernels = [restored_kernel(r, members, target, symbols) for r in record["kernels"]]
     return _model_of(record, fusion, kernels, symbols, target)
 

@@ -9,7 +9,7 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import ONE, constant_value, is_multiple
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType, float32
-from fusewright.fusion.ir import MatMul, Tensor
+from fusewright.fusion.ir import MatMul, Take, TakeAlong, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -130,6 +130,16 @@ def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage |
         first = first or own
         users, s = [own], own.operands[0]
     return first
+
+
+def gather_in_place(flow: Dataflow) -> None:
+    """Lets gathers from views of inputs read these where they lie: only what is gathered is read.
+
+    rewrite:  take(x[2], i)  ->  take of x, at element i of the part of its memory that x[2] is
+    """
+    for s in tuple(flow.stages):
+        if isinstance(s.op, Take | TakeAlong) and s.operands[0] is not s.operands[1]:
+            view_in_place(flow, s.operands[0], [s])
 
 
 def blocks_that_share(graph: AxisGraph, s: Stage) -> int:

@@ -1,6 +1,7 @@
 """Operations under their array API standard names, and the few that the standard lacks."""
 
 from fusewright.fusion.ops import random
+from fusewright.fusion.ops.blocks import insert, slice
 from fusewright.fusion.ops.composed import allclose, isclose, lerp, logsumexp, nan_to_num
 from fusewright.fusion.ops.contractions import einsum
 from fusewright.fusion.ops.control import cond, fori_loop, scan, while_loop
@@ -105,7 +106,6 @@ from fusewright.fusion.ops.manipulation import (
     concat,
     expand_dims,
     flip,
-    insert,
     matrix_transpose,
     moveaxis,
     permute_dims,
@@ -283,6 +283,7 @@ __all__ = [
     "signbit",
     "sin",
     "sinh",
+    "slice",
     "sort",
     "split",
     "sqrt",

@@ -234,31 +234,17 @@ def global_accesses(
             continue
         v = View(s, tuple(values), path)
         for k, p in enumerate(s.operands):
-            if p.is_viewed and not s.boxed:
-                found.append(_in_place(flow, v, k))
-            elif p.memory is Memory.GLOBAL:
+            if (p.is_viewed and not s.boxed) or p.memory is Memory.GLOBAL:
                 read = operand(flow.graph, v, k)
                 coordinates, data = _with_data(flow, v, read)
                 if by_data >= bool(data) and not any(lane in variables(at) for _, at in data):
                     conditions = (*v.path.predicates, *read.predicates)
                     address = _address(p, coordinates)
-                    found.append(GlobalAccess(s, p, v.variables, address, conditions, data))
+                    found.append(GlobalAccess(s, p.stored, v.variables, address, conditions, data))
         if s.memory is Memory.GLOBAL:
             address = _address(s, v.output)
             found.append(GlobalAccess(s, s, v.variables, address, v.path.predicates))
     return found
-
-
-def _in_place(flow: Dataflow, v: View, k: int) -> GlobalAccess:
-    """The access to the input that operand `k`, a view, is read in."""
-    read, source = operand(flow.graph, v, k), strided_operand(v.stage.operands[k])
-    assert source is not None, "what is viewed in place is a view by strides"
-    address = source.offset
-    for c, stride in zip(read.coordinates, source.strides, strict=True):
-        assert c is not None
-        address = address + c * stride
-    conditions = (*v.path.predicates, *read.predicates)
-    return GlobalAccess(v.stage, source.source, v.variables, address, conditions)
 
 
 def _with_data(
@@ -280,8 +266,10 @@ def _with_data(
 
 
 def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
-    address: Expr = ZERO
-    for c, stride in zip(coordinates, strides_of(p), strict=True):
+    """The place of an element in memory, of a view in place in that of the input behind it."""
+    view = strided_operand(p) if p.is_viewed else None
+    address, strides = (ZERO, strides_of(p)) if view is None else (view.offset, view.strides)
+    for c, stride in zip(coordinates, strides, strict=True):
         address = address + c * stride
     return address
 
