@@ -32,7 +32,7 @@ from fusewright.program import Program
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import ProductPlan, with_splits
-from fusewright.schedule.heuristics.product_times import HOP_US, predicted_us
+from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -106,7 +106,7 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
         ("vector", "tma"), sorted({min(FEW, wave.splits), wave.splits})
     ):
         plan = replace(wave, mode=mode, splits=n, stages=min(wave.stages, 3))
-        us = predicted_us(sizes, plan, TARGET) + (n - 2) * HOP_US
+        us = predicted_us(sizes, plan, TARGET) + (n - 2) * TARGET.calibration.hop_us
         yield f"{mode} {n}", us, _by_hand(fusion, plan)
 
 

@@ -14,6 +14,7 @@ import pytest
 from bench.cases import CASES, Case
 
 import fusewright as fw
+from fusewright.core.instructions import CODE
 from fusewright.corpus import CORPUS
 from fusewright.forms import prepare
 from fusewright.host.form import form
@@ -24,7 +25,7 @@ from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, rate
-from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, work_of
+from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -109,6 +110,14 @@ def test_launch_bounds_hold_where_registers_would_not_suffice() -> None:
     assert resident_blocks(dataclasses.replace(large, min_blocks=2), TARGET) == 2
     beyond = dataclasses.replace(large, min_blocks=9)
     assert resident_blocks(beyond, TARGET) == TARGET.threads_per_sm // 512
+
+
+def test_exchanges_between_lanes_cost_a_share_of_those_across_warps() -> None:
+    across = dataclasses.replace(STREAM, exchanges=1)
+    lanes = dataclasses.replace(STREAM, lane_exchanges=1 / TARGET.calibration.lanes_share)
+    once = dataclasses.replace(STREAM, lane_exchanges=1)
+    assert cost(lanes, TARGET) == cost(across, TARGET)
+    assert cost(STREAM, TARGET).us < cost(once, TARGET).us < cost(across, TARGET).us
 
 
 def test_exchanges_between_blocks_cost_more_than_inside() -> None:
@@ -423,7 +432,7 @@ def test_a_warp_that_has_both_pieces_computes_both() -> None:
         counted(_joined, ((rows, columns), "float32"), ((rows, columns), "float32"))[0]
         for rows, columns in ((1 << 18, 7), (1 << 11, 896))
     )
-    computing = [w.instructions - w.addressing - FIXED_INSTRUCTIONS for w in (short, long)]
+    computing = [w.instructions - w.addressing - CODE.start for w in (short, long)]
     assert 1.8 * computing[1] < computing[0] < 2.1 * computing[1]
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fusewright.core.instructions import CODE
 from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
 from fusewright.target import (
     MAX_REGISTERS_PER_THREAD,
@@ -22,8 +23,6 @@ from fusewright.target import (
     WARP_SIZE,
 )
 
-OTHER_REGISTERS = 22
-"""Registers of a thread for addresses and values on the way."""
 MEETING_REGISTERS = 7
 """More of them where the sums of several rows meet in shared memory."""
 RAGGED_REGISTERS = 8
@@ -138,7 +137,7 @@ def _blocks_wanted(row: Row, side_by_side: int) -> int:
 
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
     """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
-    needed = OTHER_REGISTERS + trips * vector * row.words
+    needed = CODE.registers + trips * vector * row.words
     needed += SKEWED_REGISTERS * (1 + trips) if row.is_skewed else 0
     needed += RAGGED_REGISTERS if threads * trips > vectors else 0
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)

@@ -50,20 +50,20 @@ def engines_of(kind: ir.AsyncKind) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the columns stand. Engines and barriers have some only where the trace uses them."""
+    """Where the columns stand. Barriers, and the kinds of `engines` by number, have some only where
+    the trace uses them."""
 
     nstrands: int
-    has_engines: bool
+    engines: tuple[int, ...]
     barriers: dict[Barrier, int]
 
     @property
     def width(self) -> int:
-        engines = len(ENGINES) if self.has_engines else 0
-        return self.nstrands * (1 + engines) + len(self.barriers)
+        return self.nstrands * (1 + len(self.engines)) + len(self.barriers)
 
     def engine(self, k: int) -> slice:
         """The columns of all strands' engines of kind number k."""
-        start = self.nstrands * (1 + k)
+        start = self.nstrands * (1 + self.engines.index(k))
         return slice(start, start + self.nstrands)
 
     def barrier(self, which: Barrier) -> int:
@@ -75,37 +75,92 @@ class Columns:
         return slice(self.width - len(self.barriers), self.width)
 
 
-@dataclass(slots=True)
-class ClockRow:
-    """What one release hands on; rows are joined by the larger of each number."""
+KNOWN, FREED = 0, 1
+SEEN, MET = slice(2, -1), -1
+"""Rows of a table of clocks; there are as many of what proxies see as there are spaces."""
 
-    known: Array
-    freed: Array
-    seen: Array
-    met: Array
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    """What one release hands on, a row of each clock; such rows are joined by the larger of each
+    number."""
+
+    table: Array
+
+    @property
+    def known(self) -> Array:
+        return self.table[KNOWN]
+
+    @property
+    def freed(self) -> Array:
+        return self.table[FREED]
+
+    @property
+    def met(self) -> Array:
+        return self.table[MET]
 
     def join(self, other: ClockRow) -> None:
-        np.maximum(self.known, other.known, out=self.known)
-        np.maximum(self.freed, other.freed, out=self.freed)
-        np.maximum(self.seen, other.seen, out=self.seen)
-        np.maximum(self.met, other.met, out=self.met)
+        np.maximum(self.table, other.table, out=self.table)
+
+    def with_memory(self, other: ClockRow) -> None:
+        """What was freed, and time, are those of another row."""
+        self.table[FREED] = other.freed
+        self.table[MET] = other.met
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """The state of some strands behind a sync: a row of each array for each of them."""
+    """The state of some strands behind a sync: their clocks, but for time, and their counts."""
 
     strands: Array
     place: float
+    clocks: Array
+    counts: Array
+
+
+_ENGINES = len(ENGINES)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Clocks and counts of strands by name, one row a strand; views of two tables, so that a
+    release or a snapshot handles each as a whole.
+
+    `epoch` counts what a strand handed on, `own` the groups of its engines that are complete,
+    `commits` those that it closed; `fence` and `fence_own` are epoch and `own` at its last fence of
+    a proxy, by space, `fence_mma` the epoch at the last one of registers.
+    """
+
     known: Array
     freed: Array
     seen: Array
+    epoch: Array
     own: Array
-    commits: Array
     fence: Array
     fence_own: Array
+    commits: Array
     fence_mma: Array
-    epoch: Array
+
+    @staticmethod
+    def width(spaces: int) -> int:
+        """The counts of a strand."""
+        return (1 + spaces) * (1 + _ENGINES) + len(KINDS) + 1
+
+    @staticmethod
+    def of(clocks: Array, counts: Array, spaces: int) -> State:
+        fences = counts[:, 1 + _ENGINES : (1 + spaces) * (1 + _ENGINES)]
+        fences = fences.reshape(len(counts), spaces, 1 + _ENGINES)
+        return State(
+            known=clocks[:, KNOWN],
+            freed=clocks[:, FREED],
+            seen=clocks[:, 2 : 2 + spaces],
+            epoch=counts[:, 0],
+            own=counts[:, 1 : 1 + _ENGINES],
+            fence=fences[:, :, 0],
+            fence_own=fences[:, :, 1:],
+            commits=counts[:, -1 - len(KINDS) : -1],
+            fence_mma=counts[:, -1],
+        )
 
 
 @dataclass(slots=True)
@@ -117,8 +172,9 @@ class Clocks:
     sizes: Array
     model: Model
     has_proxy: bool
+    table: Array = field(init=False)
+    counts: Array = field(init=False)
     known: Array = field(init=False)
-    freed: Array = field(init=False)
     seen: Array = field(init=False)
     met: Array = field(init=False)
     epoch: Array = field(init=False)
@@ -131,51 +187,47 @@ class Clocks:
     history: list[Snapshot] = field(default_factory=list[Snapshot])
 
     def __post_init__(self) -> None:
-        n, c = self.columns.nstrands, self.columns.width
-        spaces = len(SPACES) if self.has_proxy else 0
-        self.known = np.zeros((n, c), np.int32)
-        self.freed = np.zeros((n, c), np.int32)
-        self.met = np.zeros((n, c), np.int32)
-        self.seen = np.zeros((n, spaces, c), np.int32)
-        self.epoch = np.zeros(n, np.int32)
-        self.own = np.zeros((n, len(ENGINES)), np.int32)
-        self.commits = np.zeros((n, len(KINDS)), np.int32)
+        n = self.columns.nstrands
+        self.table = np.zeros((n, 3 + self.spaces, self.columns.width), np.int32)
+        self.counts = np.zeros((n, State.width(self.spaces)), np.int32)
+        state = State.of(self.table, self.counts, self.spaces)
+        self.known, self.seen, self.met = state.known, state.seen, self.table[:, MET]
+        self.epoch, self.own, self.commits = state.epoch, state.own, state.commits
+        self.fence, self.fence_own, self.fence_mma = state.fence, state.fence_own, state.fence_mma
         self.issued = np.zeros((n, len(KINDS)), np.int32)
-        self.fence = np.zeros((n, spaces), np.int32)
-        self.fence_own = np.zeros((n, spaces, len(ENGINES)), np.int32)
-        self.fence_mma = np.zeros(n, np.int32)
         self.note(np.arange(n), -np.inf)
+
+    @property
+    def spaces(self) -> int:
+        """Spaces of which proxies may see a part."""
+        return len(SPACES) if self.has_proxy else 0
+
+    def nothing(self) -> ClockRow:
+        """A row of one who knows nothing."""
+        return ClockRow(np.zeros_like(self.table[0]))
 
     # --- handing on ---------------------------------------------------------------------------
 
     def release(self, strands: Array) -> ClockRow:
         """What the strands did and know, joined; their next epochs begin."""
-        known = self.known[strands].max(axis=0)
-        seen = self.seen[strands].max(axis=0)
-        met = self.met[strands].max(axis=0)
-        after = self.epoch[strands] + 1
-        known[strands] = np.maximum(known[strands], after)
-        met[strands] = np.maximum(met[strands], after)
-        if self.columns.has_engines:
-            for k in range(len(ENGINES)):
-                known[self.columns.engine(k)][strands] = np.maximum(
-                    known[self.columns.engine(k)][strands], self.own[strands, k]
-                )
-        for space in range(seen.shape[0]):
-            seen[space, strands] = np.maximum(seen[space, strands], self.fence[strands, space])
-            for k in range(len(ENGINES)) if self.columns.has_engines else ():
-                part = seen[space, self.columns.engine(k)]
-                part[strands] = np.maximum(part[strands], self.fence_own[strands, space, k])
-        self.epoch[strands] = after
-        freed = np.maximum(self.freed[strands].max(axis=0), known)
-        return ClockRow(known, freed, seen, met)
+        row = self.table[strands].max(axis=0)
+        self.epoch[strands] += 1
+        used = [0, *(1 + k for k in self.columns.engines)]
+        n = self.columns.nstrands
+        # Of each clock a line for the strands themselves and one for each kind of their engines.
+        lines = row[:, : n * len(used)].reshape(len(row), len(used), n)
+        mine = self.counts[strands, : (1 + self.spaces) * (1 + _ENGINES)]
+        mine = mine.reshape(len(strands), 1 + self.spaces, 1 + _ENGINES)
+        stamps = mine.transpose(1, 2, 0)[:, used]
+        handed = np.concatenate((stamps[:1], stamps[:1], stamps[1:]))
+        lines[:MET, :, strands] = np.maximum(lines[:MET, :, strands], handed)
+        lines[MET, 0, strands] = np.maximum(lines[MET, 0, strands], stamps[0, 0])
+        np.maximum(row[FREED], row[KNOWN], out=row[FREED])
+        return ClockRow(row)
 
     def acquire(self, strands: Array, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
-        self.known[strands] = np.maximum(self.known[strands], row.known)
-        self.freed[strands] = np.maximum(self.freed[strands], row.freed)
-        self.seen[strands] = np.maximum(self.seen[strands], row.seen)
-        self.met[strands] = np.maximum(self.met[strands], row.met)
+        self.table[strands] = np.maximum(self.table[strands], row.table)
 
     def meet(self, strands: Array) -> None:
         """The strands are at one place at one time; nothing is ordered in memory."""
@@ -194,15 +246,9 @@ class Clocks:
         """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
         not memory that an issue hands on."""
         phases = self.columns.phases
-        row = ClockRow(
-            np.zeros_like(self.known[strand]),
-            np.zeros_like(self.freed[strand]),
-            np.zeros_like(self.seen[strand]),
-            np.zeros_like(self.met[strand]),
-        )
-        row.known[phases] = self.known[strand, phases]
-        row.met[phases] = self.met[strand, phases]
-        row.seen[:, phases] = self.seen[strand][:, phases]
+        row = self.nothing()
+        for clock in (KNOWN, SEEN, MET):
+            row.table[clock, phases] = self.table[strand, clock, phases]
         return row
 
     def time_of(self, strand: int) -> Array:
@@ -273,21 +319,8 @@ class Clocks:
 
     def note(self, strands: Array, place: float) -> None:
         """Remember the state of the strands behind an event at `place`."""
-        self.history.append(
-            Snapshot(
-                strands,
-                place,
-                self.known[strands],
-                self.freed[strands],
-                self.seen[strands],
-                self.own[strands],
-                self.commits[strands],
-                self.fence[strands],
-                self.fence_own[strands],
-                self.fence_mma[strands],
-                self.epoch[strands],
-            )
-        )
+        clocks = self.table[strands, :MET]
+        self.history.append(Snapshot(strands, place, clocks, self.counts[strands]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,28 +329,16 @@ class History:
 
     strands: Array
     places: Array
-    state: Snapshot
+    state: State
 
     @staticmethod
     def of(found: Sequence[Snapshot]) -> History:
         strands = np.concatenate([s.strands for s in found])
         places = np.concatenate([np.full(len(s.strands), s.place) for s in found])
         order = np.lexsort((np.arange(len(strands)), places, strands))
-        parts = {
-            name: np.concatenate([getattr(s, name) for s in found])[order]
-            for name in (
-                "known",
-                "freed",
-                "seen",
-                "own",
-                "commits",
-                "fence",
-                "fence_own",
-                "fence_mma",
-                "epoch",
-            )
-        }
-        state = Snapshot(strands[order], 0.0, **parts)
+        clocks = np.concatenate([s.clocks for s in found])[order]
+        counts = np.concatenate([s.counts for s in found])[order]
+        state = State.of(clocks, counts, spaces=clocks.shape[1] - 2)
         return History(strands[order], places[order], state)
 
     def at(self, strands: Array, events: Array) -> Array:

@@ -7,7 +7,7 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -107,6 +107,8 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
     statements = tuple(dict.fromkeys(e.statement for e in trace.events))
+    groups = (s.kind if isinstance(s, ir.AsyncWait) else s.group() for s in statements)
+    kinds = {kind for kind in groups if kind is not None}
     blocks = first_thread // trace.block_nthreads
     return Replayable(
         trace,
@@ -118,7 +120,7 @@ def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
         _units(points, nstrands),
         Columns(
             nstrands,
-            any(s.group() is not None for s in statements),
+            tuple(sorted(k for kind in kinds for k in engines_of(kind))),
             _barriers(points, blocks, in_cluster=trace.cluster > 1),
         ),
         any(u.in_async_proxy for s in statements for u in s.memory_uses()),
@@ -445,7 +447,8 @@ class _Replay:
         if is_relaxed or not self.model.arrivals_release:
             row = self.clocks.phase_row(strand)
         elif isinstance(s, ir.MbarArrive) and s.rank is not None and self.model.far_arrivals_free:
-            row = replace(self.clocks.phase_row(strand), freed=row.freed, met=row.met)
+            released, row = row, self.clocks.phase_row(strand)
+            row.with_memory(released)
         fault = b.arrive(strand, arrivals, nbytes, row, s)
         if fault is not None:
             self.faults.append(fault)

@@ -65,10 +65,8 @@ class Phases:
 
     def _begin(self) -> Phase:
         c = self.clocks
-        zeros = (np.zeros_like(x[0]) for x in (c.known, c.freed, c.seen, c.met))
-        row = ClockRow(*zeros)
         n = c.columns.nstrands
-        return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
+        return Phase(c.nothing(), np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
 
     @property
     def complete(self) -> int:

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.target import WARP_SIZE
 
-BLOCK_INSTRUCTIONS = 24
-"""Of a warp that takes part in a reduction: five shuffles and sums, partials through memory."""
-LANES_INSTRUCTIONS = 4
-"""Of one between lanes of a warp beside its steps, each a shuffle and an operation: what it starts
-from, and who keeps the result."""
-LANES_SHARE = 0.25
-"""Of the time of an exchange, one between lanes of a warp, without a barrier. Fitted to four draws
-that it limited, measured on an H200 (2020, 9365, 9202, 9571 of `bench/lot-*`): their times are
-1.00 of the predicted ones in the geometric mean, 0.90 where it counted as any other."""
-SCAN_STEP_INSTRUCTIONS = 3
-"""Of a step of a scan between the lanes of a warp, a shuffle, an operation and who takes part; and
-as many for the total of each warp: a load, and what goes to the result and to the carry. (NVRTC
-13.0, sm_90a: 114 instructions a trip of 512 threads with 2 floats each, 60 of 32 threads.)"""
-SCAN_BLOCK_INSTRUCTIONS = 8
-"""Of a scan across warps beside that: the total of a warp through memory, between two barriers."""
+Place: TypeAlias = Literal["across warps", "between lanes", "in a thread"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Of a thread: `count`, the exchanges that follow each other, as those of one depth take place
-    together, and the instructions of all. One between the lanes of a warp counts for its share."""
+    """Of a thread: the exchanges that follow each other, as those of one depth take place together,
+    across the warps of its block and between the lanes of its warp, and the instructions of all."""
 
-    count: float
+    across: float
+    between_lanes: float
     instructions: float
 
 
@@ -42,7 +31,7 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     """The reductions and scans among threads that a thread takes part in."""
     depths: dict[Stage, int] = {}
     instructions = 0.0
-    levels: dict[int, float] = {}
+    levels: dict[Place, dict[int, float]] = {"across warps": {}, "between lanes": {}}
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
         among = _threads_of(flow, s)
@@ -50,13 +39,16 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             depth += 1
             times = _trips(flow, s)
             if isinstance(s.op, Scan):
-                own, share = _of_scan(s, among)
+                own, place = _of_scan(s, among)
             else:
-                own, share = _of_reduction(flow, s, among)
+                own, place = _of_reduction(flow, s, among)
             instructions += times * own
-            levels[depth] = max(levels.get(depth, 0.0), times * share)
+            if place in levels:
+                levels[place][depth] = max(levels[place].get(depth, 0.0), times)
         depths[s] = depth
-    return Exchanges(sum(levels.values()), instructions)
+    across, lanes = levels["across warps"], levels["between lanes"]
+    alone = sum(times for depth, times in lanes.items() if depth not in across)
+    return Exchanges(sum(across.values()), alone, instructions)
 
 
 def _along(s: Stage) -> tuple[AxisClass, ...]:
@@ -84,11 +76,11 @@ def _size(loops: list[Loop]) -> int:
     return math.prod(estimate(x.axis.extent) for x in loops)
 
 
-def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, float]:
-    """Instructions of one reduction, and the share of an exchange of a block that it takes. Of the
-    results that a thread has beside the first one, lanes of a warp take only the steps."""
+def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
+    """Instructions of one reduction, and where its threads exchange. Of the results that a thread
+    has beside the first one, lanes of a warp take only the steps."""
     if any(x.parallel is not Parallel.TIDX for x in among):
-        return BLOCK_INSTRUCTIONS, 1.0
+        return CODE.block_exchange, "across warps"
     axes = s.frame.reduced
     results = math.prod(
         estimate(x.axis.extent)
@@ -99,11 +91,11 @@ def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, f
     steps = 2 * math.log2(lanes)
     beside = (results - 1) * steps
     if lanes > WARP_SIZE:
-        return BLOCK_INSTRUCTIONS + beside, 1.0
-    return steps + LANES_INSTRUCTIONS + beside, LANES_SHARE
+        return CODE.block_exchange + beside, "across warps"
+    return steps + CODE.lanes_exchange + beside, "between lanes"
 
 
-def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, float]:
+def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place]:
     """The same of one scan: steps between the lanes of a warp, then a pass over the totals of all
     warps along it."""
     beside = [x for x in s.loops if x.parallel.is_thread and x not in among]
@@ -114,7 +106,7 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, float]:
     warps = -(-along // lanes)
     steps = math.log2(lanes) + 1 if lanes > 1 else 0.0
     words = -(-s.dtype.compute.nbytes // 4)
-    within = steps * SCAN_STEP_INSTRUCTIONS * words
+    within = steps * CODE.scan_step * words
     if warps == 1:
-        return within, LANES_SHARE if lanes > 1 else 0.0
-    return within + warps * SCAN_STEP_INSTRUCTIONS * words + SCAN_BLOCK_INSTRUCTIONS, 1.0
+        return within, "between lanes" if lanes > 1 else "in a thread"
+    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.products import is_promoted
 from fusewright.target import (
@@ -44,9 +45,6 @@ LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
-BESIDE = 40
-"""Registers of a thread beside its sums, where warps that multiply have those of warps that
-copy."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -255,7 +253,7 @@ def _holds(plan: ProductPlan) -> bool:
     held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
     if plan.registers is None:
         return held <= MAX_ACCUMULATORS
-    room = plan.registers[1] - BESIDE
+    room = plan.registers[1] - CODE.product_registers
     return 2 * held <= room if plan.promoted else held <= min(MAX_ACCUMULATORS, room)
 
 

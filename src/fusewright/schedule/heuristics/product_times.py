@@ -17,9 +17,6 @@ IN_CLUSTERS = 1.15
 """How much faster a plan in clusters has to be predicted than all others: twice what the model is
 off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
 faster than the same one without by more than the noise (notes/products.md)."""
-HOP_US = 0.9
-"""From a block that hands over to one that waits (one H200, 2026-11-23, `bench.turns`). All parts
-of a tile are there behind one, and read behind another."""
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
@@ -91,7 +88,8 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
     read them; none where no blocks share a depth."""
     if splits == 1:
         return 0.0
-    return 2 * HOP_US + 2 * 4 * splits * sums / target.memory_nbytes_per_us
+    # All parts of a tile are there behind one hop, and read behind another.
+    return 2 * target.calibration.hop_us + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
 @lru_cache(maxsize=KEPT)
