@@ -13,6 +13,7 @@ import pytest
 import fusewright as fw
 from fusewright.frontends import fuse, stored_programs
 from fusewright.frontends.fuse import Fused
+from fusewright.kir import text
 from fusewright.program import Program
 from fusewright.programs import calls
 from fusewright.runtime.config import config
@@ -57,6 +58,18 @@ def test_another_process_finds_the_program(made: list[Program]) -> None:
     assert [str(k.ir) for k in found.kernels] == [str(k.ir) for k in made[0].kernels]
     assert found.host.stats == made[0].host.stats
     assert [str(r) for r in found.reasons] == [str(r) for r in made[0].reasons]
+
+
+def test_statements_of_a_program_that_is_found_are_not_read(
+    made: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(normed).program(X, X)
+    with monkeypatch.context() as m:
+        m.setattr(text._Parser, "_statements", None)
+        found = stored(normed).program(X, X)
+        assert found.host.stats == made[0].host.stats
+    assert len(made) == 1
+    assert [str(k.ir) for k in found.kernels] == [str(k.ir) for k in made[0].kernels]
 
 
 def test_a_program_that_writes_over_an_argument_is_found_too(made: list[Program]) -> None:

@@ -61,7 +61,7 @@ def stored_or_made(wanted: Wanted, make: Callable[[], Program]) -> Program:
     if entry is not None:
         try:
             what = f"the program {key} in {knobs.CACHE_DIR.get()}"
-            return started(program_of(restored(*unpack(entry.cubin, what), what)))
+            return started(program_of(restored(*unpack(entry.cubin, what), what, later=True)))
         except UserError as e:
             _log.warning("%s; it is made again", e)
     program = make()
