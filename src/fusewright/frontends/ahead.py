@@ -19,7 +19,8 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from fusewright import knobs
-from fusewright.frontends.stored_programs import Wanted, is_kept, key_of, programs_on_disk
+from fusewright.frontends import stored_programs
+from fusewright.frontends.stored_programs import Wanted, key_of, programs_on_disk
 from fusewright.fusion.known import Known
 from fusewright.fusion.printing import print_fusion
 from fusewright.progress import told
@@ -34,10 +35,10 @@ from fusewright.frontends.ahead_worker import main
 main()
 """
 
-LEAST_OPS = 20
-"""Operations of a program that take as long to schedule and lower as a worker takes to start:
-0.8 s of a processor, and 40 ms an operation (BERT and ViT of bench.zoo.large, training, on two
-cores at 2.5 GHz, 2026-11-25)."""
+LEAST_OPS = 30
+"""Operations of programs that take as long to schedule and lower as a worker takes to start: 0.8 s
+of a processor for that, and 20 to 34 ms an operation (Mixtral and ViT of `bench.zoo.large`, a step
+of training, 2026-11-25, the process's clock)."""
 
 Request: TypeAlias = tuple[str, int, str]
 """The key of a program, its number of operations, and the line that asks a worker for it."""
@@ -68,7 +69,9 @@ def _missing(wanted: Sequence[Wanted]) -> list[Request]:
     found: dict[str, Request] = {}
     cache = programs_on_disk()
     for w in wanted:
-        if not is_kept(w.fusion) or any(isinstance(t, Known) for t in w.fusion.inputs):
+        if not stored_programs.is_kept(w.fusion) or any(
+            isinstance(t, Known) for t in w.fusion.inputs
+        ):
             continue
         key = key_of(w)
         if key not in found and not cache.has(key):
