@@ -173,6 +173,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
     operands = _operands(s, products)
+    _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
     whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
     staged = [(y, _staged(y)) for y in whole]
@@ -262,6 +263,18 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
         readers = [p for p in products if stage in p.stage.operands]
         found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=readers))
     return found
+
+
+def _read_once(s: Schedule) -> None:
+    """Holds in registers what several functions behind a product read of memory.
+
+    rewrite:  t = x * 2;  y = x * t   ->   c = copy(x);  t = c * 2;  y = c * t
+    """
+    for x in s.flow.inputs:
+        readers = [r for r in s.flow.consumers(x) if isinstance(r.op, Pointwise)]
+        read = [r for r in readers if r.memory is Memory.LOCAL and r.op.fn != "copy"]
+        if len(read) > 1:
+            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in read])
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
