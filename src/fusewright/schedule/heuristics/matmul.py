@@ -271,10 +271,15 @@ def _read_once(s: Schedule) -> None:
     rewrite:  t = x * 2;  y = x * t   ->   c = copy(x);  t = c * 2;  y = c * t
     """
     for x in s.flow.inputs:
-        readers = [r for r in s.flow.consumers(x) if isinstance(r.op, Pointwise)]
-        read = [r for r in readers if r.memory is Memory.LOCAL and r.op.fn != "copy"]
-        if len(read) > 1:
-            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in read])
+        readers = [r for r in s.flow.consumers(x) if _computes(r)]
+        if len(readers) > 1:
+            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in readers])
+
+
+def _computes(s: Stage) -> bool:
+    """Whether a stage is a function of elements that registers hold."""
+    is_function = isinstance(s.op, Pointwise) and s.op.fn != "copy"
+    return is_function and s.memory is Memory.LOCAL
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
