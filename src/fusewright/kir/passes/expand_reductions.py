@@ -50,15 +50,10 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traverse import map_bodies, registers_read, registers_written
 from fusewright.memory import Memory
+from fusewright.schedule.block_reduction import DIRECT_LOADS, are_shared_out
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
 DIMS = ("tx", "ty", "tz")
-LEAST_SHARED = 4
-"""Reductions of one kind, and warps, from which threads add up a part each for all others: one more
-barrier, but each partial is loaded once."""
-DIRECT_LOADS = 8
-"""Partials that each thread loads itself, instead of a share and a butterfly; also the most
-statements written out before a loop takes their place."""
 
 
 def expand_reductions(kernel: Kernel) -> Kernel:
@@ -294,7 +289,7 @@ class _Expander:
             group = group_of(self._kernel, first.dims)
             if self._crosses_blocks(first):
                 continue
-            if group.lanes == 1 and min(len(alike), group.rest) >= LEAST_SHARED:
+            if are_shared_out(len(alike), group.lanes, group.rest):
                 return alike
         return []
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
+from fusewright.schedule.block_reduction import Meeting, meeting
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel
 from fusewright.target import WARP_SIZE
 
 BLOCK_INSTRUCTIONS = 24
@@ -32,16 +33,18 @@ SCAN_BLOCK_INSTRUCTIONS = 8
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Of a thread: `count`, the exchanges that follow each other, as those of one depth take place
-    together, and the instructions of all. One between the lanes of a warp counts for its share."""
+    together, and the instructions of all. One between the lanes of a warp counts for its share.
+    Of a block: the bytes that threads along several dimensions hand each other in shared memory."""
 
     count: float
     instructions: float
+    through_shared: float = 0.0
 
 
 def exchanges_of(flow: Dataflow) -> Exchanges:
     """The reductions and scans among threads that a thread takes part in."""
     depths: dict[Stage, int] = {}
-    instructions = 0.0
+    instructions = through_shared = 0.0
     levels: dict[int, float] = {}
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
@@ -51,12 +54,17 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             times = _trips(flow, s)
             if isinstance(s.op, Scan):
                 own, share = _of_scan(s, among)
+            elif any(x.parallel is not Parallel.TIDX for x in among):
+                met = _met_across(flow, s, among)
+                own, share = met.instructions, float(met.barriers) or LANES_SHARE
+                threads = _size(_threads(s))
+                through_shared += times * threads * met.through_shared * s.dtype.compute.nbytes
             else:
-                own, share = _of_reduction(flow, s, among)
+                own, share = _of_row(flow, s, among)
             instructions += times * own
             levels[depth] = max(levels.get(depth, 0.0), times * share)
         depths[s] = depth
-    return Exchanges(sum(levels.values()), instructions)
+    return Exchanges(sum(levels.values()), instructions, through_shared)
 
 
 def _along(s: Stage) -> tuple[AxisClass, ...]:
@@ -80,24 +88,43 @@ def _trips(flow: Dataflow, s: Stage) -> float:
     )
 
 
+def _threads(s: Stage) -> list[Loop]:
+    """The loops over threads of a block."""
+    return [x for x in s.loops if x.parallel.is_thread]
+
+
 def _size(loops: list[Loop]) -> int:
     return math.prod(estimate(x.axis.extent) for x in loops)
 
 
-def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, float]:
-    """Instructions of one reduction, and the share of an exchange of a block that it takes. Of the
-    results that a thread has beside the first one, lanes of a warp take only the steps."""
-    if any(x.parallel is not Parallel.TIDX for x in among):
-        return BLOCK_INSTRUCTIONS, 1.0
-    axes = s.frame.reduced
-    results = math.prod(
+def _results(flow: Dataflow, s: Stage) -> int:
+    """The results of a reduction that a thread has part of."""
+    return math.prod(
         estimate(x.axis.extent)
         for x in s.loops
-        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, axes)
+        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, s.frame.reduced)
     )
+
+
+def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
+    """What threads do that reduce along other dimensions of the block than the first one alone:
+    those that differ in a warp exchange between its lanes."""
+    lanes, room = 1, WARP_SIZE
+    for x in sorted(_threads(s), key=lambda x: THREAD_DIMS[x.parallel]):
+        extent = estimate(x.axis.extent)
+        inside = min(extent & -extent, room)
+        lanes *= inside if x in among else 1
+        room = room // inside if inside == extent else 1
+    return meeting(_results(flow, s), lanes, _size(among) // lanes)
+
+
+def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, float]:
+    """Instructions of one reduction along the first dimension, and the share of an exchange of a
+    block that it takes. Of the results that a thread has beside the first one, lanes of a warp take
+    only the steps."""
     lanes = max(2, _size(among))
     steps = 2 * math.log2(lanes)
-    beside = (results - 1) * steps
+    beside = (_results(flow, s) - 1) * steps
     if lanes > WARP_SIZE:
         return BLOCK_INSTRUCTIONS + beside, 1.0
     return steps + LANES_INSTRUCTIONS + beside, LANES_SHARE
