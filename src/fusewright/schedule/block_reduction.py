@@ -35,8 +35,8 @@ class Meeting:
 
 
 def meeting(values: int, lanes: int, partials: int) -> Meeting:
-    """Of `values` reductions in groups of `partials` times `lanes` threads, these of one warp. A step
-    between lanes takes a shuffle and an operation, a partial a load and an operation."""
+    """Of `values` reductions in groups of `partials` times `lanes` threads, the latter of one warp.
+    A step between lanes is a shuffle and an operation, a partial a load and an operation."""
     within = 2 * math.log2(lanes)
     if partials == 1:
         return Meeting(values * within, 0.0, 0)
