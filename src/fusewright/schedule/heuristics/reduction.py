@@ -78,7 +78,7 @@ class ReductionScheduler:
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
-        self._tiled = TiledReductionPlanner(flow, self._reference, kept, reduced)
+        self._tiled = TiledReductionPlanner(flow, self._reference, kept, reduced, target)
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
@@ -89,8 +89,9 @@ class ReductionScheduler:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
         rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
-        if not rows.is_read_again:
-            yield from self._tiled.candidates(inner=rows.inner)
+        yield from self._tiled.candidates(
+            inner=rows.inner, is_read_again=rows.is_read_again, neighbours=rows.neighbours
+        )
         yield from candidates(replace(rows, is_skewed=self._is_skewed()), self._target)
 
     def _is_skewed(self) -> bool:
