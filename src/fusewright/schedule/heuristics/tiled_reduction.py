@@ -131,7 +131,7 @@ class TiledReductionPlanner:
             return
         inner = inner or is_read_again
         across = self._across(inner=inner)
-        if not across or not self._has_near(inner=inner):
+        if not across or not self._has_near(inner=inner) or not self._are_plain():
             return
         word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
         near, side = word * LINE_THREADS, word * LINE_THREADS
@@ -186,6 +186,17 @@ class TiledReductionPlanner:
                 if self._is_large_input(x) and self._is_reduced(x, index) is not inner:
                     found.setdefault(x, []).append(s)
         return found
+
+    def _are_plain(self) -> bool:
+        """Whether all reads of large inputs are along axes of the reduction, at no other places."""
+        own = self._reference.frame.domain
+        return all(
+            size == ONE or (isinstance(c, AxisClass) and self._flow.graph.depends(c, own))
+            for s in computed(self._flow.stages)
+            for x, index in zip(s.operands, s.frame.operands, strict=True)
+            if self._is_large_input(x)
+            for c, size in zip(index, x.shape, strict=True)
+        )
 
     def _has_near(self, *, inner: bool) -> bool:
         """Whether a large tensor is fast along the axis that threads compute along."""
