@@ -122,7 +122,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         lines=sum(r.lines for own in asked.values() for r in own),
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, own)) + sum(w.through_shared for w in by_warps),
+        through_shared=sum(map(_through_shared, own))
+        + sum(w.through_shared for w in by_warps)
+        + exchanges.through_shared,
         exchanges=exchanges.across,
         lane_exchanges=exchanges.between_lanes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
