@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.kir.ir import Load
+from fusewright.kir.ir import Load, Store
 from fusewright.kir.traverse import walk_statements
 
 
@@ -65,6 +65,34 @@ def test_pieces_of_a_join_are_read_once_however_small() -> None:
     assert chosen(lambda *x: fw.concat([p * 2.0 for p in x]), *pieces)["vectors"] == 1
     rows, row = spec(1 << 14, 1 << 10), spec(1 << 10)
     assert chosen(lambda x, a, b, c: x * a + b * c, rows, row, row, row)["vectors"] > 1
+
+
+def neighbours(x: fw.Array) -> fw.Array:
+    return fw.roll(x, 1, axis=0) + x + fw.roll(x, -1, axis=0)
+
+
+def test_what_several_accesses_read_of_a_tensor_comes_from_memory_once() -> None:
+    """Three reads of 8 bytes each bring 8 new ones: two vectors a thread. Halves of a tensor are
+    different bytes."""
+    x = spec(1 << 14, 2044, dtype="float16", alignment=8)
+    assert (chosen(neighbours, x)["vector"], chosen(neighbours, x)["vectors"]) == (4, 2)
+    halves = spec(1 << 15, 2044, dtype="float16", alignment=8)
+    assert chosen(lambda x: x[: 1 << 14] + x[1 << 14 :], halves)["vectors"] == 1
+
+
+def test_vectors_of_a_thread_that_share_small_tensors_are_stored_in_words() -> None:
+    """Blocks in rounds of 19: a place is counted from the block's place in its round."""
+    specs = spec(1 << 20, 19, 2, dtype="bfloat16", alignment=2), spec(19, 1, dtype="bfloat16")
+    last = spec(19, 2, dtype="bfloat16")
+
+    def largest(x: fw.Array, a: fw.Array, b: fw.Array) -> fw.Array:
+        return fw.maximum(fw.maximum(x, a), b)
+
+    (kernel,) = fw.compile(fw.trace(largest, *specs, last)).kernels
+    assert kernel.heuristic is not None
+    stores = [s for s in walk_statements(kernel.ir) if isinstance(s, Store)]
+    whole = [s for s in stores if s.width == 8]
+    assert len(whole) == dict(kernel.heuristic.values)["vectors"] > 1
 
 
 def _loads(k: fw.Kernel) -> int:

@@ -134,20 +134,23 @@ class PointwiseScheduler:
 
     def _vectors_a_thread(self, walk: Walk) -> tuple[int, int]:
         """Enough that a thread has `BYTES_IN_FLIGHT` under way, a piece of a join counted for its
-        part of the elements, or that several vectors share what they read of small tensors where
-        that is most of the reading; as long as the grid fills the chip. And how far apart they lie
-        for it."""
+        part of the elements, and of a tensor that several accesses read no more than it has, as
+        each byte comes from memory for one of them; or that several vectors share what they read of
+        small tensors where that is most of the reading; as long as the grid fills the chip. And how
+        far apart they lie for it."""
         size, width = numel(self._reference.shape), walk.width
-        large, whole, small = 0.0, 0, dict[Stage, int]()
+        whole, large_by_tensor, small = 0, dict[Stage, float](), dict[Stage, int]()
         direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
         for s in dict.fromkeys((*self._held, *direct)):
             own = s.dtype.nbytes * width
             if numel(s.operands[0].shape) * SMALL > size or _is_joined(self._flow, s):
-                large += own * min(1.0, numel(s.shape) / size)
+                source = s.operands[0]
+                asked = large_by_tensor.get(source, 0.0) + own * min(1.0, numel(s.shape) / size)
+                large_by_tensor[source] = min(asked, own * numel(source.shape) / size)
                 whole = max(whole, own)
             else:
                 small[s] = own
-        large = max(large, whole)
+        large = max(sum(large_by_tensor.values()), whole)
         wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 1
         if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
             wanted = REUSED
