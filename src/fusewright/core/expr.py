@@ -206,7 +206,7 @@ def _normal(constant: int, terms: tuple[Term, ...]) -> Expr:
 
 
 def _recombine(constant: int, table: dict[tuple[Atom, ...], int]) -> Expr | None:
-    """`c*f*(r//f) + c*(r%f) -> c*r`, and the same through one more digit, which may have been moved:
+    """`c*f*(r//f) + c*(r%f) -> c*r`, and the same through one more digit, which may be moved:
     `f*((r//f + z) % d) + r%f -> (r + f*z) % (f*d)`; exact `f*(v//f) -> v`."""
     for atoms, c in table.items():
         if not c:
