@@ -206,8 +206,7 @@ def _normal(constant: int, terms: tuple[Term, ...]) -> Expr:
 
 
 def _recombine(constant: int, table: dict[tuple[Atom, ...], int]) -> Expr | None:
-    """`c*f*(r//f) + c*(r%f) -> c*r`, and the same through one more digit, which may be moved:
-    `f*((r//f + z) % d) + r%f -> (r + f*z) % (f*d)`; exact `f*(v//f) -> v`."""
+    """`c*f*(r//f) + c*(r%f) -> c*r`, `f*((r//f+z)%d) + r%f -> (r+f*z)%(f*d)`, `f*(v//f) -> v`."""
     for atoms, c in table.items():
         if not c:
             continue
@@ -251,17 +250,10 @@ def _fold_digit(
                 rest = mod(high.numerator, f)
                 if rest == low:
                     return atoms, high.numerator
-            if isinstance(high, Mod) and _counts(high.numerator, quotient):
-                beyond = mul(f, add(high.numerator, mul(quotient, -1)))
-                return atoms, mod(add(low.numerator, beyond), mul(f, high.denominator))
+            if isinstance(high, Mod) and {*parts_of(quotient)[1]} <= {*parts_of(high.numerator)[1]}:
+                place = low.numerator + f * (high.numerator - quotient)
+                return atoms, mod(place, mul(f, high.denominator))
     return None
-
-
-def _counts(e: Expr, quotient: Expr) -> bool:
-    """Whether an expression is a quotient, or a sum that has it once."""
-    return e == quotient or (
-        isinstance(quotient, FloorDiv) and Term((quotient,), 1) in parts_of(e)[1]
-    )
 
 
 def _in_one_division(e: FloorDiv) -> Expr:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import Fit, fit_of
+from fusewright.axes.contiguity import Fit, fit_of, lanes_where
 from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import Cond
@@ -192,9 +192,13 @@ class GlobalAccess:
     data: tuple[tuple[Var, Expr], ...] = ()
 
     def fit(self, lane: Var, width: int) -> Fit:
-        """How its lanes lie in words of memory; only reads take elements out of these."""
+        """How its lanes lie in words of memory; only reads take elements out of these. Lanes of two
+        rows are not put together where those that exist are no range of them, as inside of a pad or
+        a piece of a join: to fill the others takes more than to read these one by one."""
         p = self.tensor
         found = fit_of(self.address, lane, width, p.dtype.nbytes, p.alignment)
+        if found is Fit.PIECES and lanes_where(self.conditions, lane) is None:
+            return Fit.NARROW
         return Fit.NARROW if found is not Fit.WORDS and p is self.stage else found
 
 
@@ -306,7 +310,7 @@ def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         fits = {a.fit(lane, width) for a in own}
         wide = bool(own) and Fit.NARROW not in fits
-        s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN))
+        s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN, Fit.PIECES))
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
