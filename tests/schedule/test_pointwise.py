@@ -92,6 +92,8 @@ def test_vectors_of_a_thread_that_share_small_tensors_are_stored_in_words() -> N
     (kernel,) = fw.compile(fw.trace(largest, x, rows, row)).kernels
     widths = [s.width for s in walk_statements(kernel.ir) if isinstance(s, Store)]
     assert sorted(widths) == [1, 1, 4, 8, 8, 8, 8]
+    small = [s for s in walk_statements(kernel.ir) if isinstance(s, Load) and s.src.name == "b"]
+    assert small and all(s.width == 1 for s in small)  # near, and shared by the four vectors
 
 
 def _loads(k: fw.Kernel) -> int:
