@@ -80,6 +80,41 @@ def test_others_stay_what_they_are(body: str) -> None:
     assert count_remote_stores(k) is k
 
 
+IN_ROLES = """shared w: float32[8]
+roles {
+  role warps 0..1 {
+    remote_store w[2*cx + tx%2] of block (tx//2) = r[0] if (tx < 8)
+    r[1] = load w[tx] if (tx < 8) else 0.0:float32
+    store y[256*bx + 64*cx + tx] = r[1]
+  }
+  role warps 1..2 { store z[256*bx + 64*cx + tx] = r[0] }
+}
+"""
+
+
+def test_an_exchange_of_one_role() -> None:
+    """Its threads alone store and wait; 32 bytes come from the role, not from the block."""
+    k = count_remote_stores(kernel(IN_ROLES))
+    (expect,) = (s for s in k.body if isinstance(s, MbarExpect))
+    assert (_counted(k), expect.nbytes) == (["w"], 32)
+    done = run_pipeline(kernel(IN_ROLES), TARGET)
+    x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    y = np.zeros(4096, np.float32)
+    arrays = dict(zip(done.params, (x, y, y.copy()), strict=True))
+    assert simulate(done, arrays, outputs=done.params[1:]).races == []
+    for place in range(8):
+        bx, cx = divmod(place, 4)
+        sent = x[256 * bx : 256 * bx + 256].reshape(4, 64)[:, 2 * cx : 2 * cx + 2]
+        assert np.array_equal(y[64 * place :][:8], sent.ravel())
+
+
+def test_an_exchange_of_two_roles_is_not_counted() -> None:
+    body = IN_ROLES.replace("store z[256*bx + 64*cx + tx] = r[0]", "r[2] = load w[0]")
+    taken = body.replace("r[1] = load w[tx] if (tx < 8) else 0.0:float32", "r[1] = copy(r[0])")
+    k = kernel(taken)
+    assert count_remote_stores(k) is k
+
+
 def test_elements_of_two_bytes_cannot_be_counted() -> None:
     k = kernel(EXCHANGE.replace("float32", "float16"), dtype="float16")
     assert count_remote_stores(k) is k

@@ -183,26 +183,14 @@ def test_parts_in_fewer_bits() -> None:
         s.lower("sm_90a")
 
 
-def product_in_a_cluster() -> fw.Schedule:
-    """The two parts of the depth over the blocks of a cluster."""
+def test_a_product_on_tensor_cores_that_nobody_shares_out() -> None:
     specs = [fw.TensorSpec((64, 256), "bfloat16"), fw.TensorSpec((256, 64), "bfloat16")]
     s = fw.Schedule(fw.trace(fw.matmul, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
-    schedule_products(s, products, ProductPlan(64, 64, 64, 1, 2, 0, splits=2))
-    for t in s.tensors:
-        for i, x in enumerate(t.stage.loops):
-            if x.parallel is fw.BIDx:
-                t.parallelize(i, fw.ClusterX)
-    return s
-
-
-def test_a_product_on_tensor_cores() -> None:
-    s = product_in_a_cluster()
-    message = "do not share the depth of products on tensor cores"
-    with pytest.raises(fw.ScheduleError, match=message):
-        s.lower("sm_90a")
+    schedule_products(s, products, ProductPlan(64, 64, 64, 1, 2, 0, splits=2, mode="cluster"))
     for t in s.tensors:
         t.stage.grid_mode = None
+    message = r"in mode 'slices' only; call request_serial_grid_reduction\('slices'\)"
     with pytest.raises(fw.ScheduleError, match=message):
         s.lower("sm_90a")
 

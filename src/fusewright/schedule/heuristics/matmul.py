@@ -280,8 +280,12 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
 
 def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says."""
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`."""
     product.split(1, splits, inner=False)
+    if mode == "cluster":
+        product.parallelize(0, Parallel.BIDX).parallelize(1, Parallel.CLUSTERX)
+        product.request_serial_grid_reduction("slices")
+        return
     product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
     product.request_serial_grid_reduction(mode)
 

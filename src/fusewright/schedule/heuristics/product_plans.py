@@ -66,6 +66,8 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
+SPLIT_CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -79,7 +81,8 @@ class ProductPlan:
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
-    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
+    "cluster" through the shared memory of one, else through scratch in global memory.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -108,8 +111,13 @@ class ProductPlan:
 
     @property
     def cluster_size(self) -> int:
-        """The blocks of a cluster, 1 where there are none."""
+        """The blocks of a cluster with tiles of their own, 1 where there are none."""
         return math.prod(self.cluster)
+
+    @property
+    def blocks_together(self) -> int:
+        """The blocks that start together, as a cluster: 1 where there are none."""
+        return self.splits if self.mode == "cluster" else self.cluster_size
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -266,6 +274,22 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
     trips = -(-sizes.depth // plan.depth)
     for splits in numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target):
         yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+
+
+def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by the blocks of a cluster, beside whose rings the
+    parts of all of them have room: of so many blocks as share the threads' sums equally, and have
+    enough of the depth each."""
+    trips = -(-sizes.depth // plan.depth)
+    parts = 4 * plan.rows * plan.columns * plan.products
+    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
+    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
+    for n in SPLIT_CLUSTERS:
+        stages = min(room // stage, -(-trips // n), MAX_STAGES)
+        if n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1:
+            yield replace(
+                plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
+            )
 
 
 def numbers_of_splits(

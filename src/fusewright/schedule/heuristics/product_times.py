@@ -27,7 +27,7 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     beside that what both operands take from memory, which overlaps as everywhere in the cost
     model."""
     known = target.calibration
-    at_once = target.clusters_at_once(plan.cluster_size) * plan.cluster_size
+    at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
     blocks = plan.tiles(sizes) * plan.splits
     rounds = -(-blocks // at_once)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
@@ -39,8 +39,10 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     together = (own**known.overlap + memory**known.overlap) ** (1 / known.overlap)
     sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
     around = known.launch_us + rounds * known.tile_us
-    if plan.cluster_size > 1:  # its blocks meet before the first copy, and before they leave
+    if plan.blocks_together > 1:  # its blocks meet before the first copy, and before they leave
         around += known.cluster_exchange_us
+    if plan.mode == "cluster":
+        return around + together + known.exchange_us
     return around + together + combine_us(plan.splits, sums, target)
 
 
