@@ -123,7 +123,7 @@ def _once_exchanged(kernel: Kernel, run: _Run) -> frozenset[Buffer]:
 
 
 def _delivered(s: RemoteStore, kernel: Kernel, run: _Run) -> int | None:
-    return delivered_nbytes(s, s.rank, s.dst.dtype.nbytes, kernel, run.role)
+    return delivered_nbytes(s, s.rank, s.nbytes, kernel, run.role)
 
 
 def _uses(s: Statement, buffer: Buffer) -> bool:
