@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")
     parser.add_argument("--load", type=Path, help="such a folder: nothing is compiled")
     parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--without", default="", help="comma-separated modes that are not measured")
     parser.add_argument("--seconds", type=float, default=600.0, help="no case begins later")
     args = parser.parse_args()
     start, wanted = time.monotonic(), [c for c in args.cases.split(",") if c]
@@ -216,7 +217,9 @@ def main() -> None:
         if time.monotonic() - start > args.seconds:
             print(f"{name}: left out, {args.seconds:.0f} s are over")
             continue
-        rows += _measured((m, n, k), args.load / name if args.load else None)
+        made = _loaded(args.load / name) if args.load else _made((m, n, k))
+        without = args.without.split(",")
+        rows += _measured((m, n, k), ((x, p) for x, p in made if x.get("mode") not in without))
         if args.out is not None:
             _write(args.out, rows)
 
@@ -254,7 +257,9 @@ def _loaded(folder: Path) -> Iterator[tuple[dict[str, Any], Program]]:
         yield known, fw.load(folder / f"{k}.fw")
 
 
-def _measured(shape: tuple[int, int, int], folder: Path | None) -> list[dict[str, Any]]:
+def _measured(
+    shape: tuple[int, int, int], forms_made: Iterable[tuple[dict[str, Any], Program]]
+) -> list[dict[str, Any]]:
     import torch
 
     from bench.harness import interleaved
@@ -270,15 +275,22 @@ def _measured(shape: tuple[int, int, int], folder: Path | None) -> list[dict[str
     wanted = copies[0][0][:ROWS_CHECKED].double() @ copies[0][1].double().T
     fns: dict[str, Callable[..., Any]] = {"torch": lambda x, w: torch.matmul(x, w.T)}
     rows: list[dict[str, Any]] = [{"form": "torch"}]
-    for known, made in _made(shape) if folder is None else _loaded(folder):
-        fns[known["form"]] = _ours(made)
-        rows.append(known | _clusters_at_once(made))
+    programs: dict[str, Program] = {}
+    for known, made in forms_made:
+        programs[known["form"]], fns[known["form"]] = made, _ours(made)
+        rows.append(known)
     for row in rows:
-        _check(row, fns, copies[0], wanted)
-    right = [r["form"] for r in rows if r["form"] in fns]
-    times = _replayed({name: _graphed(fns[name], copies) for name in right})
+        _check(row, fns, programs, copies[0], wanted)
+    graphs: dict[str, tuple[Callable[[], None], int]] = {}
+    for row in (r for r in rows if r["form"] in fns):
+        try:
+            graphs[row["form"]] = _graphed(fns[row["form"]], copies)
+        except Exception as e:
+            row["failure"] = f"graph: {type(e).__name__}: {e}"[:200]
+    times = _replayed(graphs)
     turn = itertools.cycle(copies)
-    streamed = interleaved({f: lambda f=f: fns[f](*next(turn)) for f in ("torch", "program")})
+    alone = [f for f in ("torch", "program") if f in graphs]
+    streamed = interleaved({f: lambda f=f: fns[f](*next(turn)) for f in alone})
     for row in rows:
         row["case"] = f"{m}x{n}x{k}"
         row["us"] = times.get(row["form"])
@@ -323,9 +335,18 @@ def _ours(program: Program) -> Callable[..., Any]:
     return call
 
 
-def _check(row: dict[str, Any], fns: dict[str, Any], arrays: Any, wanted: Any) -> None:
-    """Notes the error of a form, and takes those out that are wrong."""
+def _check(
+    row: dict[str, Any],
+    fns: dict[str, Any],
+    programs: dict[str, Program],
+    arrays: Any,
+    wanted: Any,
+) -> None:
+    """Notes the error of a form, and takes those out that are wrong. Its name comes first, so that
+    one that never ends is known."""
+    print(f"checking {row['form']}", flush=True)
     try:
+        row |= _clusters_at_once(programs[row["form"]]) if row["form"] in programs else {}
         fn = fns[row["form"]]
         first = fn(*arrays).clone()
         row["error"] = float((first[:ROWS_CHECKED].double() - wanted).norm() / wanted.norm())
