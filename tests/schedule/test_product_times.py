@@ -142,6 +142,62 @@ def test_the_two_models_agree() -> None:
             assert own == pytest.approx(predicted_us(sizes, plan, TARGET), rel=0.1), plan
 
 
+# --- widths between those of the menu -------------------------------------------------------------
+
+
+def _widths(sizes: Sizes) -> set[int]:
+    return {p.columns for p in menu_plans(sizes, TARGET) if p.rows == 128}
+
+
+def test_a_width_that_fills_the_last_round() -> None:
+    """Of 4100 x 4100 tiles of 128 x 208 make five rounds, of 5120 x 5120 those of 128 x 224 seven;
+    of 4096 x 4096 tiles of 128 x 256 make four."""
+    menu = _widths(Sizes(1, 4096, 4096, 4096))
+    assert _widths(Sizes(1, 4100, 4100, 4100)) - menu == {208}
+    assert _widths(Sizes(1, 5120, 5120, 5120)) - menu == {224}
+    sizes = Sizes(1, 5120, 5120, 5120)
+    first = min(menu_plans(sizes, TARGET), key=lambda p: predicted_us(sizes, p, TARGET))
+    assert (first.columns, first.staged, first.stages) == (224, 112, 4)
+
+
+def test_an_operand_that_lies_across_has_tiles_of_whole_panels() -> None:
+    sizes = Sizes(1, 5120, 5120, 5120)
+    assert _widths(replace(sizes, across=(False, True))) == _widths(Sizes(1, 4096, 4096, 4096))
+    assert 224 in _widths(replace(sizes, across=(True, False)))
+    operands = [fw.TensorSpec((5120, 5120), "bfloat16")] * 2
+
+    def first(fn: Callable[..., Any]) -> ProductPlan:
+        fusion = fw.trace(fn, *operands)
+        listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
+        return next(c.plan for c in listed if isinstance(c, Candidate))
+
+    assert first(lambda x, w: fw.matmul(x, w.T)).columns == 224
+    assert first(lambda x, w: fw.matmul(x.T, w.T)).columns == 224
+    assert first(fw.matmul).columns % 64 == 0
+
+
+@pytest.mark.parametrize(("columns", "staged"), [(224, 112), (208, 208), (208, 0), (176, 176)])
+@pytest.mark.parametrize("shape", [(200, 424, 328), (130, 240, 1032)])
+def test_tiles_of_other_widths(columns: int, staged: int, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    fusion = fw.trace(
+        lambda x, w: fw.nn.relu(fw.matmul(x, w.T)),
+        fw.TensorSpec((m, k), "bfloat16"),
+        fw.TensorSpec((n, k), "bfloat16"),
+    )
+    kernel = _by_hand(fusion, ProductPlan(128, columns, 64, 2, 3, staged, blocks=2))
+    rng = np.random.default_rng(k)
+    x, w = (rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in ((m, k), (n, k)))
+    got = kernel.simulate(x, w)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, x, w)
+    np.testing.assert_allclose(
+        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
+    )
+    found = kernel.resources()
+    assert found.spill_stores == found.stack_nbytes == 0
+
+
 # --- three warpgroups -----------------------------------------------------------------------------
 
 

@@ -190,7 +190,16 @@ def sizes_of(t: Tensor) -> Sizes:
     o = t.op.operands[0]
     m, n, k = (estimate(e) for e in (*t.shape[-2:], o.shape[-1]))
     first, second = (_lines(t, i) for i in (0, 1))
-    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k, o.dtype.nbytes, (first, second))
+    down, along = (_is_across(t, i) for i in (0, 1))
+    batch = math.prod(map(estimate, t.shape[:-2]))
+    return Sizes(batch, m, n, k, o.dtype.nbytes, (first, second), (down, along))
+
+
+def _is_across(t: Tensor, position: int) -> bool:
+    """Whether a product reads an operand along an axis of the result: one that lies so, and that
+    instructions take so."""
+    o = t.op.operands[position]
+    return needed_axis(o.dtype, position) is None and fastest_of(o) == (-2, -1)[position]
 
 
 def _lines(t: Tensor, position: int) -> float:
@@ -364,8 +373,8 @@ def placed_sizes(t: Tensor, target: Target) -> Sizes:
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
-    lines = sizes.lines[1], sizes.lines[0]
-    return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines)
+    lines, across = sizes.lines[::-1], sizes.across[::-1]
+    return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines, across=across)
 
 
 # --- slices ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
+    DEPTH_NBYTES,
     STAGED_ITEMSIZE,
     ProductPlan,
     Sizes,
@@ -38,6 +39,7 @@ from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import (
     axis_problem,
     boxed_memory,
+    lies_across,
     lines_of_row,
     strided_operand,
 )
@@ -55,8 +57,10 @@ def sizes_of_product(p: Stage) -> Sizes:
     """The sizes of a product; symbolic ones are estimated."""
     rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
     batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
-    first, second = (lines_of_row(strided_operand(o), itemsize) for o in p.operands)
-    return Sizes(batch, rows, columns, depth, itemsize, (first, second))
+    views = [strided_operand(o) for o in p.operands]
+    first, second = (lines_of_row(view, itemsize) for view in views)
+    down, along = (view is not None and lies_across(view, i) for i, view in enumerate(views))
+    return Sizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
 
 
 class MatmulScheduler:
@@ -152,13 +156,13 @@ class MatmulScheduler:
         return sizes_of_product(self._product)
 
     def _fits(self, rows: int, columns: int) -> bool:
-        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks, or are
+        whole panels of the widest one."""
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
-            extent, axis = (rows, columns)[position], position - 2
-            source = strided_operand(o)
-            along = source is not None and fastest_axis(source) == len(o.shape) + axis
-            if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
+            nbytes, source = (rows, columns)[position] * o.dtype.nbytes, strided_operand(o)
+            whole = min(LEAST_EXCHANGE_NBYTES if nbytes < DEPTH_NBYTES else DEPTH_NBYTES, nbytes)
+            if source is not None and lies_across(source, position) and nbytes % whole:
                 return False
         return True
 

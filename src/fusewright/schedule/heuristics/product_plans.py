@@ -37,6 +37,8 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LEAST_LARGE = 128 * 128
+"""Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
 """Of two warpgroups or three: accumulators that an equal share of the registers does not hold
 well."""
@@ -157,7 +159,8 @@ class ProductPlan:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value. Of
-    each operand the lines that a row of a box touches, 1 where rows begin at lines."""
+    each operand the lines that a row of a box touches, 1 where rows begin at lines, and whether it
+    lies across: contiguous along the rows or columns of the result, not along the depth."""
 
     batch: int
     rows: int
@@ -165,6 +168,7 @@ class Sizes:
     depth: int
     itemsize: int = 2
     lines: tuple[float, float] = (1.0, 1.0)
+    across: tuple[bool, bool] = (False, False)
 
     @property
     def pairs(self) -> int:
@@ -180,14 +184,35 @@ class Sizes:
 def menu_plans(
     sizes: Sizes, target: Target, operands: tuple[int, int] = (1, 1), outputs: int = 1
 ) -> Iterator[ProductPlan]:
-    """Every tile of the menu whose sums fit the registers, and the same in clusters, for products
-    of so many first and second operands, of which they share one, and so many results that leave by
-    boxes."""
-    for tile in _MENU:
+    """Every tile of the menu whose sums fit the registers, one between its widths where that saves
+    a part of a round, and the same in clusters, for products of so many first and second operands,
+    of which they share one, and so many results that leave by boxes."""
+    for tile in (*_MENU, *_between(sizes, target)):
         plan = _with_ring(tile, sizes, operands, outputs, target)
         if _holds(plan):
             yield in_order(plan, sizes, target)
             yield from _in_clusters(plan, sizes, target)
+
+
+def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
+    """The width between those of the large tiles with which all rounds of tiles together have the
+    fewest sums, where those are fewer than with any of these: of 4100 x 4100 tiles of 128 x 256
+    take five rounds for 4.25, those of 128 x 208 five for 5. Where the second operand lies across a
+    tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
+    if sizes.across[1]:
+        return []
+
+    def sums(tile: tuple[int, int, int]) -> int:
+        rows, columns, _ = tile
+        tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+        return rows * columns * -(-tiles // target.multiprocessors)
+
+    large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
+    rows, widest, warpgroups = large[0]
+    narrowest = min(columns for r, columns, _ in large if r == rows)
+    widths = range(widest - STAGED_UNIT, narrowest, -STAGED_UNIT)
+    tile = min(((rows, c, warpgroups) for c in widths), key=sums)
+    return [tile] if sums(tile) < min(map(sums, large)) else []
 
 
 def _with_ring(
@@ -226,7 +251,10 @@ def _staged_columns(columns: int) -> list[int]:
     if columns % STAGED_UNIT:
         return [0]
     whole = [columns] if columns % STAGED_COLUMNS[0] else []
-    return whole + [c for c in STAGED_COLUMNS if columns % c == 0]
+    halves = (
+        [columns // 2] if columns > STAGED_COLUMNS[0] and columns % (2 * STAGED_UNIT) == 0 else []
+    )
+    return list(dict.fromkeys([*whole, *halves, *(c for c in STAGED_COLUMNS if columns % c == 0)]))
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
