@@ -60,6 +60,14 @@ SHAPES = (
     (16, 8192, 8192),
 )
 """Rows, columns and depth: the most wanted first."""
+DEEP = (
+    (256, 256, 131072),
+    (512, 1024, 32768),
+    (128, 128, 262144),
+    (1024, 1024, 65536),
+)
+LARGE = ((5120, 5120, 5120), (4104, 4104, 4096), (256, 14336, 4096))
+"""Whose last round of tiles decides: a block for each tile only."""
 WITHIN = 1.7
 """Of the least predicted time of a mode: slower plans are not measured."""
 MOST = {"whole": 8, "half": 6, "cluster": 10, "slices": 12, "vector": 2, "two kernels": 6}
@@ -112,7 +120,7 @@ def forms(m: int, n: int, k: int) -> list[Form]:
         sizes = Sizes(1, n, m, k) if exchanged else Sizes(1, m, n, k)
         found += _forms(sizes, exchanged)
     out: list[Form] = []
-    for mode, most in MOST.items():
+    for mode, most in MOST.items() if (m, n, k) not in LARGE else (("whole", MOST["whole"]),):
         own = sorted((f for f in found if f.mode == mode), key=_rank)
         out += [f for f in own[:most] if _rank(f) <= WITHIN * _rank(own[0])]
     return out
@@ -134,7 +142,8 @@ def _forms(sizes: Sizes, exchanged: bool) -> Iterator[Form]:
             continue
         if TARGET.multiprocessors < p.tiles(sizes) <= 2 * TARGET.multiprocessors:
             yield from _half(sizes, exchanged, replace(p, blocks=0, serpentine=False))
-        for splits in SPLITS:
+        waves = (n * TARGET.multiprocessors // p.tiles(sizes) for n in (1, 2))
+        for splits in dict.fromkeys(n for n in (*SPLITS, *waves) if n > 1):
             yield from _split(sizes, exchanged, p, splits)
         for shared in in_split_clusters(p, sizes, TARGET):
             yield Form("cluster", exchanged, shared, predicted_us(sizes, shared, TARGET), sizes)
@@ -167,7 +176,7 @@ def _split(sizes: Sizes, exchanged: bool, p: ProductPlan, splits: int) -> Iterat
     """Blocks that share the depth, in at most two waves and at least a third of one."""
     blocks, steps = splits * p.tiles(sizes), sizes.depth // p.depth // splits
     sms = TARGET.multiprocessors
-    if not sms // 3 <= blocks <= 2 * sms or steps < LEAST_STEPS:
+    if not sms // 3 <= blocks <= 2 * sms or steps < LEAST_STEPS or splits > sms:
         return
     ring = min(p.stages, steps)
     plan = replace(p, splits=splits, stages=ring, blocks=0, staged=0, serpentine=False)
@@ -207,7 +216,7 @@ def main() -> None:
     args = parser.parse_args()
     start, wanted = time.monotonic(), [c for c in args.cases.split(",") if c]
     rows: list[dict[str, Any]] = []
-    for m, n, k in SHAPES:
+    for m, n, k in (*SHAPES, *LARGE, *DEEP):
         name = f"{m}x{n}x{k}"
         if wanted and not any(w in name for w in wanted):
             continue
