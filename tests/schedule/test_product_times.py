@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench import product_fit
-from bench.product_fit import Measured, few_rows, large, predicted
+from bench.product_fit import Measured, few_rows, large, predicted, sweep
 
 import fusewright as fw
 from fusewright.calibration import PRODUCT_FIGURES
@@ -21,7 +21,12 @@ from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, in_order, menu_plans
 from fusewright.schedule.heuristics.product_steps import Step, step_clocks
-from fusewright.schedule.heuristics.product_times import least_us, memory_nbytes, predicted_us
+from fusewright.schedule.heuristics.product_times import (
+    IN_CLUSTERS,
+    least_us,
+    memory_nbytes,
+    predicted_us,
+)
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of
 
@@ -36,15 +41,44 @@ def test_one_formula_gives_the_times_of_all_measured_plans() -> None:
     rows = [*few_rows(), *large()]
     assert len(rows) > 80
     assert np.sqrt(np.mean([_error(m) ** 2 for m in rows])) < 0.08
-    assert all(abs(_error(m)) < math.log(1.1) for m in large()), [
+    assert all(abs(_error(m)) < math.log(1.08) for m in large() if m.us > 100), [
         (m.name, round(math.exp(_error(m)), 2)) for m in large()
     ]
+    assert np.sqrt(np.mean([_error(m) ** 2 for m in sweep()])) < 0.12
+
+
+def test_the_plan_that_is_predicted_fastest_is_nearly_the_fastest() -> None:
+    """On an H100, of a block for each tile and of slices that a second kernel sums."""
+    cases: dict[str, list[Measured]] = {}
+    for m in sweep():
+        if m.plan.splits == 1:
+            cases.setdefault(m.name.split()[0], []).append(m)
+    assert len(cases) == 7
+
+    def ranked(m: Measured) -> float:
+        launch = TARGET.calibration.stream_launch_us if m.slices > 1 else 0.0
+        return predicted(m) * (IN_CLUSTERS if m.plan.cluster_size > 1 else 1.0) + launch
+
+    for case, rows in cases.items():
+        first, best = min(rows, key=ranked), min(rows, key=lambda m: m.us)
+        assert first.us < 1.1 * best.us, (case, first.name, best.name)
+
+
+def test_plans_in_one_round_are_ordered_by_their_times() -> None:
+    """512 x 512 x 4096 took 8.9 us on an H100 with 128 tiles of 64 x 32, 10.1 with 64 of 64 x 64;
+    1024 x 1024 x 4096 16.9 us with a warpgroup for 64 x 128, 18.2 with two for 128 x 64."""
+    for m, n, tile in ((512, 512, (64, 32)), (1024, 1024, (64, 128))):
+        specs = fw.TensorSpec((m, 4096), "bfloat16"), fw.TensorSpec((n, 4096), "bfloat16")
+        program = fw.compile(fw.trace(lambda x, w: fw.matmul(x, w.T), *specs), target=TARGET)
+        (kernel,) = program.kernels
+        assert kernel.heuristic is not None
+        assert dict(kernel.heuristic.values)["tile"] == f"{tile[0]}x{tile[1]}x64"
 
 
 @pytest.mark.parametrize("figure", PRODUCT_FIGURES)
 def test_each_constant_is_near_its_best(figure: str) -> None:
     """A quarter more or less fits worse."""
-    rows = [*few_rows(), *large()]
+    rows = [*few_rows(), *large(), *sweep()]
     own = [getattr(TARGET.calibration, f) for f in PRODUCT_FIGURES]
     i = PRODUCT_FIGURES.index(figure)
     for factor in (0.75, 1.25):

@@ -434,11 +434,12 @@ def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
 
 def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
     """Microseconds of the products of slices, each of which takes `us`, and of the kernel that sums
-    them: a slice's products are written and read as float32, and what follows waits for a launch,
-    instead of being computed where the products are."""
+    them: a slice's products are written and read as float32, and what follows waits for a launch on
+    a stream, instead of being computed where the products are."""
     if count == 1:
         return us(sizes)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
-    sums = target.calibration.sums_launch_us + moved / target.memory_nbytes_per_us
+    known = target.calibration
+    sums = known.sums_launch_us + known.stream_launch_us + moved / target.memory_nbytes_per_us
     return us(part) + sums

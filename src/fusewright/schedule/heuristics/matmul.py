@@ -26,6 +26,7 @@ from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
     ProductPlan,
     Sizes,
+    in_split_clusters,
     menu_plans,
     with_splits,
 )
@@ -74,8 +75,8 @@ class MatmulScheduler:
             separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
-        """Tiles in the order of their predicted time; behind them those whose depth blocks share,
-        which have not been timed in kernels with products on a device."""
+        """Tiles in the order of their predicted time; behind them those whose depth blocks share:
+        of seven products on a device one was the fastest so, by a twentieth."""
         problem = self._problem()
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
@@ -84,7 +85,8 @@ class MatmulScheduler:
         alone = [p for p in plans if p.cluster_size == 1]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         for p in (*self._ranked(plans), *self._ranked(shared)):
-            apart = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+            together = " in a cluster" if p.mode == "cluster" else ""
+            apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
             apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
             yield Candidate(what, p.params, p)
@@ -120,11 +122,15 @@ class MatmulScheduler:
         extents = (*p.shape, p.operands[0].shape[-1])
         if all(constant_value(e) is not None for e in extents):
             yield from with_splits(plan, self._sizes(), self._target)
+            yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later; of those
-        that are as fast as the fastest, the one outside of clusters that reads the least, with the
-        fewest blocks to a tile, comes first."""
+        that are as fast as the fastest, the one outside of clusters that reads the least memory
+        comes first; of several, one whose tiles all run at once by its time, others by the lines
+        of their boxes, then the one with the fewest warpgroups, which wait for each other, and the
+        fewest blocks to a tile. Times of plans in one round were measured side by side
+        (`bench.product_sweep`): there they order plans better than lines do."""
         sizes, target = self._sizes(), self._target
         us = {p: ranked_us(sizes, p, target) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
@@ -133,7 +139,13 @@ class MatmulScheduler:
         alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
-        first = min(alike, key=lambda p: (p.cluster_size, memory[p], lines[p], p.splits))
+
+        def order(p: ProductPlan) -> tuple[float, ...]:
+            is_in_turn = p.tiles(sizes) > target.multiprocessors
+            read = lines[p] if is_in_turn else round(us[p], 2)
+            return p.cluster_size, memory[p], is_in_turn, read, p.warpgroups, p.splits
+
+        first = min(alike, key=order)
         return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
@@ -161,7 +173,7 @@ class MatmulScheduler:
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
             nbytes, source = (rows, columns)[position] * o.dtype.nbytes, strided_operand(o)
-            whole = min(LEAST_EXCHANGE_NBYTES if nbytes < DEPTH_NBYTES else DEPTH_NBYTES, nbytes)
+            whole = LEAST_EXCHANGE_NBYTES if nbytes < DEPTH_NBYTES else DEPTH_NBYTES
             if source is not None and lies_across(source, position) and nbytes % whole:
                 return False
         return True
