@@ -121,16 +121,9 @@ def forms(m: int, n: int, k: int) -> list[Form]:
         found += _forms(sizes, exchanged)
     out: list[Form] = []
     for mode, most in MOST.items() if (m, n, k) not in LARGE else (("whole", MOST["whole"]),):
-        own = sorted((f for f in found if f.mode == mode), key=_rank)
-        out += [f for f in own[:most] if _rank(f) <= WITHIN * _rank(own[0])]
+        own = sorted((f for f in found if f.mode == mode), key=lambda f: f.us)
+        out += [f for f in own[:most] if f.us <= WITHIN * own[0].us]
     return out
-
-
-def _rank(form: Form) -> float:
-    """Predicted microseconds, of clusters as if as many ran at once as there are multiprocessors
-    for: how many do is measured."""
-    alone = replace(form.plan, mode="slices")
-    return min(form.us, predicted_us(form.sizes, alone, TARGET)) if form.slices == 1 else form.us
 
 
 def _forms(sizes: Sizes, exchanged: bool) -> Iterator[Form]:

@@ -307,14 +307,16 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
 def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
     """The plan with the depth of a tile shared by the blocks of a cluster, beside whose rings the
     parts of all of them have room: of so many blocks as share the threads' sums equally, and have
-    enough of the depth each."""
+    enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
+    32 took longer than whole tiles (one H100, 2026-11-25, `bench.product_sweep`)."""
     trips = -(-sizes.depth // plan.depth)
     parts = 4 * plan.rows * plan.columns * plan.products
     room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
     stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
     for n in SPLIT_CLUSTERS:
         stages = min(room // stage, -(-trips // n), MAX_STAGES)
-        if n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1:
+        fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
+        if fits and plan.tiles(sizes) <= target.clusters_at_once(n):
             yield replace(
                 plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
             )
