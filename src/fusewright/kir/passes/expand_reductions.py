@@ -448,7 +448,7 @@ def _remote_stores(
     for first in range(0, nblocks, group.lanes):
         rank = group.lane + first
         where = less(rank, nblocks)
-        out.append(RemoteStore(workspace, place, rank, r.dst, where))
+        out.append(RemoteStore(workspace, place, rank, r.dst, predicate=where))
     return out
 
 

@@ -87,7 +87,8 @@ def cost(work: Work, target: Target) -> Cost:
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     together = [t for name, t in parts if name != "access" or not is_tile]
     together.append(max((t for _, t in steps), default=0.0))
-    norm = sum(t**known.overlap for t in together) ** (1 / known.overlap)
+    order = known.overlap if work.product is None else known.box_overlap
+    norm = sum(t**order for t in together) ** (1 / order)
     if work.product is not None:
         start = _around_steps(work, work.product, rounds, target) + issue
     else:
@@ -108,10 +109,11 @@ def _steps(
 
 
 def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> float:
-    """Microseconds around the steps of all tiles, and until the blocks of a cluster have met."""
+    """Microseconds around the steps of all tiles, and until the blocks of a cluster have begun and
+    left together."""
     known = target.calibration
-    met = known.cluster_exchange_us if work.cluster > 1 else 0.0
-    return met + rounds * p.tiles * known.tile_us
+    met = known.box_cluster_us if work.cluster > 1 else 0.0
+    return rounds * (met + p.tiles * known.tile_us)
 
 
 def bound_us(work: Work, target: Target) -> float:
