@@ -10,7 +10,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -75,139 +75,190 @@ class Columns:
         return slice(self.width - len(self.barriers), self.width)
 
 
-@dataclass(slots=True)
-class ClockRow:
-    """What one release hands on; rows are joined by the larger of each number."""
-
-    known: Array
-    freed: Array
-    seen: Array
-    met: Array
-
-    def join(self, other: ClockRow) -> None:
-        np.maximum(self.known, other.known, out=self.known)
-        np.maximum(self.freed, other.freed, out=self.freed)
-        np.maximum(self.seen, other.seen, out=self.seen)
-        np.maximum(self.met, other.met, out=self.met)
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """The state of some strands behind a sync: a row of each array for each of them."""
+@dataclass(frozen=True, slots=True)
+class Teams:
+    """Strands in order of their teams, the team of each, and where each team begins."""
 
     strands: Array
-    place: float
-    known: Array
-    freed: Array
-    seen: Array
-    own: Array
+    team: Array
+    begins: Array
+
+    @staticmethod
+    def of(strands: Array, groups: Array) -> Teams:
+        """The strands by the number of the group that each belongs to."""
+        order = np.argsort(groups, kind="stable")
+        _, begins, team = np.unique(groups[order], return_index=True, return_inverse=True)
+        return Teams(strands[order], team, begins)
+
+
+KNOWN, FREED, MET, SEEN = range(4)
+"""The rows of a strand lie in one array, so that they are handed on together. Of the last kind
+there is one for each space where the trace uses the async proxy, else none."""
+
+
+@dataclass(slots=True)
+class ClockRow:
+    """What one release hands on: the rows of a strand, joined by the larger of each number."""
+
+    rows: Array
+
+    @property
+    def known(self) -> Array:
+        return self.rows[KNOWN]
+
+    @property
+    def met(self) -> Array:
+        return self.rows[MET]
+
+    def join(self, other: ClockRow) -> None:
+        np.maximum(self.rows, other.rows, out=self.rows)
+
+    def freed_of(self, other: ClockRow) -> ClockRow:
+        """This row, but what was read, and what is over, as another has it."""
+        rows = self.rows.copy()
+        rows[[FREED, MET]] = other.rows[[FREED, MET]]
+        return ClockRow(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of some strands behind a sync: a row of each array for each of them."""
+
+    rows: Array
+    told: Array
     commits: Array
-    fence: Array
-    fence_own: Array
     fence_mma: Array
     epoch: Array
+
+    @property
+    def known(self) -> Array:
+        return self.rows[:, KNOWN]
+
+    @property
+    def freed(self) -> Array:
+        return self.rows[:, FREED]
+
+    @property
+    def seen(self) -> Array:
+        return self.rows[:, SEEN:]
+
+    @property
+    def own(self) -> Array:
+        return self.told[:, KNOWN, 1:]
+
+    @property
+    def fence(self) -> Array:
+        return self.told[:, SEEN:, 0]
+
+    @property
+    def fence_own(self) -> Array:
+        return self.told[:, SEEN:, 1:]
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The clocks of all strands of a block, and the history that conflicts are tested against."""
+    """The clocks of all strands of a block, and the history that conflicts are tested against.
+
+    `rows` is what each strand knows. `told` is what a release adds of the strand itself, for each
+    row its epoch and then its engines: how far others shall know it.
+    """
 
     columns: Columns
     warps: Array
     sizes: Array
     model: Model
     has_proxy: bool
-    known: Array = field(init=False)
-    freed: Array = field(init=False)
-    seen: Array = field(init=False)
-    met: Array = field(init=False)
+    rows: Array = field(init=False)
+    told: Array = field(init=False)
     epoch: Array = field(init=False)
-    own: Array = field(init=False)
     commits: Array = field(init=False)
     issued: Array = field(init=False)
-    fence: Array = field(init=False)
-    fence_own: Array = field(init=False)
     fence_mma: Array = field(init=False)
-    history: list[Snapshot] = field(default_factory=list[Snapshot])
+    history: list[tuple[Array, float, State]] = field(
+        default_factory=list[tuple[Array, float, State]]
+    )
+    _mine: Array = field(init=False)
 
     def __post_init__(self) -> None:
         n, c = self.columns.nstrands, self.columns.width
-        spaces = len(SPACES) if self.has_proxy else 0
-        self.known = np.zeros((n, c), np.int32)
-        self.freed = np.zeros((n, c), np.int32)
-        self.met = np.zeros((n, c), np.int32)
-        self.seen = np.zeros((n, spaces, c), np.int32)
+        nrows = SEEN + (len(SPACES) if self.has_proxy else 0)
+        self.rows = np.zeros((n, nrows, c), np.int32)
+        self.told = np.zeros((n, nrows, 1 + len(ENGINES)), np.int32)
         self.epoch = np.zeros(n, np.int32)
-        self.own = np.zeros((n, len(ENGINES)), np.int32)
         self.commits = np.zeros((n, len(KINDS)), np.int32)
         self.issued = np.zeros((n, len(KINDS)), np.int32)
-        self.fence = np.zeros((n, spaces), np.int32)
-        self.fence_own = np.zeros((n, spaces, len(ENGINES)), np.int32)
         self.fence_mma = np.zeros(n, np.int32)
+        kept = 1 + (len(ENGINES) if self.columns.has_engines else 0)
+        self._mine = np.arange(n)[:, None] + n * np.arange(kept)
         self.note(np.arange(n), -np.inf)
+
+    @property
+    def known(self) -> Array:
+        return self.rows[:, KNOWN]
+
+    @property
+    def met(self) -> Array:
+        return self.rows[:, MET]
+
+    @property
+    def own(self) -> Array:
+        """The groups of each engine that each strand knows to be complete."""
+        return self.told[:, KNOWN, 1:]
 
     # --- handing on ---------------------------------------------------------------------------
 
     def release(self, strands: Array) -> ClockRow:
         """What the strands did and know, joined; their next epochs begin."""
-        known = self.known[strands].max(axis=0)
-        seen = self.seen[strands].max(axis=0)
-        met = self.met[strands].max(axis=0)
         after = self.epoch[strands] + 1
-        known[strands] = np.maximum(known[strands], after)
-        met[strands] = np.maximum(met[strands], after)
-        if self.columns.has_engines:
-            for k in range(len(ENGINES)):
-                known[self.columns.engine(k)][strands] = np.maximum(
-                    known[self.columns.engine(k)][strands], self.own[strands, k]
-                )
-        for space in range(seen.shape[0]):
-            seen[space, strands] = np.maximum(seen[space, strands], self.fence[strands, space])
-            for k in range(len(ENGINES)) if self.columns.has_engines else ():
-                part = seen[space, self.columns.engine(k)]
-                part[strands] = np.maximum(part[strands], self.fence_own[strands, space, k])
         self.epoch[strands] = after
-        freed = np.maximum(self.freed[strands].max(axis=0), known)
-        return ClockRow(known, freed, seen, met)
+        self.told[strands, KNOWN, 0] = self.told[strands, MET, 0] = after
+        mine = self._mine[strands]
+        told = self.told[strands, :, : mine.shape[1]].transpose(1, 0, 2)
+        row = self.rows[strands].max(axis=0)
+        row[:, mine] = np.maximum(row[:, mine], told)
+        np.maximum(row[FREED], row[KNOWN], out=row[FREED])
+        return ClockRow(row)
 
-    def acquire(self, strands: Array, row: ClockRow) -> None:
+    def release_one(self, strand: int) -> ClockRow:
+        """`release` of a single strand."""
+        told = self.told[strand]
+        self.epoch[strand] += 1
+        told[KNOWN, 0] = told[MET, 0] = self.epoch[strand]
+        mine = self._mine[strand]
+        row = self.rows[strand].copy()
+        row[:, mine] = np.maximum(row[:, mine], told[:, : len(mine)])
+        np.maximum(row[FREED], row[KNOWN], out=row[FREED])
+        return ClockRow(row)
+
+    def acquire(self, strands: Array | int, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
-        self.known[strands] = np.maximum(self.known[strands], row.known)
-        self.freed[strands] = np.maximum(self.freed[strands], row.freed)
-        self.seen[strands] = np.maximum(self.seen[strands], row.seen)
-        self.met[strands] = np.maximum(self.met[strands], row.met)
+        self.rows[strands] = np.maximum(self.rows[strands], row.rows)
 
-    def meet(self, strands: Array) -> None:
-        """The strands are at one place at one time; nothing is ordered in memory."""
-        row = self.met[strands].max(axis=0)
-        row[strands] = np.maximum(row[strands], self.epoch[strands] + 1)
-        self.met[strands] = row
+    def meet(self, teams: Teams) -> None:
+        """The strands of each team are at one place at one time; nothing is ordered in memory."""
+        strands = teams.strands
+        rows = np.maximum.reduceat(self.rows[strands, MET], teams.begins, axis=0)
         self.epoch[strands] += 1
+        rows[teams.team, strands] = np.maximum(rows[teams.team, strands], self.epoch[strands])
+        self.rows[strands, MET] = rows[teams.team]
 
-    def learn_phase(self, strands: Array, which: Barrier, phases: int) -> None:
-        """The strands know that so many phases of a barrier are complete."""
+    def learn_phase(self, strand: int, which: Barrier, phases: int) -> None:
+        """A strand knows that so many phases of a barrier are complete."""
         column = self.columns.barrier(which)
-        self.known[strands, column] = np.maximum(self.known[strands, column], phases)
-        self.met[strands, column] = np.maximum(self.met[strands, column], phases)
+        for row in (KNOWN, MET):
+            self.rows[strand, row, column] = max(int(self.rows[strand, row, column]), phases)
 
     def phase_row(self, strand: int) -> ClockRow:
         """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
         not memory that an issue hands on."""
-        phases = self.columns.phases
-        row = ClockRow(
-            np.zeros_like(self.known[strand]),
-            np.zeros_like(self.freed[strand]),
-            np.zeros_like(self.seen[strand]),
-            np.zeros_like(self.met[strand]),
-        )
-        row.known[phases] = self.known[strand, phases]
-        row.met[phases] = self.met[strand, phases]
-        row.seen[:, phases] = self.seen[strand][:, phases]
-        return row
+        rows, phases = np.zeros_like(self.rows[strand]), self.columns.phases
+        rows[:, phases] = self.rows[strand, :, phases]
+        rows[FREED] = 0
+        return ClockRow(rows)
 
     def time_of(self, strand: int) -> Array:
         """What a strand knows in time of each strand; of itself all, where it is one thread."""
-        row = self.met[strand, : self.columns.nstrands].copy()
+        row = self.rows[strand, MET, : self.columns.nstrands].copy()
         if self.sizes[strand] == 1:
             row[strand] = self.epoch[strand]
         return row
@@ -240,15 +291,11 @@ class Clocks:
 
     def _wait_mma(self, strands: Array, done: Array) -> None:
         """A warp makes its products together: each of its lanes learns of all of them."""
-        part, warps = (
-            self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])],
-            self.warps,
-        )
-        if not self.model.mma_waits_stay_in_warp:
-            warps = warps // WARPS_OF_MMA
-        for strand, groups in zip(strands.tolist(), done.tolist(), strict=True):
-            mine = warps == warps[strand]
-            part[strand, mine] = np.maximum(part[strand, mine], groups)
+        size = 1 if self.model.mma_waits_stay_in_warp else WARPS_OF_MMA
+        warps = self.warps // size
+        is_shared = warps[strands][:, None] == warps
+        part = self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])]
+        part[strands] = np.maximum(part[strands], np.where(is_shared, done[:, None], 0))
 
     def fence_mma_registers(self, strands: Array) -> None:
         """What the strands did with their registers so far comes before later products."""
@@ -259,74 +306,52 @@ class Clocks:
         """What the strands did in a space so far is visible to the async proxy."""
         if not self.has_proxy:
             return
-        k = SPACES.index(space)
-        self.fence[strands, k] = self.epoch[strands] + 1
-        self.fence_own[strands, k] = self.own[strands]
+        k = SEEN + SPACES.index(space)
         self.epoch[strands] += 1
+        self.told[strands, k, 0] = self.epoch[strands]
+        self.told[strands, k, 1:] = self.own[strands]
         strict = space is Memory.SHARED and self.model.fences_stand_at_writers
         first = self.columns.nstrands if strict else 0
-        self.seen[strands, k, first:] = np.maximum(
-            self.seen[strands, k, first:], self.known[strands, first:]
-        )
+        seen, known = self.rows[strands, k, first:], self.rows[strands, KNOWN, first:]
+        self.rows[strands, k, first:] = np.maximum(seen, known)
 
     # --- history ------------------------------------------------------------------------------
 
     def note(self, strands: Array, place: float) -> None:
         """Remember the state of the strands behind an event at `place`."""
-        self.history.append(
-            Snapshot(
-                strands,
-                place,
-                self.known[strands],
-                self.freed[strands],
-                self.seen[strands],
-                self.own[strands],
-                self.commits[strands],
-                self.fence[strands],
-                self.fence_own[strands],
-                self.fence_mma[strands],
-                self.epoch[strands],
-            )
+        state = State(
+            self.rows[strands],
+            self.told[strands],
+            self.commits[strands],
+            self.fence_mma[strands],
+            self.epoch[strands],
         )
+        self.history.append((strands, place, state))
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All snapshots as one table, in order of strand and place."""
+    """All snapshots as one table. `rows` numbers them in order of strand and place, which `keys`
+    has in one number, for events below `stride`."""
 
-    strands: Array
-    places: Array
-    state: Snapshot
+    keys: Array
+    rows: Array
+    stride: int
+    state: State
 
     @staticmethod
-    def of(found: Sequence[Snapshot]) -> History:
-        strands = np.concatenate([s.strands for s in found])
-        places = np.concatenate([np.full(len(s.strands), s.place) for s in found])
-        order = np.lexsort((np.arange(len(strands)), places, strands))
-        parts = {
-            name: np.concatenate([getattr(s, name) for s in found])[order]
-            for name in (
-                "known",
-                "freed",
-                "seen",
-                "own",
-                "commits",
-                "fence",
-                "fence_own",
-                "fence_mma",
-                "epoch",
-            )
-        }
-        state = Snapshot(strands[order], 0.0, **parts)
-        return History(strands[order], places[order], state)
+    def of(found: Sequence[tuple[Array, float, State]], nevents: int) -> History:
+        stride = nevents + 2
+        strands = np.concatenate([s for s, _, _ in found])
+        places = np.repeat([max(p, -1.0) for _, p, _ in found], [len(s) for s, _, _ in found])
+        keys = strands * stride + places + 1.0
+        rows = np.argsort(keys, kind="stable")
+        parts = (
+            np.concatenate([getattr(state, f.name) for _, _, state in found]) for f in fields(State)
+        )
+        return History(keys[rows], rows, stride, State(*parts))
 
     def at(self, strands: Array, events: Array) -> Array:
         """The row of each strand's state when it comes to an event."""
-        start = np.searchsorted(self.strands, strands)
-        out = np.zeros(len(strands), np.int64)
-        for s in np.unique(strands):
-            low, high = np.searchsorted(self.strands, [s, s + 1])
-            mine = strands == s
-            out[mine] = low + np.searchsorted(self.places[low:high], events[mine]) - 1
-        assert (out >= start).all()
-        return out
+        keys = strands * self.stride + events + 1.0
+        return self.rows[np.searchsorted(self.keys, keys) - 1]

@@ -65,8 +65,7 @@ class Phases:
 
     def _begin(self) -> Phase:
         c = self.clocks
-        zeros = (np.zeros_like(x[0]) for x in (c.known, c.freed, c.seen, c.met))
-        row = ClockRow(*zeros)
+        row = ClockRow(np.zeros_like(c.rows[0]))
         n = c.columns.nstrands
         return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
 
@@ -138,8 +137,8 @@ class Phases:
         if not c.model.parity_is_all_a_wait_learns:
             phases += (self.complete - phases) // 2 * 2
         if phases and c.model.mbarrier_waits_acquire:
-            c.acquire(np.array([strand]), self.past[phases - 1].row)
-        c.learn_phase(np.array([strand]), self.which, phases)
+            c.acquire(strand, self.past[phases - 1].row)
+        c.learn_phase(strand, self.which, phases)
         self.waiters.append(Waiter(strand, phases, int(c.epoch[strand]), s))
 
     def missed(self) -> list[Fault]:
