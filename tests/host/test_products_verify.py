@@ -81,6 +81,21 @@ CASES = (
         replace(PLAN, group=1, serpentine=True),
     ),
     Case("gated", _gated, ((128, 320), (64, 320), (64, 320)), GATED),
+    Case(
+        "two first operands",
+        lambda x, y, w: fw.matmul(x, w) + fw.matmul(y, w),
+        ((128, 320), (128, 320), (320, 64)),
+        GATED,
+    ),
+    Case("x @ x.T", lambda x: fw.matmul(x, x.T), ((128, 320),)),
+    Case("matrices of a batch", lambda x, w: fw.matmul(x, w), ((3, 64, 320), (3, 320, 64))),
+    Case(
+        "transposed result",
+        lambda x, w: fw.matmul(x, w.T).T,
+        ((128, 320), (64, 320)),
+        replace(PLAN, staged=0),
+    ),
+    Case("clusters", _tn, ((256, 320), (64, 320)), replace(PLAN, cluster=(2, 1))),
     Case("two results", _two_results, ((128, 320), (64, 320), (128, 64))),
     Case(
         "bias and gelu",

@@ -252,6 +252,12 @@ def test_an_operand_beyond_its_buffer_is_reported() -> None:
     assert any("reads beyond the elements of b" in r.message for r in run(kernel).races)
 
 
+def test_waits_for_products_of_a_kernel_without_any_are_redundant() -> None:
+    kernel = parse_kernel(text_of("  async_commit #0 kind(mma)\n  async_wait #1 kind(mma)\n"))
+    report = verify.verify_kernel(kernel, case_of(kernel))
+    assert [s.id for s in report.redundant] == [0, 1] and not report.missing
+
+
 def test_every_sync_of_a_ring_is_necessary() -> None:
     """On a shape whose stages wrap, with more tiles than one for a block."""
     case = Ring(128, 256, 320, 1, 3, 128)

@@ -274,7 +274,10 @@ class Clocks:
         self.issued[strands, k] = self.commits[strands, k] + 1
 
     def wait(self, strands: Array, kind: ir.AsyncKind, keep: int, *, reads_only: bool) -> None:
-        """All but the `keep` latest groups of each thread are complete."""
+        """All but the `keep` latest groups of each thread are complete; nothing where the trace has
+        no operation that a group could hold."""
+        if not self.columns.has_engines:
+            return
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
         if kind is ir.AsyncKind.MMA:

@@ -143,6 +143,6 @@ class EdgeTest:
         found: Array = np.array(table)
         codes, columns, numbers = found[:, 0], found[:, 1], found[:, 2]
         wanted = self.agents[-1, a[rows]] * n + sa[rows]
-        at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-        hit = codes[at] == wanted
-        stamps[0][rows[hit]], stamps[1][rows[hit]] = columns[at[hit]], numbers[at[hit]]
+        hit = np.isin(wanted, codes)
+        at = np.searchsorted(codes, wanted[hit])
+        stamps[0][rows[hit]], stamps[1][rows[hit]] = columns[at], numbers[at]
