@@ -183,7 +183,7 @@ class Reference:
         move only while the earlier ones wait."""
         threads = {t: self._thread(t) for t in range(len(self.now))}
         patience = self.turns.choice((0.0, 0.1, 0.5))
-        is_strict = self.turns.random() < 0.3
+        is_strict = self.turns.random() < 0.5
         warps = list(range(len(self.now) // WARP))
         self.turns.shuffle(warps)
         while threads and not self.is_stuck:

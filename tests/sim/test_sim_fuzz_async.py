@@ -72,7 +72,7 @@ def assert_agrees(make: Make, seed: int, model: Model = MODEL) -> tuple[int, int
             continue
         instead = {} if c.weaker is None else {c.weaker[0]: c.weaker[1]}
         reference = Reference(kernel, rng, c.without, instead).run()
-        for _ in range(20 if "deadlock" in kinds else 0):  # some turns hang
+        for _ in range(60 if "deadlock" in kinds else 0):  # some turns hang
             if not reference.is_stuck:
                 reference = Reference(kernel, rng, c.without, instead).run()
         where = f"{make.__name__} {seed}: without {[s.id for s in c.without]}, {c.weaker}\n{kernel}"

@@ -142,7 +142,7 @@ class EdgeTest:
         table = [(event * n + strand, *mark) for (event, strand), mark in sorted(marks.items())]
         found: Array = np.array(table)
         codes, columns, numbers = found[:, 0], found[:, 1], found[:, 2]
-        wanted = self.agents[-1, a[rows]] * n + sa[rows]
-        hit = np.isin(wanted, codes)
-        at = np.searchsorted(codes, wanted[hit])
+        wanted: Array = self.agents[-1, a[rows]] * n + sa[rows]
+        hit: Array = np.isin(wanted, codes)
+        at = codes.searchsorted(wanted[hit])
         stamps[0][rows[hit]], stamps[1][rows[hit]] = columns[at], numbers[at]
