@@ -155,8 +155,9 @@ def test_the_halves_of_stacked_weights_have_the_syncs_they_need() -> None:
     specs = [fw.TensorSpec(n, "bfloat16") for n in ((256, 1024), (144, 1024))]
     (kernel,) = fw.compile(fw.trace(halves, *specs)).kernels
     rng = np.random.default_rng(0)
-    parts = (256, 1024), (72, 1024), (72, 1024)  # a kernel takes each half as an array
-    arrays = [rng.normal(size=n).astype(fw.bfloat16.numpy) for n in parts]
+    sizes = [[int(str(e)) for e in i.shape] for i in kernel.inputs]
+    assert sorted(sizes) == [[72, 1024], [72, 1024], [256, 1024]], "each half is an array"
+    arrays = [rng.normal(size=n).astype(fw.bfloat16.numpy) for n in sizes]
     report = fw.verify(kernel, *arrays)
     assert not report.missing and not report.redundant and len(report.necessary) >= 8
     found = weakenings_of(kernel.ir, case_of(kernel, arrays))
