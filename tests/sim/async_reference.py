@@ -461,11 +461,19 @@ class Reference:
         found: set[frozenset[int]] = set()
         for touches in self.touches.values():
             for i, a in enumerate(touches):
-                for b in touches[i + 1 :]:
+                for j in range(i + 1, len(touches)):
+                    b = touches[j]
                     pair = frozenset((id(a.statement), id(b.statement)))
-                    if (a.writes or b.writes) and pair not in found and not self._ordered(a, b):
+                    if not (a.writes or b.writes) or pair in found or self._ordered(a, b):
+                        continue
+                    if not any(self._lies_between(c, a, b) for c in touches[i + 1 : j]):
                         found.add(pair)
         return found
+
+    def _lies_between(self, c: Touch, a: Touch, b: Touch) -> bool:
+        """Whether a write hides the first from the second: what a thread wrote before others wrote
+        there needs no fence for the async proxy."""
+        return c.writes and self._ordered(a, c) and self._ordered(c, b)
 
     def _ordered(self, a: Touch, b: Touch) -> bool:
         """Whether the first, which was executed before, comes before the other in every run."""
