@@ -132,20 +132,27 @@ def chase(target: Target) -> Probe:
     )
 
 
-def exchanges(target: Target, count: int) -> Probe:
-    """A block of 512 threads that hands values around in shared memory `count` times."""
+def exchanges(target: Target, count: int, *, lanes_alone: bool = False) -> Probe:
+    """A block of 512 threads that hands values around in shared memory `count` times, or between
+    the lanes of its warps alone."""
     z = torch.empty(512, device="cuda")
+    across = (
+        "    store s[tx] = r[0]\n    block_sync #0\n    r[0] = load s[511 - tx]\n"
+        "    block_sync #1\n"
+    )
+    shared = "  shared s: float32[512] align 16 offset 0\n"
     body = (
-        "  local r: float32[1]\n  local q: float32[1]\n  shared s: float32[512] align 16 offset 0\n"
+        f"  local r: float32[1]\n  local q: float32[1]\n{'' if lanes_alone else shared}"
         f"  r[0] = copy(1.0:float32)\n  for (i < {count}) {{\n"
         + "".join(
             f"    q[0] = shuffle.xor(r[0], {k})\n    r[0] = add(r[0], q[0])\n"
             for k in (1, 2, 4, 8, 16)
         )
-        + "    store s[tx] = r[0]\n    block_sync #0\n    r[0] = load s[511 - tx]\n"
-        "    block_sync #1\n  }\n  store z[tx] = r[0]"
+        + ("" if lanes_alone else across)
+        + "  }\n  store z[tx] = r[0]"
     )
-    return Probe(kernel_text("exchanges", _param("z", "float32", 512), 1, 512, body), target, z)
+    name = "lane_exchanges" if lanes_alone else "exchanges"
+    return Probe(kernel_text(name, _param("z", "float32", 512), 1, 512, body), target, z)
 
 
 def cached_reads(target: Target, apart: int) -> Probe:
@@ -173,6 +180,8 @@ def measured(target: Target) -> dict[str, float]:
     near = streaming(target, cached, passes).us() - launch
     waves, resident = 64, target.threads_per_sm // 1024 * sms
     blocks = empty(target, waves * resident, 1024).us() - launch
+    exchanged = exchanges(target, TRIPS).us() - launch
+    lanes = exchanges(target, TRIPS, lanes_alone=True).us() - launch
     lines = cached_reads(target, LINE_WORDS).us() - launch
     narrow = cached_reads(target, 1).us() - launch
     return {
@@ -180,7 +189,8 @@ def measured(target: Target) -> dict[str, float]:
         "write_weight": copied / read - 1.0,
         "memory_latency_us": (chase(target).us(1) - launch) / HOPS,
         "l2_nbytes_per_clock": 4 * cached * passes / (near * sms * clock),
-        "exchange_us": (exchanges(target, TRIPS).us() - launch) / TRIPS,
+        "exchange_us": exchanged / TRIPS,
+        "lanes_share": lanes / exchanged,
         "start_us": blocks / waves,
         "launch_us": launch,
         "narrow_clocks": narrow * clock / (4 * THREADS // WARP_SIZE * TRIPS),

@@ -37,7 +37,22 @@ def until(trips: int) -> Callable[[Any], Any]:
     return f
 
 
-CASES = {"fori_loop in place": counted, "fori_loop, two places": rolling, "while_loop": until}
+def at_its_index(trips: int) -> Callable[[Any], Any]:
+    """Each iteration reads the row before and writes one."""
+
+    def step(i: Any, v: Any) -> Any:
+        j = i % 32
+        return fw.insert(v, v[j : j + 1] * 0.999, (j + 1, 0))
+
+    return lambda x: fw.fori_loop(0, trips, step, x)
+
+
+CASES = {
+    "fori_loop in place": counted,
+    "fori_loop, two places": rolling,
+    "while_loop": until,
+    "fori_loop at its index": at_its_index,
+}
 
 
 def microseconds(torch: Any, call: Callable[[], Any]) -> float:

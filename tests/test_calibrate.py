@@ -77,6 +77,7 @@ def test_probes_are_kernels_that_compile(monkeypatch: pytest.MonkeyPatch) -> Non
         "streaming",
         "chase",
         "exchanges",
+        "lane_exchanges",
         "reads_1_apart",
         "reads_32_apart",
     }

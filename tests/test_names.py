@@ -10,9 +10,10 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -44,10 +45,12 @@ WORDS = sorted(
     }
 )  # fmt: skip
 PER_PROGRAM = 12
+PER_KERNEL = 4
+T = TypeVar("T")
 
 
-def _groups(words: Sequence[str], size: int) -> Iterator[list[str]]:
-    rest = iter(words)
+def _groups(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
     while group := list(islice(rest, size)):
         yield group
 
@@ -76,12 +79,12 @@ def test_arguments_and_results_may_have_any_name(words: list[str]) -> None:
     arrays = [np.full((3, 64), 1.5 + k, np.float32) for k in range(len(words))]
 
     def arguments(**given: fw.Array) -> list[fw.Array]:
-        xs = list(given.values())
-        return [x * fw.sum(x, axis=-1, keepdims=True) for x in xs]
+        scaled = [x * fw.sum(x, axis=-1, keepdims=True) for x in given.values()]
+        return [reduce(fw.add, xs) for xs in _groups(scaled, PER_KERNEL)]
 
     def results(*xs: fw.Array) -> list[fw.Array]:
-        sums = [fw.name(fw.max(x, axis=-1), w) for w, x in zip(words, xs, strict=True)]
-        return [s + 1.0 for s in sums[::2]] + sums[1::2]
+        found = [fw.name(fw.max(x, axis=-1), w) for w, x in zip(words, xs, strict=True)]
+        return [reduce(fw.add, ms) for ms in _groups(found, PER_KERNEL)] + found[1::2]
 
     for fusion in (
         fw.trace(arguments, **dict.fromkeys(words, spec)),

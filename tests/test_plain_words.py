@@ -22,6 +22,9 @@ from fusewright.fusion.spec_text import is_spec_text
 F = fw.TensorSpec((4,), "float32")
 
 
+SCAN = r"scan calls double\(.* with 2 arguments: .*; give it as many parameters as fw.scan says"
+
+
 def double(x: Any) -> Any:
     return x * 2.0
 
@@ -37,16 +40,23 @@ def double(x: Any) -> Any:
         (lambda: fw.evaluate(double), r"evaluate: fusion=.*trace it first"),
         (lambda: fw.Schedule(double), r"Schedule: fusion=.*trace it first: fw.trace\(double"),
         (lambda: fw.trace(double, "f32[4,-5]"), r"size '-5' is neither a number nor a name"),
+        (lambda: fw.trace(double, "float[4]"), r"spec 'float\[4\]': float is f32 here"),
         (lambda: fw.trace(double, np.ones(3)), r"argument x is ndarray .*fw.TensorSpec\("),
         (lambda: fw.trace(lambda x: x.cuda(), F), r"no attribute 'cuda'; .*leave it out"),
         (lambda: fw.trace(lambda x: x.backward(), F), r"records no gradients"),
-        (lambda: fw.trace(lambda x: x.softplu(), F), r"operations are functions"),
-        (lambda: fw.trace(lambda x: x.expm(), F), r"is fw.expm?1?\(x\) meant"),
+        (lambda: fw.trace(lambda x: x.softplu(), F), r"is fw.nn.softplus meant"),
+        (lambda: fw.trace(lambda x: x.zyxw(), F), r"operations are functions"),
+        (lambda: fw.trace(lambda x: x.expm(), F), r"is fw.expm?1? meant"),
         (lambda: fw.trace(lambda x: x > 0 and x < 1, F), r"\(a < x\) & \(x < b\) for a < x < b"),
         (lambda: fw.nn.softmax([1, 2, 3]), r"got list \[1, 2, 3\]; a list is a structure"),
         (lambda: fw.fuse(fw.nn.softmax)([1, 2, 3]), r"softmax: .*pass numpy.asarray of it"),
         (lambda: fw.TensorSpec(5, "float32"), r"shape=5 is int; it must be a tuple of sizes"),
         (lambda: fw.verify(double), r"verify: kernel=.*fw.compile returns; trace it first"),
+        (
+            lambda: fw.fuse(double, dynamic={"x": {0: "n"}}),
+            r"axes are integers, such as in {'x': 0}",
+        ),
+        (lambda: fw.trace(lambda x: fw.scan(double, x, x), F), SCAN),
         (lambda: fw.fuse(double, donate="x"), r"pass a tuple of names: \('x',\)"),
     ],
 )
@@ -106,7 +116,7 @@ def test_trace_takes_specs_as_the_command_line_does() -> None:
 
 def test_other_strings_stay_what_they_are() -> None:
     assert not any(map(is_spec_text, ("mean", "x[0]", "", "bf[3]", 3, None, "f32")))
-    assert all(map(is_spec_text, ("f32[4,5]", "float32[]", "bf16[", "f32 [3]")))
+    assert all(map(is_spec_text, ("f32[4,5]", "float32[]", "bf16[", "f32 [3]", "float[2]")))
 
 
 # --- rules of arguments -------------------------------------------------------------------------

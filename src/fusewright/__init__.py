@@ -41,12 +41,13 @@ else:
             if find_spec(f"fusewright.{name}") is not None:
                 return import_module(f"fusewright.{name}")
             public = import_module("fusewright.public")
+            missing_name = import_module("fusewright.fusion.elsewhere").missing_name
             own = vars(self)
             functions = ("kernel", "verify")
             own.update((n, getattr(public, n)) for n in public.__all__ if n not in functions)
             own["__all__"] = [*public.__all__, "__version__"]
             if name not in own:
-                raise AttributeError(f"module 'fusewright' has no attribute {name!r}")
+                raise missing_name(name, "fusewright", public.__all__, public.nn.__all__)
             return own[name]
 
         def __dir__(self):

@@ -22,6 +22,9 @@ class Calibration:
                               reading at once
         exchange_us           shuffles, a barrier, and partial results through shared memory, until
                               the last warp is done
+        lanes_share           of the time of an exchange, one between lanes of a warp, without a
+                              barrier. The figure in use is older than its probe: it was fitted to
+                              four draws that it limited (2020, 9202, 9365 and 9571 of the lot)
         start_us              until a block runs after another one has left
         launch_us             of a kernel on the device, beside its blocks
         lines_per_clock       of cached memory that a multiprocessor looks up
@@ -35,6 +38,13 @@ class Calibration:
         dependent_clocks      between instructions of a warp that need each other, with some
                               parallelism among them
         cached_share          of the second-level cache that holds what is read again soon
+        hop_us                from a block that hands over to one that waits (`bench.turns`)
+        thread_tile_us        around the steps of a tile of a product on the instructions of single
+                              warps or on scalars: the first operands on their way, the results on
+                              theirs
+        exposed_clocks        of a tile of the depth in which a block alone on its multiprocessor
+                              multiplies nothing: a wait and a barrier, until the last warp is
+                              there, and the way of the first matrices. Estimated, about 30 each
         overlap               the order of the norm of the times of all resources
 
     Fitted to products by warpgroups (`bench.product_fit`):
@@ -47,7 +57,12 @@ class Calibration:
         box_latency_us        from a slot of a ring that is free until its boxes begin to arrive
         box_read_share        of the nominal bandwidth that rings of boxes read memory with
         tile_us               around the steps of a tile: results on their way, a first batch alone
-        sums_launch_us        of the kernel that sums slices, behind that of their products
+        sums_launch_us        of the kernel that sums slices, behind that of their products, in one
+                              graph
+        stream_launch_us      that a kernel behind another takes longer as a launch on a stream than
+                              in a graph (`bench.product_sweep`: 3.5 and 4.5 for two, 0.9 for one)
+        box_overlap           the order of the norm, for kernels whose operands come by boxes
+        box_cluster_us        until the blocks of a cluster with rings have begun and left together
     """
 
     chip: str
@@ -58,6 +73,7 @@ class Calibration:
     memory_latency_us: float
     l2_nbytes_per_clock: float
     exchange_us: float
+    lanes_share: float
     start_us: float
     launch_us: float
     lines_per_clock: float
@@ -65,6 +81,8 @@ class Calibration:
     narrow_clocks: float
     dependent_clocks: float
     cached_share: float
+    thread_tile_us: float
+    exposed_clocks: float
     overlap: float
     product_share: float
     box_line_clocks: float
@@ -73,7 +91,11 @@ class Calibration:
     box_latency_us: float
     box_read_share: float
     tile_us: float
+    hop_us: float
     sums_launch_us: float
+    stream_launch_us: float
+    box_overlap: float
+    box_cluster_us: float
 
 
 PRODUCT_FIGURES = (
@@ -85,13 +107,19 @@ PRODUCT_FIGURES = (
     "box_read_share",
     "tile_us",
     "sums_launch_us",
+    "box_overlap",
+    "box_cluster_us",
 )
 """Figures that only many products show together."""
 
 FITTED = (
+    "stream_launch_us",
     "cluster_exchange_us",
     "dependent_clocks",
     "cached_share",
+    "hop_us",
+    "thread_tile_us",
+    "exposed_clocks",
     "overlap",
     *PRODUCT_FIGURES,
 )
@@ -103,13 +131,15 @@ H200 = Calibration(
     source=(
         "the 24 cases of the bench, a copy at 0.885 of the nominal bandwidth, 10 million scattered "
         "lines in 26 us (seed 93 of the lot), tiles of seeds 9, 30, 51, 72 and 114; 83 plans of "
-        "products of 2026-11-22 to 24 (`python -m bench.product_fit`)"
+        "products of 2026-11-22 to 24, and 263 on an H100 of 2026-11-25, which has the same "
+        "multiprocessors (`python -m bench.product_fit`)"
     ),
     read_share=0.95,
     write_weight=1.15,
     memory_latency_us=0.8,
     l2_nbytes_per_clock=46.0,
     exchange_us=0.3,
+    lanes_share=0.25,
     start_us=0.25,
     launch_us=2.0,
     lines_per_clock=2.0,
@@ -117,14 +147,20 @@ H200 = Calibration(
     narrow_clocks=1.8,
     dependent_clocks=6.0,
     cached_share=0.5,
+    thread_tile_us=2.0,
+    exposed_clocks=80.0,
     overlap=6.0,
-    product_share=0.84,
-    box_line_clocks=1.74,
-    shared_line_clocks=2.44,
-    beyond_clocks=7.5,
-    box_latency_us=0.84,
-    box_read_share=0.77,
-    tile_us=0.62,
-    sums_launch_us=0.8,
+    product_share=0.855,
+    box_line_clocks=1.78,
+    shared_line_clocks=2.42,
+    beyond_clocks=7.15,
+    box_latency_us=0.79,
+    box_read_share=0.87,
+    tile_us=0.57,
+    hop_us=0.9,
+    sums_launch_us=0.57,
+    stream_launch_us=3.0,
+    box_overlap=2.7,
+    box_cluster_us=2.3,
 )
 """The one chip that was measured: all targets use its figures until theirs are."""

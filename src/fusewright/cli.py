@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="the summary as JSON")
     sub.add_argument("--html", metavar="path", help="write one HTML file instead of text")
     sub.add_argument("--trace", metavar="path", help="write a Chrome trace, which Perfetto opens")
+    sub.add_argument(
+        "--beside",
+        metavar="module:function",
+        help="another version, of the same specs: show both side by side",
+    )
     _add_target(sub)
     sub = command("verify", _verify, "prove the syncs of the corpus needed and sufficient")
     sub.add_argument(
@@ -100,11 +105,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     return gates.run(CORPUS, target=arguments.target, cubin=arguments.cubin, only=arguments.only)
 
 
+def _report(arguments: argparse.Namespace, function: str) -> Report:
+    fusion = fw.trace(load_function(function), *map(parse_spec, arguments.spec))
+    return Report(fw.compile(fusion, target=arguments.target), title=function)
+
+
 def _explain(arguments: argparse.Namespace) -> int:
-    fn = load_function(arguments.function)
-    fusion = fw.trace(fn, *map(parse_spec, arguments.spec))
-    report = Report(fw.compile(fusion, target=arguments.target), title=arguments.function)
-    if arguments.html is not None or arguments.trace is not None:
+    report = _report(arguments, arguments.function)
+    if arguments.beside is not None:
+        beside = _report(arguments, arguments.beside)
+        if arguments.html is None:
+            print(report.compare(beside))
+        else:
+            print(report.to_html(arguments.html, beside=beside))
+    elif arguments.html is not None or arguments.trace is not None:
         if arguments.html is not None:
             print(report.to_html(arguments.html))
         if arguments.trace is not None:

@@ -58,6 +58,29 @@ def test_a_place_whose_digits_are_counted_in_other_units_folds() -> None:
     assert 2595 * digits[0] + 15 * digits[1] + digits[2] == place
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_digits_of_a_place_that_is_moved_fold(seed: int) -> None:
+    """The lanes of vectors that stand some rows apart: the column is counted from the grid, the row
+    from the block's place in a round of it."""
+    rng = random.Random(seed)
+    f, d, width = rng.choice([2, 3, 4]), rng.choice([5, 7, 19]), rng.choice([4, 8])
+    lane, t = Var("lane", 0, width - 1), Var("t", 0, 500)
+    z = rng.randrange(1, 40) * t + rng.randrange(-9, 9)
+    assert f * ((z + lane // f) % d) + lane % f == (f * z + lane) % (f * d)
+    place = mod(lane + f * z, f * d)
+    for p in ({lane: k, t: v} for k in range(width) for v in range(0, 500, 37)):
+        at = p[lane] + f * evaluate(z, {t: p[t]})
+        assert evaluate(place, p) == at % (f * d)
+
+
+def test_rows_of_blocks_that_lie_apart_fold() -> None:
+    """Vectors of 8 over rows of 38, blocks in rounds of 19."""
+    block, t, lane = Var("block", 0, 8777), Var("t", 0, 127), Var("lane", 0, 7)
+    place = 1024 * (block % 19) + 8 * t + lane
+    column = 2 * ((512 * block + 4 * t + lane // 2) % 19) + lane % 2
+    assert 38 * (place // 38) + column == place
+
+
 def test_digits_below_a_divisor_stay_outside() -> None:
     a, lane = Var("a", 0, 1 << 20), Var("lane", 0, 3)
     assert (4 * a + lane) % 8192 == 4 * (a % 2048) + lane

@@ -193,6 +193,9 @@ def test_operators(name: str, dtype: str):
     try:
         expected = op(strict.asarray(a), strict.asarray(b))
     except TypeError:
+        if name == "truediv" and np.dtype(dtype).kind in "iu":
+            assert np.allclose(op(fw.asarray(a), fw.asarray(b)).numpy(), a / b)
+            return
         with pytest.raises(fw.FusewrightError):
             op(fw.asarray(a), fw.asarray(b))
         return
@@ -627,7 +630,11 @@ X = np.arange(6.0).reshape(2, 3)
         (lambda x: operator.setitem(x, (5, 0), 1.0), IndexError, r"x\[5, 0\] = value of .*index 5"),
         (lambda x: operator.setitem(x, 0, fw.ones(2, dtype=fw.float64)), ValueError, r"broadcast"),
         (lambda x: operator.setitem(x, 0, 1j), ValueError, r"would make it complex128; cast"),
-        (lambda x: operator.setitem(fw.arange(3), 0, 0.5), ValueError, r"Python float 0.5 with an"),
+        (
+            lambda x: operator.setitem(fw.arange(3), 0, 0.5),
+            ValueError,
+            r"would make it float32; cast",
+        ),
         (lambda x: fw.sort(x + 1j), ValueError, r"sort of complex128: complex numbers have no"),
         (lambda x: fw.max(x + 1j), ValueError, r"max of complex128: complex numbers have no max"),
         (lambda x: fw.astype(x + 1j, fw.float32), ValueError, r"astype of complex128 to float32"),

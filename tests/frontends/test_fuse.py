@@ -233,7 +233,7 @@ def test_required_layouts_of_results() -> None:
     ("call", "message"),
     [
         (lambda: fw.fuse(softmax, device="tpu"), "use 'auto', 'cuda' or 'sim'"),
-        (lambda: fw.fuse(softmax)(object()), "is not an array; pass a numpy, torch or cupy"),
+        (lambda: fw.fuse(softmax)(object()), "is not an array; pass a numpy, torch, cupy or jax"),
         (lambda: fw.fuse(softmax)([[1.0, object()]]), "is not an array"),
         (lambda: fw.fuse(softmax)(np.zeros(3, ">f4")), "not in the machine's byte order"),
         (lambda: fw.fuse(softmax)(np.array(["a"])), "dtype|type"),

@@ -209,3 +209,11 @@ def test_diff():
 def test_rejections(call: Any, message: str):
     with pytest.raises(UserError, match=message):
         call()
+
+
+def test_known_data_prints_its_elements() -> None:
+    assert str(fw.asarray([1.0, 2.5]) * 2) == "[2. 5.]"
+    assert str(fw.arange(3)) == "[0 1 2]"
+    seen: list[str] = []
+    fw.trace(lambda x: seen.append(str(x)) or x, "f32[4]")
+    assert seen == ["Array(x: float32[4])"]

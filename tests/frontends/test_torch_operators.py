@@ -3,6 +3,9 @@ export; and where they refuse."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,6 +121,51 @@ def test_an_exported_program_keeps_the_call() -> None:
 
     exported = torch.export.export(Model(), (X, Y))
     torch.testing.assert_close(exported.module()(X * 2, Y), eager(X * 2, Y) + 1)
+
+
+class Exported(torch.nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any, y: Any) -> Any:
+        found = weighted({"a": x, "b": y})
+        return softmax(x, y) + 1, found["t"] * 2, found["n"][0]
+
+
+WEIGHTS = np.arange(6, dtype=np.float32)
+weighted = fw.fuse(
+    lambda xs: {"t": (xs["a"] * WEIGHTS).T, "n": [fw.sum(xs["a"] * xs["b"], axis=1)]}, device="sim"
+)
+LOADS = """
+import sys, torch
+import fusewright.frontends.torch
+model = torch.export.load(sys.argv[1]).module()
+for x, y, *want in torch.load(sys.argv[2]):
+    for a, b in zip(model(x, y), want, strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+print("all good")
+"""
+
+
+def test_an_exported_program_runs_where_nobody_knows_the_function(tmp_path: Path) -> None:
+    """Constants, structures and orders of results go along, and sizes that are symbols."""
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = {"x": {0: rows}, "y": None}
+    exported = torch.export.export(Exported(), (X, Y), dynamic_shapes=shapes)
+    torch.export.save(exported, tmp_path / "model.pt2")
+    runs = [(x, Y, *Exported()(x, Y)) for x in (X, rand(9, 6))]
+    torch.testing.assert_close(exported.module()(X, Y), tuple(runs[0][2:]))
+    torch.save(runs, tmp_path / "runs.pt")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(tmp_path / "model.pt2"), str(tmp_path / "runs.pt")],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout == "all good\n", done.stderr
+
+
+def test_a_damaged_program_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"exported: the text of the program is damaged \(.*; export it"
+    ):
+        torch.ops.fusewright.exported([X], "{}")
 
 
 def test_functionalized_calls_are_recorded() -> None:

@@ -112,3 +112,27 @@ def test_parts_of_a_norm_are_stored_by_its_kernel(columns: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     report = fw.verify(program, *given)
     assert not report.missing and not report.redundant
+
+
+@pytest.mark.parametrize(
+    ("fn", "read"),
+    [
+        (lambda x: fw.cumulative_sum(x, axis=1)[:, :7], (33, 7)),
+        (lambda x: fw.cumulative_sum(x, axis=1)[5:9], (4, 65)),
+        (lambda x: fw.cumulative_sum(fw.exp(x), axis=0)[:8, 60:] * 2, (8, 5)),
+        (lambda x: fw.flip(fw.cumulative_sum(fw.flip(x, axis=1), axis=1), axis=1)[:, 60:], None),
+        (lambda x: fw.cumulative_sum(x, axis=1)[:, 3:7], (33, 65)),
+        (lambda x: fw.cumulative_prod(x, axis=1)[2:3, :20], (1, 20)),
+    ],
+)
+def test_a_scan_is_computed_for_what_is_read(fn: Any, read: tuple[int, ...] | None) -> None:
+    """Along its axis a scan needs what stands before the part."""
+    fusion = fw.trace(fn, fw.TensorSpec((33, 65), "float32"))
+    program = fw.compile(fusion)
+    x = np.random.default_rng(3).standard_normal((33, 65)).astype(np.float32)
+    result = program.simulate(x)
+    assert result.races == []
+    np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, x)[0], rtol=2e-4, atol=1e-4)
+    if read is not None:
+        bound = [r.shape for k in program.launches for r in k.reads if r.root.name == "x"]
+        assert [[str(n) for n in s] for s in bound] == [[str(n) for n in read]]

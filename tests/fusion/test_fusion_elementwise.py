@@ -14,6 +14,7 @@ from fusion_cases import assert_same, run
 from fusewright import dtypes
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import ops as fw
+from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.trace import trace
 
@@ -230,12 +231,12 @@ B = TensorSpec((2, 3), "bool")
 @pytest.mark.parametrize(
     ("fn", "specs", "message"),
     [
-        (fw.sin, [I32], r"sin of int32: it takes float arrays; cast with fw.astype"),
-        (lambda x: x / 2, [I32], r"divide of int32: it takes float"),
+        (fw.sin, [B], r"sin of bool: it takes float arrays; cast with fw.astype"),
+        (lambda x: x / x, [B], r"divide of bool: it takes float"),
         (lambda x: x + x, [B], r"add of bool: it takes numeric arrays"),
         (lambda x: x & x, [F], r"bitwise_and of float32: it takes integer or bool"),
         (fw.logical_not, [I32], r"logical_not of int32: it takes bool arrays; compare first"),
-        (lambda x: x + 0.5, [I32], r"add: the Python float 0.5 with an array of int32"),
+        (lambda x: x + 0.5, [B], r"add: the Python float 0.5 with an array of bool"),
         (lambda x: x + True, [F], r"add: the Python bool True with an array of float32"),
         (lambda x: x + 2**40, [I32], r"add: 1099511627776 does not fit int32 \(-2147483648 to"),
         (lambda x: x * 1j, [F], r"multiply: complex numbers are not supported"),
@@ -269,3 +270,23 @@ def test_rejections(fn: object, specs: list[TensorSpec], message: str):
 def test_nextafter_of_short_floats_is_unsupported():
     with pytest.raises(UnsupportedError, match="nextafter of bfloat16: kernels hold it as float32"):
         trace(fw.nextafter, TensorSpec((2,), "bfloat16"), TensorSpec((2,), "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("fn", "want"),
+    [
+        (lambda n: n / 2, [0, 0.5, 1, 1.5]),
+        (lambda n: 1 / (n + 1), [1, 1 / 2, 1 / 3, 1 / 4]),
+        (lambda n: n * 0.5, [0, 0.5, 1, 1.5]),
+        (lambda n: 2.0**n, [1, 2, 4, 8]),
+        (lambda n: n / n.shape[0], [0, 0.25, 0.5, 0.75]),
+        (lambda n: fw.where(n > 2, n, 0.5), [0.5, 0.5, 0.5, 3]),
+        (fw.sqrt, [0, 1, math.sqrt(2), math.sqrt(3)]),
+        (lambda n: fw.hypot(n, 4), [math.hypot(k, 4) for k in range(4)]),
+    ],
+)
+def test_integers_count_as_float32_where_floats_are_asked_for(fn, want) -> None:
+    for dtype in ("int64", "uint8"):
+        n = np.arange(4).astype(dtype)
+        (got,) = evaluate(trace(fn, TensorSpec((4,), dtype)), n)
+        assert got.dtype == np.float32 and np.allclose(got, want, rtol=1e-6)

@@ -74,9 +74,9 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda x: x.__dlpack__(dl_device=(2, 0)), r"dl_device=.2, 0..: the value is on the host"),
     (
         lambda x: np.linalg.norm(x),
-        "of the traced array .*: numpy computes with values, which are not known here; use",
+        "of the traced array .*: numpy computes with values, which are not known here; write",
     ),
-    (lambda x: np.exp(x), "numpy.exp of the traced array .*: numpy computes with .*; use fw.exp"),
+    (lambda x: np.exp(x), "numpy.exp of the traced array .*: numpy computes with .*; write fw.exp"),
     (lambda x: fw.tensordot(x, x, axes="ab"), "axes='ab': give a count, or the axes of x1 and"),
     (lambda x: fw.tensordot(x, x, axes=3), "axes=3 for ranks 2 and 2: the count goes from 0 to"),
     (lambda x: fw.tensordot(x, x, axes=-1), "axes=-1 for ranks 2 and 2: the count goes from 0"),

@@ -13,6 +13,9 @@ from fuzz_programs import Leaf
 import fusewright as fw
 from fusewright.fusion.passes.follow_memory import follow_memory, wanted_orders
 
+LARGEST = 8
+"""Of a symbol: no order depends on it, and one argument may have it along several axes."""
+
 
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_followed_programs_compute_the_same(start: int) -> None:
@@ -20,7 +23,9 @@ def test_followed_programs_compute_the_same(start: int) -> None:
     for seed in range(start, start + 50):
         rng = random.Random(seed)
         recipe = fuzz_programs.draw(seed)
-        recipe = replace(recipe, leaves=tuple(shuffled(rng, x) for x in recipe.leaves))
+        leaves = tuple(shuffled(rng, x) for x in recipe.leaves)
+        sizes = tuple((name, min(n, LARGEST)) for name, n in recipe.sizes)
+        recipe = replace(recipe, leaves=leaves, sizes=sizes)
         fusion, given = recipe.trace(), recipe.arrays()
         expected = fw.evaluate(fusion, *given)
         for wanted in ({}, wanted_orders(fusion)):

@@ -43,6 +43,14 @@ def statistics_along_other_axes(x: Any) -> Any:
     return fw.mean(y, axis=(2, 4)), fw.var(y, axis=(0, 1, 3))
 
 
+def gradient_of_weights_of_windows(x: Any, mean: Any, scale: Any, g: Any) -> tuple[Any, Any]:
+    """Windows are rows for a while, between the axes that are cut into parts: the parts' digits are
+    those of the windows, joined again."""
+    rows = fw.reshape((fw.astype(x, fw.float32) - mean) * scale, g.shape)
+    wide = fw.reshape(g * rows, x.shape)
+    return fw.sum(wide, axis=(0, 1, 2)), fw.sum(fw.reshape(g, x.shape), axis=(0, 1, 2))
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
     "weights of the last pass": (row_and_one_more_pass, [S((20000,), "float32")] * 3, 1),
     "unaligned reshape": (reshaped_behind_a_reduction, [S((64, 312), "bfloat16")] * 2, 1),
@@ -58,6 +66,15 @@ CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
         lambda a, b: a @ b,
         [S((2, 10000), "float16"), S((10000, 8), "float16")],
         2,  # of slices, and their sums
+    ),
+    "windows cut into parts": (
+        gradient_of_weights_of_windows,
+        [
+            S((64, 7, 7, 96), "bfloat16"),
+            *[S((64, 7, 7, 1), "float32")] * 2,
+            S((64 * 49, 96), "float32"),
+        ],
+        2,  # of parts, and their sums
     ),
 }
 

@@ -351,3 +351,30 @@ def test_a_refusal_names_the_op_and_the_rule(name: str) -> None:
     p = agreeing(fn, S((5, 5), "float32"))
     found = [r for r in p.reasons if rule in r.rule]
     assert found and all(r.tensor for r in found), rules(p)
+
+
+READ_BOTH_WAYS: dict[str, Callable[[fw.Array], fw.Array]] = {
+    "rolls, then itself": lambda x: (
+        sum(fw.roll(fw.sin(x), d, axis=a) for a in (0, 1) for d in (1, -1)) - 4 * fw.sin(x)
+    ),
+    "shifts, then itself": lambda x: sum(
+        fw.pad(fw.nn.silu(x), ((2, 0), (0, 0)))[k : k + x.shape[0]] * (k + 2) for k in range(3)
+    ),
+    "a stencil behind a reflection": lambda x: _second_difference(
+        fw.pad(fw.tanh(x), ((0, 0), (1, 1)), mode="reflect")
+    ),
+}
+
+
+def _second_difference(p: fw.Array) -> fw.Array:
+    return p[:, 2:] - 2 * p[:, 1:-1] + p[:, :-2]
+
+
+@pytest.mark.parametrize("name", READ_BOTH_WAYS)
+def test_what_a_kernel_moves_is_not_computed_in_it_later(name: str) -> None:
+    """A kernel that reads a stored value at other places may not compute it again for what joins
+    it afterwards: it reads the value at its own place from memory too."""
+    p = agreeing(READ_BOTH_WAYS[name], S((40, 33), "float32"))
+    assert len(p.launches) == 2, rules(p)
+    large = fw.compile(fw.trace(READ_BOTH_WAYS[name], S((1024, 1024), "float32")))
+    assert len(large.launches) == 2, rules(large)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fusewright as fw
@@ -71,6 +72,27 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec]]] = {
         lambda x, t: fw.nn.log_softmax(x / (1 + fw.exp(t)), axis=-1),
         [S((8192, 129), F), S((129,), F)],
     ),
+    "roll of rows of joined axes": (
+        lambda x: fw.roll(fw.reshape(x, (64 * 512, 256)), 3, axis=0),
+        [S((64, 512, 256), F)],
+    ),
+    "step through joined axes of a function": (
+        lambda x, y: (
+            fw.reshape(fw.exp(x), (64 * 512, 256)) * fw.flip(fw.reshape(y, (64 * 512, 256)))
+        ),
+        [S((64, 512, 256), F)] * 2,
+    ),
+    "windows put back and shifted": (
+        lambda x: fw.roll(
+            fw.reshape(
+                fw.permute_dims(fw.reshape(x, (4, 8, 8, 8, 8, 16)), (0, 5, 1, 3, 2, 4)),
+                (4, 16, 64, 64),
+            ),
+            (4, 4),
+            axis=(2, 3),
+        ),
+        [S((256, 64, 16), F)],
+    ),
     "one block inserted": (lambda c, v: fw.insert(c, v, (8, 0)), [X, S((1024, 4096), F)]),
 }
 
@@ -102,3 +124,18 @@ def test_a_corner_of_a_product_multiplies_that_corner() -> None:
     program = fw.compile(fw.trace(lambda a, b: (a @ b)[:256, :256], spec, spec))
     stats = program.host.stats
     assert (stats["launches"], stats["bytes_moved"]) == (1, 2 * (2 * 256 * 2048 + 256 * 256))
+
+
+@pytest.mark.parametrize("batch", [4, "b"])
+@pytest.mark.parametrize("rows", [512, "n"])
+def test_a_run_of_joined_axes_is_read_where_it_lies(batch: int | str, rows: int | str) -> None:
+    def fn(x: Any) -> Any:
+        return fw.reshape(x, (-1, 64))[1:] * 2
+
+    program = fw.compile(fw.trace(fn, S((batch, rows, 64), F)))
+    (launch,) = program.launches
+    assert [r.root.name for r in launch.reads] == ["x"]
+    x = np.random.default_rng(0).standard_normal((4, 512, 64)).astype(np.float32)
+    result = program.simulate(x)
+    assert result.races == []
+    np.testing.assert_array_equal(result.outputs[0], x.reshape(-1, 64)[1:] * 2)

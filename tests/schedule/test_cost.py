@@ -14,6 +14,7 @@ import pytest
 from bench.cases import CASES, Case
 
 import fusewright as fw
+from fusewright.core.instructions import CODE
 from fusewright.corpus import CORPUS
 from fusewright.forms import prepare
 from fusewright.host.form import form
@@ -24,7 +25,7 @@ from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, rate
-from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, work_of
+from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -111,6 +112,14 @@ def test_launch_bounds_hold_where_registers_would_not_suffice() -> None:
     assert resident_blocks(beyond, TARGET) == TARGET.threads_per_sm // 512
 
 
+def test_exchanges_between_lanes_cost_a_share_of_those_across_warps() -> None:
+    across = dataclasses.replace(STREAM, exchanges=1)
+    lanes = dataclasses.replace(STREAM, lane_exchanges=1 / TARGET.calibration.lanes_share)
+    once = dataclasses.replace(STREAM, lane_exchanges=1)
+    assert cost(lanes, TARGET) == cost(across, TARGET)
+    assert cost(STREAM, TARGET).us < cost(once, TARGET).us < cost(across, TARGET).us
+
+
 def test_exchanges_between_blocks_cost_more_than_inside() -> None:
     reduce = dataclasses.replace(STREAM, exchanges=4)
     assert us(reduce, cluster=2) > us(reduce)
@@ -189,11 +198,16 @@ def test_a_move_that_interleaves_asks_for_each_sector_several_times() -> None:
 
 
 def test_addresses_that_divide_take_instructions() -> None:
-    """A roll of short rows finds the place of every element anew."""
-    odd, _ = counted(lambda x: fw.roll(x, 5, axis=1), ((1 << 18, 31), "float16"))
-    flat, _ = counted(lambda x: x + 1, ((1 << 18, 31), "float16"))
-    per = [w.instructions * w.threads * w.blocks for w in (odd, flat)]
-    assert per[0] > 4 * per[1]
+    """A roll of short rows of elements that fill registers finds the place of each anew, one of
+    smaller elements finds those of a vector's first and last one."""
+
+    def times(dtype: str) -> float:
+        odd, _ = counted(lambda x: fw.roll(x, 5, axis=1), ((1 << 18, 31), dtype))
+        flat, _ = counted(lambda x: x + 1, ((1 << 18, 31), dtype))
+        per = [w.instructions * w.threads * w.blocks for w in (odd, flat)]
+        return per[0] / per[1]
+
+    assert times("float32") > 2.5 > times("float16") > 1.5
 
 
 def test_an_integer_is_divided_by_a_literal_in_a_few_instructions() -> None:
@@ -423,7 +437,7 @@ def test_a_warp_that_has_both_pieces_computes_both() -> None:
         counted(_joined, ((rows, columns), "float32"), ((rows, columns), "float32"))[0]
         for rows, columns in ((1 << 18, 7), (1 << 11, 896))
     )
-    computing = [w.instructions - w.addressing - FIXED_INSTRUCTIONS for w in (short, long)]
+    computing = [w.instructions - w.addressing - CODE.start for w in (short, long)]
     assert 1.8 * computing[1] < computing[0] < 2.1 * computing[1]
 
 

@@ -8,7 +8,7 @@ import pytest
 import fusewright as fw
 from fusewright.kernel import Kernel
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.exchanges import LANES_SHARE, Exchanges, exchanges_of
+from fusewright.schedule.heuristics.exchanges import Exchanges, exchanges_of
 from fusewright.schedule.heuristics.rating import Rated, rate
 from fusewright.target import target_of
 
@@ -75,8 +75,8 @@ def test_odd_rows_are_right_in_the_simulator_and_no_sync_too_many(
     assert not report.missing and not report.redundant
 
 
-def _scanned(shape: tuple[int, ...], along: int) -> tuple[float, float]:
-    """Exchanges and their instructions, and those of the compiled loop, of rows that so many
+def _scanned(shape: tuple[int, ...], along: int) -> tuple[float, float, float]:
+    """Exchanges across warps and between lanes, and their instructions, of rows that so many
     threads share."""
     kernel = _kernel(shape, "float32")
     assert kernel.segment is not None
@@ -85,18 +85,18 @@ def _scanned(shape: tuple[int, ...], along: int) -> tuple[float, float]:
     flow = kernel.segment.dataflow()
     schedule_group(flow, TARGET, chosen)
     found = exchanges_of(flow)
-    return found.count, found.instructions
+    return found.across, found.between_lanes, found.instructions
 
 
 def test_a_scan_across_warps_counts_their_totals_in_every_trip() -> None:
     """5001 elements in 20 trips of 128 threads with two each, or 10 of 256."""
     four, eight = _scanned((20_000, 5001), 128), _scanned((20_000, 5001), 256)
-    assert four == (20, 20 * (6 * 3 + 4 * 3 + 8))
-    assert eight == (10, 10 * (6 * 3 + 8 * 3 + 8))
+    assert four == (20, 0, 20 * (6 * 3 + 4 * 3 + 8))
+    assert eight == (10, 0, 10 * (6 * 3 + 8 * 3 + 8))
 
 
 def test_a_scan_between_the_lanes_of_a_warp_meets_at_no_barrier() -> None:
-    assert _scanned((100_000, 147), 32) == (3 * LANES_SHARE, 3 * 6 * 3)
+    assert _scanned((100_000, 147), 32) == (0, 3, 3 * 6 * 3)
 
 
 def test_lanes_of_a_warp_reduce_in_as_many_steps_as_it_takes() -> None:
@@ -108,4 +108,4 @@ def test_lanes_of_a_warp_reduce_in_as_many_steps_as_it_takes() -> None:
     flow = kernel.segment.dataflow()
     schedule_group(flow, TARGET, rated[0].params)
     assert dict(rated[0].params.values)["reduce_threads"] == 16
-    assert exchanges_of(flow) == Exchanges(2 * LANES_SHARE, 2 * (2 * 4 + 4))
+    assert exchanges_of(flow) == Exchanges(0, 2, 2 * (2 * 4 + 4))

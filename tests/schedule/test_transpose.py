@@ -29,7 +29,11 @@ from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
-SMALL = replace(TARGET, multiprocessors=2)
+SMALL = replace(
+    TARGET,
+    multiprocessors=2,
+    memory_nbytes_per_us=2 * TARGET.memory_nbytes_per_us // TARGET.multiprocessors,
+)
 """A chip that a small problem fills, so that tiles have the size that they have for large ones."""
 
 Spec = tuple[tuple[int, ...], str]
@@ -296,6 +300,14 @@ def test_dimensions_are_cut_where_a_reshape_cuts() -> None:
     flow = Dataflow(fusion_of(f, *specs))
     found = traffic(flow, flow.outputs[0])
     assert [str(d.extent) for d in found.dims] == ["128", "64"]
+
+
+def test_where_memory_moves_more_fewer_lanes_lie_beyond_a_dimension() -> None:
+    """5001 rows of 37: bytes cost little beside instructions, so that runs become shorter."""
+    fusion = fusion_of(lambda x: fw.permute_dims(x, (1, 0)), ((5001, 37), "bfloat16"))
+    fast = replace(TARGET, memory_nbytes_per_us=16 * TARGET.memory_nbytes_per_us)
+    tiles = [str(schedule_group(Dataflow(fusion), t)) for t in (TARGET, fast)]
+    assert "tile=1x16x128" in tiles[0] and "tile=1x8x256" in tiles[1]
 
 
 # --- results that are read far, too -------------------------------------------------------------

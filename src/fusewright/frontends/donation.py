@@ -64,8 +64,8 @@ def wishes_of(
     donated: frozenset[str | int],
 ) -> Wishes:
     """What of a call may be written over. `given`: the arrays of `out=`, of which those count that
-    are exactly one of the arguments. Host arrays are never written in place."""
-    if not infos or infos[0].device.kind == "cpu":
+    are exactly one of the arguments. Host arrays, and those of jax, are never written in place."""
+    if not infos or infos[0].device.kind == "cpu" or infos[0].kind == "jax":
         return ()
     roots = enumerate(roots_of(tree)) if donated else ()
     wished: dict[int, int | None] = {k: None for k, root in roots if root in donated}

@@ -31,7 +31,11 @@ def _dynamic(value: Any) -> Dynamic:
 
 
 _AXES = several(INTEGER, "axes", or_one=True)
-DYNAMIC = Rule("True, False, or a mapping from parameters to the axes that may change", _dynamic)
+DYNAMIC = Rule(
+    "True, False, or a mapping from parameters to the axes that may change",
+    _dynamic,
+    lambda _: "axes are integers, such as in {'x': 0} or {'x': (0, 1)}",
+)
 
 
 @dataclass(frozen=True, slots=True)

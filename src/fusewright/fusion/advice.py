@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from fusewright.fusion.elsewhere import instead_of_name
 
 INSTEAD_OF_TRUTH = (
     "use fw.where(condition, a, b) for if, & | ~ for and, or, not, and (a < x) & (x < b) for "
@@ -29,19 +30,21 @@ def instead_of(value: object) -> str:
     return "pass an array as an argument of the function, or make one with fw.asarray"
 
 
-def instead_of_attribute(name: str, functions: Iterable[str]) -> str:
-    """What to write for `x.name` that arrays do not have; `functions` are those there are."""
-    known = sorted(functions)
+def instead_of_attribute(name: str, functions: Iterable[str], layers: Iterable[str]) -> str:
+    """What to write for `x.name` that arrays do not have; `functions` are those of the package,
+    `layers` those of its `nn`."""
     if name in _OF_PLACES:
         return (
             "a value of a program is on no device yet: the arrays of the call, or device= of "
-            "fw.fuse, say where it is computed; leave it out"
+            "fw.fuse, say where it is computed; leave it out (another dtype is x.astype(dtype))"
         )
     if name in _OF_GRADIENTS:
         return "a value of a program records no gradients; leave it out"
-    if name in known:
-        return f"write fw.{name}(x, ...)"
-    close = difflib.get_close_matches(name, known, 1)
-    if close:
-        return f"is fw.{close[0]}(x) meant? docs/ops.md lists the operations"
-    return "operations are functions, such as fw.exp(x); docs/ops.md lists them"
+    found = instead_of_name(name, functions, layers)
+    ways = found or "operations are functions, such as fw.exp(x)"
+    return f"{ways}; docs/ops.md lists the operations"
+
+
+def instead_of_function(name: str, functions: Iterable[str], layers: Iterable[str]) -> str:
+    """What to write for a function of numpy or torch."""
+    return instead_of_name(name, functions, layers) or "write it with functions of fw"

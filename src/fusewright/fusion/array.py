@@ -8,7 +8,7 @@ argument of a trace cannot, and says so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -18,15 +18,20 @@ import numpy.typing as npt
 
 from fusewright import dtypes
 from fusewright.arguments import shown
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
-from fusewright.fusion.advice import INSTEAD_OF_TRUTH, instead_of, instead_of_attribute
+from fusewright.fusion.advice import (
+    INSTEAD_OF_TRUTH,
+    instead_of,
+    instead_of_attribute,
+    instead_of_function,
+)
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.known import Known, held
-from fusewright.fusion.methods import Methods
+from fusewright.fusion.methods import Methods, public_names
 from fusewright.fusion.operands import (
     DEVICE,
     NUMPY_OPERATORS,
@@ -40,6 +45,8 @@ from fusewright.fusion.operands import (
     check_version,
     is_scalar,
 )
+from fusewright.fusion.positions import expression_of
+from fusewright.fusion.selection import Selector, listed, select
 from fusewright.fusion.source import calling_line
 
 _SMALL = 1 << 16  # elements that are computed for the sake of one of them
@@ -75,7 +82,8 @@ def as_operand(op: str, x: object) -> Array | bool | int | float | complex:
 
 
 def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
-    """The promoted dtype of the arrays, which every scalar can take."""
+    """The promoted dtype of the arrays, which every scalar can take: float32 for integers beside a
+    Python float."""
     found = [x.dtype for x in operands if isinstance(x, Array)]
     if not found:
         raise UserError(f"{op}: no operand is an array; compute with Python scalars in Python")
@@ -87,6 +95,8 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
         if not all(x.is_known for x in operands if isinstance(x, Array)):
             raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
         dtype = dtypes.promote(dtype, dtypes.complex64)
+    if dtype.is_integer and any(isinstance(x, float) for x in operands):
+        dtype = dtypes.float32
     for x in operands:
         if isinstance(x, Expr):
             check_size(op, x, dtype)
@@ -109,9 +119,12 @@ def as_tensor(x: Operand, dtype: DType) -> Tensor:
 def promoted(
     op: str, category: Category, *operands: object, of_complex: bool = False
 ) -> tuple[Tensor, ...]:
-    """The operands in their common dtype and shape."""
+    """The operands in their common dtype and shape; integers where floats are asked for as
+    float32."""
     checked = tuple(as_number(op, x) for x in operands)
     dtype = common_dtype(op, checked)
+    if category == "float" and dtype.is_integer:
+        dtype = dtypes.float32
     check_category(op, dtype, category, of_complex=of_complex)
     return build.broadcast_all(op, *(as_tensor(x, dtype) for x in checked))
 
@@ -229,13 +242,26 @@ def _plain(item: object) -> object:
     match item:
         case np.integer():
             return int(item)
+        case list():
+            return listed(cast("list[object]", item))
         case Array() if item.ndim == 0 and item.dtype.is_integer and item.is_known:
             return item.__index__()
+        case Array():
+            return item if (found := expression_of(item.tensor)) is None else found
         case slice():
             limits = cast("slice[object, object, object]", item)
             return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))
         case _:
             return item
+
+
+def _selector(item: object) -> object:
+    """An array in a key, with its elements where they are known."""
+    if isinstance(item, np.ndarray):
+        item = Array(Known(held("x[...]", cast("npt.NDArray[Any]", item))))
+    if not isinstance(item, Array):
+        return item
+    return Selector(item.tensor, item.numpy() if item.is_known else None)
 
 
 def _is_alike(a: Array, b: Array) -> bool:
@@ -394,16 +420,15 @@ class Array(Methods):
             left = inputs[0][()]  # numpy may pass its scalars as arrays of rank 0
             return getattr(inputs[1], NUMPY_OPERATORS[name])(left)
         called = name if method == "__call__" else f"{name}.{method}"
-        ours = f"fw.{name}" if hasattr(self.__array_namespace__(), name) else "a function of fw"
         raise UserError(
             f"numpy.{called} of the traced array {self!r}: numpy computes with values, which are "
-            f"not known here; use {ours}, or numpy.asarray(x) of known data"
+            f"not known here; {instead_of_function(name, *public_names())}, or numpy.asarray(x) of "
+            "known data"
         )
 
     def __getattr__(self, name: str) -> Any:
         raise NoAttributeError(
-            f"an array has no attribute {name!r}; "
-            f"{instead_of_attribute(name, dir(self.__array_namespace__()))}"
+            f"an array has no attribute {name!r}; {instead_of_attribute(name, *public_names())}"
         )
 
     def __getitem__(self, key: object) -> Array:
@@ -411,9 +436,9 @@ class Array(Methods):
         plain = tuple(_plain(item) for item in items)
         if not any(isinstance(item, Array | np.ndarray) for item in plain):
             return self._basic(plain)
-        if not self.is_known:
-            return Array(indexing.index(self.tensor, plain))  # refuses
-        return Array(Known(self._selected(plain)))
+        if self.is_known and all(x.is_known for x in plain if isinstance(x, Array)):
+            return Array(Known(self._selected(plain)))
+        return Array(select(self.tensor, tuple(_selector(item) for item in plain)))
 
     def _basic(self, key: tuple[object, ...]) -> Array:
         """The elements at integers, slices, None and Ellipsis. A known value that is not large is
@@ -471,27 +496,6 @@ class Array(Methods):
         except ValueError as e:
             raise UserError(f"x[{indexing.key_text(plain)}] = value of {self!r}: {e}") from None
         self.tensor, self._elements = Known(elements), None
-
-    def __iter__(self) -> Iterator[Array]:
-        if not self.ndim:
-            raise UserError(
-                "iteration over an array of rank 0, which has no axis; use the array itself"
-            )
-        extent = constant_value(self.tensor.shape[0])
-        if extent is None:
-            raise UserError(
-                f"iteration over axis 0 of symbolic size {self.shape[0]}: a trace unrolls Python "
-                "loops, so the size must be an integer; use array operations on the whole axis"
-            )
-        return (self[k] for k in range(extent))
-
-    def __len__(self) -> int:
-        extent = constant_value(self.tensor.shape[0]) if self.ndim else None
-        if extent is None:
-            raise UserError(
-                f"len() of {self!r}: it needs a first axis of integer size; use x.shape[0]"
-            )
-        return extent
 
     # values
 
@@ -574,23 +578,3 @@ class Array(Methods):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         out = self.numpy("__array__()")
         return out if dtype is None else out.astype(dtype)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """The value for another library, which gets elements of its own."""
-        if dl_device not in (None, self.__dlpack_device__()):
-            raise UserError(
-                f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
-                "with the other library"
-            )
-        check_no_stream("__dlpack__", stream)
-        return self.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU: the value is computed on the host

@@ -73,19 +73,36 @@ def record(
     op: str, fn: Callable[..., Any], args: Sequence[tuple[Sequence[Tensor], Tree]]
 ) -> Recorded:
     """Runs a function whose arguments have the types of these values in these structures. Raises
-    UserError where it returns something that is no array."""
+    UserError where it takes another number of arguments, or returns something that is no array."""
     since = ir.births()
     flat = [[_stand_in(t) for t in values] for values, _ in args]
     given = [
         trees.unflatten(tree, [Array(t) for t in values])
         for values, (_, tree) in zip(flat, args, strict=True)
     ]
+    check_takes(op, fn, len(given))
     names = _names(fn, given)
     inputs = tuple(t for values in flat for t in values)
     for t, name in zip(inputs, names, strict=True):
         t.name = name
     results, tree = arrays_in(f"result of {op}'s function", fn(*given))
     return Recorded(inputs, tuple(results), tree, since)
+
+
+def check_takes(op: str, fn: Callable[..., Any], count: int) -> None:
+    """UserError where a function does not take this number of arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # a function of C may have none
+        return
+    try:
+        signature.bind(*(None,) * count)
+    except TypeError as e:
+        label = getattr(fn, "__name__", "the function")
+        raise UserError(
+            f"{op} calls {label}{signature} with {count} arguments: {e}; give it as many "
+            f"parameters as fw.{op} says"
+        ) from None
 
 
 def _stand_in(t: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Op, Scalar, Shape, Tensor
 from fusewright.fusion.partition import Partition
+from fusewright.fusion.positions import expression_of
 
 
 def value(shape: Shape, dtype: DType, op: Op) -> Tensor:
@@ -197,8 +198,11 @@ def integers(op: str, what: str, given: object) -> tuple[int, ...]:
 
 
 def extent(op: str, what: str, given: object) -> Expr:
-    """An argument that must be an integer, or an expression in the sizes of arrays."""
-    return given if isinstance(given, Expr) else as_expr(integer(op, what, given))
+    """An argument that must be an integer, an expression in the sizes of arrays, or an array that
+    is one."""
+    t = getattr(given, "tensor", None)
+    known = expression_of(t) if isinstance(t, Tensor) else given
+    return known if isinstance(known, Expr) else as_expr(integer(op, what, given))
 
 
 def extents(op: str, what: str, given: object) -> tuple[Expr, ...]:

@@ -57,6 +57,16 @@ class Symbol(Var):
     is_number = True
 
 
+class Lap(Symbol):
+    """The number of an iteration in the body of a loop, from 0 on: the host gives it to every
+    launch of the body. What an operation asks of it follows from the trips, or is refused."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, trips: IntLike) -> None:
+        super().__init__(name, 0, add(trips, -1))
+
+
 class Traced(Symbol):
     """A number while its function is traced: it collects what operations ask of it. `is_open` until
     the function has returned: till then its value is nobody's to ask for."""
@@ -76,8 +86,9 @@ def is_at_least(low: IntLike, value: IntLike, rule: str) -> bool:
     if known is not None:
         return known
     gap = add(value, mul(low, -1))
-    asked = next((v.asked for v in variables(gap) if isinstance(v, Traced)), None)
-    if asked is None:
+    mentioned = variables(gap)
+    asked = next((v.asked for v in mentioned if isinstance(v, Traced)), None)
+    if asked is None or any(isinstance(v, Lap) for v in mentioned):
         return False
     asked.append(Check(gap, rule))
     return True

@@ -20,7 +20,12 @@ from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
-from fusewright.fusion.call_numbers import check_numbers, check_size_number, without_numbers
+from fusewright.fusion.call_numbers import (
+    Lap,
+    check_numbers,
+    check_size_number,
+    without_numbers,
+)
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.ir import Fusion, Scalar, Tensor
 
@@ -105,11 +110,19 @@ class _Evaluation:
             for t in body.outputs[op.carried :]
         ]
         for i in reversed(range(trips)) if op.reverse else range(trips):
-            made = self.run(body, [*state, *(x[i] for x in sliced), *shared])
+            given = [*state, *(x[i] for x in sliced), *shared]
+            made = self._in_iteration(op.lap, i).run(body, given)
             state = made[: op.carried]
             for y, piece in zip(stacked, made[op.carried :], strict=True):
                 y[i] = piece
         return [*state, *stacked]
+
+    def _in_iteration(self, lap: Lap | None, number: int) -> _Evaluation:
+        """What computes a body that may ask for the number of its iteration."""
+        if lap is None:
+            return self
+        sizes = {**self._sizes, lap: number}
+        return _Evaluation(sizes, stepwise=self._stepwise, checked=self._checked)
 
 
 def trip_count(fn: str, trips: Expr, sizes: Sizes) -> int:

@@ -26,7 +26,7 @@ def index(t: Tensor, key: object) -> Tensor:
     stops: list[IntLike] = []
     steps: list[int] = []
     kept: list[bool] = []
-    items = _items(t, key)
+    items = items_of(t, key)
     axis = 0
     for item in items:
         if item is None:
@@ -48,18 +48,21 @@ def is_basic(item: object) -> bool:
     return is_integer or item is None or isinstance(item, slice | EllipsisType)
 
 
-def _items(t: Tensor, key: object) -> list[Item]:
-    """The key with Ellipsis and missing axes spelled out as full slices."""
+def items_of(t: Tensor, key: object, *, also: tuple[type, ...] = ()) -> list[Item]:
+    """The key with Ellipsis and missing axes spelled out as full slices; items of the classes in
+    `also` stand for one axis each.
+
+    Raises UserError for other items, and AxisError for too many.
+    """
     given = cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
     for item in given:
-        if not (item is None or isinstance(item, int | Expr | slice | EllipsisType)) or (
+        if not (item is None or isinstance(item, (int, Expr, slice, EllipsisType, *also))) or (
             isinstance(item, bool)
         ):
             raise UserError(
-                f"x[{_key_text(item)}]: keys are integers, slices, None and Ellipsis; select by an "
-                "integer array with fw.take or fw.take_along_axis, and by a condition with "
-                "fw.where, or with fw.compress and a size= (one that depends on values cannot be "
-                "compiled)"
+                f"x[{_key_text(item)}]: keys are integers, slices, None, Ellipsis, arrays of "
+                "integers and known masks; take a block at an integer array with fw.slice, choose "
+                "by a condition with fw.where, or with fw.compress and a size="
             )
     ellipses = [k for k, item in enumerate(given) if item is Ellipsis]
     used = sum(1 for item in given if item is not None and item is not Ellipsis)
@@ -109,7 +112,8 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
     at = _from_front(item, extent)
     rule = f"x[{item}] on axis {axis}: the index must lie inside size {extent}"
     if not is_at_least(0, at, rule) or not is_at_least(add(at, 1), extent, rule):
-        known_text = "is outside" if constant_value(extent) is not None else "may be outside"
+        is_known = constant_value(extent) is not None and constant_value(at) is not None
+        known_text = "is outside" if is_known else "may be outside"
         raise AxisError(
             f"x[{item}] on axis {axis}: index {item} {known_text} size {extent}; use an index "
             "inside the axis, or declare a larger min for the symbol"

@@ -20,7 +20,7 @@ from fusewright.arguments import INTEGER, TEXT, Rule, optional, several, shown, 
 from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion.call_numbers import Check, Number
+from fusewright.fusion.call_numbers import Check, Lap, Number
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
@@ -368,7 +368,8 @@ class Region(OpBase):
     values that change, `bodies` the condition and what one iteration makes of them. "fori_loop" and
     "scan": `trips` iterations of one body, which takes carried values, a slice along the first axis
     of each of `sliced` operands (from the last one on if `reverse`), and what all iterations share;
-    it gives the carried values, and slices of results that are stacked."""
+    it gives the carried values, and slices of results that are stacked. `lap` stands in the body
+    for the number of the slice that an iteration takes, where the body asks for it."""
 
     operands: tuple[Tensor, ...]
     fn: str
@@ -378,6 +379,7 @@ class Region(OpBase):
     sliced: int = 0
     trips: Expr | None = None
     reverse: bool = False
+    lap: Lap | None = None
 
     @property
     def nresults(self) -> int:
@@ -459,10 +461,11 @@ class Fusion:
 def tensor_variables(t: Tensor) -> tuple[Var, ...]:
     """The sizes that a value's shape and the expressions in the fields of its op mention, without
     the op's own coordinates."""
-    own = t.op.coordinates if isinstance(t.op, IndexMap) else ()
+    own: tuple[Var, ...] = t.op.coordinates if isinstance(t.op, IndexMap) else ()
     found = [v for e in (*t.shape, *_expressions(t.op)) for v in variables(e)]
     if isinstance(t.op, Region):
         found += [v for body in t.op.bodies for v in body.symbols]
+        own = () if t.op.lap is None else (t.op.lap,)
     return tuple(dict.fromkeys(v for v in found if v not in own))
 
 

@@ -4,16 +4,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, cast
 
+from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
+from fusewright.fusion.advice import instead_of_function
+from fusewright.fusion.operands import check_no_stream
 
 
 def _functions() -> ModuleType:
     """The package, whose functions these are."""
     return sys.modules[__name__.partition(".")[0]]
+
+
+def public_names() -> tuple[list[str], list[str]]:
+    """The names of the package, and those of its `nn`."""
+    functions = _functions()
+    return dir(functions), list(functions.nn.__all__)
 
 
 def _listed(op: str, sizes: tuple[Any, ...]) -> Any:
@@ -31,11 +41,10 @@ def _values(x: Any, asked: str) -> Any:
         array: Any = x
         if array.is_known:
             return array.numpy()
-        ours = asked.removeprefix("numpy.")
-        ours = f"fw.{ours}" if hasattr(_functions(), ours) else "a function of fw"
+        ways = instead_of_function(asked.removeprefix("numpy."), *public_names())
         raise UserError(
             f"{asked} of the traced array {array!r}: numpy computes with values, which are not "
-            f"known here; use {ours}, or numpy.asarray(x) of known data"
+            f"known here; {ways}, or numpy.asarray(x) of known data"
         )
     if isinstance(x, dict):
         table = cast("dict[Any, Any]", x)
@@ -182,7 +191,53 @@ class Methods:
         asked = f"numpy.{func.__name__}"
         return func(*(_values(a, asked) for a in args), **_values(kwargs, asked))
 
+    # iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        x: Any = self
+        if not x.ndim:
+            raise UserError(
+                "iteration over an array of rank 0, which has no axis; use the array itself"
+            )
+        extent = constant_value(x.tensor.shape[0])
+        if extent is None:
+            raise UserError(
+                f"iteration over axis 0 of symbolic size {x.shape[0]}: a trace unrolls Python "
+                "loops, so the size must be an integer; use array operations on the whole axis"
+            )
+        return (x[k] for k in range(extent))
+
+    def __len__(self) -> int:
+        x: Any = self
+        extent = constant_value(x.tensor.shape[0]) if x.ndim else None
+        if extent is None:
+            raise UserError(
+                f"len() of {x!r}: it needs a first axis of integer size; use x.shape[0]"
+            )
+        return extent
+
+    # torch's functions
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Functions of torch, and operators between an array and a tensor: UserError."""
+        name = str(getattr(func, "__name__", func))
+        if any(type(a).__module__.partition(".")[0] == "torch" for a in args):
+            raise UserError(
+                f"{name} of an array of a program and a tensor of torch: pass the tensor as an "
+                "argument of the function, or make it a constant with fw.asarray"
+            )
+        raise UserError(
+            f"torch.{name} of an array of a program: torch computes with tensors, which have "
+            f"values; {instead_of_function(name, *public_names())}"
+        )
+
     # values
+
+    def __str__(self) -> str:
+        """The elements of known data, as numpy prints them; of a traced array what it is."""
+        x: Any = self
+        return str(x.numpy()) if x.is_known else repr(x)
 
     def item(self) -> Any:
         """The only element as a Python scalar, where the value is known."""
@@ -193,6 +248,27 @@ class Methods:
         """The elements as nested lists, where the value is known."""
         numbers: Any = self
         return numbers.numpy("tolist()").tolist()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library, which gets elements of its own."""
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise UserError(
+                f"__dlpack__(dl_device={dl_device}): the value is on the host, {(1, 0)}; move it "
+                "with the other library"
+            )
+        check_no_stream("__dlpack__", stream)
+        numbers: Any = self
+        return numbers.numpy("__dlpack__()").__dlpack__(max_version=max_version, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU: the value is computed on the host
 
     @property
     def _rank(self) -> int:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fusewright.core.instructions import CODE
 from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
 from fusewright.target import (
     MAX_REGISTERS_PER_THREAD,
@@ -22,8 +23,6 @@ from fusewright.target import (
     WARP_SIZE,
 )
 
-OTHER_REGISTERS = 22
-"""Registers of a thread for addresses and values on the way."""
 MEETING_REGISTERS = 7
 """More of them where the sums of several rows meet in shared memory."""
 RAGGED_REGISTERS = 8
@@ -40,6 +39,12 @@ LARGE_THREADS = 640
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
+
+THREADS_OF_ROWS = 64
+"""Threads of a block each of which has rows of its own: as many as a word has lanes, so that what a
+block takes at a time is whole words for every thread, of rows of any length."""
+LEAST_BLOCKS = 8
+"""Such blocks that a multiprocessor holds at least: some wait for memory while others compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,28 @@ class Held:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
         return Row(length, shortest, self.words, is_skewed, len(self.moving))
+
+    def rows_at_once(self, length: int) -> int:
+        """Rows of `length` elements that a block takes at a time where each of its threads has some
+        of them with the sums of all columns; 0 where registers do not hold these, or rows are whole
+        words. Of others several lie in one sector, which all blocks that have one would ask for."""
+        if not self.moving or length % lanes_of_word(min(self.moving)) == 0:
+            return 0
+        fits = self._blocks_of_threads(length) >= LEAST_BLOCKS
+        return THREADS_OF_ROWS * lanes_of_word(max(self.moving)) if fits else 0
+
+    def blocks_at_once(self, length: int) -> int:
+        """Such blocks of a multiprocessor: half of them load while the others compute."""
+        vectors = THREADS_OF_ROWS * length * len(self.moving)
+        wanted = max(2 * 2 * RESIDENT_VECTORS // vectors, LEAST_BLOCKS)
+        return min(wanted, self._blocks_of_threads(length))
+
+    def _blocks_of_threads(self, length: int) -> int:
+        """Blocks whose registers a multiprocessor holds: as many vectors of each input as a row has
+        elements are loaded together."""
+        loaded = len(self.moving) * MAX_VECTOR_NBYTES + sum(self.moving) + sum(self.shared)
+        needed = CODE.registers + length * (self.sums + loaded / REGISTER_NBYTES)
+        return int(REGISTERS_PER_SM // (needed * THREADS_OF_ROWS))
 
     def blocks(self, length: int) -> int:
         """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where
@@ -138,7 +165,7 @@ def _blocks_wanted(row: Row, side_by_side: int) -> int:
 
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
     """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
-    needed = OTHER_REGISTERS + trips * vector * row.words
+    needed = CODE.registers + trips * vector * row.words
     needed += SKEWED_REGISTERS * (1 + trips) if row.is_skewed else 0
     needed += RAGGED_REGISTERS if threads * trips > vectors else 0
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)

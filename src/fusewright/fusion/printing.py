@@ -6,7 +6,8 @@
     return m, x
 
 An op's operands come first, then its fields by name, derived from its dataclass. Bodies of a region
-stand in front of its first result, between `body b0:` and `end b0`.
+stand in front of its first result, between `body b0:` and `end b0`; one that is told the number
+of an iteration begins with `body b0 for lap0 < 8:`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _USUAL = {
     "sliced": 0,
     "trips": None,
     "reverse": False,
+    "lap": None,
 }  # what a field that is not printed holds
 
 
@@ -50,10 +52,16 @@ def _lines(fusion: Fusion) -> list[str]:
             if body not in bodies:
                 bodies[body] = name = f"b{len(bodies)}"
                 inside = (f"  {line}" for line in _lines(body))
-                lines += [f"body {name}:", *inside, f"end {name}"]
+                lines += [f"body {name}{_print_lap(t.op)}:", *inside, f"end {name}"]
         lines.append(f"{_print_type(t)} = {_print_op(t.op, bodies)}")
     lines.append(f"return {', '.join(t.name for t in fusion.outputs)}".rstrip())
     return lines
+
+
+def _print_lap(op: Op) -> str:
+    """The number of the iteration that a body is told, and how many there are."""
+    lap = getattr(op, "lap", None)
+    return "" if lap is None else f" for {lap} < {getattr(op, 'trips', None)}"
 
 
 def _print_size(v: Var) -> str:

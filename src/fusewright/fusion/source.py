@@ -28,14 +28,18 @@ class Source:
         return f"{place} {self.call}".strip()
 
 
+_LIBRARIES = ("torch", "jax", "numpy", "cupy")
+"""Libraries of arrays, whose functions ask arrays of this package for something."""
+
+
 def raising_line(error: BaseException) -> str:
-    """The innermost line outside of this package that an exception passed; "" where there is
-    none."""
+    """The innermost line that an exception passed outside of this package and of libraries of
+    arrays; "" where there is none."""
     found = ""
     step = error.__traceback__
     while step is not None:
         code, module = step.tb_frame.f_code, str(step.tb_frame.f_globals.get("__name__", ""))
-        if not module.startswith("fusewright."):
+        if module.partition(".")[0] not in ("fusewright", *_LIBRARIES):
             found = f"{Path(code.co_filename).name}:{step.tb_lineno}"
         step = step.tb_next
     return found

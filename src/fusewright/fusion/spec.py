@@ -196,6 +196,8 @@ def _check_region(t: Tensor, op: ir.Region) -> None:
         _fail(
             t, f"result {op.result} of {op.nresults}, {op.carried} carried and {op.sliced} sliced"
         )
+    if op.lap is not None and (op.trips is None or op.lap.upper != add(op.trips, -1)):
+        _fail(t, f"{op.lap} is no number of {op.trips} iterations, which begin at 0")
     for body in op.bodies:
         for named in (check_order, check_names, check_inputs, check_values):
             named(body)

@@ -18,6 +18,12 @@ _SHORT = {
     **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
     **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
 }
+_ELSEWHERE = {
+    "float": "f32", "double": "f64", "half": "f16", "int": "i32", "long": "i64", "short": "i16",
+    "byte": "u8", "fp64": "f64", "fp32": "f32", "fp16": "f16", "fp8": "f8e4m3", "tf32": "f32",
+    "s64": "i64", "s32": "i32", "s16": "i16", "s8": "i8", "pred": "bool", "b1": "bool",
+}  # fmt: skip
+"""Names of dtypes in other notations, and ours."""
 _SPEC = re.compile(r"(\w+)\[([^\[\]]*)\]")
 _NAMES = frozenset((*_SHORT, *(d.name for d in ALL)))
 
@@ -31,6 +37,8 @@ def parse_spec(text: str) -> TensorSpec:
     if found is None:
         raise UserError(f"spec {text!r}: write dtype[sizes], such as f32[1024,1024] or bf16[n,64]")
     dtype, inside = found.groups()
+    if dtype in _ELSEWHERE:
+        raise UserError(f"spec {text!r}: {dtype} is {_ELSEWHERE[dtype]} here")
     entries = inside.split(",") if inside else []
     bad = [e for e in entries if not e.isdigit() and not e.isidentifier()]
     if bad:
@@ -40,8 +48,9 @@ def parse_spec(text: str) -> TensorSpec:
 
 
 def is_spec_text(value: object) -> bool:
-    """Whether a value is a string that begins like a spec: a dtype and a bracket."""
+    """Whether a value is a string that begins like a spec: a dtype, of any notation, and a
+    bracket."""
     if not isinstance(value, str):
         return False
     dtype, bracket, _ = value.partition("[")
-    return bool(bracket) and dtype.strip() in _NAMES
+    return bool(bracket) and (dtype.strip() in _NAMES or dtype.strip() in _ELSEWHERE)

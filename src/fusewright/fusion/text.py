@@ -20,7 +20,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion import ir
-from fusewright.fusion.call_numbers import Check, Number, Symbol
+from fusewright.fusion.call_numbers import Check, Lap, Number, Symbol
 from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.partition import Partition
@@ -33,7 +33,7 @@ _SIZE = re.compile(r"size (\w+): (.*)")
 _NUMBER = re.compile(r"number (\w+): min=(\d+), max=(.*), multiple_of=(\d+), at=(\d+)")
 _CHECK = re.compile(r"check (.*?): (['\"].*)")
 _VALUE = re.compile(r"(\w+): (\w+)\[(.*?)\] = (.*)")
-_BODY = re.compile(r"body (\w+):")
+_BODY = re.compile(r"body (\w+)(?: for (\w+) < (.*))?:")
 _RETURN = re.compile(r"return ?(.*)")
 _CALL = re.compile(r"(\w+)\(((?:\w+(?:, |(?=\))))*)(.*)\)")
 """An op, its operands, which may have any names, those of Python's keywords too, and its fields."""
@@ -150,6 +150,8 @@ class _Reader:
         elif found := _BODY.fullmatch(line):
             if found[1] in self._bodies:
                 raise SpecError(f"the body {found[1]} is defined twice")
+            if found[2]:
+                self._read_lap(found[2], _expression(_parsed(found[3]), self._sizes))
             self._open = found[1], _Reader({}, self._sizes)
         elif found := _VALUE.fullmatch(line):
             self._read_value(*found.groups())
@@ -188,6 +190,12 @@ class _Reader:
         if any(n.symbol is symbol for n in self._numbers):
             raise SpecError(f"the number {name} is declared twice")
         self._numbers.append(Number(symbol, int(place)))
+
+    def _read_lap(self, name: str, trips: Expr) -> None:
+        lap = Lap(name, trips)
+        known = self._sizes.setdefault(name, lap)
+        if not isinstance(known, Lap) or known.upper != lap.upper:
+            raise SpecError(f"{name} is declared twice; give each loop a number of its own name")
 
     def _read_value(self, name: str, dtype: str, shape: str, call: str) -> None:
         if name in self._values:
@@ -268,7 +276,7 @@ def _literal(tree: ast.expr) -> Any:
 
 
 def _field(name: str, tree: ast.expr, names: Mapping[str, Var]) -> Any:
-    if name in ("expr", "trips"):
+    if name in ("expr", "trips", "lap"):
         return _expression(tree, names)
     if name in _EXPRESSIONS:
         return _expressions(tree, names)

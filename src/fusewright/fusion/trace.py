@@ -15,7 +15,9 @@ from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import call_numbers, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.constants import with_constants
+from fusewright.fusion.elsewhere import instead_of_keyword
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
+from fusewright.fusion.laps import name_laps
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
 from fusewright.fusion.trees import Tree
@@ -59,6 +61,25 @@ def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     except (UserError, UnsupportedError) as e:
         e.source = e.source or raising_line(e)
         raise
+    except TypeError as e:
+        note = _note_of(str(e))
+        if note:
+            e.add_note(f"{note} [{raising_line(e)}]")
+        raise
+
+
+def _note_of(message: str) -> str:
+    """What to write instead of what Python refuses in a traced function; "" where that is its own
+    affair."""
+    named = re.search(r"unexpected keyword argument '(\w+)'", message)
+    if named and instead_of_keyword(named[1]):
+        return f"{named[1]}= is {instead_of_keyword(named[1])} here"
+    if message.startswith("unsupported operand") and "'Array'" in message:
+        return (
+            "an array of another library is an argument of the function, or a constant, which "
+            "fw.asarray makes of it"
+        )
+    return ""
 
 
 def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
@@ -155,8 +176,8 @@ def _argument_names(fn: Callable[..., Any], specs: Any, kwargs: Any) -> list[str
 
 def is_reserved(label: str) -> bool:
     """Whether a symbol cannot have this name."""
-    is_coordinate = re.fullmatch(r"i\d+", label) is not None
-    return not label.isidentifier() or keyword.iskeyword(label) or is_coordinate
+    is_own = re.fullmatch(r"(i|lap)\d+", label) is not None
+    return not label.isidentifier() or keyword.iskeyword(label) or is_own
 
 
 class _Sizes:
@@ -192,7 +213,7 @@ class _Sizes:
         if is_reserved(label):
             raise UserError(
                 f"size name {label!r}: use an identifier that is no Python keyword and not one of "
-                "i0, i1, ..., which name coordinates"
+                "i0, i1, ..., which name coordinates, or lap0, lap1, ..., which count iterations"
             )
         if isinstance(entry, str):
             return self._known.setdefault(entry, Sym(entry))
@@ -236,7 +257,7 @@ def _assemble(
             )
     _give_sources(values)
     ir.give_names(values)
-    return Fusion(inputs, outputs, values, numbers)
+    return name_laps(Fusion(inputs, outputs, values, numbers))
 
 
 def _give_sources(values: tuple[Tensor, ...]) -> None:

@@ -17,9 +17,11 @@ from typing import TypeAlias
 from fusewright.core.atoms import maximum
 from fusewright.core.conditions import less, prove
 from fusewright.core.expr import ONE, ZERO, Expr, Var, constant_value, is_multiple
+from fusewright.core.extremes import largest
 from fusewright.dtypes import DType, bool_, uint8
 from fusewright.fusion import ir
 from fusewright.fusion.build import element_count
+from fusewright.fusion.call_numbers import Lap
 from fusewright.fusion.evaluate import trip_count
 from fusewright.fusion.ir import Fusion, Input, Region, Shape, Tensor
 from fusewright.host.subspans import VECTOR_ALIGNMENT
@@ -49,10 +51,12 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Runs a body over the places of its arguments, then those of its results that no argument
-    holds, then its arena, if it has one."""
+    holds, then its arena, if it has one. `lap`: the number of the iteration, of a loop that tells
+    its body."""
 
     body: int
     roots: tuple[Place, ...]
+    lap: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ class HostRegion:
     are taken by slices. `results`: where each lies; `second`: for each carried value that no
     iteration can write over, another place; `staged`: for each stacked result that cannot be made
     in its slice, where it is made; `aliased`: the carried values whose operand lies where the
-    result does; `flag`: where the condition lies. `scratch`: types of the scratch."""
+    result does; `flag`: where the condition lies. `scratch`: types of the scratch. `index`: what
+    stands in the body for the number of an iteration."""
 
     fn: str
     operands: int
@@ -99,6 +104,7 @@ class HostRegion:
     flag: Place | None
     aliased: frozenset[int]
     scratch: tuple[tuple[Shape, DType], ...]
+    index: Lap | None
 
     @property
     def replaced(self) -> dict[int, tuple[int, ...]]:
@@ -118,6 +124,10 @@ class HostRegion:
         if self.trips is None:
             return self._while()
         return self._loop(trip_count(self.fn, self.trips, sizes))
+
+    def sizes_in(self, sizes: Mapping[Var, int], lap: int | None) -> Mapping[Var, int]:
+        """The sizes, and the number of an iteration where its body asks for it."""
+        return sizes if self.index is None or lap is None else {**sizes, self.index: lap}
 
     def branch(self, number: int) -> list[Copy | Run]:
         """The steps of a branch of a `cond`."""
@@ -174,7 +184,7 @@ class HostRegion:
             slices = range(self.carried, self.carried + self.sliced)
             stacked = [Place(r.kind, r.position, i) for r in self.results[self.carried :]]
             inputs = [*current, *(Place("operand", k, i) for k in slices), *shared, *stacked]
-            yield from self._run(0, inputs, [*targets, *stacked])
+            yield from self._run(0, inputs, [*targets, *stacked], None if self.index is None else i)
             current = targets
         if not trips:
             for k, now in enumerate(current):
@@ -208,7 +218,11 @@ class HostRegion:
         return [Place("operand", k) for k in range(first, self.operands)]
 
     def _run(
-        self, number: int, inputs: Sequence[Place], targets: Sequence[Place]
+        self,
+        number: int,
+        inputs: Sequence[Place],
+        targets: Sequence[Place],
+        lap: int | None = None,
     ) -> Iterator[Copy | Run]:
         """A run of a body that ends with its outputs at the targets."""
         body = self.bodies[number]
@@ -219,7 +233,7 @@ class HostRegion:
             made.setdefault(d, inputs[holder] if holder is not None else staged or target)
         outputs = [made[d] for d, h in enumerate(body.holders) if h is None]
         arena = [self.arena] if self.arena is not None and body.arena_nbytes != ZERO else []
-        yield Run(number, (*inputs, *outputs, *arena))
+        yield Run(number, (*inputs, *outputs, *arena), lap)
         for k, (d, target) in enumerate(zip(body.places, targets, strict=True)):
             if made[d] != target:
                 yield Copy(made[d], target, k)
@@ -242,6 +256,7 @@ class Call:
     results: tuple[tuple[Shape, DType], ...]
     used: tuple[int, ...]
     aliased: frozenset[int]
+    lap: Lap | None
 
     @property
     def stacked(self) -> tuple[int, ...]:
@@ -259,8 +274,9 @@ def call_of(op: Region, used: tuple[int, ...], aliased: frozenset[int]) -> Call:
         results.append(((*lead, *t.shape), t.dtype))
     operands = tuple((t.shape, t.dtype) for t in op.operands)
     return Call(
-        op.fn, op.carried, op.sliced, op.trips, op.reverse, operands, tuple(results), used, aliased
-    )
+        op.fn, op.carried, op.sliced, op.trips, op.reverse, operands, tuple(results), used, aliased,
+        op.lap,
+    )  # fmt: skip
 
 
 def host_region(call: Call, bodies: Sequence[Body]) -> HostRegion:
@@ -291,10 +307,13 @@ def host_region(call: Call, bodies: Sequence[Body]) -> HostRegion:
     nbytes = bodies[0].arena_nbytes
     for b in bodies[1:]:
         nbytes = maximum(nbytes, b.arena_nbytes)
+    if call.lap is not None:
+        nbytes = largest(nbytes, call.lap)
     arena = None if nbytes == ZERO else place((nbytes,), uint8)
     return HostRegion(
         call.fn, len(call.operands), call.carried, call.sliced, call.trips, call.reverse,
         tuple(bodies), results, second, staged, arena, flag, call.aliased, tuple(scratch),
+        call.lap,
     )  # fmt: skip
 
 

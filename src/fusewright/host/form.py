@@ -36,6 +36,7 @@ from fusewright.host.groups import (
     Reason,
     add,
     is_view,
+    meeting_problem,
     own_problem,
     union,
 )
@@ -284,6 +285,8 @@ class _Former:
         for t in new:
             if (problem := add(g, t)) is not None:
                 return problem
+        if (problem := meeting_problem(g, chosen)) is not None:
+            return problem
         if any(isinstance(t.op, Alone) for t in islice(g.members, 1)):
             return g
         relate_reductions(g)

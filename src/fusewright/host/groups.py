@@ -32,6 +32,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.host.products import view_of
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
 MAX_OPS = 96
@@ -128,7 +129,7 @@ def union(groups: Sequence[FusionGroup], number: int, graph: AxisGraph) -> Fusio
     late = next((o for o in out.loose if out.depths[o]), None)
     if late is not None:
         return f"{late.name} would be computed again for each of its uses, behind a reduction"
-    return _meeting_problem(out, groups) or out
+    return meeting_problem(out, groups) or out
 
 
 def _copy(g: FusionGroup, number: int) -> FusionGroup:
@@ -149,9 +150,9 @@ def _copy(g: FusionGroup, number: int) -> FusionGroup:
     )
 
 
-def _meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
+def meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
     """Why groups that became one could not stay it: an op of one of them may not move what another
-    one computes."""
+    one computes, nor what was added to them, which it read from memory so far."""
     for part in parts:
         met = {o for o in part.sources if o in g.members}
         for t in part.members if met else ():
@@ -305,8 +306,11 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
     match t.op:
         case MatMul() if computed:
             return "it multiplies a value that the same kernel computes"
-        case Take() | TakeAlong() if t.op.operands[0] in inside:
+        case Take() | TakeAlong() if t.op.operands[0] in computed:
             return "it gathers from a value that the same kernel computes"
+        case Take() | TakeAlong() if t.op.operands[0] in inside:
+            is_strided = view_of(t.op.operands[0]) is not None
+            return None if is_strided else "it gathers from a view that is not one by strides"
         case IndexMap() if computed:
             return "it reads a computed value at other places than it is computed at"
         case Resize() if computed and g.reductions and _leaves_rows(t):
@@ -321,7 +325,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it reshapes a value of a kernel with scans"
         case Resize() if _only_pads(t.op):
             return None
-        case IndexMap() | Resize() | Take() | TakeAlong() if inside and not computed:
+        case IndexMap() | Resize() if inside and not computed:
             return "it moves a value that is itself a move"
         case _:
             return None

@@ -14,6 +14,8 @@ from fusewright.fusion.ir import (
     Pointwise,
     Reshape,
     Resize,
+    Take,
+    TakeAlong,
     Tensor,
     contiguous_strides,
 )
@@ -130,8 +132,8 @@ def _needed(product: Tensor, values: Sequence[Tensor]) -> dict[Tensor, None]:
 
 
 def operand_views(members: Mapping[Tensor, None]) -> set[Tensor]:
-    """The views that a product among the members reads its operands through, and nothing else in
-    the kernel."""
+    """The views that products and gathers among the members read their operands through, and
+    nothing else in the kernel: nobody computes them, so that no loop runs over them."""
     readers: dict[Tensor, list[Tensor]] = {}
     for t in members:
         for o in t.op.operands:
@@ -141,6 +143,15 @@ def operand_views(members: Mapping[Tensor, None]) -> set[Tensor]:
         if not is_reading(t) or is_rematerialisable(t):
             continue
         own = readers.get(t, [])
-        if own and all(r in found or isinstance(r.op, MatMul) for r in own):
+        if own and all(r in found or reads_in_place(r, t) for r in own):
             found.add(t)
     return found
+
+
+def reads_in_place(reader: Tensor, t: Tensor) -> bool:
+    """Whether an operation finds elements of an operand by strides, in any view of what is stored:
+    products, and gathers, whose places data decide."""
+    if isinstance(reader.op, Take | TakeAlong):
+        data, indices = reader.op.operands
+        return data is t and indices is not t
+    return isinstance(reader.op, MatMul)

@@ -19,6 +19,7 @@ from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
+    MatMul,
     Parts,
     Permute,
     Reduce,
@@ -27,6 +28,8 @@ from fusewright.fusion.ir import (
     Scan,
     Shape,
     Sort,
+    Take,
+    TakeAlong,
     Tensor,
 )
 from fusewright.fusion.partitioning import held_of
@@ -78,7 +81,8 @@ def loop_problem(g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Ten
     until something with a known axis meets it."""
     if has_products(g.members) and (problem := product_problem(g.members)) is not None:
         return problem
-    views = operand_views(g.members) if has_products(g.members) else set[Tensor]()
+    in_place = any(isinstance(t.op, MatMul | Take | TakeAlong) for t in g.members)
+    views = operand_views(g.members) if in_place else set[Tensor]()
     values = [p.widest for p in parts if p.widest is not None]
     values += [t for t in new if not isinstance(t.op, Broadcast) and t not in views]
     is_known = [len(p.reductions) for p in parts] == [len(g.reductions)]

@@ -188,6 +188,11 @@ class Calls:
         if kind == "torch":
             check_gradients([x.owner for x in infos])
             check_gradients([o.owner for o in out if o is not None], "arrays of out=")
+        if kind == "jax" and where.kind == "cuda" and self.executor.writes_arguments:
+            raise UserError(
+                "the program was compiled with donate=, and arrays of jax never change; compile it "
+                "without"
+            )
         infos, sizes = self._completed(infos, numbers)
         given = self._given(out, sizes, f"{kind} on {where}")
         if workspace is not None:
@@ -197,6 +202,7 @@ class Calls:
             if device == "sim":
                 raise UserError("device='sim' takes host arrays; copy these to the host first")
             made = self.executor.on_device(infos, library, sizes, where, given, workspace)
+            made = [library.shown(x) for x in made]
             return [made[p] for p in places]
         results = self._on_host([host_view(x) for x in infos], device, sizes)
         made = [results[places.index(k)] for k in range(len(self._program.results))]
@@ -294,7 +300,7 @@ def _shown(result: Array, out: ArrayInfo | None, strides: tuple[int, ...], libra
         out = describe(library.empty(result.shape, strides, dtype_of(result.dtype), CPU))
     if result.size:
         host_view(out)[...] = result
-    return out.owner
+    return library.shown(out.owner)
 
 
 def say_once() -> None:

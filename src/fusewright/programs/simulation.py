@@ -39,12 +39,12 @@ def witnesses(
     program: ProgramModel, arrays: Sequence[Array]
 ) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
     """Every kernel that runs once, with the arrays it reads when the program runs on these, and
-    sizes."""
+    the values of symbols."""
     given, sizes = _given(program, arrays)
     run = _Simulation(check_races=False, seed=0)
     run.program(program, given, sizes)
-    for kernel, read in run.seen.items():
-        yield kernel, read, sizes
+    for kernel, (read, known) in run.seen.items():
+        yield kernel, read, known
 
 
 def _given(program: ProgramModel, arrays: Sequence[Any]) -> tuple[list[Array], Mapping[Var, int]]:
@@ -57,13 +57,14 @@ def _given(program: ProgramModel, arrays: Sequence[Any]) -> tuple[list[Array], M
 
 
 class _Simulation:
-    """One run: what was found, what was counted, and what each kernel read at its first launch."""
+    """One run: what was found, what was counted, and what each kernel read at its first launch,
+    with the sizes there."""
 
     def __init__(self, *, check_races: bool, seed: int) -> None:
         self._check_races, self._seed = check_races, seed
         self.races: list[Race] = []
         self.stats: dict[str, int | float] = {}
-        self.seen: dict[Kernel, list[Array]] = {}
+        self.seen: dict[Kernel, tuple[list[Array], Mapping[Var, int]]] = {}
 
     def program(
         self, program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
@@ -86,7 +87,7 @@ class _Simulation:
         """Runs one launch; what it writes is in memory afterwards."""
         read = [memory.read(s) for s in x.reads]
         if x.kernel not in self.seen:
-            self.seen[x.kernel] = [np.array(a) for a in read]
+            self.seen[x.kernel] = [np.array(a) for a in read], memory.sizes
         result = x.kernel.simulate(
             *read,
             check_races=self._check_races,
@@ -147,8 +148,9 @@ class _Simulation:
                     at(target)[...] = at(source)
                 case Ask(place=place):
                     answer = bool(at(place))
-                case Run(body=number, roots=roots):
-                    self._body(region.bodies[number], [at(p) for p in roots], sizes)
+                case Run(body=number, roots=roots, lap=lap):
+                    known = region.host.sizes_in(sizes, lap)
+                    self._body(region.bodies[number], [at(p) for p in roots], known)
 
     def _body(self, body: ProgramModel, roots: Sequence[Array], sizes: Mapping[Var, int]) -> None:
         """Runs a body over its arguments and the places of its results."""

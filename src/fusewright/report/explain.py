@@ -16,6 +16,7 @@ from fusewright.report.subject import ProgramLike
 from fusewright.report.summary import Summary, summarise, summary_record, summary_text
 from fusewright.report.text import PARTS, part_text, report_text
 from fusewright.report.trace_events import trace_record
+from fusewright.report.versions import versions_html, versions_text
 
 DETAILS = (
     f"details: .show(part), or --show part: {', '.join(PARTS)}; --json; --html path; --trace path"
@@ -75,13 +76,23 @@ class Report:
     def _repr_html_(self) -> str:
         return framed(report_html(self.facts), self._title)
 
-    @takes(path=PATH)
-    def to_html(self, path: str | Path) -> Path:
-        """Write the report as one HTML file and return its path.
+    def compare(self, other: Report) -> str:
+        """This program and another version of it, such as one of a schedule by hand: the figures of
+        both, of each pair of kernels, and the lines of loop nests that differ. Raises UserError
+        for what is no report."""
+        return versions_text(self.facts, _checked("compare", other).facts)
 
-        Raises UserError when the file cannot be written.
+    @takes(path=PATH)
+    def to_html(self, path: str | Path, *, beside: Report | None = None) -> Path:
+        """Write the report as one HTML file and return its path; with `beside` a page that shows
+        both programs side by side: figures, loop nests and CUDA, with the lines that differ.
+
+        Raises UserError when the file cannot be written, and for a `beside` that is no report.
         """
-        return _written(Path(path), report_html(self.facts), "to_html")
+        if beside is None:
+            return _written(Path(path), report_html(self.facts), "to_html")
+        both = versions_html(self.facts, _checked("to_html", beside).facts)
+        return _written(Path(path), both, "to_html")
 
     @takes(path=PATH)
     def to_trace(self, path: str | Path) -> Path:
@@ -92,6 +103,15 @@ class Report:
         """
         record = trace_record(self._program, self._title)
         return _written(Path(path), json.dumps(record, indent=1) + "\n", "to_trace")
+
+
+def _checked(method: str, other: object) -> Report:
+    if isinstance(other, Report):
+        return other
+    raise UserError(
+        f"Report.{method}: the other one is {type(other).__name__}; it must be a report: "
+        "fw.Report(program), or f.explain(*args)"
+    )
 
 
 def _written(path: Path, text: str, method: str) -> Path:

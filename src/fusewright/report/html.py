@@ -25,6 +25,8 @@ from fusewright.report.steps import Step, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
 
 _CLOSED = ("edits", "candidates", "shared memory")
+LONGEST_NAME = 44
+"""Characters of a cell that stays on one line."""
 MAX_REASONS = 12
 """Reasons that a page shows before the reader asks for more."""
 _SIDE_BY_SIDE = ("kernel IR", "CUDA")
@@ -36,16 +38,9 @@ _READ = (
 
 def report_html(facts: ReportFacts) -> str:
     """A whole HTML document."""
-    title = escape(facts.title)
     links = [("graph", "graph"), ("host program", "host"), ("kernels", "kernels")]
     links += [(k.name, f"k{i}") for i, k in enumerate(facts.kernels)]
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}</title>",
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{title}</h1>",
         "<nav>" + "".join(f'<a href="#{a}">{escape(t)}</a>' for t, a in links) + "</nav>",
         _numbers(facts),
         *_reasons(facts.reasons),
@@ -57,12 +52,24 @@ def report_html(facts: ReportFacts) -> str:
         "</div>",
         *_host(facts.host),
         '<h2 id="kernels">Kernels</h2>',
-        _table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]),
+        html_table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]),
         *(line for i, k in enumerate(facts.kernels) for line in _kernel(i, k)),
         f"<script>{SCRIPT}</script>",
-        "</body></html>",
     ]
-    return "\n".join(parts) + "\n"
+    return document(facts.title, parts)
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A page that needs nothing else, with a title and the parts below it."""
+    head = (
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+    )
+    return "\n".join([*head, *parts, "</body></html>"]) + "\n"
 
 
 def framed(page: str, title: str) -> str:
@@ -132,18 +139,18 @@ def _host(h: HostFacts) -> Iterable[str]:
         yield f'<div class="picture">{edges_svg(h)}</div>'
     elif not h.edges:
         yield "<p>No launch waits for another.</p>"
-    yield f'<div class="wide">{_table(LAUNCH_HEADER, launch_rows(h))}</div>'
+    yield f'<div class="wide">{html_table(LAUNCH_HEADER, launch_rows(h))}</div>'
     yield "<h3>The arena over launches</h3>"
     if h.arena is not None and h.arena.boxes:
         yield f'<div class="picture">{memory_map_svg(h.arena, step="#")}</div>'
     else:
         yield f"<p>{escape(arena_text(h.arena).strip())}</p>"
     yield "<h3>Layouts, as element strides</h3>"
-    yield f'<div class="wide">{_table(LAYOUT_HEADER, h.layouts)}</div>'
+    yield f'<div class="wide">{html_table(LAYOUT_HEADER, h.layouts)}</div>'
     yield "<h3>Made where it ends up</h3>"
-    yield _table(("value", "where"), h.placed) if h.placed else "<p>Nothing had to be.</p>"
+    yield html_table(("value", "where"), h.placed) if h.placed else "<p>Nothing had to be.</p>"
     yield "<h3>Not made where it ends up</h3>"
-    yield _table(("value", "why"), h.not_placed) if h.not_placed else "<p>Nothing.</p>"
+    yield html_table(("value", "why"), h.not_placed) if h.not_placed else "<p>Nothing.</p>"
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -223,7 +230,14 @@ def _step(s: Step) -> str:
     return f'<details class="steps">{head}<pre>{body}</pre></details>'
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _cell(text: str) -> str:
+    """A cell: names and figures stay on one line, a narrow screen scrolls; sentences wrap."""
+    is_text = max(map(len, text.split("\n"))) > LONGEST_NAME
+    kind = ' class="text"' if is_text else ""
+    return f"<td{kind}>{escape(text)}</td>"
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(c)}</th>" for c in header)
-    lines = ["<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows]
+    lines = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'

@@ -30,7 +30,7 @@ nav a { color: inherit; } p { max-width: 60em; margin: .4em 0; } .quiet { color:
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .93em; }
 th, td { text-align: left; vertical-align: top; padding: .25em 1em .25em 0; }
 th { border-bottom: 1px solid var(--quiet); } td { border-bottom: 1px solid var(--rule); }
-td { min-width: 2.5em; max-width: 34em; overflow-wrap: anywhere; }
+td { white-space: pre; } td.text { white-space: pre-line; min-width: 18em; max-width: 34em; }
 pre { background: var(--panel); padding: .7em .9em; margin: .3em 0; overflow: auto;
   max-height: 34em; font: 12px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   border-radius: 6px; }
@@ -42,7 +42,6 @@ pre span { display: block; min-height: 1.45em; } pre .n { display: inline; color
 .gone { background: var(--gone); }
 [data-t] { cursor: pointer; } .lit { background: var(--lit); } .made { background: var(--made); }
 svg .lit rect, svg rect.lit { fill: var(--lit); stroke: var(--made); stroke-width: 2.4; }
-td { white-space: pre-line; }
 .graph { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 1fr); gap: 0 1em; }
 @media (max-width: 60em) { .graph { grid-template-columns: minmax(0, 1fr); } }
 .panes { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30em), 1fr));

@@ -1,7 +1,7 @@
 """What an array is: of which library, where it lives, its shape, dtype, strides and address.
 
-Recognises numpy, torch and cupy arrays, and anything with `__cuda_array_interface__` or DLPack.
-torch and cupy are never imported: an array of theirs can only exist when they are.
+Recognises numpy, torch, cupy and jax arrays, and anything with `__cuda_array_interface__` or
+DLPack. torch, cupy and jax are never imported: an array of theirs can only exist when they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, cast
 
@@ -21,7 +21,7 @@ from fusewright.errors import UserError
 from fusewright.runtime import dlpack
 from fusewright.runtime.device import device_of
 
-Kind = Literal["numpy", "torch", "cupy", "cuda_array_interface", "dlpack"]
+Kind = Literal["numpy", "torch", "cupy", "jax", "cuda_array_interface", "dlpack"]
 MAX_ALIGNMENT = 1024
 
 
@@ -99,20 +99,25 @@ def describe(array: object) -> ArrayInfo:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         return _torch(array)
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return _jax(array)
     if hasattr(array, "__cuda_array_interface__"):
         return _cuda_array_interface(array)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _dlpack(array)
     raise UserError(
         f"{type(array).__module__}.{type(array).__qualname__} is not an array; pass a numpy, "
-        "torch or cupy array, or anything with __cuda_array_interface__ or __dlpack__"
+        "torch, cupy or jax array, or anything with __cuda_array_interface__ or __dlpack__"
     )
 
 
 def describe_target(array: object) -> ArrayInfo:
     """The description of an array that is written to. Raises UserError for what `describe` refuses,
-    and for a tensor that only stands for negated memory."""
+    for a tensor that only stands for negated memory, and for arrays of jax."""
     found = describe(array)
+    if found.kind == "jax":
+        raise UserError("out= is an array of jax, which never changes; take what the call returns")
     if found.kind == "torch" and found.owner is not array:
         raise UserError(
             "an array of out= is a negated view, whose memory holds other numbers; pass a tensor "
@@ -217,6 +222,24 @@ def _cuda_array_interface(array: Any) -> ArrayInfo:
     return ArrayInfo(
         kind, Device("cuda", index), shape, dtype, strides, pointer, array, view.get("stream")
     )
+
+
+def _jax(array: Any) -> ArrayInfo:
+    """Arrays of jax through DLPack, whose contents are ready on the legacy default stream."""
+    jax: Any = sys.modules["jax"]
+    if isinstance(array, jax.core.Tracer):
+        raise UserError(
+            "the array is inside of a transform of jax (jit, grad, vmap, ...), which cannot look "
+            "into a fused call; call it outside, or take fw.grad and fw.vmap"
+        )
+    try:
+        found = _dlpack(array)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as e:
+        raise UserError(
+            f"the array of jax, {array.dtype}{tuple(array.shape)}, cannot be shared: {e}; pass one "
+            "of numbers that lies on one device"
+        ) from None
+    return replace(found, kind="jax")
 
 
 # --- DLPack -------------------------------------------------------------------------------------

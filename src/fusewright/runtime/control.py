@@ -7,7 +7,7 @@ waits for it: a `while_loop` waits once an iteration, a `cond` once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -23,7 +23,7 @@ from fusewright.host.assemble import HostProgram
 from fusewright.host.control import Ask, Call, Copy, HostRegion, Place, Run, Step
 from fusewright.runtime.device import capturing, check, driver
 from fusewright.runtime.launch import LoadedKernel, PackedLaunch
-from fusewright.runtime.region_graphs import Recorder
+from fusewright.runtime.region_graphs import MAX_NODES, Recorder
 from fusewright.target import Target
 
 
@@ -59,14 +59,17 @@ class LoadedRegion:
         return PackedLaunch((0, 1, 1), (1, 1, 1), 0)
 
 
+PlanOf: TypeAlias = Callable[[int, Mapping[Var, int]], BodyPlan]
+"""What enqueues a body, by its number, for sizes."""
+
+
 class RegionRun:
     """A region for given sizes."""
 
-    def __init__(
-        self, region: LoadedRegion, plans: Sequence[BodyPlan], sizes: Mapping[Var, int]
-    ) -> None:
+    def __init__(self, region: LoadedRegion, plan_of: PlanOf, sizes: Mapping[Var, int]) -> None:
         host, call = region.host, region.call
-        self._host, self._plans = host, plans
+        self._host, self._plan_of = host, plan_of
+        self._plans: dict[tuple[int, int | None], BodyPlan] = {}
         self._sizes, self._call = sizes, call
         self._api = driver()
         operands = [_Bytes.of(t, sizes) for t in call.operands]
@@ -92,9 +95,9 @@ class RegionRun:
                 return
             answer = None
             match step:
-                case Run(body=number, roots=roots):
+                case Run(body=number, roots=roots, lap=lap):
                     where = [self._at(p, addresses) for p in roots]
-                    self._plans[number].enqueue(where, stream, device, graph=False)
+                    self._plan(number, lap).enqueue(where, stream, device, graph=False)
                 case Copy(source=source, target=target, output=k):
                     self._copy(addresses, source, target, k, stream)
                 case Ask(place=place):
@@ -103,12 +106,13 @@ class RegionRun:
     @property
     def nodes(self) -> int | None:
         """How many nodes it is in a CUDA graph; None where a body cannot be recorded."""
-        each = [p.nodes for p in self._plans]
+        trips = self._call.trips
+        laps = 1 if trips is None else trip_count(self._call.fn, trips, self._sizes)
+        first = None if self._host.index is None else 0
+        each = [self._plan(k, first).nodes for k in range(len(self._host.bodies)) if laps]
         known = [n for n in each if n is not None]
         if len(known) < len(each):
             return None
-        trips = self._call.trips
-        laps = 1 if trips is None else trip_count(self._call.fn, trips, self._sizes)
         return laps * (sum(known) + len(self._copied)) + 3
 
     def record(self, addresses: Sequence[int], recorder: Recorder, device: int) -> None:
@@ -117,9 +121,9 @@ class RegionRun:
         def add(steps: Iterable[Step], to: Recorder) -> None:
             for step in steps:
                 match step:
-                    case Run(body=number, roots=roots):
+                    case Run(body=number, roots=roots, lap=lap):
                         where = [self._at(p, addresses) for p in roots]
-                        self._plans[number].record(where, to, device)
+                        self._plan(number, lap).record(where, to, device)
                     case Copy(source=source, target=target, output=k):
                         places = self._at(target, addresses), self._at(source, addresses)
                         if self._copied[k] and places[0] != places[1]:
@@ -139,6 +143,17 @@ class RegionRun:
             recorder.repeat(flag, partial(add, [*body, *condition]))
         else:
             add(host.steps(self._sizes), recorder)
+
+    def _plan(self, number: int, lap: int | None) -> BodyPlan:
+        """The plan of a body; those of the first iterations of a loop that tells them apart are
+        kept."""
+        key = number, lap
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plan_of(number, self._host.sizes_in(self._sizes, lap))
+            if len(self._plans) < MAX_NODES:
+                self._plans[key] = found
+        return found
 
     def _at(self, p: Place, addresses: Sequence[int]) -> int:
         base = addresses[self._first[p.kind] + p.position]

@@ -76,6 +76,11 @@ class Executor:
         self._threads: dict[int, threading.local] = {}
         self._lock = fork_safe_lock()
 
+    @property
+    def writes_arguments(self) -> bool:
+        """Whether kernels write over an argument."""
+        return bool(self.lent) or any(h is not None for h in self.holders)
+
     def plan(self, sizes: Mapping[Var, int]) -> CallPlan:
         """The plan for these sizes; the last thousand or so are kept."""
         key = tuple(sizes.values())

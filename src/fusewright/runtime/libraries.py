@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fusewright.dtypes import DType
-from fusewright.errors import UserError
+from fusewright.errors import InternalError, UserError
 from fusewright.runtime.arrays import ArrayInfo, Device, Kind
 from fusewright.runtime.memory import DeviceArray
 
@@ -45,6 +45,10 @@ class Library(Protocol):
 
     def address(self, array: Any) -> int:
         """The address of the first element."""
+        ...
+
+    def shown(self, array: Any) -> Any:
+        """A result, which `empty` made, as the caller gets it."""
         ...
 
 
@@ -89,6 +93,9 @@ class Torch:
     def address(self, array: Any) -> int:
         return array.data_ptr()
 
+    def shown(self, array: Any) -> Any:
+        return array
+
 
 class Cupy:
     """cupy arrays."""
@@ -121,6 +128,9 @@ class Cupy:
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
+    def shown(self, array: Any) -> Any:
+        return array
+
 
 class Numpy:
     """numpy arrays, and host memory of libraries without a name."""
@@ -146,6 +156,9 @@ class Numpy:
 
     def address(self, array: Any) -> int:
         return int(array.__array_interface__["data"][0])
+
+    def shown(self, array: Any) -> Any:
+        return array
 
 
 class Interface:
@@ -179,6 +192,48 @@ class Interface:
     def address(self, array: Any) -> int:
         return int(array.__cuda_array_interface__["data"][0])
 
+    def shown(self, array: Any) -> Any:
+        return array
+
+
+class Jax:
+    """jax arrays, which never change: results are made in other memory, and given to jax."""
+
+    def __init__(self, device: Device) -> None:
+        self._jax: Any = sys.modules["jax"]
+        self._is_host = device.kind == "cpu"
+        self._memory: Library = Numpy() if self._is_host else Interface()
+
+    def empty(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: Device
+    ) -> Any:
+        return self._memory.empty(shape, strides, dtype, device)
+
+    def stream(self, device: Device) -> int:
+        return self._memory.stream(device)
+
+    def copy(self, target: Any, source: Any) -> None:
+        self._memory.copy(target, source)
+
+    def contiguous(self, array: Any) -> Any:
+        raise UserError(
+            "the array of jax has strides or an address that no kernel reads, and must be copied; "
+            "pass jax.numpy.copy of it"
+        )
+
+    def changed(self, array: Any) -> None:
+        raise InternalError("arrays of jax are not written to")
+
+    def address(self, array: Any) -> int:
+        return self._memory.address(array)
+
+    def shown(self, array: Any) -> Any:
+        """An array of jax in the same memory, or, on the host, a copy with jax's dtype: without
+        64 bits, which jax has where it was told so, integers and floats have 32."""
+        if self._is_host:
+            return self._jax.device_put(array, self._jax.devices("cpu")[0])
+        return self._jax.numpy.from_dlpack(array)
+
 
 def library_of(kind: Kind, device: Device) -> Library:
     """The library of arrays of a kind."""
@@ -189,6 +244,8 @@ def library_of(kind: Kind, device: Device) -> Library:
             return Torch()
         case "cupy":
             return Cupy()
+        case "jax":
+            return Jax(device)
         case "cuda_array_interface" | "dlpack":
             return Numpy() if device.kind == "cpu" else Interface()
 

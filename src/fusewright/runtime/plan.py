@@ -126,7 +126,7 @@ class PlanTemplate:
         self.kernels = tuple(kernels)
         self.symbols = tuple(symbols)
         self.regions = {
-            i: [PlanTemplate(h, loaded, symbols) for h, loaded in k.bodies]
+            i: [PlanTemplate(h, loaded, _known_in(k, symbols)) for h, loaded in k.bodies]
             for i, k in enumerate(self.kernels)
             if isinstance(k, LoadedRegion)
         }
@@ -200,6 +200,18 @@ def _map_slots(
     return out, maps, end
 
 
+def _known_in(region: LoadedRegion, symbols: Sequence[Var]) -> tuple[Var, ...]:
+    """The symbols that a region's bodies are given values for."""
+    lap = region.host.index
+    return tuple(symbols) if lap is None else (*symbols, lap)
+
+
+def _body_plan(bodies: Sequence[PlanTemplate], number: int, sizes: Mapping[Var, int]) -> CallPlan:
+    """What enqueues a body for sizes."""
+    body = bodies[number]
+    return CallPlan(body, [sizes[v] for v in body.symbols])
+
+
 @dataclass(frozen=True, slots=True)
 class _SizeOf:
     """A scalar parameter that is the size at a position."""
@@ -264,9 +276,9 @@ class CallPlan:
         for i, (kernel, part) in enumerate(zip(t.kernels, t.parts, strict=True)):
             grid = grids[3 * i], grids[3 * i + 1], grids[3 * i + 2]
             if isinstance(kernel, LoadedRegion):
-                plans = [CallPlan(body, sizes) for body in t.regions[i]]
+                plan_of = partial(_body_plan, t.regions[i])
                 known = dict(zip(t.symbols, sizes, strict=True))
-                order.append(_PreparedRegion(RegionRun(kernel, plans, known), part.slots))
+                order.append(_PreparedRegion(RegionRun(kernel, plan_of, known), part.slots))
                 continue
             check_grid(kernel.kernel, grid)
             if 0 in grid:

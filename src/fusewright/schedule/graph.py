@@ -348,7 +348,7 @@ class Dataflow:
                 self.graph, s.op, s.shape, tuple(o.shape for o in s.operands), s.name
             )
             self.graph.register_domain(s.frame.domain)
-        for rank in range(3):
+        for rank in range(TIE_RANKS):
             for s in self.stages:
                 if _tie_rank(s.op) == rank:
                     self._tie(s)
@@ -371,7 +371,7 @@ class Dataflow:
 
     def retie(self) -> None:
         """Ties again whatever is not tied yet and brings every stored class to normal form."""
-        for rank in range(3):
+        for rank in range(TIE_RANKS):
             for s in self.stages:
                 if _tie_rank(s.op) == rank:
                     self._tie(s)
@@ -411,15 +411,22 @@ class Dataflow:
         )
 
 
+TIE_RANKS = 4
+
+
 def _tie_rank(op: Op) -> int:
-    """Elementwise uses are tied first, then broadcasts and reductions, then what moves indices."""
+    """Elementwise uses are tied first, then broadcasts and reductions, then cuts into parts, then
+    what moves indices otherwise. Axes that are cut are digits of the parts, which a reshape may
+    join again; the other way round they would be parts of an axis that is joined already."""
     match op:
         case Pointwise() | Scan() | Sort():
             return 0
         case Reduce() | Broadcast() | MatMul():
             return 1
-        case _:
+        case Parts():
             return 2
+        case _:
+            return 3
 
 
 def moves_data(op: Op) -> bool:

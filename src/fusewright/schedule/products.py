@@ -9,7 +9,7 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.core.expr import ONE, constant_value, is_multiple
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType, float32
-from fusewright.fusion.ir import MatMul, Tensor
+from fusewright.fusion.ir import MatMul, Take, TakeAlong, Tensor
 from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -57,6 +57,12 @@ def axis_problem(view: Strided[V], dtype: DType, position: int) -> str | None:
     if needed is None or fastest is None or fastest == len(view.shape) + needed:
         return None
     return f"instructions read {dtype} along the axis that is summed over, on which it lies apart"
+
+
+def lies_across(view: Strided[V], position: int) -> bool:
+    """Whether the first or second operand of a product is contiguous along the rows or columns of
+    the result, not along the axis that is summed over."""
+    return fastest_axis(view) == len(view.shape) + (-2, -1)[position]
 
 
 def copy_width(view: Strided[V], itemsize: int) -> int:
@@ -130,6 +136,16 @@ def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage |
         first = first or own
         users, s = [own], own.operands[0]
     return first
+
+
+def gather_in_place(flow: Dataflow) -> None:
+    """Lets gathers from views of inputs read these where they lie: only what is gathered is read.
+
+    rewrite:  take(x[2], i)  ->  take of x, at element i of the part of its memory that x[2] is
+    """
+    for s in tuple(flow.stages):
+        if isinstance(s.op, Take | TakeAlong) and s.operands[0] is not s.operands[1]:
+            view_in_place(flow, s.operands[0], [s])
 
 
 def blocks_that_share(graph: AxisGraph, s: Stage) -> int:

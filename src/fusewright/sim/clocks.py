@@ -10,7 +10,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -50,20 +50,20 @@ def engines_of(kind: ir.AsyncKind) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the columns stand. Engines and barriers have some only where the trace uses them."""
+    """Where the columns stand. Barriers, and the kinds of `engines` by number, have some only where
+    the trace uses them."""
 
     nstrands: int
-    has_engines: bool
+    engines: tuple[int, ...]
     barriers: dict[Barrier, int]
 
     @property
     def width(self) -> int:
-        engines = len(ENGINES) if self.has_engines else 0
-        return self.nstrands * (1 + engines) + len(self.barriers)
+        return self.nstrands * (1 + len(self.engines)) + len(self.barriers)
 
     def engine(self, k: int) -> slice:
         """The columns of all strands' engines of kind number k."""
-        start = self.nstrands * (1 + k)
+        start = self.nstrands * (1 + self.engines.index(k))
         return slice(start, start + self.nstrands)
 
     def barrier(self, which: Barrier) -> int:
@@ -91,174 +91,200 @@ class Teams:
         return Teams(strands[order], team, begins)
 
 
-KNOWN, FREED, MET, SEEN = range(4)
-"""The rows of a strand lie in one array, so that they are handed on together. Of the last kind
-there is one for each space where the trace uses the async proxy, else none."""
+KNOWN, FREED = 0, 1
+SEEN, MET = slice(2, -1), -1
+"""Rows of a table of clocks; there are as many of what proxies see as there are spaces."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClockRow:
-    """What one release hands on: the rows of a strand, joined by the larger of each number."""
+    """What one release hands on, a row of each clock; such rows are joined by the larger of each
+    number."""
 
-    rows: Array
+    table: Array
 
     @property
     def known(self) -> Array:
-        return self.rows[KNOWN]
+        return self.table[KNOWN]
+
+    @property
+    def freed(self) -> Array:
+        return self.table[FREED]
 
     @property
     def met(self) -> Array:
-        return self.rows[MET]
+        return self.table[MET]
 
     def join(self, other: ClockRow) -> None:
-        np.maximum(self.rows, other.rows, out=self.rows)
+        np.maximum(self.table, other.table, out=self.table)
 
-    def freed_of(self, other: ClockRow) -> ClockRow:
-        """This row, but what was read, and what is over, as another has it."""
-        rows = self.rows.copy()
-        rows[[FREED, MET]] = other.rows[[FREED, MET]]
-        return ClockRow(rows)
+    def with_memory(self, other: ClockRow) -> None:
+        """What was freed, and time, are those of another row."""
+        self.table[FREED] = other.freed
+        self.table[MET] = other.met
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The state of some strands behind a sync: their clocks, but for time, and their counts."""
+
+    strands: Array
+    place: float
+    clocks: Array
+    counts: Array
+
+
+_ENGINES = len(ENGINES)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of some strands behind a sync: a row of each array for each of them."""
+    """Clocks and counts of strands by name, one row a strand; views of two tables, so that a
+    release or a snapshot handles each as a whole.
 
-    rows: Array
-    told: Array
+    `epoch` counts what a strand handed on, `own` the groups of its engines that are complete,
+    `commits` those that it closed; `fence` and `fence_own` are epoch and `own` at its last fence of
+    a proxy, by space, `fence_mma` the epoch at the last one of registers.
+    """
+
+    known: Array
+    freed: Array
+    seen: Array
+    epoch: Array
+    own: Array
+    fence: Array
+    fence_own: Array
     commits: Array
     fence_mma: Array
-    epoch: Array
 
-    @property
-    def known(self) -> Array:
-        return self.rows[:, KNOWN]
+    @staticmethod
+    def width(spaces: int) -> int:
+        """The counts of a strand."""
+        return (1 + spaces) * (1 + _ENGINES) + len(KINDS) + 1
 
-    @property
-    def freed(self) -> Array:
-        return self.rows[:, FREED]
-
-    @property
-    def seen(self) -> Array:
-        return self.rows[:, SEEN:]
-
-    @property
-    def own(self) -> Array:
-        return self.told[:, KNOWN, 1:]
-
-    @property
-    def fence(self) -> Array:
-        return self.told[:, SEEN:, 0]
-
-    @property
-    def fence_own(self) -> Array:
-        return self.told[:, SEEN:, 1:]
+    @staticmethod
+    def of(clocks: Array, counts: Array, spaces: int) -> State:
+        fences = counts[:, 1 + _ENGINES : (1 + spaces) * (1 + _ENGINES)]
+        fences = fences.reshape(len(counts), spaces, 1 + _ENGINES)
+        return State(
+            known=clocks[:, KNOWN],
+            freed=clocks[:, FREED],
+            seen=clocks[:, 2 : 2 + spaces],
+            epoch=counts[:, 0],
+            own=counts[:, 1 : 1 + _ENGINES],
+            fence=fences[:, :, 0],
+            fence_own=fences[:, :, 1:],
+            commits=counts[:, -1 - len(KINDS) : -1],
+            fence_mma=counts[:, -1],
+        )
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The clocks of all strands of a block, and the history that conflicts are tested against.
-
-    `rows` is what each strand knows. `told` is what a release adds of the strand itself, for each
-    row its epoch and then its engines: how far others shall know it.
-    """
+    """The clocks of all strands of a block, and the history that conflicts are tested against."""
 
     columns: Columns
     warps: Array
     sizes: Array
     model: Model
     has_proxy: bool
-    rows: Array = field(init=False)
-    told: Array = field(init=False)
+    table: Array = field(init=False)
+    counts: Array = field(init=False)
+    known: Array = field(init=False)
+    seen: Array = field(init=False)
+    met: Array = field(init=False)
     epoch: Array = field(init=False)
+    own: Array = field(init=False)
     commits: Array = field(init=False)
     issued: Array = field(init=False)
+    fence: Array = field(init=False)
+    fence_own: Array = field(init=False)
     fence_mma: Array = field(init=False)
-    history: list[tuple[Array, float, State]] = field(
-        default_factory=list[tuple[Array, float, State]]
-    )
-    _mine: Array = field(init=False)
+    history: list[Snapshot] = field(default_factory=list[Snapshot])
 
     def __post_init__(self) -> None:
-        n, c = self.columns.nstrands, self.columns.width
-        nrows = SEEN + (len(SPACES) if self.has_proxy else 0)
-        self.rows = np.zeros((n, nrows, c), np.int32)
-        self.told = np.zeros((n, nrows, 1 + len(ENGINES)), np.int32)
-        self.epoch = np.zeros(n, np.int32)
-        self.commits = np.zeros((n, len(KINDS)), np.int32)
+        n = self.columns.nstrands
+        self.table = np.zeros((n, 3 + self.spaces, self.columns.width), np.int32)
+        self.counts = np.zeros((n, State.width(self.spaces)), np.int32)
+        state = State.of(self.table, self.counts, self.spaces)
+        self.known, self.seen, self.met = state.known, state.seen, self.table[:, MET]
+        self.epoch, self.own, self.commits = state.epoch, state.own, state.commits
+        self.fence, self.fence_own, self.fence_mma = state.fence, state.fence_own, state.fence_mma
         self.issued = np.zeros((n, len(KINDS)), np.int32)
-        self.fence_mma = np.zeros(n, np.int32)
-        kept = 1 + (len(ENGINES) if self.columns.has_engines else 0)
-        self._mine = np.arange(n)[:, None] + n * np.arange(kept)
         self.note(np.arange(n), -np.inf)
 
     @property
-    def known(self) -> Array:
-        return self.rows[:, KNOWN]
+    def spaces(self) -> int:
+        """Spaces of which proxies may see a part."""
+        return len(SPACES) if self.has_proxy else 0
 
-    @property
-    def met(self) -> Array:
-        return self.rows[:, MET]
-
-    @property
-    def own(self) -> Array:
-        """The groups of each engine that each strand knows to be complete."""
-        return self.told[:, KNOWN, 1:]
+    def nothing(self) -> ClockRow:
+        """A row of one who knows nothing."""
+        return ClockRow(np.zeros_like(self.table[0]))
 
     # --- handing on ---------------------------------------------------------------------------
 
     def release(self, strands: Array) -> ClockRow:
         """What the strands did and know, joined; their next epochs begin."""
-        after = self.epoch[strands] + 1
-        self.epoch[strands] = after
-        self.told[strands, KNOWN, 0] = self.told[strands, MET, 0] = after
-        mine = self._mine[strands]
-        told = self.told[strands, :, : mine.shape[1]].transpose(1, 0, 2)
-        row = self.rows[strands].max(axis=0)
-        row[:, mine] = np.maximum(row[:, mine], told)
+        row = self.table[strands].max(axis=0)
+        self.epoch[strands] += 1
+        used = [0, *(1 + k for k in self.columns.engines)]
+        n = self.columns.nstrands
+        # Of each clock a line for the strands themselves and one for each kind of their engines.
+        lines = row[:, : n * len(used)].reshape(len(row), len(used), n)
+        mine = self.counts[strands, : (1 + self.spaces) * (1 + _ENGINES)]
+        mine = mine.reshape(len(strands), 1 + self.spaces, 1 + _ENGINES)
+        stamps = mine.transpose(1, 2, 0)[:, used]
+        handed = np.concatenate((stamps[:1], stamps[:1], stamps[1:]))
+        lines[:MET, :, strands] = np.maximum(lines[:MET, :, strands], handed)
+        lines[MET, 0, strands] = np.maximum(lines[MET, 0, strands], stamps[0, 0])
         np.maximum(row[FREED], row[KNOWN], out=row[FREED])
         return ClockRow(row)
 
     def release_one(self, strand: int) -> ClockRow:
         """`release` of a single strand."""
-        told = self.told[strand]
+        row = self.table[strand].copy()
         self.epoch[strand] += 1
-        told[KNOWN, 0] = told[MET, 0] = self.epoch[strand]
-        mine = self._mine[strand]
-        row = self.rows[strand].copy()
-        row[:, mine] = np.maximum(row[:, mine], told[:, : len(mine)])
+        used = [0, *(1 + k for k in self.columns.engines)]
+        mine = self.counts[strand, : (1 + self.spaces) * (1 + _ENGINES)]
+        stamps = mine.reshape(1 + self.spaces, 1 + _ENGINES)[:, used]
+        columns = slice(strand, self.columns.nstrands * len(used), self.columns.nstrands)
+        np.maximum(row[KNOWN, columns], stamps[0], out=row[KNOWN, columns])
+        np.maximum(row[SEEN, columns], stamps[1:], out=row[SEEN, columns])
+        row[MET, strand] = max(row[MET, strand], stamps[0, 0])
         np.maximum(row[FREED], row[KNOWN], out=row[FREED])
         return ClockRow(row)
 
     def acquire(self, strands: Array | int, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
-        self.rows[strands] = np.maximum(self.rows[strands], row.rows)
+        self.table[strands] = np.maximum(self.table[strands], row.table)
 
     def meet(self, teams: Teams) -> None:
         """The strands of each team are at one place at one time; nothing is ordered in memory."""
         strands = teams.strands
-        rows = np.maximum.reduceat(self.rows[strands, MET], teams.begins, axis=0)
+        rows = np.maximum.reduceat(self.met[strands], teams.begins, axis=0)
         self.epoch[strands] += 1
         rows[teams.team, strands] = np.maximum(rows[teams.team, strands], self.epoch[strands])
-        self.rows[strands, MET] = rows[teams.team]
+        self.met[strands] = rows[teams.team]
 
     def learn_phase(self, strand: int, which: Barrier, phases: int) -> None:
         """A strand knows that so many phases of a barrier are complete."""
         column = self.columns.barrier(which)
-        for row in (KNOWN, MET):
-            self.rows[strand, row, column] = max(int(self.rows[strand, row, column]), phases)
+        self.known[strand, column] = max(int(self.known[strand, column]), phases)
+        self.met[strand, column] = max(int(self.met[strand, column]), phases)
 
     def phase_row(self, strand: int) -> ClockRow:
         """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
         not memory that an issue hands on."""
-        rows, phases = np.zeros_like(self.rows[strand]), self.columns.phases
-        rows[:, phases] = self.rows[strand, :, phases]
-        rows[FREED] = 0
-        return ClockRow(rows)
+        phases = self.columns.phases
+        row = self.nothing()
+        for clock in (KNOWN, SEEN, MET):
+            row.table[clock, phases] = self.table[strand, clock, phases]
+        return row
 
     def time_of(self, strand: int) -> Array:
         """What a strand knows in time of each strand; of itself all, where it is one thread."""
-        row = self.rows[strand, MET, : self.columns.nstrands].copy()
+        row = self.met[strand, : self.columns.nstrands].copy()
         if self.sizes[strand] == 1:
             row[strand] = self.epoch[strand]
         return row
@@ -274,10 +300,7 @@ class Clocks:
         self.issued[strands, k] = self.commits[strands, k] + 1
 
     def wait(self, strands: Array, kind: ir.AsyncKind, keep: int, *, reads_only: bool) -> None:
-        """All but the `keep` latest groups of each thread are complete; nothing where the trace has
-        no operation that a group could hold."""
-        if not self.columns.has_engines:
-            return
+        """All but the `keep` latest groups of each thread are complete."""
         keep = keep if self.model.keep_is_counted else 0
         done = self.commits[strands, KINDS.index(kind)] - keep
         if kind is ir.AsyncKind.MMA:
@@ -309,27 +332,22 @@ class Clocks:
         """What the strands did in a space so far is visible to the async proxy."""
         if not self.has_proxy:
             return
-        k = SEEN + SPACES.index(space)
+        k = SPACES.index(space)
+        self.fence[strands, k] = self.epoch[strands] + 1
+        self.fence_own[strands, k] = self.own[strands]
         self.epoch[strands] += 1
-        self.told[strands, k, 0] = self.epoch[strands]
-        self.told[strands, k, 1:] = self.own[strands]
         strict = space is Memory.SHARED and self.model.fences_stand_at_writers
         first = self.columns.nstrands if strict else 0
-        seen, known = self.rows[strands, k, first:], self.rows[strands, KNOWN, first:]
-        self.rows[strands, k, first:] = np.maximum(seen, known)
+        self.seen[strands, k, first:] = np.maximum(
+            self.seen[strands, k, first:], self.known[strands, first:]
+        )
 
     # --- history ------------------------------------------------------------------------------
 
     def note(self, strands: Array, place: float) -> None:
         """Remember the state of the strands behind an event at `place`."""
-        state = State(
-            self.rows[strands],
-            self.told[strands],
-            self.commits[strands],
-            self.fence_mma[strands],
-            self.epoch[strands],
-        )
-        self.history.append((strands, place, state))
+        clocks = self.table[strands, :MET]
+        self.history.append(Snapshot(strands, place, clocks, self.counts[strands]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,16 +361,17 @@ class History:
     state: State
 
     @staticmethod
-    def of(found: Sequence[tuple[Array, float, State]], nevents: int) -> History:
+    def of(found: Sequence[Snapshot], nevents: int) -> History:
         stride = nevents + 2
-        strands = np.concatenate([s for s, _, _ in found])
-        places = np.repeat([max(p, -1.0) for _, p, _ in found], [len(s) for s, _, _ in found])
+        strands = np.concatenate([s.strands for s in found])
+        places = np.repeat([max(s.place, -1.0) for s in found], [len(s.strands) for s in found])
         keys = strands * stride + places + 1.0
         rows = np.argsort(keys, kind="stable")
-        parts = (
-            np.concatenate([getattr(state, f.name) for _, _, state in found]) for f in fields(State)
+        clocks = np.concatenate([s.clocks for s in found])
+        counts = np.concatenate([s.counts for s in found])
+        return History(
+            keys[rows], rows, stride, State.of(clocks, counts, spaces=clocks.shape[1] - 2)
         )
-        return History(keys[rows], rows, stride, State(*parts))
 
     def at(self, strands: Array, events: Array) -> Array:
         """The row of each strand's state when it comes to an event."""

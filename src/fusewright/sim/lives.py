@@ -6,7 +6,7 @@ begun, and none exits, while shared memory is accessed remotely.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -64,35 +64,45 @@ class Lives:
 
     def faults(self, writes: Iterable[RemoteWrite], model: Model) -> list[Fault]:
         """The writes into blocks of which nothing says that they have begun, or still run."""
+        reached = [w for w in writes if w.event < self.ends[w.strand]]
+        if not reached:
+            return []
+        strands = np.array([w.strand for w in reached])
+        states = self.history.at(strands, np.array([w.event for w in reached]))
+        nothing = np.zeros(len(reached), bool)
+        unbegun = ~self._have_begun(states) if model.blocks_begin_before_use else nothing
+        ended = ~self._last(reached, strands, states) if model.blocks_outlive_use else nothing
         found: list[Fault] = []
-        for w in writes:
-            if w.event >= self.ends[w.strand]:
-                continue
-            if model.blocks_begin_before_use and not self._has_begun(w):
-                found.append(self._fault(w, "has not begun; let the blocks meet before"))
-            if model.blocks_outlive_use and not self._lasts(w):
-                found.append(self._fault(w, "has exited; let the blocks meet after it"))
+        for k in np.flatnonzero(unbegun | ended).tolist():
+            if unbegun[k]:
+                found.append(self._fault(reached[k], "has not begun; let the blocks meet before"))
+            if ended[k]:
+                found.append(self._fault(reached[k], "has exited; let the blocks meet after it"))
         return found
 
-    def _has_begun(self, w: RemoteWrite) -> bool:
-        """Whether the writer knows that all threads of the cluster have met."""
-        column = self.clocks.columns.barriers.get(CLUSTER)
-        known = self.history.state.known[self._state(w)]
-        return column is not None and bool(known[self.clocks.columns.barrier(CLUSTER)] > 0)
+    def _have_begun(self, states: Array) -> Array:
+        """Which writers know that all threads of the cluster have met."""
+        if CLUSTER not in self.clocks.columns.barriers:
+            return np.zeros(len(states), bool)
+        met: Array = self.history.state.known[states, self.clocks.columns.barrier(CLUSTER)] > 0
+        return met
 
-    def _lasts(self, w: RemoteWrite) -> bool:
-        """Whether some thread of the block knows of the write at its end, or waits for ever."""
-        owners = np.flatnonzero(self.blocks == w.block)
-        column, stamp = w.strand, int(self.history.state.epoch[self._state(w)])
-        event = self.trace.events[w.event]
-        load = self.loads.get((event.issue, w.strand)) if isinstance(event, TracedAccess) else None
-        if load is not None:
-            column, stamp = self.clocks.columns.barrier(load[0]), load[1]
-        knows = self.clocks.known[owners, column] > stamp
-        return bool((knows | np.isfinite(self.ends[owners])).any())
-
-    def _state(self, w: RemoteWrite) -> int:
-        return int(self.history.at(np.array([w.strand]), np.array([w.event]))[0])
+    def _last(self, writes: Sequence[RemoteWrite], strands: Array, states: Array) -> Array:
+        """Of which writes some thread of the block that is written knows at its end, or waits for
+        ever."""
+        column, stamp = strands.copy(), self.history.state.epoch[states].astype(np.int64)
+        for k, w in enumerate(writes) if self.loads else ():
+            event = self.trace.events[w.event]
+            if isinstance(event, TracedAccess) and (event.issue, w.strand) in self.loads:
+                barrier, stamp[k] = self.loads[event.issue, w.strand]
+                column[k] = self.clocks.columns.barrier(barrier)
+        known = np.zeros(len(writes), bool)
+        blocks = np.array([w.block for w in writes])
+        for block in np.unique(blocks).tolist():
+            owners, mine = np.flatnonzero(self.blocks == block), blocks == block
+            knows = self.clocks.known[np.ix_(owners, column[mine])] > stamp[mine]
+            known[mine] = knows.any(axis=0) | np.isfinite(self.ends[owners]).any()
+        return known
 
     def _fault(self, w: RemoteWrite, what: str) -> Fault:
         statement = self.trace.events[w.event].statement

@@ -308,7 +308,8 @@ class _Replay:
         if is_relaxed or not self.model.arrivals_release:
             row = self.clocks.phase_row(strand)
         elif isinstance(s, ir.MbarArrive) and s.rank is not None and self.model.far_arrivals_free:
-            row = self.clocks.phase_row(strand).freed_of(row)
+            released, row = row, self.clocks.phase_row(strand)
+            row.with_memory(released)
         fault = b.arrive(strand, arrivals, nbytes, row, s)
         if fault is not None:
             self.faults.append(fault)

@@ -65,9 +65,8 @@ class Phases:
 
     def _begin(self) -> Phase:
         c = self.clocks
-        row = ClockRow(np.zeros_like(c.rows[0]))
         n = c.columns.nstrands
-        return Phase(row, np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
+        return Phase(c.nothing(), np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
 
     @property
     def complete(self) -> int:

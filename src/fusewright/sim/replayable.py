@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.sim.clocks import CLUSTER, Barrier, Columns, Teams
+from fusewright.sim.clocks import CLUSTER, Barrier, Columns, Teams, engines_of
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import agents_of
@@ -98,6 +98,8 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
     statements = tuple(dict.fromkeys(e.statement for e in trace.events))
+    groups = (s.kind if isinstance(s, ir.AsyncWait) else s.group() for s in statements)
+    kinds = {kind for kind in groups if kind is not None}
     blocks = first_thread // trace.block_nthreads
     units = _units(points, nstrands)
     warps = first_thread // WARP_SIZE
@@ -115,7 +117,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
         [_steps(points, unit, in_step) for unit in units],
         Columns(
             nstrands,
-            any(s.group() is not None for s in statements),
+            tuple(sorted(k for kind in kinds for k in engines_of(kind))),
             _barriers(points, blocks, in_cluster=trace.cluster > 1),
         ),
         any(u.in_async_proxy for s in statements for u in s.memory_uses()),

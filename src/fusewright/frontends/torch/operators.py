@@ -14,6 +14,7 @@ from fusewright.dtypes import dtype_of
 from fusewright.errors import FusewrightError, UserError
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.natural_layouts import pattern_of
+from fusewright.frontends.torch import exported
 from fusewright.frontends.torch.calls import hint
 from fusewright.frontends.torch.layouts import dense_strides
 from fusewright.frontends.torch.library import torch
@@ -23,6 +24,7 @@ from fusewright.fusion import trees
 from fusewright.fusion.evaluate import values_of
 from fusewright.fusion.ir import Sym, Tensor, TensorSpec
 from fusewright.fusion.orders import Order, c_order
+from fusewright.fusion.trace import Traced
 from fusewright.fusion.trees import LEAF, Branch, Tree
 from fusewright.runtime.torch_calls import loses_gradients
 
@@ -68,6 +70,12 @@ def node(fused: Fused) -> Any:
         if loses_gradients(tensors):
             made, last.structure = trees.flatten(differentiated(fused, tensors, tree))
             return made
+        if torch.compiler.is_exporting() and tensors:
+            found = _fusion_of(fused, tensors, tree)
+            if found is not None:
+                last.structure = found[0].out_tree
+                text = exported.written(found[0].fusion, found[1], fused.device)
+                return exported.operator(tensors, text)
         last.structure = _results(fused, tensors, tree)[1]
         operator = operators.get(tree)
         if operator is None:
@@ -151,20 +159,46 @@ def _results(fused: Fused, tensors: Sequence[Any], tree: Tree) -> tuple[list[Res
         return _traced(fused, tensors, [tuple(map(int, t.shape)) for t in tensors], tree)
 
 
+def _fusion_of(
+    fused: Fused, tensors: Sequence[Any], tree: Tree
+) -> tuple[Traced, Sequence[Order | None]] | None:
+    """What a call computes, over symbolic sizes where the function does not depend on their value,
+    and the orders of its results. None where it cannot be written down: with numbers of the call,
+    and where results share memory with each other or with arguments, which no operator's may."""
+    try:
+        traced, orders = _trace(fused, tensors, [tuple(t.shape) for t in tensors], tree, _Symbols())
+    except (FusewrightError, TypeError):
+        sizes = [tuple(map(int, t.shape)) for t in tensors]
+        traced, orders = _trace(fused, tensors, sizes, tree, _Symbols())
+    results = traced.fusion.outputs
+    is_plain = len({*results}) == len(results) and not {*results} & {*traced.fusion.inputs}
+    return (traced, orders) if is_plain and not traced.fusion.numbers else None
+
+
 def _traced(
     fused: Fused, tensors: Sequence[Any], shapes: Sequence[Sequence[Any]], tree: Tree
 ) -> tuple[list[ResultType], Tree]:
     symbols = _Symbols()
+    traced, orders = _trace(fused, tensors, shapes, tree, symbols)
+    pairs = zip(traced.fusion.outputs, orders, strict=True)
+    types = [_type(t, order or c_order(t.ndim), symbols) for t, order in pairs]
+    return types, traced.out_tree
+
+
+def _trace(
+    fused: Fused,
+    tensors: Sequence[Any],
+    shapes: Sequence[Sequence[Any]],
+    tree: Tree,
+    symbols: _Symbols,
+) -> tuple[Traced, Sequence[Order | None]]:
     specs = tuple(
         TensorSpec(tuple(map(symbols.entry, s)), dtype_of(t.dtype))
         for s, t in zip(shapes, tensors, strict=True)
     )
     patterns = tuple(pattern_of(tuple(map(hint, t.stride()))) for t in tensors)
     examples = [tuple(map(hint, s)) for s in shapes]
-    traced, orders = fused.trace(specs, patterns, examples, tree)
-    pairs = zip(traced.fusion.outputs, orders, strict=True)
-    types = [_type(t, order or c_order(t.ndim), symbols) for t, order in pairs]
-    return types, traced.out_tree
+    return fused.trace(specs, patterns, examples, tree)
 
 
 class _Symbols:

@@ -5,6 +5,10 @@ torch.nn.functional, with `axis` for `dim`.
 its gradient takes.
 """
 
+import sys
+from typing import TYPE_CHECKING
+
+from fusewright.fusion import elsewhere
 from fusewright.fusion.nn.activations import (
     elu,
     gelu,
@@ -247,3 +251,13 @@ __all__ = [
     "triplet_margin_loss",
     "unfold",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """The error for a name that is not here, with where it is."""
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python asks every module for some
+        functions = dir(sys.modules["fusewright"])
+        raise elsewhere.missing_name(name, "fusewright.nn", functions, __all__)

@@ -1,6 +1,7 @@
 """Operations under their array API standard names, and the few that the standard lacks."""
 
 from fusewright.fusion.ops import random
+from fusewright.fusion.ops.blocks import insert, slice
 from fusewright.fusion.ops.composed import allclose, isclose, lerp, logsumexp, nan_to_num
 from fusewright.fusion.ops.contractions import einsum
 from fusewright.fusion.ops.control import cond, fori_loop, scan, while_loop
@@ -105,13 +106,13 @@ from fusewright.fusion.ops.manipulation import (
     concat,
     expand_dims,
     flip,
-    insert,
     matrix_transpose,
     moveaxis,
     permute_dims,
     repeat,
     reshape,
     roll,
+    split,
     squeeze,
     stack,
     tile,
@@ -119,6 +120,7 @@ from fusewright.fusion.ops.manipulation import (
 )
 from fusewright.fusion.ops.ordering import argsort, searchsorted, sort, topk
 from fusewright.fusion.ops.pads import pad
+from fusewright.fusion.ops.quantiles import median, quantile
 from fusewright.fusion.ops.reductions import (
     all,
     any,
@@ -244,6 +246,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "meshgrid",
     "min",
     "minimum",
@@ -262,6 +265,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "quantile",
     "random",
     "real",
     "reciprocal",
@@ -279,7 +283,9 @@ __all__ = [
     "signbit",
     "sin",
     "sinh",
+    "slice",
     "sort",
+    "split",
     "sqrt",
     "square",
     "squeeze",

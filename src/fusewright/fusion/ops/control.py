@@ -8,6 +8,8 @@ arrays of the program around it. Carried values keep structure, shapes and dtype
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fusewright.arguments import COUNT, FLAG, FUNCTION, Rule, optional, shown, takes
@@ -21,14 +23,16 @@ from fusewright.fusion.bodies import (
     Recorded,
     arrays_in,
     check_same_structure,
+    check_takes,
     closed,
     like,
     record,
     was_number,
 )
+from fusewright.fusion.call_numbers import Lap
 from fusewright.fusion.ir import Fusion, Region, Tensor
-from fusewright.fusion.ops.creation import arange
-from fusewright.fusion.trees import LEAF, Tree
+from fusewright.fusion.positions import expression_of
+from fusewright.fusion.trees import Tree
 
 Values: TypeAlias = tuple[Sequence[Tensor], Tree]
 """Values, and the structure that they stand in."""
@@ -95,7 +99,7 @@ def while_loop(
         body.since,
     )
     operands = (*(values[k] for k in order), *shared)
-    made = _results("while_loop", operands, bodies, carried=len(changing))
+    made = _results("while_loop", operands, bodies, len(changing))
     found = dict(zip(changing, made, strict=True))
     return trees.unflatten(tree, [found.get(k, Array(t)) for k, t in enumerate(values)])
 
@@ -108,13 +112,14 @@ def fori_loop(
     init_val: Any,
 ) -> Any:
     """`val = init_val`, then `val = body_fun(i, val)` for i = lower, .., upper - 1, which is an
-    int64 array of rank 0; returns the last `val`.
+    int64 array of rank 0; returns the last `val`. The host knows i: `x[i]`, `x[i : i + 8]` and
+    `fw.insert(x, value, (i, 0))` read and write one place, and so do integers computed from i.
 
     Bounds are integers, expressions in the sizes of arrays, or integer arrays of rank 0, whose loop
     is a `while_loop`. Raises UserError where integers make less than no iterations, and where
     `body_fun` changes structure, shapes or dtypes.
     """
-    if isinstance(lower, Array) or isinstance(upper, Array):
+    if not _is_known(lower) or not _is_known(upper):
         return _counted(lower, upper, body_fun, init_val)
     first, last = (build.extent("fori_loop", w, b) for w, b in (("lower", lower), ("upper", upper)))
     trips = add(last, mul(first, -1))
@@ -124,14 +129,12 @@ def fori_loop(
             "below lower: exchange them, or count down inside of the body"
         )
     values, tree = _values("init_val of fori_loop", init_val)
-    index = build.value((), int64, arange(1).tensor.op)
-    body = record("fori_loop", body_fun, [((index,), LEAF), (values, tree)])
+    lap = Lap("lap", trips)
+    index = Array(build.size(add(first, lap), int64))
+    body = record("fori_loop", partial(body_fun, index), [(values, tree)])
     check_same_structure("fori_loop", ("init_val", tree), ("what body_fun returned", body.tree))
     outputs = _carried("fori_loop", body.results, values, tree)
-    counts = arange(known_extent(first), known_extent(last), dtype=int64).tensor
-    (made, _) = _loop(
-        "fori_loop", body, trips, values, outputs, [(body.inputs[0], counts)], [], reverse=False
-    )
+    (made, _) = _loop("fori_loop", body, _Laps(trips, lap=lap), values, outputs, [], [])
     return trees.unflatten(tree, made)
 
 
@@ -150,6 +153,19 @@ def scan(
     Raises UserError for first axes of different sizes, or another `length`; where `f` does not
     return a pair; and where it changes structure, shapes or dtypes of the carry.
     """
+    return scan_with(f, init, xs, length, reverse=reverse)
+
+
+def scan_with(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    length: IntLike | None = None,
+    *,
+    reverse: bool,
+    lap: Lap | None = None,
+) -> tuple[Any, Any]:
+    """`scan`, whose function may mention `lap` for the number of the slice that it takes."""
     values, tree = _values("init of scan", init)
     sliced, x_tree = _values("xs of scan", xs)
     trips = _length(sliced, length)
@@ -161,8 +177,8 @@ def scan(
     outputs = _carried("scan", body.results[: len(values)], values, tree)
     ys = [y.tensor for y in body.results[len(values) :]]
     made, stacked = _loop(
-        "scan", body, trips, values, outputs,
-        list(zip(body.inputs[len(values) :], sliced, strict=True)), ys, reverse=reverse,
+        "scan", body, _Laps(trips, reverse, lap), values, outputs,
+        list(zip(body.inputs[len(values) :], sliced, strict=True)), ys,
     )  # fmt: skip
     return trees.unflatten(tree, made), trees.unflatten(y_tree, stacked)
 
@@ -209,21 +225,30 @@ def _carried(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Laps:
+    """How often a loop runs, where that is known, with the last slice first if `reverse`; `lap`
+    stands in its body for the number of an iteration."""
+
+    trips: Expr | None
+    reverse: bool = False
+    lap: Lap | None = None
+
+
 def _loop(
     op: str,
     body: Recorded,
-    trips: Expr,
+    laps: _Laps,
     values: Sequence[Tensor],
     outputs: Sequence[Tensor],
     slices: Sequence[tuple[Tensor, Tensor]],
     ys: Sequence[Tensor],
-    *,
-    reverse: bool,
 ) -> tuple[list[Array], list[Array]]:
     """The carried values behind a loop of known trips, and the results that are stacked. `slices`:
     what the body takes a slice as, and of which value. What no iteration changes is not carried."""
-    if constant_value(trips) == 0:
-        nothing = [Array(build.full((trips, *y.shape), 0, y.dtype)) for y in ys]
+    assert laps.trips is not None
+    if constant_value(laps.trips) == 0:
+        nothing = [Array(build.full((laps.trips, *y.shape), 0, y.dtype)) for y in ys]
         return [Array(t) for t in values], nothing
     slots = [t for t in body.inputs if all(t is not s for s, _ in slices)]
     changing = [k for k, t in enumerate(outputs) if t is not slots[k]]
@@ -236,9 +261,7 @@ def _loop(
     operands = (
         *(values[k] for k in changing), *(v for _, v in taken), *(values[k] for k in kept), *shared,
     )  # fmt: skip
-    results = _results(
-        op, operands, bodies, carried=len(changing), sliced=len(taken), trips=trips, reverse=reverse
-    )
+    results = _results(op, operands, bodies, len(changing), len(taken), laps)
     found = dict(zip(changing, results[: len(changing)], strict=True))
     return [found.get(k, Array(t)) for k, t in enumerate(values)], results[len(changing) :]
 
@@ -259,19 +282,18 @@ def _results(
     fn: str,
     operands: tuple[Tensor, ...],
     bodies: tuple[Fusion, ...],
-    *,
     carried: int = 0,
     sliced: int = 0,
-    trips: Expr | None = None,
-    reverse: bool = False,
+    laps: _Laps | None = None,
 ) -> list[Array]:
     """The results of a region."""
     out: list[Array] = []
+    of = laps or _Laps(None)
+    lap = of.lap if of.lap in bodies[-1].symbols else None
     for k, t in enumerate(bodies[-1].outputs):
-        is_stacked = trips is not None and k >= carried
-        shape = (*([trips] if is_stacked and trips is not None else []), *t.shape)
-        op = Region(operands, fn, k, bodies, carried, sliced, trips, reverse)
-        out.append(Array(build.value(shape, t.dtype, op)))
+        lead = (of.trips,) if of.trips is not None and k >= carried else ()
+        op = Region(operands, fn, k, bodies, carried, sliced, of.trips, of.reverse, lap)
+        out.append(Array(build.value((*lead, *t.shape), t.dtype, op)))
     return out
 
 
@@ -295,6 +317,8 @@ def _length(sliced: Sequence[Tensor], length: IntLike | None) -> Expr:
 
 
 def _pair(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    check_takes("scan", f, 2)
+
     def called(carry: Any, x: Any) -> tuple[Any, Any]:
         found = f(carry, x)
         pair = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
@@ -319,6 +343,11 @@ def _counted(
         (first, last, init_val),
     )
     return value
+
+
+def _is_known(bound: object) -> bool:
+    """Whether a bound of a loop is known before its call launches anything."""
+    return not isinstance(bound, Array) or expression_of(bound.tensor) is not None
 
 
 def _bound(what: str, bound: IntLike | Array) -> Array:

@@ -1,4 +1,4 @@
-"""Operations that move elements and compute nothing: shapes, orders, joins, pads, inserts.
+"""Operations that move elements and compute nothing: shapes, orders, joins.
 
 Every function raises UserError for axes that do not exist and shapes that do not fit.
 """
@@ -14,10 +14,10 @@ from fusewright.core.atoms import maximum
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, floordiv, mod, mul
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
-from fusewright.fusion.array import Array, Known, as_operand, as_tensor, check_array, common_dtype
+from fusewright.fusion.array import Array, Known, check_array, common_dtype
 from fusewright.fusion.call_numbers import is_at_least
-from fusewright.fusion.ir import Scalar, Shape, Tensor
-from fusewright.fusion.operands import check_category, check_flag, check_scalar
+from fusewright.fusion.ir import Shape, Tensor
+from fusewright.fusion.operands import check_category, check_flag
 from fusewright.fusion.ops.creation import ShapeLike, shape_of
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -314,56 +314,25 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(*lead, k)] for k in range(count))
 
 
-# --- insert ---------------------------------------------------------------------------------------
+def split(x: Array, parts: int | Sequence[IntLike], /, *, axis: int = 0) -> tuple[Array, ...]:
+    """Pieces along an axis: `parts` equal ones, or those between the positions in `parts`, as of
+    numpy.split (torch.split takes the size of a piece).
 
-
-def insert(dest: Array, value: Array | Scalar, start: IntLike | tuple[IntLike, ...], /) -> Array:
-    """dest with the block `value` in place of its elements from `start` on. `value` has dest's
-    rank and is cast to its dtype; `start` has one entry per axis. Functional: dest is copied, but
-    where its memory is donated (`fw.fuse(donate=)`, `fw.compile(donate=)`) or passed as `out=`.
-
-    A start that depends on a number of the call (`fw.Sym`, `dynamic=`) is checked at every call.
-    Raises UserError when the block is not known to lie inside dest.
+    Raises UserError for an axis that the parts do not divide, for a symbolic size with a number of
+    parts, and for positions that descend.
     """
-    dest = check_array("insert", dest)
-    block = as_operand("insert", value)
-    if not isinstance(block, Array):
-        check_scalar("insert", block, dest.dtype)
-    t = as_tensor(block, dest.dtype)
-    given = start if isinstance(start, tuple) else (start,)
-    starts = [build.extent("insert", "start", s) for s in given]
-    if t.ndim != dest.ndim or len(starts) != dest.ndim:
+    x = check_array("split", x)
+    along = build.axis_of("split", axis, x.ndim)
+    lead = (slice(None),) * along
+    if isinstance(parts, list | tuple):
+        ends = [*build.extents("split", "parts", parts), None]
+        limits = zip([None, *ends], ends, strict=False)
+        return tuple(x[(*lead, slice(a, b))] for a, b in limits)
+    count, size = build.integer("split", "parts", parts), constant_value(x.tensor.shape[along])
+    if size is None or count < 1 or size % count:
         raise UserError(
-            f"insert: a block of rank {t.ndim} at {len(starts)} starts in an array of rank "
-            f"{dest.ndim}: all three must be equal; add axes with fw.expand_dims"
+            f"split: {count} equal parts of axis {along} of size {x.shape[along]}: the size must "
+            "be an integer that they divide; give the positions at which to split"
         )
-    for axis, (s, m, n) in enumerate(zip(starts, t.shape, dest.tensor.shape, strict=True)):
-        rule = f"insert: axis {axis}: {m} elements from {s} on must fit size {n}"
-        if not is_at_least(0, s, rule) or not is_at_least(add(s, m), n, rule):
-            raise UserError(
-                f"insert: axis {axis}: {m} elements from {s} on may not fit size {n}; the whole "
-                "block must lie inside the array; crop it with fw.pad first"
-            )
-    return Array(_inserted(dest.tensor, t, starts, 0))
-
-
-def _inserted(dest: Tensor, block: Tensor, starts: list[Expr], axis: int) -> Tensor:
-    """The parts of `dest` before and after the block along `axis`, around what lies between."""
-    if axis == dest.ndim:
-        return block
-    start, extent = starts[axis], block.shape[axis]
-    end = add(start, extent)
-    middle = _inserted(_cut(dest, axis, start, end), block, starts, axis + 1)
-    parts = (
-        _cut(dest, axis, as_expr(0), start),
-        middle,
-        _cut(dest, axis, end, dest.shape[axis]),
-    )
-    filled = [p for p in parts if constant_value(p.shape[axis]) != 0]
-    return build.concat(filled, axis) if filled else middle
-
-
-def _cut(t: Tensor, axis: int, start: Expr, end: Expr) -> Tensor:
-    low = [mul(start, -1) if k == axis else as_expr(0) for k in range(t.ndim)]
-    high = [add(end, mul(n, -1)) if k == axis else as_expr(0) for k, n in enumerate(t.shape)]
-    return build.resize(t, low, high, 0)
+    each = size // count
+    return tuple(x[(*lead, slice(k * each, (k + 1) * each))] for k in range(count))

@@ -16,9 +16,9 @@ from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Scalar, Tensor
 from fusewright.fusion.operands import check_category, check_scalar
 from fusewright.fusion.ops import reductions
-from fusewright.fusion.ops.elementwise import astype, floor, isnan, round, where
+from fusewright.fusion.ops.elementwise import astype, floor, round
 from fusewright.fusion.ops.manipulation import broadcast_to, concat
-from fusewright.fusion.ops.ordering import sort
+from fusewright.fusion.ops.quantiles import median
 
 Amounts: TypeAlias = "IntLike | Sequence[IntLike] | Sequence[Sequence[IntLike]]"
 Numbers: TypeAlias = "float | Sequence[float] | Sequence[Sequence[float]]"
@@ -283,22 +283,8 @@ def _statistic(x: Array, axis: int, mode: str) -> Array:
             wide = astype(x, dtypes.float64) if x.dtype.is_integer else x
             found = reductions.mean(wide, axis=axis, keepdims=True)
         case _:
-            found = _median(x, axis)
+            found = median(x, axis=axis, keepdims=True)
     return astype(round(found), x.dtype) if x.dtype.is_integer else found
-
-
-def _median(x: Array, axis: int) -> Array:
-    """The middle of the elements in order, the mean of both where there are two; NaN if any is."""
-    ordered = sort(x, axis=axis)
-    size = constant_value(x.tensor.shape[axis]) or 0
-    lead = (slice(None),) * axis
-    wide = dtypes.float64 if x.dtype.is_integer else x.dtype.compute
-    pair = astype(ordered[(*lead, slice((size - 1) // 2, size // 2 + 1))], wide)
-    found = reductions.mean(pair, axis=axis, keepdims=True)
-    if x.dtype.is_integer:
-        return found
-    is_bad = reductions.any(isnan(x), axis=axis, keepdims=True)
-    return astype(where(is_bad, float("nan"), found), x.dtype)
 
 
 __all__ = ["pad"]

@@ -1,10 +1,10 @@
-"""Reductions of which only a part is read are computed for that part."""
+"""Reductions and scans of which only a part is read are computed for that part."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusewright.core.expr import add
+from fusewright.core.expr import ZERO, add
 from fusewright.fusion.ir import (
     Broadcast,
     Fusion,
@@ -13,6 +13,7 @@ from fusewright.fusion.ir import (
     Reduce,
     Reshape,
     Resize,
+    Scan,
     Tensor,
     with_operands,
 )
@@ -24,9 +25,11 @@ Readers = Mapping[Tensor, tuple[Tensor, ...]]
 
 
 def crop_reductions(fusion: Fusion) -> Fusion:
-    """Move a crop in front of the reductions that it looks through, along the axes they keep.
+    """Move a crop in front of the reductions that it looks through, along the axes they keep, and
+    of scans, also where it leaves what they begin with along their axis.
 
-    rewrite:  layer_norm(x)[:, -1:]  ->  layer_norm(x[:, -1:])
+    rewrite:  layer_norm(x)[:, -1:]             ->  layer_norm(x[:, -1:])
+              cumulative_sum(x, axis=1)[:, :k]  ->  cumulative_sum(x[:, :k], axis=1)
     checks:   nothing but the crop reads what is then computed in part
     order:    behind decompose, which spells norms in reductions; before hoist_crops, which takes
               the crops on through views
@@ -58,13 +61,14 @@ class _Part:
         self._known: dict[Tensor, Tensor] = {}
 
     def made(self) -> Tensor | None:
-        """The crop as what it is a crop of, computed in part; None where no reduction is spared."""
+        """The crop as what it is a crop of, computed in part; None where no reduction and no
+        scan is spared."""
         crop = self._crop
         assert isinstance(crop.op, Resize)
         edges = tuple(zip(crop.op.low, crop.op.high, strict=True))
         if not self._visit(crop.op.operands[0], edges, {crop}):
             return None
-        if not any(isinstance(t.op, Reduce) for t in self._edges):
+        if not any(isinstance(t.op, Reduce | Scan) for t in self._edges):
             return None
         return self._value(crop.op.operands[0], edges)
 
@@ -120,6 +124,9 @@ def _edges_below(t: Tensor, position: int, edges: Edges) -> Edges | None:
             kept = iter(edges)
             rank = t.op.operands[position].ndim
             return tuple(WHOLE if a in t.op.axes else next(kept) for a in range(rank))
+        case Scan():
+            before = edges[t.op.axis][1 if t.op.reverse else 0]
+            return edges if before == ZERO else None
         case Permute() | Broadcast() | Reshape():
             return edges_of_operand(t, edges)
         case _:

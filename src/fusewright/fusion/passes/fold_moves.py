@@ -13,7 +13,8 @@ def fold_moves(fusion: Fusion) -> Fusion:
 
     rewrite:  flip(x[a:])  ->  x[n - 1 - i]        roll(flip(x), k)[::2]  ->  x[..i..]
               x.reshape(n, 2)[:, 0]  ->  x[2 * i]      pad(flip(x)[1:])  ->  pad(x[..i..])
-    checks:   pads stay, which have no place in their operand to read, and reshapes that join axes
+              x.reshape(n * m)[k:]   ->  x[(i + k) // m, (i + k) % m]
+    checks:   pads stay, which have no place in their operand to read
     order:    behind hoist_crops and fold_crops, which keep crops that are boxes; before the cut,
               where a move of a moved value would need memory between them
     """

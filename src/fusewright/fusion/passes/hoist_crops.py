@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusewright.core.expr import ONE, ZERO, Expr, add, mul
-from fusewright.fusion.build import iota, pointwise, size, spread, value
+from fusewright.fusion.build import iota, pointwise, resize, size, spread, value
 from fusewright.fusion.ir import (
     Broadcast,
     Fusion,
@@ -13,6 +13,8 @@ from fusewright.fusion.ir import (
     Reshape,
     Resize,
     Shape,
+    Take,
+    TakeAlong,
     Tensor,
     with_operands,
 )
@@ -26,19 +28,55 @@ WHOLE = (ZERO, ZERO)
 
 
 def hoist_crops(fusion: Fusion) -> Fusion:
-    """Moves crops above the permutations, broadcasts and reshapes that they look through. A crop of
-    coordinates is coordinates.
+    """Moves crops above the permutations, broadcasts and reshapes that they look through, and above
+    gathers of which nothing but parts is read. A crop of coordinates is coordinates.
 
     rewrite:  x.T[a:b]  ->  x[:, a:b].T;   arange(n)[a:b]  ->  arange(b - a) + a
+              take(x, i, axis=0)[a:b, c:d]  ->  take(x[:, c:d], i[a:b], axis=0)
     checks:   through a reshape only where what is left of the operand is a box of it
     order:    before `fold_crops`, so that crops on both sides of a view are one; a kernel then
               sees how little of a value it reads
     """
 
+    uses, outputs = fusion.uses(), set(fusion.outputs)
+
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _hoisted(t, operands[0]) if is_crop(t) else None
+        if not is_crop(t):
+            return None
+        (seen,) = t.op.operands
+        if not isinstance(seen.op, Take | TakeAlong) or not isinstance(
+            operands[0].op, type(seen.op)
+        ):
+            return _hoisted(t, operands[0])
+        is_read_in_parts = seen not in outputs and all(is_crop(u) for u in uses[seen])
+        return _gathered(t, operands[0]) if is_read_in_parts else None
 
     return rebuild(fusion, replace)
+
+
+def _gathered(t: Tensor, seen: Tensor) -> Tensor:
+    """The crop `t` of a gather as a gather at the indices that are left, from the part of the
+    data that these can reach."""
+    op = t.op
+    assert isinstance(op, Resize) and isinstance(seen.op, Take | TakeAlong)
+    data, indices = seen.op.operands
+    edges = tuple(zip(op.low, op.high, strict=True))
+    axis = seen.op.axis
+    if isinstance(seen.op, TakeAlong):
+        kept, around = edges, (edges[:axis], edges[axis + 1 :])
+    else:
+        behind = axis + indices.ndim
+        kept, around = edges[axis:behind], (edges[:axis], edges[behind:])
+    left = _part(data, (*around[0], WHOLE, *around[1])), _part(indices, kept)
+    return Tensor("", t.shape, t.dtype, with_operands(seen.op, left))
+
+
+def _part(t: Tensor, edges: Edges) -> Tensor:
+    """What is left of a value; the value itself where that is all of it."""
+    if all(e == WHOLE for e in edges):
+        return t
+    part = resize(t, [a for a, _ in edges], [b for _, b in edges], t.dtype.numpy.type(0).item())
+    return _hoisted(part, t) or part
 
 
 def _hoisted(t: Tensor, seen: Tensor) -> Tensor | None:

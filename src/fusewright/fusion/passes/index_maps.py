@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusewright.core.expr import ONE, ZERO, Expr, Var, add, mul, variables
+from fusewright.core.conditions import less, prove
+from fusewright.core.expr import ONE, ZERO, Expr, Var, add, floordiv, mod, mul, variables
 from fusewright.core.substitution import substitute
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
@@ -42,8 +43,7 @@ class Map:
 
 
 def map_of(t: Tensor) -> Map | None:
-    """Where a value reads its operand; None for what is no move, pads, and reshapes that join
-    axes."""
+    """Where a value reads its operand; None for what is no move, and for pads."""
     at = t.op.coordinates if isinstance(t.op, IndexMap) else build.coordinates(t.shape)
     places = [ZERO if n == ONE else c for c, n in zip(at, t.shape, strict=True)]
     match t.op:
@@ -61,28 +61,47 @@ def map_of(t: Tensor) -> Map | None:
             index = tuple(ZERO if n == ONE else known[a] for a, n in enumerate(source))
             return Map(t.shape, at, index)
         case Reshape():
-            index = _before_split(t.op.operands[0].shape, t.shape, places)
+            index = _before_reshape(t.op.operands[0].shape, t.shape, places)
             return None if index is None else Map(t.shape, at, index)
         case _:
             return None
 
 
-def _before_split(old: Shape, new: Shape, places: Sequence[Expr]) -> tuple[Expr, ...] | None:
-    """The places on the axes from before a reshape that splits axes, and adds or drops axes of
-    size one; None for other reshapes."""
+def _before_reshape(old: Shape, new: Shape, places: Sequence[Expr]) -> tuple[Expr, ...] | None:
+    """The places on the axes from before a reshape: runs of old axes and of new ones that have as
+    many elements are one count, of which each old axis is a digit. None where sizes do not tell
+    which axes those are.
+
+    rewrite:  (4, 11, 6) -> (44, 2, 3) at i, j, k    ->    i // 11, i % 11, 3 * j + k
+    """
     out: list[Expr] = []
-    at = iter(range(len(new)))
-    for n in old:
-        size: Expr = ONE
-        index: Expr = ZERO
-        while size != n:
-            j = next(at, None)
-            if j is None:
+    j = 0
+    k = 0
+    while k < len(old):
+        first, count, size = k, old[k], ONE
+        place: Expr = ZERO
+        k += 1
+        while size != count:
+            if k < len(old) and (mod(size, count) == ZERO or prove(less(count, size)) is True):
+                count = mul(count, old[k])
+                k += 1
+            elif j < len(new):
+                place = add(mul(place, new[j]), places[j])
+                size = mul(size, new[j])
+                j += 1
+            else:
                 return None
-            size = mul(size, new[j])
-            index = add(mul(index, new[j]), places[j])
-        out.append(index)
-    return tuple(out) if all(new[j] == ONE for j in at) else None
+        out += _digits(place, old[first:k])
+    return tuple(out) if all(n == ONE for n in new[j:]) else None
+
+
+def _digits(place: Expr, sizes: Shape) -> list[Expr]:
+    """A place counted over several axes, the last one fastest, as one for each of them."""
+    out: list[Expr] = []
+    for n in reversed(sizes[1:]):
+        out.append(mod(place, n))
+        place = floordiv(place, n)
+    return [place, *reversed(out)]
 
 
 def moved(source: Tensor, by: Map) -> Tensor:

@@ -12,8 +12,8 @@ from fusewright.fusion import build, ir
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Region, Tensor
 from fusewright.fusion.known import Known
-from fusewright.fusion.ops import arange, cond, scan, zeros_like
-from fusewright.fusion.ops.control import known_extent
+from fusewright.fusion.ops import arange, cond, zeros_like
+from fusewright.fusion.ops.control import known_extent, scan_with
 
 Pull: TypeAlias = Callable[
     [Sequence[Array], Sequence[Array], Sequence[Array]], "list[Array | None]"
@@ -103,7 +103,7 @@ def _of_loop(op: Region, given: Mapping[int, Array], pull: Pull) -> list[Array |
     def forward(state: list[Array], x: tuple[list[Array], Array]) -> tuple[list[Array], Any]:
         return _run(body, [*state, *x[0], *shared])[:n], list(state)
 
-    _, states = scan(forward, start, (slices, counts), reverse=op.reverse)
+    _, states = scan_with(forward, start, (slices, counts), reverse=op.reverse, lap=op.lap)
     stacked = {k: g for k, g in given.items() if k >= n}
     moving = [k for k, x in enumerate(start) if x.dtype.is_float]
     summed = [k for k, x in enumerate(shared) if x.dtype.is_float]
@@ -123,7 +123,9 @@ def _of_loop(op: Region, given: Mapping[int, Array], pull: Pull) -> list[Array |
     first = [given[k] if k in given else zeros_like(start[k]) for k in moving]
     zeros = [zeros_like(shared[k]) for k in summed]
     rows = (states, slices, list(stacked.values()), counts)
-    (flows, sums), pieces = scan(back, (first, zeros), rows, reverse=not op.reverse)
+    (flows, sums), pieces = scan_with(
+        back, (first, zeros), rows, reverse=not op.reverse, lap=op.lap
+    )
     at = dict(zip(moving, flows, strict=True))
     total = dict(zip(summed, sums, strict=True))
     behind = [total[k] if m + k in reached else None for k in range(len(shared))]

@@ -20,6 +20,7 @@ from fusewright.schedule.heuristics.sort import SortScheduler
 from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.heuristics.warp_matmul import WarpMatmulScheduler
+from fusewright.schedule.products import gather_in_place
 from fusewright.target import Target
 
 
@@ -72,6 +73,7 @@ def each_scheduled(
 def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     """Those that may take a segment, each made only when the ones before it had nothing."""
     separate_coordinates(flow)
+    gather_in_place(flow)
     if any(isinstance(s.op, MatMul) for s in flow.stages):
         yield MatmulScheduler(flow, target)
         yield WarpMatmulScheduler(flow, target)

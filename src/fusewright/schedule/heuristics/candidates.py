@@ -48,11 +48,13 @@ class Scheduler(Protocol[P]):
 
 
 def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
-    """Schedules by the first candidate, or the one with the wanted parameters; None where there is
-    none."""
+    """Schedules by the first candidate that applies, or the one with the wanted parameters; None
+    where there is none."""
     for c in scheduler.candidates():
-        if isinstance(c, Candidate) and (wanted is None or c.params == wanted):
-            return c.params if scheduler.apply(c.plan) else None
+        if isinstance(c, Refused) or (wanted is not None and c.params != wanted):
+            continue
+        if scheduler.apply(c.plan):
+            return c.params
     return None
 
 

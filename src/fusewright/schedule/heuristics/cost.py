@@ -24,9 +24,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import step_clocks
 from fusewright.schedule.heuristics.product_work import ProductWork
-from fusewright.schedule.heuristics.work import FIXED_INSTRUCTIONS, Array, Work, warps
+from fusewright.schedule.heuristics.work import Array, Work, warps
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     PARTITIONS,
@@ -83,10 +84,11 @@ def cost(work: Work, target: Target) -> Cost:
         *((("products", work.blocks * by_warps / chip),) if by_warps else ()),
         ("latency", alone * _rounds(work.blocks / running)),
     )
-    is_tile = bool(work.shared_nbytes) and not work.exchanges
+    is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     together = [t for name, t in parts if name != "access" or not is_tile]
     together.append(max((t for _, t in steps), default=0.0))
-    norm = sum(t**known.overlap for t in together) ** (1 / known.overlap)
+    order = known.overlap if work.product is None else known.box_overlap
+    norm = sum(t**order for t in together) ** (1 / order)
     if work.product is not None:
         start = _around_steps(work, work.product, rounds, target) + issue
     else:
@@ -107,10 +109,11 @@ def _steps(
 
 
 def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> float:
-    """Microseconds around the steps of all tiles, and until the blocks of a cluster have met."""
+    """Microseconds around the steps of all tiles, and until the blocks of a cluster have begun and
+    left together."""
     known = target.calibration
-    met = known.cluster_exchange_us if work.cluster > 1 else 0.0
-    return met + rounds * p.tiles * known.tile_us
+    met = known.box_cluster_us if work.cluster > 1 else 0.0
+    return rounds * (met + p.tiles * known.tile_us)
 
 
 def bound_us(work: Work, target: Target) -> float:
@@ -120,7 +123,7 @@ def bound_us(work: Work, target: Target) -> float:
     known = target.calibration
     once = [(min(float(a.nbytes), max(a.requested)), a.is_written) for a in work.arrays]
     moved = sum(n * (known.write_weight if is_written else 1.0) for n, is_written in once)
-    spared = FIXED_INSTRUCTIONS + work.addressing
+    spared = CODE.start + work.addressing
     issued = work.blocks * warps(work.threads) * (work.instructions - spared)
     return (
         known.launch_us
@@ -144,9 +147,10 @@ def _asked(work: Work) -> tuple[float, float]:
     which reads sectors by twos, and reads, merges and writes those that are not filled. What
     several stages read between two exchanges, and small arrays, are found nearby."""
     near, far = work.blocks * work.through_shared, 0.0
+    exchanges = work.exchanges + work.lane_exchanges
     for a in work.arrays:
         total = sum(a.requested)
-        again = total if work.exchanges or a.is_written else max(a.requested)
+        again = total if exchanges or a.is_written else max(a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
         far += 0.0 if small or a.by_boxes else again + a.beside + a.unfilled
         near += total
@@ -212,7 +216,7 @@ def _alone(work: Work, target: Target) -> float:
     return (
         known.start_us
         + work.loads * known.memory_latency_us
-        + work.exchanges * exchange
+        + (work.exchanges + work.lane_exchanges * known.lanes_share) * exchange
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

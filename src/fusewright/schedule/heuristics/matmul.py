@@ -22,9 +22,11 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
+    DEPTH_NBYTES,
     STAGED_ITEMSIZE,
     ProductPlan,
     Sizes,
+    in_split_clusters,
     menu_plans,
     with_splits,
 )
@@ -38,6 +40,7 @@ from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import (
     axis_problem,
     boxed_memory,
+    lies_across,
     lines_of_row,
     strided_operand,
 )
@@ -55,8 +58,10 @@ def sizes_of_product(p: Stage) -> Sizes:
     """The sizes of a product; symbolic ones are estimated."""
     rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
     batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
-    first, second = (lines_of_row(strided_operand(o), itemsize) for o in p.operands)
-    return Sizes(batch, rows, columns, depth, itemsize, (first, second))
+    views = [strided_operand(o) for o in p.operands]
+    first, second = (lines_of_row(view, itemsize) for view in views)
+    down, along = (view is not None and lies_across(view, i) for i, view in enumerate(views))
+    return Sizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
 
 
 class MatmulScheduler:
@@ -70,8 +75,8 @@ class MatmulScheduler:
             separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
-        """Tiles in the order of their predicted time; behind them those whose depth blocks share,
-        which have not been timed in kernels with products on a device."""
+        """Tiles in the order of their predicted time; behind them those whose depth blocks share:
+        of seven products on a device one was the fastest so, by a twentieth."""
         problem = self._problem()
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
@@ -80,7 +85,8 @@ class MatmulScheduler:
         alone = [p for p in plans if p.cluster_size == 1]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         for p in (*self._ranked(plans), *self._ranked(shared)):
-            apart = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+            together = " in a cluster" if p.mode == "cluster" else ""
+            apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
             apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
             yield Candidate(what, p.params, p)
@@ -116,11 +122,15 @@ class MatmulScheduler:
         extents = (*p.shape, p.operands[0].shape[-1])
         if all(constant_value(e) is not None for e in extents):
             yield from with_splits(plan, self._sizes(), self._target)
+            yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later; of those
-        that are as fast as the fastest, the one outside of clusters that reads the least, with the
-        fewest blocks to a tile, comes first."""
+        that are as fast as the fastest, the one outside of clusters that reads the least memory
+        comes first; of several, one whose tiles all run at once by its time, others by the lines
+        of their boxes, then the one with the fewest warpgroups, which wait for each other, and the
+        fewest blocks to a tile. Times of plans in one round were measured side by side
+        (`bench.product_sweep`): there they order plans better than lines do."""
         sizes, target = self._sizes(), self._target
         us = {p: ranked_us(sizes, p, target) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
@@ -129,7 +139,13 @@ class MatmulScheduler:
         alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
-        first = min(alike, key=lambda p: (p.cluster_size, memory[p], lines[p], p.splits))
+
+        def order(p: ProductPlan) -> tuple[float, ...]:
+            is_in_turn = p.tiles(sizes) > target.multiprocessors
+            read = lines[p] if is_in_turn else round(us[p], 2)
+            return p.cluster_size, memory[p], is_in_turn, read, p.warpgroups, p.splits
+
+        first = min(alike, key=order)
         return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
@@ -152,13 +168,13 @@ class MatmulScheduler:
         return sizes_of_product(self._product)
 
     def _fits(self, rows: int, columns: int) -> bool:
-        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks, or are
+        whole panels of the widest one."""
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
-            extent, axis = (rows, columns)[position], position - 2
-            source = strided_operand(o)
-            along = source is not None and fastest_axis(source) == len(o.shape) + axis
-            if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
+            nbytes, source = (rows, columns)[position] * o.dtype.nbytes, strided_operand(o)
+            whole = LEAST_EXCHANGE_NBYTES if nbytes < DEPTH_NBYTES else DEPTH_NBYTES
+            if source is not None and lies_across(source, position) and nbytes % whole:
                 return False
         return True
 
@@ -173,6 +189,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
     operands = _operands(s, products)
+    _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
     whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
     staged = [(y, _staged(y)) for y in whole]
@@ -264,6 +281,23 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
     return found
 
 
+def _read_once(s: Schedule) -> None:
+    """Holds in registers what several functions behind a product read of memory.
+
+    rewrite:  t = x * 2;  y = x * t   ->   c = copy(x);  t = c * 2;  y = c * t
+    """
+    for x in s.flow.inputs:
+        readers = [r for r in s.flow.consumers(x) if _computes(r)]
+        if len(readers) > 1:
+            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in readers])
+
+
+def _computes(s: Stage) -> bool:
+    """Whether a stage is a function of elements that registers hold."""
+    is_function = isinstance(s.op, Pointwise) and s.op.fn != "copy"
+    return is_function and s.memory is Memory.LOCAL
+
+
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     """`[.., m, n, k] -> [tiles of a block, BIDx, ClusterX, k/depth, rows, columns, depth]`."""
     tile, cluster = (plan.rows, plan.columns, plan.depth), plan.cluster
@@ -280,8 +314,12 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
 
 def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says."""
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`."""
     product.split(1, splits, inner=False)
+    if mode == "cluster":
+        product.parallelize(0, Parallel.BIDX).parallelize(1, Parallel.CLUSTERX)
+        product.request_serial_grid_reduction("slices")
+        return
     product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
     product.request_serial_grid_reduction(mode)
 

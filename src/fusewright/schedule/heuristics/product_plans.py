@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.products import is_promoted
 from fusewright.target import (
@@ -37,6 +38,8 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LEAST_LARGE = 128 * 128
+"""Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
 """Of two warpgroups or three: accumulators that an equal share of the registers does not hold
 well."""
@@ -44,9 +47,6 @@ LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
-BESIDE = 40
-"""Registers of a thread beside its sums, where warps that multiply have those of warps that
-copy."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -66,6 +66,8 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
+SPLIT_CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -79,7 +81,8 @@ class ProductPlan:
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
-    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
+    "cluster" through the shared memory of one, else through scratch in global memory.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -108,8 +111,13 @@ class ProductPlan:
 
     @property
     def cluster_size(self) -> int:
-        """The blocks of a cluster, 1 where there are none."""
+        """The blocks of a cluster with tiles of their own, 1 where there are none."""
         return math.prod(self.cluster)
+
+    @property
+    def blocks_together(self) -> int:
+        """The blocks that start together, as a cluster: 1 where there are none."""
+        return self.splits if self.mode == "cluster" else self.cluster_size
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -149,7 +157,8 @@ class ProductPlan:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value. Of
-    each operand the lines that a row of a box touches, 1 where rows begin at lines."""
+    each operand the lines that a row of a box touches, 1 where rows begin at lines, and whether it
+    lies across: contiguous along the rows or columns of the result, not along the depth."""
 
     batch: int
     rows: int
@@ -157,6 +166,7 @@ class Sizes:
     depth: int
     itemsize: int = 2
     lines: tuple[float, float] = (1.0, 1.0)
+    across: tuple[bool, bool] = (False, False)
 
     @property
     def pairs(self) -> int:
@@ -172,14 +182,35 @@ class Sizes:
 def menu_plans(
     sizes: Sizes, target: Target, operands: tuple[int, int] = (1, 1), outputs: int = 1
 ) -> Iterator[ProductPlan]:
-    """Every tile of the menu whose sums fit the registers, and the same in clusters, for products
-    of so many first and second operands, of which they share one, and so many results that leave by
-    boxes."""
-    for tile in _MENU:
+    """Every tile of the menu whose sums fit the registers, one between its widths where that saves
+    a part of a round, and the same in clusters, for products of so many first and second operands,
+    of which they share one, and so many results that leave by boxes."""
+    for tile in (*_MENU, *_between(sizes, target)):
         plan = _with_ring(tile, sizes, operands, outputs, target)
         if _holds(plan):
             yield in_order(plan, sizes, target)
             yield from _in_clusters(plan, sizes, target)
+
+
+def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
+    """The width between those of the large tiles with which all rounds of tiles together have the
+    fewest sums, where those are fewer than with any of these: of 4100 x 4100 tiles of 128 x 256
+    take five rounds for 4.25, those of 128 x 208 five for 5. Where the second operand lies across a
+    tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
+    if sizes.across[1]:
+        return []
+
+    def sums(tile: tuple[int, int, int]) -> int:
+        rows, columns, _ = tile
+        tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+        return rows * columns * -(-tiles // target.multiprocessors)
+
+    large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
+    rows, widest, warpgroups = large[0]
+    narrowest = min(columns for r, columns, _ in large if r == rows)
+    widths = range(widest - STAGED_UNIT, narrowest, -STAGED_UNIT)
+    tile = min(((rows, c, warpgroups) for c in widths), key=sums)
+    return [tile] if sums(tile) < min(map(sums, large)) else []
 
 
 def _with_ring(
@@ -218,7 +249,10 @@ def _staged_columns(columns: int) -> list[int]:
     if columns % STAGED_UNIT:
         return [0]
     whole = [columns] if columns % STAGED_COLUMNS[0] else []
-    return whole + [c for c in STAGED_COLUMNS if columns % c == 0]
+    halves = (
+        [columns // 2] if columns > STAGED_COLUMNS[0] and columns % (2 * STAGED_UNIT) == 0 else []
+    )
+    return list(dict.fromkeys([*whole, *halves, *(c for c in STAGED_COLUMNS if columns % c == 0)]))
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
@@ -255,7 +289,7 @@ def _holds(plan: ProductPlan) -> bool:
     held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
     if plan.registers is None:
         return held <= MAX_ACCUMULATORS
-    room = plan.registers[1] - BESIDE
+    room = plan.registers[1] - CODE.product_registers
     return 2 * held <= room if plan.promoted else held <= min(MAX_ACCUMULATORS, room)
 
 
@@ -266,6 +300,24 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
     trips = -(-sizes.depth // plan.depth)
     for splits in numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target):
         yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+
+
+def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by the blocks of a cluster, beside whose rings the
+    parts of all of them have room: of so many blocks as share the threads' sums equally, and have
+    enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
+    32 took longer than whole tiles (one H100, 2026-11-25, `bench.product_sweep`)."""
+    trips = -(-sizes.depth // plan.depth)
+    parts = 4 * plan.rows * plan.columns * plan.products
+    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
+    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
+    for n in SPLIT_CLUSTERS:
+        stages = min(room // stage, -(-trips // n), MAX_STAGES)
+        fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
+        if fits and plan.tiles(sizes) <= target.clusters_at_once(n):
+            yield replace(
+                plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
+            )
 
 
 def numbers_of_splits(

@@ -17,17 +17,15 @@ IN_CLUSTERS = 1.15
 """How much faster a plan in clusters has to be predicted than all others: twice what the model is
 off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
 faster than the same one without by more than the noise (notes/products.md)."""
-HOP_US = 0.9
-"""From a block that hands over to one that waits (one H200, 2026-11-23, `bench.turns`). All parts
-of a tile are there behind one, and read behind another."""
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them;
-    beside that what both operands take from memory, which overlaps as everywhere in the cost
-    model."""
+    beside that what both operands take from memory, which boxes overlap less than loads do. Blocks
+    of a cluster begin and leave together; those that share a depth get the parts of a tile there as
+    they get boxes."""
     known = target.calibration
-    at_once = target.clusters_at_once(plan.cluster_size) * plan.cluster_size
+    at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
     blocks = plan.tiles(sizes) * plan.splits
     rounds = -(-blocks // at_once)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
@@ -36,12 +34,15 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     own = rounds * steps * clocks / target.clock_mhz
     memory = memory_nbytes(sizes, plan, target)
     memory /= target.memory_nbytes_per_us * known.box_read_share
-    together = (own**known.overlap + memory**known.overlap) ** (1 / known.overlap)
-    sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
     around = known.launch_us + rounds * known.tile_us
-    if plan.cluster_size > 1:  # its blocks meet before the first copy, and before they leave
-        around += known.cluster_exchange_us
-    return around + together + combine_us(plan.splits, sums, target)
+    if plan.blocks_together > 1:
+        around += known.box_cluster_us * (1 if plan.blocks else rounds)
+    sums = plan.rows * plan.columns * plan.products
+    if plan.mode == "cluster":
+        lines = 4 * sums / LINE_NBYTES
+        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
+    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
 
 
 def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
@@ -83,15 +84,16 @@ def step_of(sizes: Sizes, plan: ProductPlan) -> Step:
 
 def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters."""
-    return predicted_us(sizes, plan, target) * (IN_CLUSTERS if plan.cluster_size > 1 else 1.0)
+    return predicted_us(sizes, plan, target) * (IN_CLUSTERS if plan.blocks_together > 1 else 1.0)
 
 
 def combine_us(splits: int, sums: int, target: Target) -> float:
-    """Microseconds in which blocks leave each other so many parts of the sums of all tiles, and
-    read them; none where no blocks share a depth."""
+    """Microseconds in which blocks leave each other so many parts of the sums of all tiles in
+    memory, and read them; none where no blocks share a depth."""
     if splits == 1:
         return 0.0
-    return 2 * HOP_US + 2 * 4 * splits * sums / target.memory_nbytes_per_us
+    # All parts of a tile are there behind one hop, and read behind another.
+    return 2 * target.calibration.hop_us + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
 @lru_cache(maxsize=KEPT)

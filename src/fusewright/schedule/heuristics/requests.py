@@ -27,6 +27,7 @@ from fusewright.core.expr import (
     constant_value,
     variables,
 )
+from fusewright.core.instructions import CODE
 from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import estimate
 from fusewright.core.symbolic import Symbolic
@@ -38,10 +39,6 @@ from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WAR
 
 SAMPLES = 64
 """Warps that are looked at."""
-DIVISION_INSTRUCTIONS = 4.0
-"""A division by a constant that is no power of two: a product, of which the high half counts, a
-shift, and for a remainder another product."""
-RUN_TIME_DIVISION_INSTRUCTIONS = 20.0
 GOLDEN = 0.6180339887498949
 """Multiples of it modulo 1 fill the interval evenly, however many there are."""
 
@@ -346,5 +343,5 @@ def _is_offset(t: Term, trips: Mapping[Var, int]) -> bool:
 def _division(denominator: Expr) -> float:
     n = constant_value(denominator)
     if n is None:
-        return RUN_TIME_DIVISION_INSTRUCTIONS
-    return 1.0 if n & (n - 1) == 0 else DIVISION_INSTRUCTIONS
+        return CODE.run_time_division
+    return 1.0 if n & (n - 1) == 0 else CODE.index_division

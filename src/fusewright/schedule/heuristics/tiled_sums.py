@@ -38,8 +38,6 @@ DEPTH = 16
 """Of a tile."""
 STAGES = 2
 """Tiles of each operand in shared memory: one is copied while another is multiplied."""
-TILE_US = 2.0
-"""Of a tile beside its products: the first operands on their way, the results on theirs."""
 STRIP = 4
 """Elements of an operand that lie next to each other and are read together: 16 bytes of float32."""
 CP_ASYNC_NBYTES = (4, 8, 16)
@@ -140,7 +138,8 @@ def predicted_us(p: _Product, plan: TilePlan, target: Target) -> float:
     steps = -(-depth // plan.depth) * plan.depth
     pairs = plan.rows * plan.columns / (ISSUE_PER_CLOCK * WARP_SIZE)
     reads = plan.threads / WARP_SIZE * (plan.own_rows + plan.own_columns) / 2
-    return rounds * (steps * max(pairs, reads) / target.clock_mhz + TILE_US)
+    beside = target.calibration.thread_tile_us
+    return rounds * (steps * max(pairs, reads) / target.clock_mhz + beside)
 
 
 def loop_us(p: _Product, target: Target) -> float:

@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.conditions import less, prove
+from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
@@ -48,10 +49,6 @@ MAX_PLANS = 5
 """Tiles that are worth listing."""
 EQUAL = 1.03
 """Tiles that take no more than so many times the least count as equal."""
-NBYTES_PER_CLOCK = 19.0
-"""Of a multiprocessor's share of memory: 4.2 TB/s over 132 of them at 1.7 GHz."""
-NARROW_INSTRUCTIONS = 8.0
-"""Of an access of one element: its address, its condition, and the access."""
 IDLE_CLOCKS = 0.1
 """Of a lane that lies beyond a dimension: a dozen instructions."""
 START_CLOCKS = 40 / (ISSUE_PER_CLOCK * WARP_SIZE)
@@ -273,8 +270,16 @@ def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
         narrow += sum(width * n < MAX_VECTOR_NBYTES for n in sizes) / width
     start = START_CLOCKS * plan.threads / plan.size
     known = target.calibration
-    each = (known.narrow_clocks + NARROW_INSTRUCTIONS / ISSUE_PER_CLOCK) / WARP_SIZE
-    return nbytes / NBYTES_PER_CLOCK + lanes * (narrow * each + start) + (lanes - 1) * IDLE_CLOCKS
+    each = (known.narrow_clocks + CODE.single_access / ISSUE_PER_CLOCK) / WARP_SIZE
+    moved = nbytes / _copied_per_clock(target)
+    return moved + lanes * (narrow * each + start) + (lanes - 1) * IDLE_CLOCKS
+
+
+def _copied_per_clock(target: Target) -> float:
+    """Bytes a clock of a multiprocessor's share of memory, half of them written."""
+    known = target.calibration
+    share = known.read_share * 2 / (1 + known.write_weight)
+    return share * target.memory_nbytes_per_us / (target.multiprocessors * target.clock_mhz)
 
 
 def _asked(walk: Walk, run: int, width: int) -> float:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.product_plans import Sizes, numbers_of_splits
 from fusewright.schedule.heuristics.product_times import ALIKE, KEPT, combine_us
-from fusewright.schedule.heuristics.warp_work import BESIDE, FRAGMENT_NBYTES, fragment_registers
+from fusewright.schedule.heuristics.warp_work import FRAGMENT_NBYTES, fragment_registers
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     MAX_REGISTERS_PER_THREAD,
@@ -46,17 +47,6 @@ STEP = 16
 MAX_WARP_ACCUMULATORS = 128
 """Registers of a thread for them: half of those it has, as fragments of two steps are held beside
 them."""
-COPY_INSTRUCTIONS = 3
-"""Of a copy: its address, its condition, and itself."""
-BLOCK_US = 2.0
-"""Of a tile beside its products: the first operands on their way, the results on theirs."""
-EXPOSED_CLOCKS = 80
-"""Of a tile of the depth, in which a block alone on its multiprocessor multiplies nothing: a wait
-and a barrier, until the last warp is there, and the way of the first matrices, about 30 clocks each
-(estimated; not yet measured)."""
-TRIP_INSTRUCTIONS = 30
-"""Of a warp for a tile of the depth beside copies, loads and products: the places in the ring, a
-wait, a barrier and the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,7 @@ class WarpPlan:
     def registers(self) -> int:
         """Of a thread: sums, fragments of two steps, addresses."""
         held = fragment_registers(self.fragments)
-        return min(MAX_REGISTERS_PER_THREAD, self.accumulators + held + BESIDE)
+        return min(MAX_REGISTERS_PER_THREAD, self.accumulators + held + CODE.product_registers)
 
     def stage_nbytes(self, sizes: Sizes) -> int:
         """Of a tile of each operand."""
@@ -166,12 +156,13 @@ def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Targe
     known, resident = target.calibration, resident_blocks(sizes, plan, target)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     busy = _norm(_clocks_of_step(sizes, plan, widths, target), known.overlap)
-    clocks = max(busy + EXPOSED_CLOCKS / resident, _waiting(busy, plan, target) / resident) * steps
+    exposed = busy + known.exposed_clocks / resident
+    clocks = max(exposed, _waiting(busy, plan, target) / resident) * steps
     rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
     own = rounds * clocks / target.clock_mhz
     memory = sizes.nbytes / (target.memory_nbytes_per_us * known.read_share)
     starts = -(-rounds // resident)
-    together = known.launch_us + _norm((own, memory), known.overlap) + starts * BLOCK_US
+    together = known.launch_us + _norm((own, memory), known.overlap) + starts * known.thread_tile_us
     sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
     return together + combine_us(plan.splits, sums, target)
 
@@ -212,11 +203,11 @@ def _clocks_of_step(
     )
     loads = warps * plan.fragments * plan.depth // STEP
     multiplied = plan.rows * plan.columns * plan.products * plan.depth
-    instructions = multiplied / (STEP * 16 * 8) + loads + COPY_INSTRUCTIONS * sum(copies)
+    instructions = multiplied / (STEP * 16 * 8) + loads + CODE.copied * sum(copies)
     return (
         multiplied / target.warp_mma_per_clock,
         (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK + narrow * known.narrow_clocks,
-        (instructions + warps * TRIP_INSTRUCTIONS) / ISSUE_PER_CLOCK,
+        (instructions + warps * CODE.product_trip) / ISSUE_PER_CLOCK,
         sectors / known.l2_nbytes_per_clock,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Parallel
@@ -12,8 +13,6 @@ from fusewright.target import WARP_SIZE
 
 FRAGMENT_NBYTES = 512
 """That a warp loads at once: 16 x 16 elements of 2 bytes."""
-BESIDE = 40
-"""Registers of a thread for addresses and counters (NVRTC 13.0, sm_80, 2026-11-23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +43,5 @@ def warp_work(s: Stage) -> WarpWork:
         pairs=math.prod(estimate(x.axis.extent) for x in inside),
         through_shared=steps * loads * FRAGMENT_NBYTES * threads / WARP_SIZE,
         instructions=steps * (rows * columns + loads),
-        registers=4 * rows * columns + fragment_registers(loads) + BESIDE,
+        registers=4 * rows * columns + fragment_registers(loads) + CODE.product_registers,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.core.instructions import INSTRUCTIONS
+from fusewright.core.instructions import CODE, INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import (
@@ -44,17 +44,6 @@ from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
-FIXED_INSTRUCTIONS = 24
-"""Instructions of a thread for its place in the grid and its first addresses."""
-ACCESS_INSTRUCTIONS = 4
-"""An access to memory and its address."""
-FIXED_REGISTERS = 22
-"""Registers of a thread beside what it loads."""
-KNOWN_DIVISION_INSTRUCTIONS = {1: 4.0, 2: 4.0, 4: 6.0, 8: 12.0}
-"""Of integers of so many bytes by a literal: a product of which the high half counts, and for a
-remainder another product; of long ones shifts and a sign, too."""
-MOVE_INSTRUCTIONS = 2.0
-"""Of an element that is chosen by its place: a pad, a concatenation, a crop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +71,9 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
-    `exchanges` that follow each other, each ending at a barrier, `loads`, the times that it waits
-    for memory, and the `product` of its warpgroups. Of a thread: registers, instructions, among
+    `exchanges` across warps that follow each other, each ending at a barrier, `lane_exchanges`
+    between the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
+    and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
     than 16 bytes a lane."""
@@ -105,6 +95,7 @@ class Work:
     product: ProductWork | None = None
     warp_pairs: float = 0.0
     addressing: float = 0.0
+    lane_exchanges: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -131,11 +122,14 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         lines=sum(r.lines for own in asked.values() for r in own),
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, own)) + sum(w.through_shared for w in by_warps),
-        exchanges=exchanges.count,
+        through_shared=sum(map(_through_shared, own))
+        + sum(w.through_shared for w in by_warps)
+        + exchanges.through_shared,
+        exchanges=exchanges.across,
+        lane_exchanges=exchanges.between_lanes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
         registers=_registers(stages) + sum(w.registers for w in by_warps),
-        instructions=FIXED_INSTRUCTIONS
+        instructions=CODE.start
         + exchanges.instructions
         + computing
         + addressing
@@ -166,6 +160,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         shared_nbytes=max(w.shared_nbytes for w in works),
         through_shared=mean(lambda w: w.through_shared),
         exchanges=max(w.exchanges for w in works),
+        lane_exchanges=max(w.lane_exchanges for w in works),
         loads=mean(lambda w: w.loads),
         registers=max(w.registers for w in works),
         instructions=mean(lambda w: w.instructions),
@@ -382,7 +377,7 @@ def _registers(stages: Sequence[Stage]) -> int:
             for o in _reads(s):
                 kept = _trips(s, s.inline_depth) * s.dtype.nbytes
                 words[o] = max(words.get(o, 0), -(-kept // 4))
-    wanted = FIXED_REGISTERS + sum(words.values())
+    wanted = CODE.registers + sum(words.values())
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
 
 
@@ -409,7 +404,7 @@ def _instructions(
 
 def _accesses(s: Stage) -> float:
     """Instructions of the accesses to memory of a stage."""
-    return sum(ACCESS_INSTRUCTIONS * _trips(s) / width for _, width in _widths(s))
+    return sum(CODE.access * _trips(s) / width for _, width in _widths(s))
 
 
 def _widths(s: Stage) -> list[tuple[Stage, int]]:
@@ -431,7 +426,7 @@ def _weight(s: Stage, form: str | None) -> float:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
             return 0.0
         case Pointwise(fn="floordiv" | "rem") if _is_by_literal(s):
-            return KNOWN_DIVISION_INSTRUCTIONS[s.dtype.nbytes]
+            return CODE.literal_division[s.dtype.nbytes]
         case Pointwise(fn=fn):
             exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
             words = -(-s.dtype.compute.nbytes // 4)
@@ -446,7 +441,7 @@ def _weight(s: Stage, form: str | None) -> float:
         case Parts() if s.op.partition.is_even:
             return 0.0
         case Concat() | Resize() | Parts() | IndexMap():
-            return MOVE_INSTRUCTIONS
+            return CODE.moved
         case _:
             return 0.0
 

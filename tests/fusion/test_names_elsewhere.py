@@ -1,0 +1,84 @@
+"""Who asks for a name of numpy, JAX or torch is told ours, and ours exists."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.fusion.elsewhere import _SAME, _WRITTEN
+
+X = fw.TensorSpec((3, 4), "float32")
+
+
+def test_every_name_that_is_told_exists_and_none_is_ours() -> None:
+    texts = [*_WRITTEN.values(), *(f"fw.{n}" for n in _SAME.values())]
+    for name in re.findall(r"fw\.(\w+)", " ".join(texts)):
+        assert name in fw.__all__, name
+    for name in re.findall(r"fw\.nn\.(\w+)", " ".join(texts)):
+        assert name in fw.nn.__all__, name
+    elsewhere = {*_SAME, *_WRITTEN}
+    assert elsewhere & {*fw.__all__} <= {"bool"}  # a dtype here, a method of tensors there
+    assert not set(_SAME) & set(_WRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: fw.concatenate, r"'fusewright' has no attribute 'concatenate'; it is fw.concat"),
+        (lambda: fw.softmax, r"no attribute 'softmax'; it is fw.nn.softmax here"),
+        (lambda: fw.vstack, r"no attribute 'vstack'; write fw.concat"),
+        (lambda: fw.lineer, r"no attribute 'lineer'; is fw.nn.linear meant"),
+        (lambda: fw.xyzzy, r"no attribute 'xyzzy'$"),
+        (lambda: fw.nn.logsumexp, r"'fusewright.nn' has no attribute 'logsumexp'; write fw.logsum"),
+    ],
+)
+def test_names_of_modules(attempt: Any, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        attempt()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda x: x.unsqueeze(0), r"no attribute 'unsqueeze'; it is fw.expand_dims here"),
+        (lambda x: x.view(-1), r"no attribute 'view'; write x.reshape\(sizes\)"),
+        (lambda x: x.at[0], r"no attribute 'at'; write fw.insert\(x, value, start\)"),
+        (lambda x: np.concatenate([x, x]), r"numpy.concatenate .*it is fw.concat here"),
+        (lambda x: np.arctan2(x, x), r"numpy.arctan2 .*it is fw.atan2 here"),
+    ],
+)
+def test_names_of_arrays_and_functions_of_numpy(attempt: Any, message: str) -> None:
+    with pytest.raises(fw.UserError, match=message):
+        fw.trace(attempt, X)
+
+
+def test_arguments_of_other_libraries() -> None:
+    with pytest.raises(TypeError) as caught:
+        fw.trace(lambda x: x.sum(dim=1, keepdims=True), X)
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(r"dim= is axis here \[test_names_elsewhere.py:\d+\]", note)
+    with pytest.raises(TypeError) as caught:
+        fw.trace(lambda x: fw.std(x, ddof=1), X)
+    assert caught.value.__notes__[0].startswith("ddof= is correction here")
+    with pytest.raises(TypeError) as caught:
+        fw.trace(lambda x: x * object(), X)
+    assert "a constant, which fw.asarray makes of it" in caught.value.__notes__[0]
+    with pytest.raises(TypeError) as caught:
+        fw.trace(lambda x: x.sum(colour=1), X)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_functions_and_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for attempt, message in (
+        (lambda x: torch.exp(x), r"torch.exp of an array .*write fw.exp"),
+        (lambda x: torch.nn.functional.relu(x), r"torch.relu .*fw.nn.relu here \[test_names_e"),
+        (lambda x: torch.ones(4) * x, r"a tensor of torch: pass the tensor as an argument"),
+        (lambda x: x * torch.ones(4), r"a tensor of torch: pass the tensor as an argument"),
+    ):
+        with pytest.raises(fw.UserError, match=message):
+            fw.trace(attempt, X)
