@@ -36,6 +36,7 @@ from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
+from fusewright.kir.unread import UnreadKernel
 
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
@@ -337,6 +338,8 @@ def _accesses_of_region(x: Call) -> dict[Buffer, AccessMode]:
 
 def role_of(kernel: Kernel) -> str:
     """ "fill" for a kernel that only writes scalars, "copy" for one that computes nothing."""
+    if isinstance(kernel, UnreadKernel):
+        return kernel.border.role
     nodes = list(walk(kernel))
     if not global_reads(kernel) and not any(isinstance(n, Index) for n in nodes):
         return "fill"

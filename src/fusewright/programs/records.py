@@ -14,15 +14,20 @@ import numpy as np
 
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.cuda.compile import Compiled
+from fusewright.cuda.parameters import shared_nbytes
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
+from fusewright.host.assemble import role_of
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel, TensorInfo
+from fusewright.kir.analysis.uses import global_reads, global_writes
+from fusewright.kir.ir import Kernel as KernelIr
 from fusewright.kir.names import with_unique_names
-from fusewright.kir.text import parse_kernel
+from fusewright.kir.text import parse_kernel, parse_later, print_kernel
+from fusewright.kir.unread import Border
 from fusewright.runtime.archive import pack, unpack
 from fusewright.target import Target, target_of
 
@@ -50,7 +55,13 @@ def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:
     built = k.compiled() if code is not None else None
     return {
         "name": k.name,
-        "text": str(k.ir),
+        "text": print_kernel(printed),
+        "border": {
+            "reads": sorted(b.name for b in global_reads(printed)),
+            "writes": sorted(b.name for b in global_writes(printed)),
+            "shared_nbytes": shared_nbytes(printed),
+            "role": role_of(printed),
+        },
         "symbols": symbols,
         "values": [number_record(v) for v in k.argument_values],
         "arrays": [_array_record(i) for i in (*k.inputs, *k.outputs)],
@@ -94,11 +105,17 @@ def restored_site(
 
 
 def restored_kernel(
-    r: dict[str, Any], members: Mapping[str, bytes], target: Target, known: Mapping[str, Var]
+    r: dict[str, Any],
+    members: Mapping[str, bytes],
+    target: Target,
+    known: Mapping[str, Var],
+    *,
+    later: bool = False,
 ) -> Kernel:
     """The kernel of a record over these symbols; code that the record lacks is made when it is
-    asked for."""
-    kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
+    asked for, and with `later` statements are read then."""
+    symbols = {a: known[b] for a, b in r["symbols"].items()}
+    kernel = _read_later(r, symbols) if later else parse_kernel(r["text"], symbols)
     infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
@@ -109,6 +126,13 @@ def restored_kernel(
         name, ptx, log = r["code"]
         made.adopt(Compiled(members[name], ptx, log, 0.0))
     return made
+
+
+def _read_later(r: dict[str, Any], symbols: Mapping[str, Var]) -> KernelIr:
+    b = r["border"]
+    reads, writes = frozenset(b["reads"]), frozenset(b["writes"])
+    border = Border(reads, writes, int(b["shared_nbytes"]), str(b["role"]))
+    return parse_later(r["text"], symbols, border)
 
 
 def check_launch(

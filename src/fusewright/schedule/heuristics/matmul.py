@@ -189,6 +189,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
     operands = _operands(s, products)
+    _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
     whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
     staged = [(y, _staged(y)) for y in whole]
@@ -278,6 +279,23 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
         readers = [p for p in products if stage in p.stage.operands]
         found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=readers))
     return found
+
+
+def _read_once(s: Schedule) -> None:
+    """Holds in registers what several functions behind a product read of memory.
+
+    rewrite:  t = x * 2;  y = x * t   ->   c = copy(x);  t = c * 2;  y = c * t
+    """
+    for x in s.flow.inputs:
+        readers = [r for r in s.flow.consumers(x) if _computes(r)]
+        if len(readers) > 1:
+            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in readers])
+
+
+def _computes(s: Stage) -> bool:
+    """Whether a stage is a function of elements that registers hold."""
+    is_function = isinstance(s.op, Pointwise) and s.op.fn != "copy"
+    return is_function and s.memory is Memory.LOCAL
 
 
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
