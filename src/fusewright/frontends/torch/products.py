@@ -161,7 +161,9 @@ def _readers(node: Any) -> Iterator[Any]:
     """Who reads a result, also through views, and through casts, which readers do themselves: a
     kernel that a cast had to itself would be none."""
     for n in node.users:
-        if n.target in CASTS or (is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val")))):
+        if n.target in CASTS or (
+            is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val")))
+        ):
             yield from _readers(n)
         else:
             yield n
