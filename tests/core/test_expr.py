@@ -299,3 +299,17 @@ def test_equal_texts_of_other_variables_differ() -> None:
     assert a + 1 == a + 1 and a + 1 != b + 1
     assert a * a != a * b and (a * b).leaves in ((a, b), (b, a))
     assert variables(a * b + a // 3) in ((a, b), (b, a)) and variables(as_expr(3)) == ()
+
+
+def test_what_stands_beside_the_bits_of_an_exclusive_or_is_added() -> None:
+    row, lane, part = Var("row", 0, 7), Var("lane", 0, 1), Var("part", 0, 3)
+    e = xor(64 * row + 16 * part + lane, 8 * row)
+    assert e == 64 * row + lane + xor(16 * part, 8 * row)
+    assert is_multiple(e - lane, 8)
+    assert xor(8 * part + lane + 2 * row, 4 * row) == lane + xor(8 * part + 2 * row, 4 * row)
+    assert xor(12 * row, 8 * part) == xor(8 * part, 12 * row)  # carries: stays as it is
+    for r in range(8):
+        for p in range(4):
+            for k in range(2):
+                values = {row: r, part: p, lane: k}
+                assert evaluate(e, values) == (64 * r + 16 * p + k) ^ (8 * r)

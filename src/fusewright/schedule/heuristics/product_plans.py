@@ -58,6 +58,8 @@ STAGED_COLUMNS = (128, 64)
 """Of a result that leave through shared memory together, where they divide a tile's."""
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
+AHEAD_UNIT = 32
+"""Columns of an input that comes ahead: the rows of boxes are multiples of 32 bytes."""
 STAGED_ITEMSIZE = 2
 """Bytes of a value that leaves through shared memory."""
 BARRIERS_NBYTES = 1024
@@ -86,7 +88,8 @@ class ProductPlan:
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
-    rows of clusters."""
+    rows of clusters. Inputs of `ahead` bytes for each place of the result come by boxes before what
+    is computed with them."""
 
     rows: int
     columns: int
@@ -102,6 +105,7 @@ class ProductPlan:
     mode: str = "slices"
     promoted: bool = False
     cluster: tuple[int, int] = (1, 1)
+    ahead: int = 0
 
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes, in whole clusters."""
@@ -147,6 +151,8 @@ class ProductPlan:
             ("serpentine", int(self.serpentine)),
             ("blocks", self.blocks),
         )
+        if self.ahead:
+            values += (("ahead", self.ahead),)
         if self.splits > 1:
             values += (("splits", self.splits), ("mode", self.mode))
         if self.cluster_size > 1:
@@ -180,16 +186,22 @@ class Sizes:
 
 
 def menu_plans(
-    sizes: Sizes, target: Target, operands: tuple[int, int] = (1, 1), outputs: int = 1
+    sizes: Sizes,
+    target: Target,
+    operands: tuple[int, int] = (1, 1),
+    outputs: int = 1,
+    loaded: int = 0,
 ) -> Iterator[ProductPlan]:
     """Every tile of the menu whose sums fit the registers, one between its widths where that saves
     a part of a round, and the same in clusters, for products of so many first and second operands,
-    of which they share one, and so many results that leave by boxes."""
+    of which they share one, and so many results that leave by boxes. Inputs of `loaded` bytes for
+    each place of the result come ahead, or when they are needed."""
     for tile in (*_MENU, *_between(sizes, target)):
-        plan = _with_ring(tile, sizes, operands, outputs, target)
-        if _holds(plan):
-            yield in_order(plan, sizes, target)
-            yield from _in_clusters(plan, sizes, target)
+        for ahead in (loaded, 0) if loaded and tile[1] % AHEAD_UNIT == 0 else (0,):
+            plan = _with_ring(tile, sizes, operands, outputs, target, ahead)
+            if _holds(plan) and (not ahead or _has_memory(plan, operands, outputs, target)):
+                yield in_order(plan, sizes, target)
+                yield from _in_clusters(plan, sizes, target)
 
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
@@ -219,9 +231,11 @@ def _with_ring(
     operands: tuple[int, int],
     outputs: int,
     target: Target,
+    ahead: int = 0,
 ) -> ProductPlan:
     """A tile with as many stages as memory has room for, and a block has steps, beside as many
-    columns of results as then have room, too. Where blocks take several tiles, the ring goes on
+    columns of results as then have room, too, and inputs of so many bytes for each place that come
+    `ahead`. Where blocks take several tiles, the ring goes on
     from one to the next, so that the boxes of short depths are under way while others are
     multiplied."""
     rows, columns, warpgroups = tile
@@ -231,7 +245,7 @@ def _with_ring(
     steps = -(-sizes.depth // depth) * -(-tiles // target.multiprocessors)
 
     def stages(staged: int) -> int:
-        used = BARRIERS_NBYTES + outputs * rows * staged * STAGED_ITEMSIZE
+        used = BARRIERS_NBYTES + rows * (columns * ahead + outputs * staged * STAGED_ITEMSIZE)
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     options = _staged_columns(columns) if outputs else [0]
@@ -239,8 +253,16 @@ def _with_ring(
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(
         rows, columns, depth, warpgroups, stages(staged), staged, products=max(operands),
-        promoted=promoted,
+        promoted=promoted, ahead=ahead,
     )  # fmt: skip
+
+
+def _has_memory(plan: ProductPlan, operands: tuple[int, int], outputs: int, target: Target) -> bool:
+    """Whether a ring stands beside results and what comes ahead in shared memory."""
+    ring = plan.stages * DEPTH_NBYTES * (plan.rows * operands[0] + plan.columns * operands[1])
+    staged = outputs * plan.staged * STAGED_ITEMSIZE
+    used = BARRIERS_NBYTES + ring + plan.rows * (plan.columns * plan.ahead + staged)
+    return used <= target.shared_nbytes_per_block
 
 
 def _staged_columns(columns: int) -> list[int]:

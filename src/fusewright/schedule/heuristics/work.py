@@ -397,7 +397,7 @@ def _instructions(
     for s in stages:
         own = asked.get(s, ())
         addresses = sum(r.instructions for r in own)
-        computing += shares[s] * _trips(s) * _weight(s, forms.get(s))
+        computing += shares[s] * _trips(s) * element_instructions(s, forms.get(s))
         addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
 
@@ -420,7 +420,7 @@ def _narrow(s: Stage) -> float:
     return sum(_trips(s) / width for width in narrow) * warps(_own_threads(s))
 
 
-def _weight(s: Stage, form: str | None) -> float:
+def element_instructions(s: Stage, form: str | None) -> float:
     """Instructions to compute one element, by a faster form of its function if there is one."""
     match s.op:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):
