@@ -236,6 +236,28 @@ def test_a_position_that_a_kernel_makes() -> None:
     assert moved(program)[0] == 2
 
 
+def test_a_kernel_does_not_read_the_place_that_it_makes() -> None:
+    def fn(c, m):
+        return fw.insert(c, m * fw.sum(m), (fw.sum(m),))
+
+    calls = [(RNG.integers(0, 9, 64).astype("i4"), RNG.integers(0, 3, 9).astype("i4"))] * 2
+    program = appended(fn, calls)
+    (why,) = program.host.stats["not_placed"].values()
+    assert "the kernel that makes the block makes its place too" in why
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "is_wide"), [((64, 4096), (3, 4096), True), ((4194304,), (2097152,), False)]
+)
+def test_vectors_fit_every_place(
+    shape: tuple[int, ...], block: tuple[int, ...], is_wide: bool
+) -> None:
+    specs = S(shape, "float32"), S(block, "float32"), S((), "int32")
+    fusion = fw.trace(lambda c, v, s: fw.insert(c, v * 2, (s, *[0] * (len(shape) - 1))), *specs)
+    (kernel,) = fw.compile(fusion, donate=("c",)).kernels
+    assert ("fw_store<2>(" in kernel.cuda or "fw_store<4>(" in kernel.cuda) == is_wide
+
+
 @pytest.mark.parametrize(
     ("fn", "why"),
     [
