@@ -316,8 +316,9 @@ def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Bind
         content=s.size * size,
         axes=tuple((n, stride * size) for n, stride in zip(s.shape, s.strides, strict=True)),
         width=size,
-        total=mode is AccessMode.WRITE,
+        total=mode is AccessMode.WRITE and s.moving is None,
         box=box,
+        anywhere=s.moving is not None,
     )
 
 

@@ -17,11 +17,11 @@ from fusewright.cuda.compile import Compiled
 from fusewright.cuda.parameters import shared_nbytes
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
-from fusewright.fusion.ir import Tensor
+from fusewright.fusion.ir import Tensor, positions
 from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
 from fusewright.host.assemble import role_of
-from fusewright.host.subspans import Subspan
+from fusewright.host.subspans import Moving, Subspan
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.kir.ir import Kernel as KernelIr
@@ -81,7 +81,24 @@ def site_record(s: Subspan) -> dict[str, Any]:
         "strides": [str(e) for e in s.strides],
         "box": [[str(start), str(extent)] for start, extent in s.box],
         "axes": list(s.axes),
+        "moving": None if s.moving is None else _moving_record(s.moving),
     }
+
+
+def _moving_record(m: Moving) -> dict[str, Any]:
+    return {
+        "places": [site_record(p) for p in m.places],
+        "start": [[axis, str(e)] for axis, e in m.start],
+    }
+
+
+def _restored_moving(
+    r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
+) -> Moving:
+    places = tuple(restored_site(p, values, symbols) for p in r["places"])
+    known = {**symbols, **{v.name: v for v in positions(len(places))}}
+    start = tuple((int(axis), parse_expression(e, known)) for axis, e in r["start"])
+    return Moving(places, start)
 
 
 def restored_site(
@@ -101,6 +118,7 @@ def restored_site(
         read(r["strides"]),
         tuple((start, extent) for start, extent in pairs),
         tuple(r["axes"]),
+        None if r["moving"] is None else _restored_moving(r["moving"], values, symbols),
     )
 
 

@@ -113,7 +113,9 @@ def lines_of_row(view: Strided[V] | None, itemsize: int) -> float:
 
 def boxed_memory(s: Stage) -> Strided[Stage] | None:
     """What the boxes of a stage are copied from, or for an output to; None where that has no
-    strides."""
+    strides, or begins anywhere."""
+    if s.begins_anywhere:
+        return None
     if s.memory is Memory.GLOBAL:
         return Strided(s, s.shape, strides_of(s), alignment=s.alignment)
     return strided_operand(s.operands[0])
