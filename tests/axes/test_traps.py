@@ -268,6 +268,18 @@ def test_22_a_free_digit_is_guarded(graph: AxisGraph) -> None:
     assert path.free == (Digit(b.digits[0].atom, ONE, Int(3)),)
 
 
+def test_loops_that_a_value_does_not_run_over_count_by_themselves(graph: AxisGraph) -> None:
+    """Eights of rows of nine that are counted from words: a digit of either loop is a part of a row
+    and of words. A value that lacks rows and columns is found once, where both loops are 0."""
+    rows, columns = axes(graph, "x", 4, 9)
+    (own,) = axes(graph, "y", 6)
+    skewed = graph.skew(columns, rows, 9, 4)
+    loops = [*graph.split(graph.merge(rows, skewed), 8), own]
+    path = covers(graph, loops, [own])
+    assert [str(v) for v in path.values] == ["v2"]
+    assert len(path.free_conditions) > 1
+
+
 def test_26_loops_over_a_part_are_refused(graph: AxisGraph) -> None:
     (a,) = axes(graph, "a", 4)
     part = graph.resize(a, 0, -1)

@@ -268,6 +268,24 @@ def test_attention_of_symbolic_sizes_and_short_floats():
     np.testing.assert_allclose(out.astype(float), exact, rtol=2**-8, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_weights_of_short_floats_are_rounded_before_they_multiply(dtype):
+    q, k, v = (a.astype(dtype) for a in qkv((3,), width=16))
+    out = run1(nn.scaled_dot_product_attention, q, k, v)
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    weights = attention(wide[0], wide[1], np.eye(6)).astype(dtype).astype(np.float64)
+    np.testing.assert_array_equal(out, (weights @ wide[2]).astype(dtype))
+    assert not np.array_equal(out, attention(*wide).astype(dtype))
+
+
+def test_weights_beside_wider_values_are_not_rounded():
+    q, k, v = (a.astype(np.float32) for a in qkv((3,), width=16))
+    q, k = q.astype(np.float16), k.astype(np.float16)
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    out = run1(nn.scaled_dot_product_attention, q, k, v)
+    np.testing.assert_array_equal(out, attention(*wide).astype(np.float16))
+
+
 def test_attention_with_dropout_drops_weights():
     q, k = normal(4, 8), normal(6, 8, seed=1)
     v = np.eye(6)

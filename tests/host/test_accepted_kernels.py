@@ -51,9 +51,33 @@ def gradient_of_weights_of_windows(x: Any, mean: Any, scale: Any, g: Any) -> tup
     return fw.sum(wide, axis=(0, 1, 2)), fw.sum(fw.reshape(g, x.shape), axis=(0, 1, 2))
 
 
+def product_behind_a_causal_mask(q: Any, k: Any) -> Any:
+    """The rows of the mask are those of the product, of which a copy of q has its own loop. One
+    trip goes over the depth."""
+    seen = fw.expand_dims(fw.arange(q.shape[-2]), 1) >= fw.arange(k.shape[-2])
+    return fw.where(seen, fw.astype(q @ k.mT, "float32") * 0.125, -1e4)
+
+
+def gradient_of_rows_at_indices(dy: Any, y: Any, x: Any, at: Any) -> Any:
+    """Every row of the result walks over all indices, which have none of its columns."""
+    rows = fw.reshape(dy * (1 - y * y), (6, *x.shape[1:]))
+    found = fw.arange(4)[:, None] == fw.reshape(at, (6,))
+    return fw.sum(fw.where(found[:, :, None, None], rows, 0), axis=1) * x
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
     "weights of the last pass": (row_and_one_more_pass, [S((20000,), "float32")] * 3, 1),
     "unaligned reshape": (reshaped_behind_a_reduction, [S((64, 312), "bfloat16")] * 2, 1),
+    "product behind a mask": (
+        product_behind_a_causal_mask,
+        [S((2, 256, 64), "bfloat16")] * 2,
+        1,
+    ),
+    "gradient of rows": (
+        gradient_of_rows_at_indices,
+        [*[S((2, 3, 3, 3), "float32")] * 2, S((4, 3, 3), "float32"), S((2, 3), "int64")],
+        1,
+    ),
     "join inside of a tile": (
         halves_of_a_transposed_input,
         [
@@ -89,7 +113,9 @@ def test_one_kernel_that_is_right(
     rng = np.random.default_rng(0)
     arrays = []
     for t in specs:
-        plain = rng.uniform(0.5, 1.5, t.shape).astype(t.dtype.numpy)
+        is_index = t.dtype.kind == "int"
+        drawn = rng.integers(0, 4, t.shape) if is_index else rng.uniform(0.5, 1.5, t.shape)
+        plain = drawn.astype(t.dtype.numpy)
         arrays.append(np.asfortranarray(plain) if t.strides == (1, 64) else plain)
     made = program.simulate(*arrays, check_races=True)
     assert not made.races

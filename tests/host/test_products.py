@@ -9,6 +9,7 @@ import pytest
 from product_programs import CASES, Case, assert_right
 
 import fusewright as fw
+from fusewright.dtypes import bfloat16
 from fusewright.kir.analysis.accesses import find
 from fusewright.kir.ir import BoxLoad, Mma
 from fusewright.kir.traverse import walk_statements
@@ -43,6 +44,29 @@ def test_a_gated_pair_reads_the_shared_operand_once() -> None:
     (kernel,) = program.kernels
     maps = [s.map.buffer.name for s in walk_statements(kernel.ir) if isinstance(s, BoxLoad)]
     assert sorted(maps) == ["g", "u", "x"]
+
+
+@pytest.mark.parametrize(("is_causal", "width"), [(True, 64), (False, 80)])
+def test_attention_is_two_products_by_instructions_and_the_softmax_between(
+    is_causal: bool, width: int
+) -> None:
+    """The scores leave the first product with the mask applied, the weights the softmax with two
+    bytes each: nothing else goes through memory."""
+    fusion = fw.trace(
+        lambda q, k, v: fw.nn.scaled_dot_product_attention(q, k, v, is_causal=is_causal),
+        *[fw.TensorSpec((1, 2, 200, width), BF16)] * 3,
+    )
+    program = fw.compile(fusion)
+    assert [_count(k, Mma) > 0 for k in program.kernels] == [True, False, True]
+    rows = 2 * 200
+    scores, weights, heads = rows * 200 * 4, rows * 200 * 2, rows * width * 2
+    assert program.host.stats["bytes_moved"] == 2 * scores + 2 * weights + 4 * heads
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 2, 200, width)).astype(bfloat16.numpy) for _ in range(3)]
+    made = program.simulate(*arrays, check_races=True)
+    assert made.races == []
+    got, expected = (np.asarray(x[0], float) for x in (made.outputs, fw.evaluate(fusion, *arrays)))
+    np.testing.assert_allclose(got, expected, rtol=2**-7, atol=2**-9)
 
 
 def test_analyses_look_at_as_much_of_long_rows_as_of_short_ones() -> None:

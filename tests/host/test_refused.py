@@ -44,6 +44,22 @@ def test_a_refused_kernel_is_cut_and_told_with_a_program(
 
 @pytest.mark.refuses
 @pytest.mark.usefixtures("once")
+def test_a_program_that_reads_two_parts_of_a_value_runs_as_it_is_told(
+    refused: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def steps(u):
+        return fw.exp(u[:8, :8] + u[16:24, 16:24]) * 2
+
+    fw.compile(fw.trace(steps, S((32, 32), "float32")))
+    (message,) = refused
+    path = Path(message.rpartition("; ")[2].removesuffix(" shows it"))
+    assert "u_1: float32" in path.read_text()
+    runpy.run_path(str(path))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.refuses
+@pytest.mark.usefixtures("once")
 def test_one_op_that_lowering_refuses_is_an_error(refused: list[str]) -> None:
     with pytest.raises(fw.ScheduleError, match="there is no place for it"):
         fw.compile(fw.trace(fw.exp, S((4, 8), "float32")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never, cast
 
@@ -127,7 +127,7 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
         if prove(substitute_condition(c, first)) is not True:
             return Refusal(f"a swizzle has a value only where {c}, which is a part of the domain")
         predicates = (*predicates, c)  # it holds where what is left over is 0
-    entangled = _entangled(graph.independence, [p.digit for p in left], wanted)
+    entangled = _entangled(graph.independence, left, set(ledger.loops), wanted)
     if entangled is not None:
         return Refusal(
             f"the loops leave {entangled} over, which depends on the domain; points would be "
@@ -186,6 +186,7 @@ class _Ledger:
     independence: Independence
     table: Table
     live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
+    loops: list[_Piece] = field(default_factory=list[_Piece])
     predicates: list[Cond] = field(default_factory=list[Cond])
     borrowed: list[Cond] = field(default_factory=list[Cond])
     realised: set[object] = field(default_factory=set[object])
@@ -193,6 +194,7 @@ class _Ledger:
     def __post_init__(self) -> None:
         for fact in self.table.given():
             self._produce(Digit(fact.atom, fact.stride, fact.extent), self.table.fact(fact).index)
+        self.loops = [p for pieces in self.live.values() for p in pieces]
 
     def _produce(self, d: Digit, value: Expr) -> None:
         self.live.setdefault(d.atom, []).append(_Piece(d, value))
@@ -333,16 +335,21 @@ class _Ledger:
         return [p for pieces in self.live.values() for p in pieces if p.extent != ONE]
 
 
-def _entangled(independence: Independence, left: Sequence[Digit], wanted: Word) -> Digit | None:
-    """A left-over digit that depends on the targets or on another one.
+def _entangled(
+    independence: Independence, left: Sequence[_Piece], loops: Set[_Piece], wanted: Word
+) -> Digit | None:
+    """A left-over digit that depends on the targets or on another one. Digits of loops of which
+    nothing was consumed do not depend on each other: every loop counts by itself, whatever axes it
+    stands for.
 
     Twists come last: each is judged by its base, since what it is twisted by is known by then.
     """
-    ordered = sorted(left, key=lambda d: independence.height(d.atom.line))
-    for position, d in enumerate(ordered):
-        others = (*wanted, *ordered[:position])
-        if any(independence.digits(d, x, twisted=False) for x in others):
-            return d
+    ordered = sorted(left, key=lambda p: independence.height(p.digit.atom.line))
+    for position, p in enumerate(ordered):
+        before = [q for q in ordered[:position] if p not in loops or q not in loops]
+        others = (*wanted, *(q.digit for q in before))
+        if any(independence.digits(p.digit, x, twisted=False) for x in others):
+            return p.digit
     return None
 
 

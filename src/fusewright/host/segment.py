@@ -135,7 +135,20 @@ def _segment(
     stores = [(t, site) for t in outputs for site in sites.get(t, (natural(t),))]
     results = tuple(made[t] for t, _ in stores)
     whole = Fusion(tuple(inputs), results, topological(results, tuple(inputs)))
+    _name_apart(whole)
     return Segment(whole, tuple(reads), tuple(site for _, site in stores))
+
+
+def _name_apart(fusion: Fusion) -> None:
+    """Gives the second and later parts of one value that a kernel reads names of their own."""
+    taken = {t.name for t in fusion.values}
+    seen: set[str] = set()
+    for t in fusion.inputs:
+        name, number = t.name, 0
+        while t.name in seen or (number and t.name in taken):
+            number += 1
+            t.name = f"{name}_{number}"
+        seen.add(t.name)
 
 
 def _cropped(crop: Tensor, box: Sequence[Range], bound: Tensor) -> Tensor:

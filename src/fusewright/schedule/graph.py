@@ -352,13 +352,9 @@ class Dataflow:
                 self.graph, s.op, s.shape, tuple(o.shape for o in s.operands), s.name
             )
             self.graph.register_domain(s.frame.domain)
-        for rank in range(TIE_RANKS):
-            for s in self.stages:
-                if _tie_rank(s.op) == rank:
-                    self._tie(s)
+            s.loops, s.inline_depth = (), 0  # the new graph knows no class of the old one
+        self.retie()
         for s in self.stages:
-            self._normalise(s)
-            s.inline_depth = 0
             if not s.is_input:
                 s.loops = tuple(Loop(c) for c in s.frame.domain)
 

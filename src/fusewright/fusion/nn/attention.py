@@ -27,6 +27,8 @@ from fusewright.fusion.ops import (
 )
 
 _OP = "scaled_dot_product_attention"
+_ROUNDED_NBYTES = 2
+"""Of the floats that weights are rounded to: with fewer bits most weights of a long row are 0."""
 
 
 def scaled_dot_product_attention(
@@ -43,6 +45,9 @@ def scaled_dot_product_attention(
     offset: int | Array = 0,
 ) -> Array:
     """softmax(query @ key.T * scale + mask) @ value over the last two axes, in the compute dtype.
+
+    Of a query and a value that are both bfloat16, or both float16, the weights are rounded to that
+    dtype before they multiply value, as torch rounds them; scores and sums are not.
 
     query is (..., L, E), key (..., S, E), value (..., S, Ev); the result (..., L, Ev) in query's
     dtype. `attn_mask` broadcasts to (..., L, S): a bool one tells what takes part, a float one is
@@ -61,6 +66,8 @@ def scaled_dot_product_attention(
     weights = _weights(scores)
     if build.number(_OP, "dropout_p", dropout_p):
         weights = dropout(weights, dropout_p, seed=_given(seed), offset=offset)
+    if query.dtype is value.dtype and query.dtype.nbytes == _ROUNDED_NBYTES:
+        weights = widened(astype(weights, query.dtype))
     return astype(matmul(weights, widened(value)), query.dtype)
 
 
