@@ -89,7 +89,7 @@ def test_rejects_files_that_are_not_saved_programs(builder: Builder, tmp_path: P
     with pytest.raises(UserError, match="is damaged: its contents do not match their checksums"):
         fw.load(path)
     _damaged(path, "program.json", json.dumps({**record, "version": 99}).encode())
-    with pytest.raises(UserError, match="format version 99, this fusewright reads 6"):
+    with pytest.raises(UserError, match="format version 99, this fusewright reads 7"):
         fw.load(path)
     _damaged(path, "program.json", b"{}")
     with pytest.raises(UserError, match="is not a saved program"):
