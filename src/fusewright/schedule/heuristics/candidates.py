@@ -48,11 +48,12 @@ class Scheduler(Protocol[P]):
 
 
 def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
-    """Schedules by the first candidate, or the one with the wanted parameters; None where there is
-    none."""
+    """Schedules by the first candidate that can be applied, or the one with the wanted parameters;
+    None where there is none."""
     for c in scheduler.candidates():
-        if isinstance(c, Candidate) and (wanted is None or c.params == wanted):
-            return c.params if scheduler.apply(c.plan) else None
+        is_chosen = isinstance(c, Candidate) and (wanted is None or c.params == wanted)
+        if is_chosen and scheduler.apply(c.plan):
+            return c.params
     return None
 
 

@@ -125,15 +125,14 @@ def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
     Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those in
-    `through`, which read the copy. An input that is an output too is copied there from
-    the same registers as its other users read, so that all run along the same axes. Returns the
-    stages that hold inputs in registers: the copies and the moves.
+    `through`, which read the copy. A copy of an input that the program makes is one of its users,
+    so that all run along the same axes; an input that is only copied is read so already. Returns
+    the stages that hold inputs in registers: the copies and the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
-        users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or r in through]
-        if not s.shape or len(users) == len(kept):
+        users = [r for r in flow.consumers(s) if _is_copy(r) or not _moves(r) or r in through]
+        if not s.shape or all(map(_is_copy, users)):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(users, s, c)
