@@ -51,8 +51,9 @@ def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Para
     """Schedules by the first candidate that can be applied, or the one with the wanted parameters;
     None where there is none."""
     for c in scheduler.candidates():
-        is_chosen = isinstance(c, Candidate) and (wanted is None or c.params == wanted)
-        if is_chosen and scheduler.apply(c.plan):
+        if isinstance(c, Refused) or (wanted is not None and c.params != wanted):
+            continue
+        if scheduler.apply(c.plan):
             return c.params
     return None
 
