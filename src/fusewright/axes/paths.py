@@ -180,8 +180,8 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Ledger:
-    """Consumes the facts of a table backwards from the targets, each at most once. `loops`: what the
-    loops themselves give, before anything is consumed."""
+    """Consumes the facts of a table backwards from the targets, each at most once. `loops`: what
+    the loops give, before anything is consumed."""
 
     lines: Lines
     independence: Independence

@@ -125,14 +125,16 @@ def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
     Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those in
-    `through`, which read the copy. A copy of an input that the program makes is one of its users,
-    so that all run along the same axes; an input that is only copied is read so already. Returns
-    the stages that hold inputs in registers: the copies and the moves.
+    `through`, which read the copy. A copy is one of the users, so that all run along the same axes,
+    but for those that fill tiles of shared memory, which have loops of their own; an input that is
+    only copied is read so already. Returns the stages that hold inputs in registers: the copies and
+    the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        users = [r for r in flow.consumers(s) if _is_copy(r) or not _moves(r) or r in through]
-        if not s.shape or all(map(_is_copy, users)):
+        kept = [r for r in flow.consumers(s) if _is_copy(r) and not _fills_tiles(flow, r)]
+        users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or r in through]
+        if not s.shape or len(users) == len(kept):
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(users, s, c)
@@ -171,6 +173,11 @@ def _copies_by_place(flow: Dataflow, copies: Sequence[Stage]) -> list[Stage]:
 
 def _is_copy(s: Stage) -> bool:
     return isinstance(s.op, Pointwise) and s.op.fn == "copy"
+
+
+def _fills_tiles(flow: Dataflow, s: Stage) -> bool:
+    """Whether a copy lies in shared memory, or on the way there."""
+    return any(r.memory is Memory.SHARED for r in (s, *flow.consumers(s)))
 
 
 def _moves(s: Stage) -> bool:
