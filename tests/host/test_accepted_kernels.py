@@ -77,6 +77,12 @@ def small_product_beside_a_function_of_it(a: Any, b: Any) -> Any:
     return product, fw.nn.relu(product)
 
 
+def gather_beside_what_it_gathers_from(x: Any, at: Any) -> Any:
+    """The rows that are gathered from are a view of what the kernel would compute."""
+    rows = fw.reshape(-fw.exp(x), at.shape)
+    return fw.take_along_axis(rows, at, axis=1) + rows
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
     "weights of the last pass": (row_and_one_more_pass, [S((20000,), "float32")] * 3, 1),
     "unaligned reshape": (reshaped_behind_a_reduction, [S((64, 312), "bfloat16")] * 2, 1),
@@ -95,6 +101,11 @@ CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
         small_product_beside_a_function_of_it,
         [S((3, 33, 41), "bfloat16"), S((3, 200, 33), "bfloat16")],
         1,
+    ),
+    "gather": (
+        gather_beside_what_it_gathers_from,
+        [S((36,), "float32"), S((9, 4), "int64")],
+        2,  # what is gathered from is stored
     ),
     "join inside of a tile": (
         halves_of_a_transposed_input,
